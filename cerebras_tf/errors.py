@@ -1,0 +1,43 @@
+"""Every exception class of the package; no other file defines one.
+
+Messages read *where: what must hold. Received: values. What to do.* Each class also derives from
+the builtin a caller would expect. This file deliberately holds no message texts.
+"""
+
+from __future__ import annotations
+
+
+class CerebrasError(Exception):
+    """Base of every error this package raises on purpose."""
+
+
+class ConfigError(CerebrasError, ValueError):
+    """A YAML key, command line flag or run configuration is wrong."""
+
+
+class DataError(CerebrasError, ValueError):
+    """Input data is missing, truncated or of another shape than configured."""
+
+
+class CheckpointError(CerebrasError, ValueError):
+    """A checkpoint is missing, damaged or does not fit the model."""
+
+
+class GraphError(CerebrasError, ValueError):
+    """An IR graph breaks an invariant; raised by the verifier, the parser and inference."""
+
+
+class UnsupportedOpError(CerebrasError, NotImplementedError):
+    """The model uses operations that have no IR form, no kernel or no gradient rule."""
+
+
+class CapacityError(CerebrasError, MemoryError):
+    """The model does not fit the memory of the machine or of the wafer."""
+
+
+class SystemUnreachableError(CerebrasError, ConnectionError):
+    """No wafer answers at the given address."""
+
+
+class NumericsError(CerebrasError, ArithmeticError):
+    """Training produced a value that is not a number."""
