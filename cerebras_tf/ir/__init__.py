@@ -1,0 +1,22 @@
+"""Graph and program as data: build, print, parse, verify. No op is known here by meaning."""
+
+from cerebras_tf.ir.graph import Graph, Node, Value
+from cerebras_tf.ir.step import StepGraph, Variable
+from cerebras_tf.ir.text import collect_constants, parse_graph, print_graph
+from cerebras_tf.ir.types import Shape, TensorType, parse_type
+from cerebras_tf.ir.verify import verify
+
+__all__ = [
+    "Graph",
+    "Node",
+    "Shape",
+    "StepGraph",
+    "TensorType",
+    "Value",
+    "Variable",
+    "collect_constants",
+    "parse_graph",
+    "parse_type",
+    "print_graph",
+    "verify",
+]

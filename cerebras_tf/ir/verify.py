@@ -1,0 +1,67 @@
+"""Checks that a graph is well formed: order, single assignment, known ops, inferred types.
+
+Run after every pass. It deliberately repairs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Callable, Optional
+
+from cerebras_tf.errors import GraphError
+from cerebras_tf.ir.graph import Graph, Node, Value
+from cerebras_tf.ir.types import TensorType
+
+Infer = Callable[[str, Sequence[Value], dict[str, Any]], list[TensorType]]
+
+
+def verify(graph: Graph, infer: Optional[Infer] = None) -> None:
+    """Raises GraphError, with the lines around the fault, where the graph breaks an invariant.
+
+    Args:
+        graph: what to check, the graphs inside its attributes included.
+        infer: type inference of one op; where given, stored types must equal inferred ones.
+    """
+    known: set[Value] = set(graph.inputs)
+    names: set[str] = {value.name for value in graph.inputs}
+    if len(names) != len(graph.inputs):
+        raise _fault(graph, None, "input names must be unique")
+    for node in graph.nodes:
+        for value in node.inputs:
+            if value not in known:
+                raise _fault(graph, node, f"operand {value!r} must be made by an earlier node")
+        for index, value in enumerate(node.outputs):
+            if value.node is not node or value.index != index:
+                raise _fault(graph, node, f"output {value!r} must point back at its node")
+            if value in known or value.name in names:
+                raise _fault(graph, node, f"value {value!r} must be made once")
+            known.add(value)
+            names.add(value.name)
+        if infer is not None:
+            _check_types(graph, node, infer)
+        for inner in node.subgraphs.values():
+            verify(inner, infer)
+    for value in graph.outputs:
+        if value not in known:
+            raise _fault(graph, None, f"graph output {value!r} must be made by a node")
+
+
+def _check_types(graph: Graph, node: Node, infer: Infer) -> None:
+    inferred = infer(node.op, node.inputs, node.attrs)
+    if len(inferred) != len(node.outputs):
+        raise _fault(graph, node, f"{len(inferred)} outputs expected")
+    for value, type in zip(node.outputs, inferred):
+        if value.type != type:
+            raise _fault(graph, node, f"{value!r} must have the inferred type {type}")
+
+
+def _fault(graph: Graph, node: Optional[Node], rule: str) -> GraphError:
+    lines = []
+    if node is not None and node in graph.nodes:
+        at = graph.nodes.index(node)
+        for other in graph.nodes[max(0, at - 2) : at + 2]:
+            lines.append(("  > " if other is node else "    ") + repr(other))
+    around = "\n" + "\n".join(lines) if lines else ""
+    return GraphError(
+        f"graph {graph.name}: {rule}. Received: {node!r}. Check the pass that made it.{around}"
+    )

@@ -1,0 +1,138 @@
+"""Plain kernels of the elementwise ops: the definitions.
+
+One line an op wherever NumPy has it. Fused and vectorised forms deliberately live elsewhere.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from cerebras_tf.kernels.registry import plain
+
+_UFUNCS: dict[str, Any] = {
+    "neg": np.negative,
+    "exp": np.exp,
+    "expm1": np.expm1,
+    "log": np.log,
+    "log1p": np.log1p,
+    "square": np.square,
+    "sqrt": np.sqrt,
+    "abs": np.abs,
+    "sin": np.sin,
+    "cos": np.cos,
+    "tanh": np.tanh,
+    "sign": np.sign,
+    "floor": np.floor,
+    "ceil": np.ceil,
+    "round": np.rint,
+    "is_finite": np.isfinite,
+    "is_nan": np.isnan,
+    "is_inf": np.isinf,
+    "logical_not": np.logical_not,
+    "logical_and": np.logical_and,
+    "logical_or": np.logical_or,
+    "equal": np.equal,
+    "not_equal": np.not_equal,
+    "less": np.less,
+    "less_equal": np.less_equal,
+    "greater": np.greater,
+    "greater_equal": np.greater_equal,
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "maximum": np.maximum,
+    "minimum": np.minimum,
+    "pow": np.power,
+    "floor_div": np.floor_divide,
+    "floor_mod": np.mod,
+    "select": np.where,
+    "erf": np.vectorize(math.erf, otypes=[np.float64]),
+}
+
+
+def _define(name: str, ufunc: Any) -> None:
+    @plain(name)
+    def kernel(*operands: np.ndarray) -> np.ndarray:
+        result = ufunc(*operands)
+        if name == "select":
+            return result.astype(np.asarray(operands[1]).dtype, copy=False)
+        if name == "erf":
+            return result.astype(operands[0].dtype)
+        return np.asarray(result)
+
+
+for _name, _ufunc in _UFUNCS.items():
+    _define(_name, _ufunc)
+
+
+@plain("reciprocal")
+def reciprocal(x: np.ndarray) -> np.ndarray:
+    """1 / x."""
+    return np.asarray(np.divide(x.dtype.type(1), x))
+
+
+@plain("rsqrt")
+def rsqrt(x: np.ndarray) -> np.ndarray:
+    """1 / sqrt(x)."""
+    return np.asarray(np.divide(x.dtype.type(1), np.sqrt(x)))
+
+
+@plain("sigmoid")
+def sigmoid(x: np.ndarray) -> np.ndarray:
+    """1 / (1 + exp(-x)), from the side on which exp does not overflow."""
+    z = np.exp(-np.abs(x))
+    one = x.dtype.type(1)
+    return np.asarray(np.where(x >= 0, one / (one + z), z / (one + z)))
+
+
+@plain("softplus")
+def softplus(x: np.ndarray) -> np.ndarray:
+    """log(1 + exp(x)) = max(x, 0) + log1p(exp(-|x|))."""
+    return np.asarray(np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x))))
+
+
+@plain("relu")
+def relu(x: np.ndarray) -> np.ndarray:
+    """max(x, 0)."""
+    return np.maximum(x, x.dtype.type(0))
+
+
+@plain("div")
+def div(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """x / y; integers divide towards zero, as TensorFlow's Div does."""
+    if np.issubdtype(x.dtype, np.integer):
+        return np.asarray(np.trunc(np.true_divide(x, y)).astype(x.dtype))
+    return np.asarray(np.true_divide(x, y))
+
+
+@plain("div_no_nan")
+def div_no_nan(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """x / y, and 0 where y is 0."""
+    return np.asarray(np.where(y == 0, x.dtype.type(0), np.true_divide(x, y)))
+
+
+@plain("squared_difference")
+def squared_difference(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """(x - y)^2."""
+    return np.asarray(np.square(x - y))
+
+
+@plain("cast")
+def cast(x: np.ndarray, *, dtype: str) -> np.ndarray:
+    """x in another dtype; bfloat16 is held as float32."""
+    return x.astype("float32" if dtype == "bfloat16" else dtype)
+
+
+@plain("identity")
+def identity(x: np.ndarray) -> np.ndarray:
+    """x."""
+    return x
+
+
+@plain("stop_gradient")
+def stop_gradient(x: np.ndarray) -> np.ndarray:
+    """x; only its derivative differs from identity's."""
+    return x

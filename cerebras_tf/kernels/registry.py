@@ -1,0 +1,74 @@
+"""The kernel tables: what every op computes, plain and compiled.
+
+PLAIN holds the definitions, one an op, in NumPy. COMPILED holds faster forms of some of them. The
+tables deliberately know nothing of graphs or schedules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Callable, Optional
+
+import numpy as np
+
+from cerebras_tf.errors import GraphError, UnsupportedOpError
+
+# fn(*arrays, **attrs) -> array or tuple of arrays, in the order of the op's outputs.
+PlainKernel = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class CompiledKernel:
+    """A fast form of an op.
+
+    Attributes:
+        run: fn(*arrays, out=tuple of arrays, **attrs); writes into `out`, returns nothing.
+        supports: fn(*types_or_arrays, **attrs) -> bool on objects with .dtype and .shape; None: all.
+    """
+
+    run: Callable[..., None]
+    supports: Optional[Callable[..., bool]] = None
+
+
+PLAIN: dict[str, PlainKernel] = {}
+COMPILED: dict[str, CompiledKernel] = {}
+
+
+def plain(name: str) -> Callable[[PlainKernel], PlainKernel]:
+    """Registers the defining kernel of an op."""
+
+    def add(kernel: PlainKernel) -> PlainKernel:
+        if name in PLAIN:
+            raise GraphError(
+                f"kernel table: one plain kernel an op. Received {name} twice. Remove one."
+            )
+        PLAIN[name] = kernel
+        return kernel
+
+    return add
+
+
+def compiled(
+    name: str, supports: Optional[Callable[..., bool]] = None
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Registers a fast kernel of an op; `supports` says for which operands it may be chosen."""
+
+    def add(kernel: Callable[..., None]) -> Callable[..., None]:
+        COMPILED[name] = CompiledKernel(kernel, supports)
+        return kernel
+
+    return add
+
+
+def evaluate(name: str, arrays: Sequence[np.ndarray], attrs: dict[str, Any]) -> tuple[Any, ...]:
+    """Runs an op's plain kernel and returns its outputs as a tuple of arrays."""
+    if name not in PLAIN:
+        raise UnsupportedOpError(
+            f"op {name}: must have a plain kernel (cerebras_tf/kernels). Received none. Add it."
+        )
+    kernel_attrs = {key: value for key, value in attrs.items()}
+    with np.errstate(all="ignore"):
+        result = PLAIN[name](*arrays, **kernel_attrs)
+    outputs = result if isinstance(result, tuple) else (result,)
+    return tuple(np.asarray(output) for output in outputs)

@@ -1,0 +1,14 @@
+"""What every op is: types, gradient rule, cost. Importing this package fills the op table."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+from cerebras_tf.ops.builder import Builder, Evaluate, Operand
+from cerebras_tf.ops.registry import OPS, OpDef, infer, lookup
+
+for _module in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_module.name}")
+
+__all__ = ["OPS", "Builder", "Evaluate", "OpDef", "Operand", "infer", "lookup"]

@@ -1,0 +1,104 @@
+"""Emits nodes with inferred types into a graph, folding what is constant.
+
+The one way nodes are made: capture, gradient rules and passes all use it. It deliberately holds no
+rule of any single op.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Callable, Optional, Union
+
+import numpy as np
+
+from cerebras_tf.errors import GraphError
+from cerebras_tf.ir import Graph, Node, TensorType, Value
+from cerebras_tf.ops import registry
+
+Operand = Union[Value, np.ndarray, int, float, bool]
+# Computes an op on arrays; given by whoever may use kernels.
+Evaluate = Callable[[str, Sequence[np.ndarray], dict[str, Any]], "tuple[np.ndarray, ...]"]
+# Results up to this many bytes are folded while building; larger ones stay nodes.
+_FOLD_BYTES = 1 << 16
+_NEVER_FOLD = ("constant", "random_uniform", "random_normal", "cond")
+
+
+class Builder:
+    """Appends nodes to a graph.
+
+    Attributes:
+        graph: where nodes go.
+        evaluate: folds nodes whose operands are all constant, where given.
+        source: name recorded on nodes made from here on.
+        direction: "forward", "backward" or "update", recorded likewise.
+        layer: layer index, recorded likewise.
+    """
+
+    def __init__(self, graph: Graph, evaluate: Optional[Evaluate] = None) -> None:
+        self.graph = graph
+        self.evaluate = evaluate
+        self.source = ""
+        self.direction = "forward"
+        self.layer = -1
+
+    def op(self, name: str, *operands: Operand, **attrs: Any) -> Value:
+        """Emits an op of one output; numbers become constants of the first value's dtype."""
+        outputs = self.multi(name, *operands, **attrs)
+        if len(outputs) != 1:
+            raise GraphError(
+                f"op {name}: one output expected. Received: {len(outputs)}. Use multi()."
+            )
+        return outputs[0]
+
+    def multi(self, name: str, *operands: Operand, **attrs: Any) -> list[Value]:
+        """Emits an op and returns all its outputs."""
+        values = self._operands(operands)
+        types = registry.infer(name, values, attrs)
+        folded = self._fold(name, values, attrs, types)
+        if folded is not None:
+            return folded
+        return self.emit(name, values, attrs, types).outputs
+
+    def emit(
+        self, name: str, values: Sequence[Value], attrs: dict[str, Any], types: list[TensorType]
+    ) -> Node:
+        """Appends a node whose types are already known."""
+        node = self.graph.make_node(name, values, attrs, types, self.source)
+        node.direction = self.direction
+        node.layer = self.layer
+        self.graph.nodes.append(node)
+        return node
+
+    def constant(self, array: Any, dtype: Optional[str] = None) -> Value:
+        """A constant; `dtype` as the IR names it, taken from the array where not given."""
+        value = np.asarray(array)
+        wanted = dtype or value.dtype.name
+        value = value.astype(TensorType(wanted, ()).numpy_dtype, copy=False)
+        type = TensorType(wanted, value.shape)
+        return self.emit("constant", [], {"value": value, "dtype": wanted}, [type]).output
+
+    def _operands(self, operands: Sequence[Operand]) -> list[Value]:
+        like = next((item.dtype for item in operands if isinstance(item, Value)), None)
+        values = []
+        for item in operands:
+            if isinstance(item, Value):
+                values.append(item)
+            elif isinstance(item, (bool, np.ndarray)):
+                values.append(self.constant(item))
+            else:
+                values.append(self.constant(item, like or "float32"))
+        return values
+
+    def _fold(
+        self, name: str, values: list[Value], attrs: dict[str, Any], types: list[TensorType]
+    ) -> Optional[list[Value]]:
+        if self.evaluate is None or name in _NEVER_FOLD or not values:
+            return None
+        arrays = [value.constant for value in values]
+        known = [array for array in arrays if array is not None]
+        if len(known) != len(arrays):
+            return None
+        if any(not type.is_static or type.bytes > _FOLD_BYTES for type in types):
+            return None
+        results = self.evaluate(name, known, attrs)
+        return [self.constant(array, type.dtype) for array, type in zip(results, types)]

@@ -1,0 +1,209 @@
+"""Elementwise ops: one element out for one element in, after broadcasting.
+
+Gradient rules use x for operands, y for the output, dy for its cotangent. Ops of several steps
+(layer norm, softmax) deliberately live in their own families.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Optional
+
+from cerebras_tf.ir import Node, TensorType, Value
+from cerebras_tf.ops.broadcasting import sum_to
+from cerebras_tf.ops.builder import Builder
+from cerebras_tf.ops.infer import broadcast, broadcast_bool, broadcast_shapes, same_as_first
+from cerebras_tf.ops.registry import Vjp, element_flops, register
+
+Cotangents = list[Optional[Value]]
+
+
+def _unary(name: str, derivative: Any, cost: int = 1) -> None:
+    """Registers y = f(x); `derivative(b, x, y, dy)` gives dx."""
+
+    def vjp(b: Builder, node: Node, dys: Cotangents) -> Cotangents:
+        dy = dys[0]
+        return [None if dy is None else derivative(b, node.inputs[0], node.output, dy)]
+
+    register(name, same_as_first, vjp, elementwise=True, flops=element_flops(cost))
+
+
+def _binary(name: str, derivative: Any, cost: int = 1) -> None:
+    """Registers z = f(x, y) with broadcasting; `derivative(b, x, y, z, dz)` gives (dx, dy)."""
+
+    def vjp(b: Builder, node: Node, dys: Cotangents) -> Cotangents:
+        dz = dys[0]
+        if dz is None:
+            return [None, None]
+        x, y = node.inputs
+        dx, dy = derivative(b, x, y, node.output, dz)
+        return [
+            None if dx is None else sum_to(b, dx, x),
+            None if dy is None else sum_to(b, dy, y),
+        ]
+
+    register(name, broadcast, vjp, elementwise=True, flops=element_flops(cost))
+
+
+def _flat(name: str, infer: Any, cost: int = 1) -> None:
+    """Registers an op whose derivative is zero wherever it exists."""
+    register(name, infer, differentiable=False, elementwise=True, flops=element_flops(cost))
+
+
+def _bool_like(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[TensorType]:
+    return [inputs[0].type.with_dtype("bool")]
+
+
+_unary("neg", lambda b, x, y, dy: b.op("neg", dy))
+_unary("exp", lambda b, x, y, dy: b.op("mul", dy, y), 10)
+_unary("expm1", lambda b, x, y, dy: b.op("mul", dy, b.op("add", y, 1.0)), 10)
+_unary("log", lambda b, x, y, dy: b.op("div", dy, x), 10)
+_unary("log1p", lambda b, x, y, dy: b.op("div", dy, b.op("add", x, 1.0)), 10)
+_unary("square", lambda b, x, y, dy: b.op("mul", dy, b.op("mul", x, 2.0)))
+_unary("reciprocal", lambda b, x, y, dy: b.op("neg", b.op("mul", dy, b.op("square", y))))
+_unary("sqrt", lambda b, x, y, dy: b.op("div", b.op("mul", dy, 0.5), y), 4)
+_unary(
+    "rsqrt",
+    lambda b, x, y, dy: b.op("mul", b.op("mul", dy, -0.5), b.op("mul", b.op("square", y), y)),
+    4,
+)
+_unary("abs", lambda b, x, y, dy: b.op("mul", dy, b.op("sign", x)))
+_unary("sin", lambda b, x, y, dy: b.op("mul", dy, b.op("cos", x)), 10)
+_unary("cos", lambda b, x, y, dy: b.op("neg", b.op("mul", dy, b.op("sin", x))), 10)
+_unary(
+    "tanh",
+    lambda b, x, y, dy: b.op("mul", dy, b.op("sub", b.constant(1.0, x.dtype), b.op("square", y))),
+    10,
+)
+_unary(
+    "sigmoid",
+    lambda b, x, y, dy: b.op("mul", dy, b.op("mul", y, b.op("sub", b.constant(1.0, x.dtype), y))),
+    10,
+)
+_unary("softplus", lambda b, x, y, dy: b.op("mul", dy, b.op("sigmoid", x)), 20)
+# d erf(x) / dx = 2 / sqrt(pi) exp(-x^2)
+_unary(
+    "erf",
+    lambda b, x, y, dy: b.op(
+        "mul",
+        b.op("mul", dy, 2.0 / math.sqrt(math.pi)),
+        b.op("exp", b.op("neg", b.op("square", x))),
+    ),
+    20,
+)
+_unary(
+    "relu",
+    lambda b, x, y, dy: b.op("select", b.op("greater", y, 0.0), dy, b.constant(0.0, dy.dtype)),
+)
+_unary("identity", lambda b, x, y, dy: dy, 0)
+for _name in ("sign", "floor", "ceil", "round"):
+    _flat(_name, same_as_first)
+for _name in ("is_finite", "is_nan", "is_inf", "logical_not"):
+    _flat(_name, _bool_like)
+for _name in ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal"):
+    _flat(_name, broadcast_bool)
+for _name in ("logical_and", "logical_or"):
+    _flat(_name, broadcast_bool)
+for _name in ("floor_div", "floor_mod"):
+    _flat(_name, broadcast)
+
+_binary("add", lambda b, x, y, z, dz: (dz, dz))
+_binary("sub", lambda b, x, y, z, dz: (dz, b.op("neg", dz)))
+_binary("mul", lambda b, x, y, z, dz: (b.op("mul", dz, y), b.op("mul", dz, x)))
+_binary(
+    "div",
+    lambda b, x, y, z, dz: (
+        b.op("div", dz, y),
+        b.op("neg", b.op("div", b.op("mul", dz, z), y)),
+    ),
+    4,
+)
+_binary(
+    "div_no_nan",
+    lambda b, x, y, z, dz: (
+        b.op("div_no_nan", dz, y),
+        b.op("neg", b.op("div_no_nan", b.op("mul", dz, z), y)),
+    ),
+    4,
+)
+
+
+def _squared_difference_derivative(
+    b: Builder, x: Value, y: Value, z: Value, dz: Value
+) -> tuple[Value, Value]:
+    dx = b.op("mul", dz, b.op("mul", b.op("sub", x, y), 2.0))
+    return dx, b.op("neg", dx)
+
+
+def _pow_derivative(
+    b: Builder, x: Value, y: Value, z: Value, dz: Value
+) -> tuple[Value, Optional[Value]]:
+    """d x^y = y x^(y-1) dx + x^y log x dy, with log x taken as 0 where x <= 0."""
+    dx = b.op("mul", dz, b.op("mul", y, b.op("pow", x, b.op("sub", y, 1.0))))
+    if y.constant is not None:
+        return dx, None
+    zero = b.constant(0.0, x.dtype)
+    positive = b.op("greater", x, zero)
+    safe = b.op("select", positive, x, b.constant(1.0, x.dtype))
+    return dx, b.op("mul", dz, b.op("mul", z, b.op("log", safe)))
+
+
+def _choice_derivative(comparison: str) -> Any:
+    """For maximum and minimum: the cotangent goes to the operand that was taken."""
+
+    def derivative(b: Builder, x: Value, y: Value, z: Value, dz: Value) -> tuple[Value, Value]:
+        first = b.op(comparison, x, y)
+        zero = b.constant(0.0, dz.dtype)
+        return b.op("select", first, dz, zero), b.op("select", first, zero, dz)
+
+    return derivative
+
+
+_binary("squared_difference", _squared_difference_derivative, 2)
+_binary("pow", _pow_derivative, 20)
+_binary("maximum", _choice_derivative("greater_equal"))
+_binary("minimum", _choice_derivative("less_equal"))
+
+
+def _select_infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[TensorType]:
+    """select(condition, a, b): a where condition, else b; all three broadcast."""
+    shape = broadcast_shapes([value.shape for value in inputs])
+    return [TensorType(inputs[1].dtype, shape)]
+
+
+def _select_vjp(b: Builder, node: Node, dys: Cotangents) -> Cotangents:
+    condition, x, y = node.inputs
+    dz = dys[0]
+    if dz is None:
+        return [None, None, None]
+    zero = b.constant(0.0, dz.dtype)
+    dx = b.op("select", condition, dz, zero)
+    dy = b.op("select", condition, zero, dz)
+    return [None, sum_to(b, dx, x), sum_to(b, dy, y)]
+
+
+register("select", _select_infer, _select_vjp, elementwise=True, flops=element_flops(1))
+
+
+def _cast_infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[TensorType]:
+    """cast(x; dtype)"""
+    return [inputs[0].type.with_dtype(attrs["dtype"])]
+
+
+def _cast_vjp(b: Builder, node: Node, dys: Cotangents) -> Cotangents:
+    (x,), dy = node.inputs, dys[0]
+    if dy is None or not x.type.is_floating or not dy.type.is_floating:
+        return [None]
+    return [b.op("cast", dy, dtype=x.dtype)]
+
+
+register("cast", _cast_infer, _cast_vjp, elementwise=True, flops=element_flops(0))
+
+
+def _stop(b: Builder, node: Node, dys: Cotangents) -> Cotangents:
+    return [None]
+
+
+_stop_vjp: Vjp = _stop
+register("stop_gradient", same_as_first, _stop_vjp, elementwise=True, flops=element_flops(0))
