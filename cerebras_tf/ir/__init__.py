@@ -3,10 +3,11 @@
 from cerebras_tf.ir.graph import Graph, Node, Value
 from cerebras_tf.ir.step import StepGraph, Variable
 from cerebras_tf.ir.text import collect_constants, parse_graph, print_graph
-from cerebras_tf.ir.types import Shape, TensorType, parse_type
+from cerebras_tf.ir.types import Array, Shape, TensorType, parse_type
 from cerebras_tf.ir.verify import verify
 
 __all__ = [
+    "Array",
     "Graph",
     "Node",
     "Shape",

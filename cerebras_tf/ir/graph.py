@@ -9,10 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Optional
 
-import numpy as np
-
 from cerebras_tf.errors import GraphError
-from cerebras_tf.ir.types import TensorType
+from cerebras_tf.ir.types import Array, TensorType
 
 
 class Value:
@@ -46,10 +44,10 @@ class Value:
         return self.type.shape
 
     @property
-    def constant(self) -> Optional[np.ndarray]:
+    def constant(self) -> Optional[Array]:
         """The array, where the value is a constant; else None."""
         if self.node is not None and self.node.op == "constant":
-            value: np.ndarray = self.node.attrs["value"]
+            value: Array = self.node.attrs["value"]
             return value
         return None
 

@@ -15,14 +15,15 @@ import numpy as np
 
 from cerebras_tf.errors import GraphError
 from cerebras_tf.ir.graph import Graph, Node, Value
-from cerebras_tf.ir.types import parse_type
+from cerebras_tf.ir.types import Array, parse_type
 
 _INLINE_ELEMENTS = 16
 _HEADER = re.compile(r"graph @(?P<name>[^\s(]+)\((?P<inputs>.*)\) \{$")
 _LINE = re.compile(
-    r"(?P<outputs>%.*?) = (?P<op>\w+)\((?P<inputs>[^)]*)\)(?: \{(?P<attrs>.*)\})?(?: # (?P<src>.*))?$"
+    r"(?P<outputs>%.*?) = (?P<op>\w+)\((?P<inputs>[^)]*)\)"
+    r"(?: \{(?P<attrs>.*)\})?(?: # (?P<src>.*))?$"
 )
-Constants = dict[str, np.ndarray]
+Constants = dict[str, Array]
 
 
 def print_graph(graph: Graph) -> str:
@@ -58,7 +59,7 @@ def _print_into(lines: list[str], graph: Graph, name: str) -> None:
     lines.append("}")
 
 
-def digest(array: np.ndarray) -> str:
+def digest(array: Array) -> str:
     """Hex name of an array's dtype, shape and bytes (first 16 digits of SHA-256)."""
     content = np.ascontiguousarray(array)
     head = f"{content.dtype}{content.shape}".encode()

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Optional
+from typing import Any, Optional
 
 import numpy as np
+import numpy.typing as npt
 
 from cerebras_tf.errors import GraphError
 
 Shape = tuple[Optional[int], ...]
+Array = npt.NDArray[Any]
 
-# Bytes of one element. bfloat16 has no NumPy dtype; graphs that name it are widened before they run.
+# Bytes of one element. bfloat16 has no NumPy dtype; graphs that name it are widened to run.
 ITEM_BYTES = {
     "float64": 8,
     "float32": 4,
@@ -88,7 +90,7 @@ class TensorType:
         return self.size * ITEM_BYTES[self.dtype]
 
     @property
-    def numpy_dtype(self) -> np.dtype:
+    def numpy_dtype(self) -> np.dtype[Any]:
         """The NumPy dtype; bfloat16 maps to the float32 that stands in for it."""
         return np.dtype("float32" if self.dtype == "bfloat16" else self.dtype)
 

@@ -24,7 +24,7 @@ class CompiledKernel:
 
     Attributes:
         run: fn(*arrays, out=tuple of arrays, **attrs); writes into `out`, returns nothing.
-        supports: fn(*types_or_arrays, **attrs) -> bool on objects with .dtype and .shape; None: all.
+        supports: fn(*types, **attrs) -> bool on objects with .dtype and .shape; None: all.
     """
 
     run: Callable[..., None]
@@ -67,8 +67,7 @@ def evaluate(name: str, arrays: Sequence[np.ndarray], attrs: dict[str, Any]) -> 
         raise UnsupportedOpError(
             f"op {name}: must have a plain kernel (cerebras_tf/kernels). Received none. Add it."
         )
-    kernel_attrs = {key: value for key, value in attrs.items()}
     with np.errstate(all="ignore"):
-        result = PLAIN[name](*arrays, **kernel_attrs)
+        result = PLAIN[name](*arrays, **attrs)
     outputs = result if isinstance(result, tuple) else (result,)
     return tuple(np.asarray(output) for output in outputs)

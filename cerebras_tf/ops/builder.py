@@ -12,12 +12,12 @@ from typing import Any, Callable, Optional, Union
 import numpy as np
 
 from cerebras_tf.errors import GraphError
-from cerebras_tf.ir import Graph, Node, TensorType, Value
+from cerebras_tf.ir import Array, Graph, Node, TensorType, Value
 from cerebras_tf.ops import registry
 
-Operand = Union[Value, np.ndarray, int, float, bool]
+Operand = Union[Value, Array, int, float, bool]
 # Computes an op on arrays; given by whoever may use kernels.
-Evaluate = Callable[[str, Sequence[np.ndarray], dict[str, Any]], "tuple[np.ndarray, ...]"]
+Evaluate = Callable[[str, Sequence[Array], dict[str, Any]], "tuple[Array, ...]"]
 # Results up to this many bytes are folded while building; larger ones stay nodes.
 _FOLD_BYTES = 1 << 16
 _NEVER_FOLD = ("constant", "random_uniform", "random_normal", "cond")

@@ -13,7 +13,7 @@ from typing import Any, Optional
 from cerebras_tf.ir import Node, TensorType, Value
 from cerebras_tf.ops.broadcasting import sum_to
 from cerebras_tf.ops.builder import Builder
-from cerebras_tf.ops.infer import broadcast, broadcast_bool, broadcast_shapes, same_as_first
+from cerebras_tf.ops.inference import broadcast, broadcast_bool, broadcast_shapes, same_as_first
 from cerebras_tf.ops.registry import Vjp, element_flops, register
 
 Cotangents = list[Optional[Value]]

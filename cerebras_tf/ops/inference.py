@@ -58,7 +58,7 @@ def require_same_dtype(inputs: Sequence[Value]) -> None:
 
 
 def normalize_axes(axes: Any, rank: int) -> tuple[int, ...]:
-    """Axes as sorted non-negative numbers; an int or a sequence, None for all. Raises GraphError."""
+    """Axes (an int, a sequence or None for all) as sorted non-negative numbers."""
     if axes is None:
         return tuple(range(rank))
     numbers = [int(axes)] if not hasattr(axes, "__iter__") else [int(axis) for axis in axes]

@@ -1,0 +1,24 @@
+"""Train TensorFlow Estimator models on an emulated wafer. Public names are loaded on first use.
+
+Importing this package deliberately imports neither TensorFlow nor Numba.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+__version__ = "0.1.0"
+
+_PUBLIC = {
+    "CerebrasEstimator": "cerebras_tf.estimator.estimator",
+    "CSRunConfig": "cerebras_tf.estimator.run_config",
+    "CSEstimatorSpec": "cerebras_tf.estimator.spec",
+}
+__all__ = ["CSEstimatorSpec", "CSRunConfig", "CerebrasEstimator", "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _PUBLIC:
+        return getattr(importlib.import_module(_PUBLIC[name]), name)
+    raise AttributeError(f"module 'cerebras_tf' has no attribute {name!r}")
