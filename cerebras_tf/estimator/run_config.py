@@ -1,0 +1,214 @@
+"""The run configuration: where the wafer is, how many there are, and tf.estimator's own settings.
+
+Also says whether a wafer can be reached at an address. This file deliberately starts no wafer and
+reads no YAML.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+from typing import Any, Optional
+
+import tensorflow as tf
+
+from cerebras_tf.errors import ConfigError, SystemUnreachableError
+
+DEFAULT_PORT = 9000
+EXECUTION_MODE_VARIABLE = "CEREBRAS_EXECUTION_MODE"
+EXECUTION_MODES = ("weight_streaming", "pipeline")
+_CONNECT_TIMEOUT_S = 3.0
+_OWN_FIELDS = ("cs_ip", "system_name", "cs_config", "stack_params", "num_csx")
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Splits `HOST`, `HOST:PORT`, `[IPV6]:PORT` or a bare IPv6 address; the port is 9000 if absent.
+
+    Raises:
+      ConfigError: the host is empty or the port is not a number from 1 to 65535.
+    """
+    host, port_text = address, str(DEFAULT_PORT)
+    if address.startswith("["):
+        host, _, rest = address[1:].partition("]")
+        port_text = rest[1:] if rest.startswith(":") else rest or port_text
+    elif address.count(":") == 1:
+        host, port_text = address.split(":")
+    if not host or not port_text.isdecimal() or not 1 <= int(port_text) <= 65535:
+        raise ConfigError(
+            f"cs_ip: an address must read HOST or HOST:PORT. Received: {address!r}. Give the "
+            "address of the wafer, or leave cs_ip empty to use the one in this process."
+        )
+    return host, int(port_text)
+
+
+def normalize_cs_ip(cs_ip: Optional[str]) -> Optional[str]:
+    """Returns `HOST:PORT` (`[HOST]:PORT` for IPv6), or None where `cs_ip` is None or blank."""
+    if cs_ip is None or not cs_ip.strip():
+        return None
+    host, port = split_address(cs_ip.strip())
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def is_in_process(cs_ip: Optional[str]) -> bool:
+    """Says whether `cs_ip` means the wafer emulated in this process.
+
+    That is so for None, for an empty address, and for a loopback address at the wafers' port.
+    """
+    address = normalize_cs_ip(cs_ip)
+    if address is None:
+        return True
+    host, port = split_address(address)
+    if port != DEFAULT_PORT:
+        return False
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:  # a host name
+        return False
+
+
+def check_wafer_address(cs_ip: Optional[str]) -> None:
+    """Passes where a wafer serves `cs_ip`, which today only the one in this process does.
+
+    Raises:
+      SystemUnreachableError: `cs_ip` names another machine or port. The sentence says whether
+        anything listens there, found out by a TCP connection of at most 3 s.
+    """
+    if is_in_process(cs_ip):
+        return
+    address = normalize_cs_ip(cs_ip)
+    assert address is not None
+    host, port = split_address(address)
+    try:
+        with socket.create_connection((host, port), timeout=_CONNECT_TIMEOUT_S):
+            finding = "something listens there, but it is not an emulated wafer"
+    except socket.gaierror:
+        finding = f"the host name {host!r} is not known"
+    except socket.timeout:
+        finding = f"nothing answers there within {_CONNECT_TIMEOUT_S:g} s"
+    except OSError as error:
+        finding = f"nothing answers there ({error.strerror or error})"
+    raise SystemUnreachableError(
+        f"cs_ip: a wafer must answer at the address. Received: {address}; {finding}. Leave cs_ip "
+        f"empty or give 127.0.0.1:{DEFAULT_PORT} to use the wafer emulated in this process."
+    )
+
+
+def execution_mode_from_environment() -> str:
+    """Returns "weight_streaming" (the default) or "pipeline", as the launcher asked for.
+
+    Raises:
+      ConfigError: the environment variable holds another word.
+    """
+    mode = os.environ.get(EXECUTION_MODE_VARIABLE) or EXECUTION_MODES[0]
+    if mode not in EXECUTION_MODES:
+        raise ConfigError(
+            f"environment variable {EXECUTION_MODE_VARIABLE}: must be weight_streaming or "
+            f"pipeline. Received: {mode!r}. Unset it, or start the run with python-ws (weight "
+            "streaming) or python (pipeline) under csrun_wse."
+        )
+    return mode
+
+
+def _check_num_csx(num_csx: Any) -> int:
+    if isinstance(num_csx, bool) or not isinstance(num_csx, int) or num_csx < 1:
+        raise ConfigError(
+            "num_csx: must be a positive whole number of wafers. "
+            f"Received: {num_csx!r}. Set num_csx to 1."
+        )
+    if num_csx > 1:
+        raise ConfigError(
+            "num_csx: this version runs on one wafer, so it must be 1. "
+            f"Received: {num_csx}. Set num_csx to 1."
+        )
+    return num_csx
+
+
+class CSRunConfig(tf.estimator.RunConfig):
+    """`tf.estimator.RunConfig` plus what names and sets up the wafer.
+
+    Args:
+      cs_ip: address of the wafer, `HOST` or `HOST:PORT`; None, empty or loopback is the wafer
+        emulated in this process. No connection is made here; see `check_wafer_address`.
+      system_name: a name for the system, shown in messages only.
+      cs_config: a configuration message such as `cerebras.pb.tf.csconfig_pb2.CSConfig`.
+      stack_params: compiler settings, `{"ir_mode": str, "config": FullConfig}`.
+      num_csx: number of wafers; None takes `cs_config.num_csx`, or 1 where there is none.
+      **kwargs: every argument of `tf.estimator.RunConfig`.
+
+    Raises:
+      ConfigError: an address is malformed, or more than one wafer is asked for.
+    """
+
+    def __init__(
+        self,
+        cs_ip: Optional[str] = None,
+        system_name: Optional[str] = None,
+        cs_config: Any = None,
+        stack_params: Optional[dict[str, Any]] = None,
+        num_csx: Optional[int] = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self._set_own_fields(
+            cs_ip=cs_ip,
+            system_name=system_name,
+            cs_config=cs_config,
+            stack_params=dict(stack_params or {}),
+            num_csx=getattr(cs_config, "num_csx", 1) if num_csx is None else num_csx,
+        )
+
+    def _set_own_fields(self, **fields: Any) -> None:
+        """Checks and stores own fields as `_name`, which is how RunConfig stores its fields."""
+        if "cs_ip" in fields:
+            fields["cs_ip"] = normalize_cs_ip(fields["cs_ip"])
+        if "num_csx" in fields:
+            fields["num_csx"] = _check_num_csx(fields["num_csx"])
+        for name, value in fields.items():
+            setattr(self, "_" + name, value)
+
+    def replace(self, **kwargs: Any) -> CSRunConfig:
+        """Returns a copy with some fields changed: RunConfig's replaceable ones and ours.
+
+        tf.estimator calls `RunConfig.replace` past this method; own fields survive that too,
+        because it works on a deep copy.
+        """
+        own = {name: kwargs.pop(name) for name in _OWN_FIELDS if name in kwargs}
+        replaced = super().replace(**kwargs)
+        replaced._set_own_fields(**own)
+        return replaced
+
+    @property
+    def cs_ip(self) -> Optional[str]:
+        """The address as `HOST:PORT`, or None where none was given."""
+        return self._cs_ip
+
+    @property
+    def system_name(self) -> Optional[str]:
+        """The name of the system, for messages."""
+        return self._system_name
+
+    @property
+    def cs_config(self) -> Any:
+        """The configuration message, or None."""
+        return self._cs_config
+
+    @property
+    def stack_params(self) -> dict[str, Any]:
+        """Compiler settings; empty where none were given."""
+        return self._stack_params
+
+    @property
+    def num_csx(self) -> int:
+        """The number of wafers."""
+        return self._num_csx
+
+    @property
+    def in_process(self) -> bool:
+        """Whether the wafer is the one emulated in this process."""
+        return is_in_process(self._cs_ip)
+
+    @property
+    def execution_mode(self) -> str:
+        """How the wafer runs, "weight_streaming" or "pipeline"; set by the launcher."""
+        return execution_mode_from_environment()

@@ -1,0 +1,153 @@
+"""Checks the run configuration: addresses, its own fields, and that copies keep them."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+pytest.importorskip("tensorflow")
+
+import tensorflow as tf
+
+from cerebras_tf.errors import ConfigError, SystemUnreachableError
+from cerebras_tf.estimator.run_config import (
+    CSRunConfig,
+    check_wafer_address,
+    is_in_process,
+    normalize_cs_ip,
+)
+
+pytestmark = pytest.mark.tf
+
+IN_PROCESS = [
+    None,
+    "",
+    "  ",
+    "127.0.0.1",
+    "127.0.0.1:9000",
+    "127.3.2.1",
+    "localhost",
+    "localhost:9000",
+    "::1",
+    "[::1]",
+    "[::1]:9000",
+]
+
+
+class SomeConfig:
+    """Stands for a configuration message that knows a number of wafers."""
+
+    def __init__(self, num_csx: int) -> None:
+        self.num_csx = num_csx
+
+
+@pytest.mark.parametrize("cs_ip", IN_PROCESS)
+def test_empty_and_loopback_addresses_mean_the_wafer_in_this_process(cs_ip):
+    assert is_in_process(cs_ip)
+    check_wafer_address(cs_ip)
+
+
+@pytest.mark.parametrize("cs_ip", ["10.1.2.3", "127.0.0.1:9001", "wafer.example", "0.0.0.0"])
+def test_other_addresses_do_not_mean_the_wafer_in_this_process(cs_ip):
+    assert not is_in_process(cs_ip)
+
+
+@pytest.mark.parametrize(
+    "cs_ip,expected",
+    [("10.1.2.3", "10.1.2.3:9000"), ("host:77", "host:77"), ("fe80::1", "[fe80::1]:9000")],
+)
+def test_normalize_appends_the_wafers_port_where_none_is_given(cs_ip, expected):
+    assert normalize_cs_ip(cs_ip) == expected
+    assert normalize_cs_ip(expected) == expected
+
+
+@pytest.mark.parametrize("cs_ip", ["host:", "host:abc", "host:0", "host:70000", ":9000", "[::1]x"])
+def test_a_malformed_address_is_refused(cs_ip):
+    with pytest.raises(ConfigError, match="HOST or HOST:PORT. Received: "):
+        CSRunConfig(cs_ip=cs_ip)
+
+
+def test_an_address_nothing_answers_at_is_refused():
+    with socket.socket() as holder:  # bound but not listening: connections are refused
+        holder.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{holder.getsockname()[1]}"
+        with pytest.raises(SystemUnreachableError, match=f"{address}; nothing answers there"):
+            check_wafer_address(address)
+
+
+def test_an_address_where_something_else_listens_is_refused_and_says_so():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(SystemUnreachableError, match="something listens there, but"):
+            check_wafer_address(address)
+
+
+def test_a_host_name_that_does_not_resolve_is_named(monkeypatch):
+    def unknown(*args, **kwargs):
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    with pytest.raises(SystemUnreachableError, match="host name 'wafer.invalid' is not known"):
+        check_wafer_address("wafer.invalid")
+
+
+def test_the_configuration_makes_no_connection():
+    assert CSRunConfig(cs_ip="192.0.2.1").cs_ip == "192.0.2.1:9000"
+
+
+def test_class_name_is_the_one_wrappers_look_for():
+    assert CSRunConfig.__name__ == "CSRunConfig"
+
+
+def test_fields_of_tf_estimator_pass_through(tmp_path):
+    config = CSRunConfig(model_dir=str(tmp_path), save_checkpoints_steps=7, tf_random_seed=3)
+    assert config.model_dir == str(tmp_path)
+    assert config.save_checkpoints_steps == 7
+    assert config.tf_random_seed == 3
+    assert config.task_id == 0
+
+
+def test_own_fields_survive_the_copies_tf_estimator_makes(tmp_path):
+    config = CSRunConfig(
+        cs_ip="127.0.0.1", system_name="one", cs_config=SomeConfig(1), stack_params={"ir_mode": "x"}
+    )
+    copy = tf.estimator.RunConfig.replace(config, model_dir=str(tmp_path))
+    assert isinstance(copy, CSRunConfig)
+    assert (copy.cs_ip, copy.system_name, copy.num_csx) == ("127.0.0.1:9000", "one", 1)
+    assert copy.cs_config.num_csx == 1
+    assert copy.stack_params == {"ir_mode": "x"}
+    estimator = tf.estimator.Estimator(lambda features, labels: None, str(tmp_path), config)
+    assert estimator.config.cs_ip == "127.0.0.1:9000"
+
+
+def test_replace_changes_own_fields_and_leaves_the_original(tmp_path):
+    config = CSRunConfig(cs_ip="10.0.0.1")
+    changed = config.replace(cs_ip=None, model_dir=str(tmp_path))
+    assert changed.in_process
+    assert changed.model_dir == str(tmp_path)
+    assert config.cs_ip == "10.0.0.1:9000"
+    with pytest.raises(ConfigError, match="num_csx"):
+        config.replace(num_csx=2)
+
+
+@pytest.mark.parametrize("num_csx", [2, 0, -1, True, "4", 1.0])
+def test_any_number_of_wafers_but_one_is_refused(num_csx):
+    with pytest.raises(ConfigError, match=r"num_csx: .* Received: "):
+        CSRunConfig(num_csx=num_csx)
+
+
+def test_number_of_wafers_is_read_from_cs_config():
+    with pytest.raises(ConfigError, match="one wafer.* Received: 16"):
+        CSRunConfig(cs_config=SomeConfig(16))
+
+
+def test_execution_mode_follows_the_launcher(monkeypatch):
+    monkeypatch.delenv("CEREBRAS_EXECUTION_MODE", raising=False)
+    config = CSRunConfig()
+    assert config.execution_mode == "weight_streaming"
+    monkeypatch.setenv("CEREBRAS_EXECUTION_MODE", "pipeline")
+    assert config.execution_mode == "pipeline"
+    monkeypatch.setenv("CEREBRAS_EXECUTION_MODE", "pipelined")
+    with pytest.raises(ConfigError, match="must be weight_streaming or pipeline. Received"):
+        _ = config.execution_mode
