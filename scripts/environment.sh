@@ -1,0 +1,124 @@
+# What the launchers in this folder share: where the checkout is, which Python runs it, and the
+# defaults that must be set before Python starts. Sourced by bash, never run. How an environment
+# is built is not said here but in set_up_environment.py.
+
+SCRIPTS=$(cd -P "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+ROOT=$(dirname "$SCRIPTS")
+VENV=${CEREBRAS_TF_VENV:-$ROOT/.venv}
+case $VENV in /*) ;; *) VENV=$PWD/$VENV ;; esac
+SUPPORTED="3.9, 3.10 or 3.11"
+
+# Defaults that only count when they are in the environment before Python starts. A value the
+# user has set stays.
+export_defaults() {
+  export TF_CPP_MIN_LOG_LEVEL=${TF_CPP_MIN_LOG_LEVEL-2}
+}
+
+# Does this interpreter start, is its version supported, and can it make an environment? The test
+# is to run it: a shim on PATH may stand for a version that is not installed.
+python_is_suitable() {
+  "$1" -I -c '
+import importlib.util, sys, venv
+has = importlib.util.find_spec
+suits = (3, 9) <= sys.version_info[:2] < (3, 12) and (has("ensurepip") or has("pip"))
+sys.exit(0 if suits else 1)' >/dev/null 2>&1
+}
+
+# Prints the path of the first suitable interpreter; fails when there is none.
+find_python() {
+  local name path
+  for name in python3.11 python3.10 python3.9 python3; do
+    while IFS= read -r path; do
+      if python_is_suitable "$path"; then
+        printf '%s\n' "$path"
+        return 0
+      fi
+    done < <(type -aP "$name")
+  done
+  if command -v uv >/dev/null 2>&1; then
+    echo "cerebras_tf: no Python $SUPPORTED on PATH; asking uv for Python 3.11" >&2
+    uv python install --quiet 3.11 >&2 && uv python find 3.11 && return 0
+  fi
+  return 1
+}
+
+# Makes the environment at $VENV what the lock file says, or ends with status 2 and the reason.
+# A complete environment holds a stamp with the checksum of what it was made from, and nothing
+# more than comparing the two happens here.
+ensure_environment() {
+  local stamp python
+  stamp="$(cat "$SCRIPTS/requirements.lock" "$ROOT/setup.py" | cksum) $ROOT"
+  if [ -x "$VENV/bin/python" ] && [ -r "$VENV/.complete" ] &&
+    [ "$(<"$VENV/.complete")" = "$stamp" ]; then
+    return 0
+  fi
+  if python_is_suitable "$VENV/bin/python"; then
+    python=$VENV/bin/python
+  elif ! python=$(find_python); then
+    echo "cerebras_tf: needs Python $SUPPORTED with the venv module, and none was found on" \
+      "PATH. Install one (on Debian or Ubuntu: apt install python3.11-venv), or install uv," \
+      "which fetches one." >&2
+    exit 2
+  fi
+  "$python" -I "$SCRIPTS/set_up_environment.py" "$ROOT" "$VENV" "$stamp" || exit $?
+}
+
+# Replaces this process by the command with the checkout's `python` and `python-ws` first on PATH
+# and the environment's programs (cerebras-tf, tensorboard) after them.
+run_on_this_machine() {
+  if [ $# -eq 0 ]; then
+    echo "usage: $(basename "$0") [OPTIONS] COMMAND [ARGUMENTS]" >&2
+    exit 2
+  fi
+  ensure_environment
+  export_defaults
+  export CEREBRAS_TF_VENV=$VENV PATH=$SCRIPTS:$VENV/bin:$PATH
+  if ! type -P "$1" >/dev/null; then
+    echo "$(basename "$0"): $1: command not found" >&2
+    exit 127
+  fi
+  exec "$@"
+}
+
+# Is the word one that Python itself takes, alone, before a file name?
+is_python_flag() {
+  case $1 in
+    -u | -B | -b | -bb | -d | -E | -i | -I | -O | -OO | -q | -s | -S | -v | -x) return 0 ;;
+    *) return 1 ;;
+  esac
+}
+
+# Are these the arguments of the model zoo's runner? They are when they start with an option that
+# Python has not, or with `-m` and one of the runner's modes.
+is_runner_call() {
+  case ${1-} in
+    -m) case ${2-} in train | eval | train_and_eval | eval_all | predict) return 0 ;; esac ;;
+    -mtrain | -meval | -mtrain_and_eval | -meval_all | -mpredict) return 0 ;;
+    --version | --help | --help-* | --check-hash-based-pycs) ;;
+    -p* | -o* | --[a-z]*) return 0 ;;
+  esac
+  return 1
+}
+
+# Replaces this process by the environment's Python: on the model zoo's runner where the arguments
+# are the runner's, as Python itself would understand them everywhere else.
+run_python() {
+  local flags=()
+  ensure_environment
+  export_defaults
+  while [ $# -gt 0 ]; do
+    if is_python_flag "$1"; then
+      flags+=("$1")
+      shift
+    elif [ "$1" = -W ] || [ "$1" = -X ]; then
+      flags+=("$1" "${2-}")
+      shift $(($# > 1 ? 2 : 1))
+    else
+      break
+    fi
+  done
+  if is_runner_call "$@"; then
+    set -- -m modelzoo.common.run "$@"
+  fi
+  exec "$VENV/bin/python" ${flags[@]+"${flags[@]}"} "$@"
+}

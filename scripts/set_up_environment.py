@@ -1,0 +1,171 @@
+"""Makes the virtual environment of a checkout: the packages of the lock file and the checkout.
+
+    python set_up_environment.py ROOT VENV STAMP
+
+Called by environment.sh with any suitable interpreter; needs the standard library only. The stamp
+is written last, so a set-up that was killed is done again, and a lock lets one of several that
+start at once do the work while the others wait. Whether there is anything to do at all is not
+decided by comparing packages: environment.sh compares stamps.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import importlib.util
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import venv
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+STEP_S = 10.0  # between two lines of progress
+POLL_S = 0.2
+TAIL_LINES = 6
+
+
+class SetUpError(Exception):
+    """The environment cannot be made; the message says why, for the user to read."""
+
+
+def say(text: str) -> None:
+    """Prints one line on stderr, where it does not mix with the output of a user's command."""
+    print(f"cerebras_tf: {text}", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def only_one(path: Path) -> Iterator[None]:
+    """Holds a file lock; waits for whoever has it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "w", encoding="utf-8") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            say("waiting for another set-up of the same environment")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def last_package(log: Path) -> str:
+    """Returns what pip was last busy with according to its log, or nothing."""
+    text = log.read_text(encoding="utf-8", errors="replace")
+    if "Installing collected packages" in text:
+        return "unpacking"
+    found = re.findall(r"^(?:Collecting|Downloading) ([^\s;=<>/]+)", text, flags=re.MULTILINE)
+    return str(found[-1]) if found else ""
+
+
+def run_logged(command: list[str], log: Path, started: float) -> None:
+    """Runs a command with its output in a log file, and tells of its progress.
+
+    Raises:
+      SetUpError: the command failed; holds the end of the log.
+    """
+    environment = dict(os.environ, PIP_USER="0", PIP_DISABLE_PIP_VERSION_CHECK="1")
+    with open(log, "ab") as output:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment
+        )
+        try:
+            follow(process, log, started)
+        finally:
+            if process.poll() is None:
+                process.terminate()
+                process.wait()
+    if process.returncode:
+        tail = log.read_text(encoding="utf-8", errors="replace").splitlines()[-TAIL_LINES:]
+        raise SetUpError(
+            "the environment could not be set up: pip ended with status "
+            f"{process.returncode}. Its last words:\n"
+            + "".join(f"    {line}\n" for line in tail)
+            + f"The whole log is {log}. Is there a network or a package index? Run the same "
+            "command again to go on."
+        )
+
+
+def follow(process: subprocess.Popen[bytes], log: Path, started: float) -> None:
+    """Waits for a process, with a line of progress every STEP_S seconds."""
+    next_line = time.monotonic() + STEP_S
+    while True:
+        try:
+            process.wait(timeout=POLL_S)
+            return
+        except subprocess.TimeoutExpired:
+            if time.monotonic() >= next_line:
+                next_line += STEP_S
+                say(f"  {time.monotonic() - started:.0f} s  {last_package(log)}")
+
+
+def pip_of(environment: Path) -> list[str]:
+    """Makes the environment if there is none that works, and returns the command that is its pip.
+
+    Raises:
+      SetUpError: this interpreter can make no environment.
+    """
+    python = environment / "bin" / "python"
+    has_ensurepip = importlib.util.find_spec("ensurepip") is not None
+    probe = [str(python), "-I", "-c", "import pip" if has_ensurepip else "import sys"]
+    works = python.exists() and not subprocess.run(probe, capture_output=True).returncode
+    if not works:
+        try:
+            for stale in python.parent.glob("python*"):
+                stale.unlink()
+            venv.create(environment, clear=False, symlinks=True, with_pip=has_ensurepip)
+        except (OSError, subprocess.CalledProcessError) as error:
+            raise SetUpError(
+                f"{sys.executable} cannot make a virtual environment in {environment}: {error}. "
+                "Set CEREBRAS_TF_VENV to a folder where it can, or use another Python."
+            ) from error
+    if has_ensurepip:
+        return [str(python), "-m", "pip"]
+    return [sys.executable, "-m", "pip", "--python", str(python)]
+
+
+def set_up(root: Path, environment: Path, stamp: str) -> None:
+    """Installs the locked packages and the checkout, and stamps the environment as complete."""
+    started = time.monotonic()
+    complete = environment / ".complete"
+    with only_one(environment / ".lock"):
+        if complete.exists() and complete.read_text(encoding="utf-8") == stamp:
+            return
+        complete.unlink(missing_ok=True)
+        python = f"Python {sys.version_info[0]}.{sys.version_info[1]}"
+        say(f"setting up {environment} with {python}; this happens once")
+        pip = pip_of(environment)
+        log = environment / "set_up.log"
+        log.write_text("", encoding="utf-8")
+        lock = root / "scripts" / "requirements.lock"
+        say("installing the packages of scripts/requirements.lock, TensorFlow 2.15.1 among them")
+        run_logged([*pip, "install", "--requirement", str(lock)], log, started)
+        editable = ["--no-deps", "--no-build-isolation", "--editable", str(root)]
+        run_logged([*pip, "install", *editable], log, started)
+        complete.write_text(stamp, encoding="utf-8")
+        say(f"environment ready in {time.monotonic() - started:.0f} s")
+
+
+def main(root: str, environment: str, stamp: str) -> int:
+    """Sets up; returns the exit status, 2 with one paragraph on stderr where it cannot."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        set_up(Path(root), Path(environment), stamp)
+    except SetUpError as error:
+        say(str(error))
+        return 2
+    except OSError as error:
+        say(
+            f"{environment}: the environment cannot be written there: {error}. "
+            "Set CEREBRAS_TF_VENV to a folder that can be written."
+        )
+        return 2
+    except KeyboardInterrupt:
+        say("set-up interrupted; run the same command again to go on")
+        return 128 + signal.SIGINT
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,70 @@
+"""Says what the distribution contains, needs and installs.
+
+Exact versions of everything, transitive ones included, are in scripts/requirements.lock, which
+scripts/update_lock.py writes from this file. This file does not set up a checkout for use: the
+launchers in scripts/ do.
+"""
+
+from __future__ import annotations
+
+from setuptools import find_packages, setup
+
+ON_X86_LINUX = "platform_system == 'Linux' and platform_machine == 'x86_64'"
+ELSEWHERE = "platform_system != 'Linux' or platform_machine != 'x86_64'"
+
+
+def pin(name: str, version: str, on_python_3_9: str) -> list[str]:
+    """Returns exact requirements for a package whose newer versions left Python 3.9 behind."""
+    return [
+        f"{name}=={version}; python_version >= '3.10'",
+        f"{name}=={on_python_3_9}; python_version < '3.10'",
+    ]
+
+
+CORE = [
+    f"tensorflow-cpu==2.15.1; {ON_X86_LINUX}",
+    f"tensorflow==2.15.1; {ELSEWHERE}",
+    "numpy==1.26.4",
+    *pin("numba", "0.68.1", on_python_3_9="0.60.0"),
+    "PyYAML==6.0.3",
+    *pin("absl-py", "2.5.1", on_python_3_9="2.3.1"),
+    "tqdm==4.70.1",
+    # TensorBoard 2.15 imports pkg_resources, which setuptools 82 no longer has.
+    "setuptools==80.9.0",
+]
+DATA = [
+    *pin("tokenizers", "0.23.3", on_python_3_9="0.22.2"),
+    "zstandard==0.25.0",
+]
+TEST = [
+    *DATA,
+    *pin("pytest", "9.2.0", on_python_3_9="8.4.2"),
+    *pin("mypy", "2.4.1", on_python_3_9="1.19.1"),
+    "ruff==0.17.5",
+    "types-PyYAML",
+]
+SPEED = ["torch>=2.8", "transformers>=4.40"]
+MPI = ["mpi4py==4.1.2", "mpich==5.0.2"]
+
+# The import names of the original software (`cerebras.tf.cs_estimator` and so on) live in
+# cerebras_tf/dropin and are installed as a package of their own called `cerebras`.
+DROPIN = "cerebras_tf/dropin"
+
+setup(
+    name="cerebras_tf",
+    version="0.1.0",
+    description="Train TensorFlow estimators by layer-wise weight streaming on an emulated wafer",
+    python_requires=">=3.9,<3.12",
+    packages=[
+        *find_packages(
+            include=["cerebras_tf", "cerebras_tf.*", "modelzoo", "modelzoo.*"],
+            exclude=["cerebras_tf.dropin", "cerebras_tf.dropin.*"],
+        ),
+        "cerebras",
+        *(f"cerebras.{package}" for package in find_packages(DROPIN)),
+    ],
+    package_dir={"cerebras": DROPIN},
+    install_requires=CORE,
+    extras_require={"data": DATA, "test": TEST, "speed": SPEED, "mpi": MPI},
+    entry_points={"console_scripts": ["cerebras-tf = cerebras_tf.cli.main:main"]},
+)
