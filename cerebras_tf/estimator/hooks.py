@@ -1,0 +1,289 @@
+"""Hooks that guard a training run: stop on a signal, refuse NaN, record performance.
+
+This file deliberately prints no step lines; progress.py does.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Any, Callable, Optional, Union
+
+import numpy as np
+import tensorflow as tf
+
+# tf.train has no public tensor that reads the step; its own hooks use this one. TF 2.15.1 is final.
+from tensorflow.python.training import training_util
+
+from cerebras_tf.errors import NumericsError
+from cerebras_tf.estimator.progress import Clock, StepWindow
+
+Quantity = Union[int, tf.Tensor]
+
+
+def exit_code_of_signal(signal_number: int) -> int:
+    """Returns the shell's exit code for a process ended by a signal: 130 SIGINT, 143 SIGTERM."""
+    return 128 + signal_number
+
+
+class GracefulStopHook(tf.estimator.SessionRunHook):
+    """Ends training after the current step when SIGINT or SIGTERM arrives.
+
+    Training then ends as usual, so the last checkpoint is written. The second signal ends the
+    process at once. Use it as a context around training, which puts the signal handlers back and
+    then raises, so that the process exits with 130 or 143:
+
+        with GracefulStopHook() as stop:
+            estimator.train(input_fn, hooks=[stop])
+
+    Handlers are put in place when the session is made, so that a signal during compilation acts
+    as it always does. Python runs signal handlers only between bytecodes of the main thread, which
+    may be inside a long step; therefore a thread watches for signals through
+    `signal.set_wakeup_fd`. Outside the main thread nothing is installed.
+
+    Args:
+      abort: called with the exit code on the second signal; ends the process.
+    """
+
+    SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+    def __init__(self, abort: Callable[[int], Any] = os._exit) -> None:
+        self.signal_number: Optional[int] = None
+        self._abort = abort
+        self._previous_handlers: dict[int, Any] = {}
+        self._previous_wakeup_fd = -1
+        self._write_end: Optional[socket.socket] = None
+        self._watcher: Optional[threading.Thread] = None
+
+    def __enter__(self) -> GracefulStopHook:
+        return self
+
+    def __exit__(
+        self,
+        exception_type: Optional[type[BaseException]],
+        exception: Optional[BaseException],
+        traceback: Optional[TracebackType],
+    ) -> None:
+        self.restore()
+        if exception_type is None:
+            self.raise_if_signalled()
+
+    def begin(self) -> None:
+        """Installs the handlers, in the main thread only."""
+        if self._watcher is not None or threading.current_thread() is not threading.main_thread():
+            return
+        read_end, self._write_end = socket.socketpair()
+        self._write_end.setblocking(False)
+        self._previous_wakeup_fd = signal.set_wakeup_fd(
+            self._write_end.fileno(), warn_on_full_buffer=False
+        )
+        for number in self.SIGNALS:
+            self._previous_handlers[number] = signal.signal(number, lambda *_: None)
+        self._watcher = threading.Thread(
+            target=self._watch, args=(read_end,), name="signal watcher", daemon=True
+        )
+        self._watcher.start()
+
+    def _watch(self, read_end: socket.socket) -> None:
+        """Receives one byte per signal, its number, until the other end is closed."""
+        with read_end:
+            while received := read_end.recv(1):
+                if received[0] in self.SIGNALS:
+                    self._receive(received[0])
+
+    def _receive(self, signal_number: int) -> None:
+        name = signal.Signals(signal_number).name
+        if self.signal_number is not None:
+            print(f"{name} again: stopping at once", file=sys.stderr, flush=True)
+            self._abort(exit_code_of_signal(signal_number))
+            return
+        self.signal_number = signal_number
+        print(
+            f"{name}: stopping after this step and writing a checkpoint; "
+            "once more stops at once and loses the steps since the last checkpoint",
+            file=sys.stderr,
+            flush=True,
+        )
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        """Asks the loop to stop if a signal has arrived."""
+        if self.signal_number is not None:
+            run_context.request_stop()
+
+    def restore(self) -> None:
+        """Puts the previous handlers back. Does nothing where none were installed."""
+        if self._watcher is None or self._write_end is None:
+            return
+        for number, handler in self._previous_handlers.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        signal.set_wakeup_fd(self._previous_wakeup_fd)
+        self._write_end.close()
+        self._watcher.join()
+        self._watcher = None
+
+    def raise_if_signalled(self) -> None:
+        """Raises what the signal would have raised, had it not been held back.
+
+        Raises:
+          KeyboardInterrupt: SIGINT arrived.
+          SystemExit: SIGTERM arrived; the exit code is 143.
+        """
+        if self.signal_number == signal.SIGINT:
+            raise KeyboardInterrupt
+        if self.signal_number is not None:
+            raise SystemExit(exit_code_of_signal(self.signal_number))
+
+
+class NanGuardHook(tf.estimator.SessionRunHook):
+    """Ends training with an error as soon as the loss is NaN or infinite.
+
+    The exception keeps every hook's `end` from running, so the last checkpoint written is the one
+    before. tf.estimator runs chief hooks before the others, and its CheckpointSaverHook is one of
+    them: to come before a save of the same step, list this hook ahead of an own
+    CheckpointSaverHook in `training_chief_hooks`. `FiniteStateListener` guards the saves
+    themselves.
+
+    Args:
+      loss: scalar tensor.
+    """
+
+    def __init__(self, loss: Any) -> None:
+        self._loss = loss
+
+    def begin(self) -> None:
+        """Finds the tensor that reads the global step."""
+        self._global_step = training_util._get_or_create_global_step_read()
+
+    def before_run(self, run_context: Any) -> Any:
+        """Asks for the loss."""
+        return tf.estimator.SessionRunArgs(self._loss)
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        """Checks the loss.
+
+        Raises:
+          NumericsError: it is NaN or infinite.
+        """
+        loss = float(run_values.results)
+        if np.isfinite(loss):
+            return
+        step = int(run_context.session.run(self._global_step))
+        raise NumericsError(
+            f"training, step {step}: the loss must be finite. Received: {loss}. Lower the learning "
+            "rate, clip gradients (max_gradient_norm), use dynamic loss scaling in 16-bit "
+            "precision, or look for bad input around this step; the run goes on from the last "
+            "checkpoint, which was written before."
+        )
+
+
+class FiniteStateListener(tf.estimator.CheckpointSaverListener):
+    """Refuses to save weights that are NaN or infinite.
+
+    A step can damage the weights although its loss was finite; the loss shows it a step later.
+
+    Args:
+      read_state: returns (variable name, array) pairs of what is about to be saved.
+    """
+
+    def __init__(self, read_state: Callable[[], Iterable[tuple[str, np.ndarray]]]) -> None:
+        self._read_state = read_state
+
+    def before_save(self, session: Any, global_step_value: Any) -> None:
+        """Checks every floating-point array.
+
+        Raises:
+          NumericsError: some hold NaN or infinity; all are counted, the first is named.
+        """
+        damaged = [
+            name
+            for name, array in self._read_state()
+            if np.issubdtype(array.dtype, np.floating) and not np.isfinite(array).all()
+        ]
+        if damaged:
+            raise NumericsError(
+                f"checkpoint of step {int(global_step_value)}: weights must be finite to be saved. "
+                f"Received: NaN or infinity in {len(damaged)} variables, the first "
+                f"{damaged[0]!r}. Lower the learning rate or clip gradients (max_gradient_norm); "
+                "the run goes on from the last checkpoint, which was written before."
+            )
+
+
+class PerformanceSummaryHook(tf.estimator.SessionRunHook):
+    """Writes `global_step/sec`, `examples_per_sec`, `tokens_per_sec` and the wafer's memory mark.
+
+    The memory mark is `wafer/memory_high_water_bytes`. Rates are of the steps since the last
+    summary; the first step is left out.
+
+    Args:
+      output_dir: folder of the event files.
+      every_n_steps: steps between summaries, at multiples of it.
+      examples_per_step: examples in a step, a number or an integer scalar tensor; None leaves
+        the rate out.
+      tokens_per_step: as `examples_per_step`, for tokens.
+      memory_high_water_bytes: returns the most bytes of wafer memory used so far; None leaves the
+        mark out.
+      clock: a monotonic clock in seconds.
+    """
+
+    def __init__(
+        self,
+        output_dir: str,
+        every_n_steps: int = 100,
+        examples_per_step: Optional[Quantity] = None,
+        tokens_per_step: Optional[Quantity] = None,
+        memory_high_water_bytes: Optional[Callable[[], float]] = None,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        quantities = {"examples_per_sec": examples_per_step, "tokens_per_sec": tokens_per_step}
+        self._per_step = {tag: q for tag, q in quantities.items() if q is not None}
+        self._totals = dict.fromkeys(self._per_step, 0)
+        self._output_dir = output_dir
+        self._every_n_steps = every_n_steps
+        self._memory_high_water_bytes = memory_high_water_bytes
+        self._window = StepWindow(clock)
+
+    def begin(self) -> None:
+        """Opens the event file shared with TensorFlow's hooks and prepares the fetches."""
+        self._writer = tf.compat.v1.summary.FileWriterCache.get(self._output_dir)
+        self._fetches = {tag: tf.convert_to_tensor(q) for tag, q in self._per_step.items()}
+        self._global_step = training_util._get_or_create_global_step_read()
+
+    def before_run(self, run_context: Any) -> Any:
+        """Asks for the global step and the quantities of this step."""
+        return tf.estimator.SessionRunArgs({"step": self._global_step, **self._fetches})
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        """Sums up the quantities and writes summaries where they are due."""
+        results = run_values.results
+        for tag in self._totals:
+            self._totals[tag] += int(results[tag])
+        due = any((int(results["step"]) + late) % self._every_n_steps == 0 for late in (0, 1))
+        if self._window.is_open and not due:
+            return
+        global_step = int(run_context.session.run(self._global_step))
+        if not self._window.is_open:
+            self._window.open(global_step)
+            self._totals = dict.fromkeys(self._totals, 0)
+        elif global_step % self._every_n_steps == 0:
+            self._write(global_step)
+
+    def _write(self, global_step: int) -> None:
+        window = self._window.close(global_step)
+        if window is None:
+            return
+        steps, seconds = window
+        values = {"global_step/sec": steps / seconds}
+        values.update({tag: total / seconds for tag, total in self._totals.items()})
+        self._totals = dict.fromkeys(self._totals, 0)
+        if self._memory_high_water_bytes is not None:
+            values["wafer/memory_high_water_bytes"] = float(self._memory_high_water_bytes())
+        summary = tf.compat.v1.Summary()
+        for tag, value in values.items():
+            summary.value.add(tag=tag, simple_value=value)
+        self._writer.add_summary(summary, global_step)
