@@ -23,7 +23,16 @@ _UFUNCS: dict[str, Any] = {
     "abs": np.abs,
     "sin": np.sin,
     "cos": np.cos,
+    "tan": np.tan,
+    "asin": np.arcsin,
+    "acos": np.arccos,
+    "atan": np.arctan,
+    "sinh": np.sinh,
+    "cosh": np.cosh,
     "tanh": np.tanh,
+    "asinh": np.arcsinh,
+    "acosh": np.arccosh,
+    "atanh": np.arctanh,
     "sign": np.sign,
     "floor": np.floor,
     "ceil": np.ceil,
@@ -48,8 +57,11 @@ _UFUNCS: dict[str, Any] = {
     "pow": np.power,
     "floor_div": np.floor_divide,
     "floor_mod": np.mod,
+    "trunc_mod": np.fmod,
+    "atan2": np.arctan2,
     "select": np.where,
     "erf": np.vectorize(math.erf, otypes=[np.float64]),
+    "erfc": np.vectorize(math.erfc, otypes=[np.float64]),
 }
 
 
@@ -59,7 +71,7 @@ def _define(name: str, ufunc: Any) -> None:
         result = ufunc(*operands)
         if name == "select":
             return result.astype(np.asarray(operands[1]).dtype, copy=False)
-        if name == "erf":
+        if name in ("erf", "erfc"):
             return result.astype(operands[0].dtype)
         return np.asarray(result)
 

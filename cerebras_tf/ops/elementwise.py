@@ -55,6 +55,10 @@ def _bool_like(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[TensorTyp
     return [inputs[0].type.with_dtype("bool")]
 
 
+def _one_minus_square(b: Builder, x: Value) -> Value:
+    return b.op("sub", b.constant(1.0, x.dtype), b.op("square", x))
+
+
 _unary("neg", lambda b, x, y, dy: b.op("neg", dy))
 _unary("exp", lambda b, x, y, dy: b.op("mul", dy, y), 10)
 _unary("expm1", lambda b, x, y, dy: b.op("mul", dy, b.op("add", y, 1.0)), 10)
@@ -73,7 +77,7 @@ _unary("sin", lambda b, x, y, dy: b.op("mul", dy, b.op("cos", x)), 10)
 _unary("cos", lambda b, x, y, dy: b.op("neg", b.op("mul", dy, b.op("sin", x))), 10)
 _unary(
     "tanh",
-    lambda b, x, y, dy: b.op("mul", dy, b.op("sub", b.constant(1.0, x.dtype), b.op("square", y))),
+    lambda b, x, y, dy: b.op("mul", dy, _one_minus_square(b, y)),
     10,
 )
 _unary(
@@ -81,17 +85,33 @@ _unary(
     lambda b, x, y, dy: b.op("mul", dy, b.op("mul", y, b.op("sub", b.constant(1.0, x.dtype), y))),
     10,
 )
-_unary("softplus", lambda b, x, y, dy: b.op("mul", dy, b.op("sigmoid", x)), 20)
-# d erf(x) / dx = 2 / sqrt(pi) exp(-x^2)
+_unary("tan", lambda b, x, y, dy: b.op("mul", dy, b.op("add", b.op("square", y), 1.0)), 10)
+_unary("sinh", lambda b, x, y, dy: b.op("mul", dy, b.op("cosh", x)), 20)
+_unary("cosh", lambda b, x, y, dy: b.op("mul", dy, b.op("sinh", x)), 20)
+_unary("asin", lambda b, x, y, dy: b.op("mul", dy, b.op("rsqrt", _one_minus_square(b, x))), 20)
 _unary(
-    "erf",
-    lambda b, x, y, dy: b.op(
-        "mul",
-        b.op("mul", dy, 2.0 / math.sqrt(math.pi)),
-        b.op("exp", b.op("neg", b.op("square", x))),
-    ),
+    "acos",
+    lambda b, x, y, dy: b.op("neg", b.op("mul", dy, b.op("rsqrt", _one_minus_square(b, x)))),
     20,
 )
+_unary("atan", lambda b, x, y, dy: b.op("div", dy, b.op("add", b.op("square", x), 1.0)), 20)
+_unary("asinh", lambda b, x, y, dy: b.op("div", dy, b.op("cosh", y)), 20)
+_unary("acosh", lambda b, x, y, dy: b.op("div", dy, b.op("sinh", y)), 20)
+_unary("atanh", lambda b, x, y, dy: b.op("div", dy, _one_minus_square(b, x)), 20)
+_unary("softplus", lambda b, x, y, dy: b.op("mul", dy, b.op("sigmoid", x)), 20)
+
+
+def _erf_derivative(scale: float) -> Any:
+    """d erf(x) / dx = 2 / sqrt(pi) exp(-x^2); erfc(x) = 1 - erf(x)."""
+
+    def derivative(b: Builder, x: Value, y: Value, dy: Value) -> Value:
+        return b.op("mul", b.op("mul", dy, scale), b.op("exp", b.op("neg", b.op("square", x))))
+
+    return derivative
+
+
+_unary("erf", _erf_derivative(2.0 / math.sqrt(math.pi)), 20)
+_unary("erfc", _erf_derivative(-2.0 / math.sqrt(math.pi)), 20)
 _unary(
     "relu",
     lambda b, x, y, dy: b.op("select", b.op("greater", y, 0.0), dy, b.constant(0.0, dy.dtype)),
@@ -105,7 +125,7 @@ for _name in ("equal", "not_equal", "less", "less_equal", "greater", "greater_eq
     _flat(_name, broadcast_bool)
 for _name in ("logical_and", "logical_or"):
     _flat(_name, broadcast_bool)
-for _name in ("floor_div", "floor_mod"):
+for _name in ("floor_div", "trunc_mod"):
     _flat(_name, broadcast)
 
 _binary("add", lambda b, x, y, z, dz: (dz, dz))
@@ -127,6 +147,21 @@ _binary(
     ),
     4,
 )
+
+
+_binary(
+    "floor_mod",
+    lambda b, x, y, z, dz: (dz, b.op("neg", b.op("mul", dz, b.op("floor_div", x, y)))),
+    4,
+)
+
+
+def _atan2_derivative(b: Builder, y: Value, x: Value, z: Value, dz: Value) -> tuple[Value, Value]:
+    scaled = b.op("div", dz, b.op("add", b.op("square", x), b.op("square", y)))
+    return b.op("mul", x, scaled), b.op("neg", b.op("mul", y, scaled))
+
+
+_binary("atan2", _atan2_derivative, 20)
 
 
 def _squared_difference_derivative(

@@ -1,0 +1,103 @@
+"""Scaled dot-product attention as one op, so that scores need not be stored.
+
+Letters: B batch, S query length, T key length, A heads, D head width. Projections and dropout of
+the probabilities deliberately stay outside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Optional
+
+from cerebras_tf.errors import GraphError
+from cerebras_tf.ir import Node, TensorType, Value
+from cerebras_tf.ops.builder import Builder
+from cerebras_tf.ops.infer import broadcast_shapes, require_same_dtype
+from cerebras_tf.ops.registry import Flops, register
+
+Cotangents = list[Optional[Value]]
+
+
+def _scores_shape(query: Value, key: Value) -> tuple[Optional[int], ...]:
+    """[B, A, S, T]"""
+    return (query.shape[0], query.shape[2], query.shape[1], key.shape[1])
+
+
+def _check(query: Value, key: Value, value: Value, bias: Sequence[Value]) -> None:
+    operands = [query, key, value, *bias]
+    require_same_dtype(operands)
+    if any(item.type.rank != 4 for item in (query, key, value)):
+        raise GraphError(
+            "attention: query, key and value must be [batch, length, heads, width]. "
+            f"Received: {operands}. Reshape or transpose them."
+        )
+    batch, length, heads, width = zip(query.shape, key.shape, value.shape)
+    for dims in (batch, length[1:], heads, width):
+        known = {dim for dim in dims if dim is not None}
+        if len(known) > 1:
+            raise GraphError(
+                "attention: batch, heads and width must be equal, and key and value equally "
+                f"long. Received: {operands}. Repeat or pad them."
+            )
+    for item in bias:
+        scores = _scores_shape(query, key)
+        broadcast = broadcast_shapes([item.shape, scores])
+        if len(broadcast) != 4 or any(
+            b != s for b, s in zip(broadcast, scores) if None not in (b, s)
+        ):
+            raise GraphError(
+                "attention: the bias must broadcast to [batch, heads, queries, keys]. "
+                f"Received: {operands}. Expand it."
+            )
+
+
+def _infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[TensorType]:
+    """attention(query [B,S,A,D], key [B,T,A,D], value [B,T,A,D] [, bias]; scale, causal)
+    -> out [B,S,A,D], lse [B,A,S]
+
+    out = softmax(scale query key^T + bias) value per head; bias broadcasts to [B,A,S,T]. With
+    causal, query i sees the keys 0..i (S and T counted from the start). lse is the log of the
+    sum of the exponentials of each row of scores.
+    """
+    query, key, value = inputs[:3]
+    _check(query, key, value, inputs[3:])
+    return [query.type, query.type.with_shape(_scores_shape(query, key)[:3])]
+
+
+def _vjp(b: Builder, node: Node, dys: Cotangents) -> Cotangents:
+    if dys[1] is not None:
+        raise GraphError(
+            "attention: only its first output may be differentiated. "
+            f"Received: a cotangent for lse of {node!r}. Do not use lse in a loss."
+        )
+    if dys[0] is None:
+        return [None] * len(node.inputs)
+    query, key, value = node.inputs[:3]
+    out, lse = node.outputs
+    bias = node.inputs[3:]
+    operands = (dys[0], query, key, value, out, lse, *bias)
+    return [*b.multi("attention_grad", *operands, **node.attrs), *(None for _ in bias)]
+
+
+def _grad_infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[TensorType]:
+    """attention_grad(dout, query, key, value, out, lse [, bias]; scale, causal)
+    -> dquery [B,S,A,D], dkey [B,T,A,D], dvalue [B,T,A,D]
+    """
+    query, key, value = inputs[1:4]
+    _check(query, key, value, inputs[6:])
+    return [query.type, key.type, value.type]
+
+
+def _flops(first: int, products: int) -> Flops:
+    """2 B A S T D for every matrix product, half where a causal mask hides half the scores."""
+
+    def flops(node: Node) -> int:
+        query, key = node.inputs[first : first + 2]
+        total = 2 * products * query.type.size * int(key.shape[1] or 0)
+        return total // 2 if node.attrs.get("causal") else total
+
+    return flops
+
+
+register("attention", _infer, _vjp, flops=_flops(0, 2))
+register("attention_grad", _grad_infer, flops=_flops(1, 5))

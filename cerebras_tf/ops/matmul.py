@@ -1,0 +1,80 @@
+"""Matrix multiplication, batched, with NumPy's broadcasting of leading dimensions.
+
+Letters: M, K, N sizes of one product; ... leading dimensions. Einsum and biases deliberately have
+no op of their own: capture writes them with this one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Optional
+
+from cerebras_tf.errors import GraphError
+from cerebras_tf.ir import Node, Shape, TensorType, Value
+from cerebras_tf.ops.broadcasting import sum_to
+from cerebras_tf.ops.builder import Builder
+from cerebras_tf.ops.infer import broadcast_shapes, require_same_dtype
+from cerebras_tf.ops.registry import register
+
+
+def _sides(shape: Shape, transpose: bool) -> tuple[Optional[int], Optional[int]]:
+    """Rows and columns of an operand as it enters the product."""
+    return (shape[-1], shape[-2]) if transpose else (shape[-2], shape[-1])
+
+
+def _infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[TensorType]:
+    """matmul(a [..., M, K], b [..., K, N]; transpose_a=False, transpose_b=False) -> [..., M, N]"""
+    a, b = inputs
+    require_same_dtype(inputs)
+    if a.type.rank < 2 or b.type.rank < 2:
+        raise GraphError(
+            f"matmul: operands must have at least two dimensions. Received: {a!r}, {b!r}. "
+            "Reshape the vector to a matrix."
+        )
+    rows, inner = _sides(a.shape, attrs.get("transpose_a", False))
+    inner_b, columns = _sides(b.shape, attrs.get("transpose_b", False))
+    if None not in (inner, inner_b) and inner != inner_b:
+        raise GraphError(
+            f"matmul: the summed dimensions must be equal. Received: {a!r}, {b!r}, {attrs}. "
+            "Transpose or reshape an operand."
+        )
+    leading = broadcast_shapes([a.shape[:-2], b.shape[:-2]])
+    return [TensorType(a.dtype, (*leading, rows, columns))]
+
+
+def _as_matrix(b: Builder, x: Value) -> Value:
+    """All dimensions but the last as one."""
+    leading = x.shape[:-1]
+    rows = -1 if None in leading else x.type.with_shape(leading).size
+    return b.op("reshape", x, shape=(rows, x.shape[-1]))
+
+
+def _vjp(b: Builder, node: Node, dys: list[Optional[Value]]) -> list[Optional[Value]]:
+    """For z = x y: dx = dz y^T and dy = x^T dz, transposes and broadcasting carried along."""
+    x, y = node.inputs
+    dz = dys[0]
+    if dz is None:
+        return [None, None]
+    transpose_x = bool(node.attrs.get("transpose_a", False))
+    transpose_y = bool(node.attrs.get("transpose_b", False))
+    if transpose_x:
+        dx = b.op("matmul", y, dz, transpose_a=transpose_y, transpose_b=True)
+    else:
+        dx = b.op("matmul", dz, y, transpose_a=False, transpose_b=not transpose_y)
+    dx = sum_to(b, dx, x)
+    if y.type.rank == 2 and x.type.rank > 2 and not transpose_x and x.shape[-1] is not None:
+        # One product over all rows instead of a sum of products.
+        x, dz, transpose_x = _as_matrix(b, x), _as_matrix(b, dz), False
+    if transpose_y:
+        dy = b.op("matmul", dz, x, transpose_a=True, transpose_b=transpose_x)
+    else:
+        dy = b.op("matmul", x, dz, transpose_a=not transpose_x, transpose_b=False)
+    return [dx, sum_to(b, dy, y)]
+
+
+def _flops(node: Node) -> int:
+    _, inner = _sides(node.inputs[0].shape, node.attrs.get("transpose_a", False))
+    return 2 * node.output.type.size * int(inner or 0)
+
+
+register("matmul", _infer, _vjp, flops=_flops)

@@ -1,0 +1,86 @@
+"""Ops that normalise over the last axis: layer norm, softmax, log softmax, and their gradients.
+
+Letters: ... leading dimensions, H width. Batch norm deliberately has no op: capture writes it with
+means and elementwise ops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Optional
+
+from cerebras_tf.errors import GraphError
+from cerebras_tf.ir import Node, TensorType, Value
+from cerebras_tf.ops.builder import Builder
+from cerebras_tf.ops.infer import require_same_dtype, same_as_first
+from cerebras_tf.ops.registry import element_flops, register
+
+Cotangents = list[Optional[Value]]
+
+
+def _check_width(inputs: Sequence[Value], vectors: Sequence[Value]) -> None:
+    """The vectors must be as long as the last axis of the first operand."""
+    width = inputs[0].shape[-1]
+    for value in vectors:
+        if value.type.rank != 1 or None not in (width, value.shape[0]) and value.shape[0] != width:
+            raise GraphError(
+                f"layer_norm: gamma and beta must have the shape [{width}] of the last axis. "
+                f"Received: {list(inputs)}. Reshape them."
+            )
+
+
+def _layer_norm_infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[TensorType]:
+    """layer_norm(x [..., H], gamma [H], beta [H]; epsilon) -> y [..., H], mean [...], rstd [...]
+
+    y = (x - mean) rstd gamma + beta with rstd = 1 / sqrt(variance + epsilon).
+    """
+    x = inputs[0]
+    require_same_dtype(inputs)
+    _check_width(inputs, inputs[1:])
+    statistics = x.type.with_shape(x.shape[:-1])
+    return [x.type, statistics, statistics]
+
+
+def _layer_norm_vjp(b: Builder, node: Node, dys: Cotangents) -> Cotangents:
+    x, gamma, _ = node.inputs
+    _, mean, rstd = node.outputs
+    if dys[1] is not None or dys[2] is not None:
+        raise GraphError(
+            "layer_norm: only its first output may be differentiated. "
+            f"Received: a cotangent for mean or rstd of {node!r}. Compute them with mean()."
+        )
+    if dys[0] is None:
+        return [None, None, None]
+    return list(b.multi("layer_norm_grad", dys[0], x, gamma, mean, rstd))
+
+
+def _layer_norm_grad_infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[TensorType]:
+    """layer_norm_grad(dy [..., H], x [..., H], gamma [H], mean [...], rstd [...])
+    -> dx [..., H], dgamma [H], dbeta [H]
+    """
+    _, x, gamma, _, _ = inputs
+    require_same_dtype(inputs)
+    _check_width(inputs[1:], [gamma])
+    return [x.type, gamma.type, gamma.type]
+
+
+register("layer_norm", _layer_norm_infer, _layer_norm_vjp, flops=element_flops(8))
+register("layer_norm_grad", _layer_norm_grad_infer, flops=element_flops(14))
+
+
+def _softmax_vjp(b: Builder, node: Node, dys: Cotangents) -> Cotangents:
+    dy = dys[0]
+    return [None if dy is None else b.op(f"{node.op}_grad", dy, node.output)]
+
+
+def _grad_infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[TensorType]:
+    """softmax_grad(dy, y) and log_softmax_grad(dy, y), both [..., H] -> dx [..., H]"""
+    require_same_dtype(inputs)
+    return [inputs[1].type]
+
+
+# softmax(x [..., H]) -> [..., H]; softmax_grad: dx = y (dy - sum(dy y))
+# log_softmax(x [..., H]) -> [..., H]; log_softmax_grad: dx = dy - exp(y) sum(dy)
+for _name in ("softmax", "log_softmax"):
+    register(_name, same_as_first, _softmax_vjp, flops=element_flops(14))
+    register(f"{_name}_grad", _grad_infer, flops=element_flops(14 if "log" in _name else 4))
