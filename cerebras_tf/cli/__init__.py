@@ -1,0 +1,1 @@
+"""Command lines: arguments, exit codes and the `cerebras-tf` program. Holds no training logic."""

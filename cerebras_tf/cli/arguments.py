@@ -1,0 +1,144 @@
+"""The command line of the model zoo's runner.
+
+This file deliberately reads no YAML and knows no model; it only says what was given.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Optional
+
+MODES = ("train", "eval", "train_and_eval", "eval_all", "predict")
+
+
+@dataclass(frozen=True)
+class RunArguments:
+    """What was given on the command line; None where a flag was absent.
+
+    Attributes:
+      mode: one of `MODES`.
+      params: path of the YAML file.
+      model_dir: folder of checkpoints and events.
+      cs_ip: address of the wafer; "" where the flag was given without an address.
+      max_steps: global step at which training ends.
+      steps: steps to train from here.
+      eval_steps: batches of an evaluation; 0 or less means the whole set.
+      save_checkpoints_steps: steps between checkpoints.
+      save_summary_steps: steps between summaries.
+      checkpoint_path: checkpoint to start from or to evaluate.
+      validate_only: only check that the model compiles.
+      compile_only: only compile.
+      multireplica: several replicas of the model on one wafer.
+      num_csx: number of wafers.
+      device: TensorFlow device for what runs on the host.
+      debug: show tracebacks.
+    """
+
+    mode: str
+    params: str
+    model_dir: Optional[str] = None
+    cs_ip: Optional[str] = None
+    max_steps: Optional[int] = None
+    steps: Optional[int] = None
+    eval_steps: Optional[int] = None
+    save_checkpoints_steps: Optional[int] = None
+    save_summary_steps: Optional[int] = None
+    checkpoint_path: Optional[str] = None
+    validate_only: Optional[bool] = None
+    compile_only: Optional[bool] = None
+    multireplica: Optional[bool] = None
+    num_csx: Optional[int] = None
+    device: Optional[str] = None
+    debug: bool = False
+
+    def overrides(self) -> dict[str, Any]:
+        """Returns the keys of the YAML's `runconfig` that the command line sets.
+
+        Only flags really given are in it: an absent `--multireplica` leaves the YAML's value.
+        """
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        for name in ("params", "debug"):
+            del values[name]
+        return {name: value for name, value in values.items() if value is not None}
+
+
+def positive_int(text: str) -> int:
+    """Parses a whole number above zero, for argparse."""
+    number = any_int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1. Received: {text}.")
+    return number
+
+
+def any_int(text: str) -> int:
+    """Parses a whole number, for argparse."""
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a whole number. Received: {text!r}.") from None
+
+
+def build_parser(program: Optional[str] = None) -> argparse.ArgumentParser:
+    """Builds the runner's parser. Absent flags parse to None."""
+    parser = argparse.ArgumentParser(
+        prog=program,
+        description="Train, evaluate or run the model that a params file names.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("-m", "--mode", required=True, choices=MODES, help="what to do")
+    parser.add_argument("-p", "--params", required=True, metavar="YAML", help="params file")
+    parser.add_argument(
+        "-o", "--model_dir", metavar="DIR", help="checkpoints and events; goes on from the last"
+    )
+    parser.add_argument(
+        "--cs_ip",
+        nargs="?",
+        const="",
+        metavar="IP",
+        help="address of the wafer; empty or loopback is the one emulated in this process",
+    )
+    _add_step_arguments(parser)
+    parser.add_argument(
+        "--checkpoint_path", metavar="CKPT", help="checkpoint to start from or to evaluate"
+    )
+    only = parser.add_mutually_exclusive_group()
+    # The default is None, not False, so that an absent flag does not override the params file.
+    only.add_argument(
+        "--validate_only", action="store_true", default=None, help="only check that it compiles"
+    )
+    only.add_argument("--compile_only", action="store_true", default=None, help="only compile")
+    parser.add_argument(
+        "--multireplica", action="store_true", default=None, help="several replicas on one wafer"
+    )
+    parser.add_argument("--num_csx", type=positive_int, metavar="N", help="number of wafers")
+    parser.add_argument("--device", metavar="DEVICE", help="TensorFlow device for host operations")
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    return parser
+
+
+def _add_step_arguments(parser: argparse.ArgumentParser) -> None:
+    for name, parse, text in (
+        ("max_steps", positive_int, "train up to this global step"),
+        ("steps", positive_int, "train this many more steps"),
+        ("eval_steps", any_int, "batches of an evaluation; 0 or less: the whole set"),
+        ("save_checkpoints_steps", positive_int, "steps between checkpoints"),
+        ("save_summary_steps", positive_int, "steps between summaries"),
+    ):
+        parser.add_argument(f"--{name}", type=parse, metavar="N", help=text)
+
+
+def parse_arguments(
+    argv: Optional[Sequence[str]] = None, program: Optional[str] = None
+) -> RunArguments:
+    """Parses the runner's command line.
+
+    Args:
+      argv: the arguments without the program's name; None takes those of this process.
+      program: the name shown in usage and errors.
+
+    Raises:
+      SystemExit: with code 2 and a usage message where an argument is wrong.
+    """
+    return RunArguments(**vars(build_parser(program).parse_args(argv)))

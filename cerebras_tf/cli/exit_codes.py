@@ -1,0 +1,101 @@
+"""Turns how a program ended into an exit code and, for mistakes of the user, one paragraph.
+
+This file deliberately parses no arguments but `--debug`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import textwrap
+import threading
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Callable, Optional
+
+from cerebras_tf.errors import CerebrasError
+
+SUCCESS = 0
+UNEXPECTED_ERROR = 1
+USER_ERROR = 2
+INTERRUPTED = 130
+TERMINATED = 143
+
+Main = Callable[[list[str]], Optional[int]]
+
+
+def format_error(error: BaseException, program: str, width: int) -> str:
+    """Returns `PROGRAM: MESSAGE` wrapped to `width` columns; line breaks of the message are kept.
+
+    Words longer than a line, such as paths, are never cut.
+    """
+    lines = f"{program}: {error}".splitlines()
+    return "\n".join(
+        textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False) for line in lines
+    )
+
+
+@contextmanager
+def sigterm_raises() -> Iterator[None]:
+    """Lets SIGTERM end the program by SystemExit(143), so that files are closed on the way.
+
+    Outside the main thread, where no handler can be set, nothing changes.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def terminate(*_: Any) -> None:
+        raise SystemExit(TERMINATED)
+
+    previous = signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL if previous is None else previous)
+
+
+def run_main(
+    main: Main, argv: Optional[Sequence[str]] = None, program: Optional[str] = None
+) -> int:
+    """Runs a program and returns its exit code.
+
+    | how `main` ends | stderr | exit code |
+    |---|---|---|
+    | returns a number or None | - | the number, or 0 |
+    | CerebrasError | the message as a paragraph; the traceback with `--debug` | 2 |
+    | Ctrl-C | - | 130 |
+    | SIGTERM | - | 143 |
+    | SystemExit | what it carries, if that is text | its code |
+    | another exception | the traceback | 1 |
+
+    Args:
+      main: the program; takes the arguments without the program's name.
+      argv: the arguments; None takes those of this process.
+      program: the name put before messages; None takes that of this process.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    program = program or os.path.basename(sys.argv[0]) or "cerebras-tf"
+    try:
+        with sigterm_raises():
+            return main(arguments) or SUCCESS
+    except CerebrasError as error:
+        if "--debug" in arguments:
+            traceback.print_exc()
+        else:
+            width = shutil.get_terminal_size().columns
+            print(format_error(error, program, width), file=sys.stderr)
+        return USER_ERROR
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except SystemExit as stop:
+        if stop.code is None or isinstance(stop.code, int):
+            return stop.code or SUCCESS
+        print(stop.code, file=sys.stderr)
+        return UNEXPECTED_ERROR
+    except Exception:
+        traceback.print_exc()
+        return UNEXPECTED_ERROR

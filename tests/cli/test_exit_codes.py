@@ -1,0 +1,93 @@
+"""Checks how the end of a program becomes an exit code and a message."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from cerebras_tf.cli.exit_codes import format_error, run_main
+from cerebras_tf.errors import CheckpointError, ConfigError
+
+
+def ends_with(exception):
+    def main(argv):
+        raise exception
+
+    return main
+
+
+@pytest.mark.parametrize("result,code", [(None, 0), (0, 0), (3, 3)])
+def test_a_returned_number_is_the_exit_code(result, code):
+    assert run_main(lambda argv: result, []) == code
+
+
+def test_arguments_reach_the_program_without_its_name(monkeypatch):
+    received = []
+    monkeypatch.setattr("sys.argv", ["/usr/bin/prog", "a", "--b"])
+    assert run_main(received.extend) == 0
+    assert received == ["a", "--b"]
+
+
+def test_a_mistake_of_the_user_is_one_paragraph_and_exit_code_2(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    sentence = (
+        "params.yaml: unknown key model.num_layers. Did you mean model.num_hidden_layers? "
+        "Received: 24."
+    )
+    assert run_main(ends_with(ConfigError(sentence)), [], "train") == 2
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert " ".join(output.err.split()) == f"train: {sentence}"
+    assert max(map(len, output.err.splitlines())) <= 60
+    assert "Traceback" not in output.err
+
+
+def test_debug_shows_the_traceback(capsys):
+    assert run_main(ends_with(CheckpointError("broken")), ["--debug"]) == 2
+    assert "Traceback (most recent call last)" in capsys.readouterr().err
+
+
+def test_lines_of_a_message_stay_apart_and_paths_stay_whole():
+    path = "/data/" + "long-folder/" * 10 + "file.tfrecord"
+    text = format_error(ConfigError(f"two faults:\n- {path}\n- b"), "run", 40)
+    assert text.splitlines()[0] == "run: two faults:"
+    assert path in text
+    assert text.splitlines()[-1] == "- b"
+
+
+def test_an_unexpected_exception_keeps_its_traceback_and_exits_1(capsys):
+    assert run_main(ends_with(KeyError("x")), []) == 1
+    assert "KeyError: 'x'" in capsys.readouterr().err
+
+
+def test_ctrl_c_exits_130_silently(capsys):
+    assert run_main(ends_with(KeyboardInterrupt()), []) == 130
+    assert capsys.readouterr().err == ""
+
+
+def test_sigterm_exits_143_closes_files_and_puts_the_handler_back(tmp_path):
+    before = signal.getsignal(signal.SIGTERM)
+    closed = []
+
+    def main(argv):
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            signal.pause()
+        finally:
+            closed.append(True)
+
+    assert run_main(main, []) == 143
+    assert closed == [True]
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.parametrize("code,expected", [(None, 0), (0, 0), (2, 2), (143, 143)])
+def test_system_exit_passes_its_code(code, expected):
+    assert run_main(ends_with(SystemExit(code)), []) == expected
+
+
+def test_system_exit_with_text_prints_it_and_exits_1(capsys):
+    assert run_main(ends_with(SystemExit("no more")), []) == 1
+    assert capsys.readouterr().err == "no more\n"
