@@ -1,0 +1,130 @@
+"""Plain kernels of gathers, scatters, segments, unique and top-k: the definitions.
+
+Sums over repeated positions go through one sort instead of an addition an element. Positions out
+of range are deliberately not clamped: NumPy's IndexError names them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from cerebras_tf.kernels.registry import plain
+
+
+@plain("gather")
+def gather(params: np.ndarray, indices: np.ndarray, *, axis: int, batch_dims: int) -> np.ndarray:
+    """Slices of params at indices along an axis; the first batch_dims axes go in step."""
+    if batch_dims == 0:
+        return np.take(params, indices, axis)
+    batch = params.shape[:batch_dims]
+    flat_params = params.reshape(-1, *params.shape[batch_dims:])
+    flat_indices = indices.reshape(-1, *indices.shape[batch_dims:])
+    rows = [np.take(p, i, axis - batch_dims) for p, i in zip(flat_params, flat_indices)]
+    dims = params.shape[:axis] + indices.shape[batch_dims:] + params.shape[axis + 1 :]
+    return np.stack(rows).reshape(dims) if batch != (0,) else np.empty(dims, params.dtype)
+
+
+def _add_rows(table: np.ndarray, indices: np.ndarray, updates: np.ndarray) -> np.ndarray:
+    """Adds updates[i] to table[indices[i]] in place; returns the table."""
+    if indices.size:
+        order = np.argsort(indices, kind="stable")
+        ids = indices[order]
+        first = np.flatnonzero(np.r_[True, ids[1:] != ids[:-1]])
+        table[ids[first]] += np.add.reduceat(updates[order], first, axis=0)
+    return table
+
+
+@plain("scatter_add_rows")
+def scatter_add_rows(indices: np.ndarray, updates: np.ndarray, *, num_rows: int) -> np.ndarray:
+    """Zeros [num_rows, ...] with updates[i] added to row indices[i]."""
+    return _add_rows(np.zeros((num_rows, *updates.shape[1:]), updates.dtype), indices, updates)
+
+
+@plain("unsorted_segment_sum")
+def unsorted_segment_sum(data: np.ndarray, ids: np.ndarray, num_segments: np.ndarray) -> np.ndarray:
+    """Sums of the rows of data by segment id; rows with a negative id are dropped."""
+    flat_ids = ids.reshape(-1)
+    rows = data.reshape(flat_ids.size, *data.shape[ids.ndim :])
+    kept = flat_ids >= 0
+    if not kept.all():
+        flat_ids, rows = flat_ids[kept], rows[kept]
+    return scatter_add_rows(flat_ids, rows, num_rows=int(num_segments))
+
+
+def _coordinates(indices: np.ndarray) -> tuple[np.ndarray, ...]:
+    return tuple(np.moveaxis(indices, -1, 0))
+
+
+@plain("gather_nd")
+def gather_nd(params: np.ndarray, indices: np.ndarray) -> np.ndarray:
+    """Slices of params at coordinates indices[..., :]."""
+    return np.array(params[_coordinates(indices)], order="C")
+
+
+@plain("scatter_nd")
+def scatter_nd(indices: np.ndarray, updates: np.ndarray, *, shape: tuple[int, ...]) -> np.ndarray:
+    """Zeros with updates added at coordinates indices[..., :]."""
+    return scatter_nd_add(np.zeros(shape, updates.dtype), indices, updates)
+
+
+@plain("scatter_nd_add")
+def scatter_nd_add(x: np.ndarray, indices: np.ndarray, updates: np.ndarray) -> np.ndarray:
+    """x with updates added at coordinates indices[..., :]."""
+    depth = indices.shape[-1]
+    weights = np.array([int(np.prod(x.shape[i + 1 : depth])) for i in range(depth)], "int64")
+    rows = (indices.astype("int64") * weights).sum(-1).reshape(-1)
+    lowest, highest = indices.reshape(-1, depth), np.array(x.shape[:depth])
+    if ((lowest < 0) | (lowest >= highest)).any():
+        raise IndexError(f"scatter_nd: coordinates must lie in the shape {x.shape}")
+    table = x.reshape(-1, *x.shape[depth:]).copy()
+    _add_rows(table, rows, updates.reshape(rows.size, *x.shape[depth:]))
+    return table.reshape(x.shape)
+
+
+@plain("scatter_nd_update")
+def scatter_nd_update(x: np.ndarray, indices: np.ndarray, updates: np.ndarray) -> np.ndarray:
+    """x with updates in place of what stands at coordinates indices[..., :]."""
+    result = x.copy()
+    result[_coordinates(indices)] = updates
+    return result
+
+
+@plain("rows_add")
+def rows_add(x: np.ndarray, indices: np.ndarray, updates: np.ndarray) -> np.ndarray:
+    """x with updates added to its rows at indices; rows named twice get both."""
+    rows = updates.reshape(indices.size, *x.shape[1:])
+    return _add_rows(x.copy(), indices.reshape(-1), rows)
+
+
+@plain("rows_update")
+def rows_update(x: np.ndarray, indices: np.ndarray, updates: np.ndarray) -> np.ndarray:
+    """x with its rows at indices replaced by updates; of rows named twice the last stays."""
+    result = x.copy()
+    result[indices] = updates
+    return result
+
+
+@plain("unique")
+def unique(x: np.ndarray, *, dtype: str) -> tuple[np.ndarray, np.ndarray]:
+    """The different values in order of first appearance, and each element's position in them."""
+    values, first, inverse = np.unique(x, return_index=True, return_inverse=True)
+    order = np.argsort(first, kind="stable")
+    rank = np.empty_like(order)
+    rank[order] = np.arange(order.size)
+    return values[order], rank[inverse.reshape(-1)].astype(dtype)
+
+
+@plain("top_k")
+def top_k(x: np.ndarray, *, k: int, dtype: str) -> tuple[np.ndarray, np.ndarray]:
+    """The k largest of the last axis in falling order and their positions; ties by position."""
+    backwards = np.argsort(x[..., ::-1], axis=-1, kind="stable")[..., ::-1][..., :k]
+    positions: Any = x.shape[-1] - 1 - backwards
+    return np.take_along_axis(x, positions, -1), positions.astype(dtype)
+
+
+@plain("where_indices")
+def where_indices(x: np.ndarray) -> np.ndarray:
+    """Coordinates of the elements that are not zero, in row-major order: [count, rank] int64."""
+    return np.argwhere(x).astype("int64", copy=False)

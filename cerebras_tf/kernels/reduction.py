@@ -1,0 +1,103 @@
+"""Plain kernels of the reductions: the definitions.
+
+Sums keep the operand's dtype; NumPy adds pairwise along the last axis. Fused reductions (layer
+norm, softmax) deliberately live in their own families.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Callable
+
+import numpy as np
+
+from cerebras_tf.kernels.registry import plain
+
+Axes = tuple[int, ...]
+
+
+@plain("sum")
+def sum_(x: np.ndarray, *, axes: Axes, keepdims: bool) -> np.ndarray:
+    """Sum over the axes."""
+    return np.asarray(x.sum(axis=tuple(axes), keepdims=keepdims, dtype=x.dtype))
+
+
+@plain("mean")
+def mean(x: np.ndarray, *, axes: Axes, keepdims: bool) -> np.ndarray:
+    """Sum over the axes divided by the count; integers divide towards zero."""
+    total = sum_(x, axes=axes, keepdims=keepdims)
+    count = math.prod(x.shape[axis] for axis in axes)
+    if np.issubdtype(x.dtype, np.integer):
+        return np.asarray(np.trunc(total / count), x.dtype)
+    return np.asarray(total / x.dtype.type(count))
+
+
+def _define(name: str, reduce: Callable[..., Any], empty: Any) -> None:
+    @plain(name)
+    def kernel(x: np.ndarray, *, axes: Axes, keepdims: bool) -> np.ndarray:
+        start = empty(x.dtype)
+        return np.asarray(reduce(x, axis=tuple(axes), keepdims=keepdims, initial=start), x.dtype)
+
+
+def _lowest(dtype: np.dtype) -> Any:
+    return -np.inf if dtype.kind == "f" else np.iinfo(dtype).min
+
+
+def _highest(dtype: np.dtype) -> Any:
+    return np.inf if dtype.kind == "f" else np.iinfo(dtype).max
+
+
+_define("max", np.max, _lowest)
+_define("min", np.min, _highest)
+_define("prod", np.prod, lambda dtype: 1)
+
+
+@plain("all")
+def all_(x: np.ndarray, *, axes: Axes, keepdims: bool) -> np.ndarray:
+    """Whether every element is true."""
+    return np.asarray(x.all(axis=tuple(axes), keepdims=keepdims))
+
+
+@plain("any")
+def any_(x: np.ndarray, *, axes: Axes, keepdims: bool) -> np.ndarray:
+    """Whether an element is true."""
+    return np.asarray(x.any(axis=tuple(axes), keepdims=keepdims))
+
+
+@plain("argmax")
+def argmax(x: np.ndarray, *, axis: int, dtype: str) -> np.ndarray:
+    """Position of the first of the largest elements."""
+    return np.asarray(x.argmax(axis), dtype)
+
+
+@plain("argmin")
+def argmin(x: np.ndarray, *, axis: int, dtype: str) -> np.ndarray:
+    """Position of the first of the smallest elements."""
+    return np.asarray(x.argmin(axis), dtype)
+
+
+def _running(
+    x: np.ndarray, ufunc: Any, first: int, axis: int, exclusive: bool, reverse: bool
+) -> np.ndarray:
+    source = np.flip(x, axis) if reverse else x
+    result = ufunc.accumulate(source, axis=axis, dtype=x.dtype)
+    if exclusive:
+        shifted = np.full_like(result, first)
+        after = [slice(None)] * x.ndim
+        before = list(after)
+        after[axis], before[axis] = slice(1, None), slice(None, -1)
+        shifted[tuple(after)] = result[tuple(before)]
+        result = shifted
+    return np.asarray(np.flip(result, axis) if reverse else result, order="C")
+
+
+@plain("cumsum")
+def cumsum(x: np.ndarray, *, axis: int, exclusive: bool, reverse: bool) -> np.ndarray:
+    """Sums of all elements up to each (exclusive: before it), from the end where reverse."""
+    return _running(x, np.add, 0, axis, exclusive, reverse)
+
+
+@plain("cumprod")
+def cumprod(x: np.ndarray, *, axis: int, exclusive: bool, reverse: bool) -> np.ndarray:
+    """Products of all elements up to each (exclusive: before it), from the end where reverse."""
+    return _running(x, np.multiply, 1, axis, exclusive, reverse)

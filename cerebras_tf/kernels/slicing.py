@@ -1,0 +1,58 @@
+"""Plain kernels of slice, place, pad, concat and reverse: the definitions.
+
+Positions are attributes. Reads at computed positions deliberately live in gather_scatter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Optional
+
+import numpy as np
+
+from cerebras_tf.kernels.registry import plain
+
+Dims = tuple[int, ...]
+
+
+def _window(
+    starts: Sequence[int], sizes: Sequence[Optional[int]], strides: Sequence[int]
+) -> tuple[slice, ...]:
+    window = []
+    for start, size, stride in zip(starts, sizes, strides):
+        stop = None if size is None else start + size * stride
+        window.append(slice(start, stop if stop is None or stop >= 0 else None, stride))
+    return tuple(window)
+
+
+@plain("slice")
+def slice_(x: np.ndarray, *, starts: Dims, sizes: Any, strides: Dims) -> np.ndarray:
+    """sizes[i] elements from starts[i] in steps of strides[i] along axis i; None: all the rest."""
+    return np.asarray(x[_window(starts, sizes, strides)], order="C")
+
+
+@plain("place")
+def place(x: np.ndarray, *, shape: Any, starts: Dims, strides: Dims) -> np.ndarray:
+    """Zeros of `shape` (None: as long as x), with x where slice would read."""
+    dims = [x.shape[i] if dim is None else dim for i, dim in enumerate(shape)]
+    result = np.zeros(dims, x.dtype)
+    result[_window(starts, x.shape, strides)] = x
+    return result
+
+
+@plain("pad")
+def pad(x: np.ndarray, *, paddings: tuple[tuple[int, int], ...], value: Any) -> np.ndarray:
+    """x with paddings[i] = (before, after) elements of `value` around it along axis i."""
+    return np.pad(x, paddings, constant_values=x.dtype.type(value))
+
+
+@plain("concat")
+def concat(*xs: np.ndarray, axis: int) -> np.ndarray:
+    """The operands one after the other along an axis."""
+    return np.concatenate(xs, axis)
+
+
+@plain("reverse")
+def reverse(x: np.ndarray, *, axes: Dims) -> np.ndarray:
+    """x read backwards along the axes."""
+    return np.asarray(np.flip(x, axes), order="C")

@@ -1,0 +1,240 @@
+"""Reads and writes at positions that are data: gather, scatter, segments, unique, top-k.
+
+Writes sum where positions repeat, but for the `_update` ops. Slices at positions known beforehand
+deliberately live in slicing.
+
+Legend: N positions, D rows of the table, K coordinates of a position.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from cerebras_tf.errors import GraphError
+from cerebras_tf.ir import Node, TensorType, Value
+from cerebras_tf.ops.builder import Builder
+from cerebras_tf.ops.gradients import Cotangents, of_one_output
+from cerebras_tf.ops.inference import same_as_first
+from cerebras_tf.ops.registry import element_flops, register
+from cerebras_tf.ops.shape import reshape, zeros_like
+
+Types = list[TensorType]
+Attrs = dict[str, Any]
+
+
+def _gather_infer(inputs: Sequence[Value], attrs: Attrs) -> Types:
+    """gather(params, indices; axis, batch_dims)"""
+    params, indices = inputs
+    axis, batch_dims = attrs["axis"], attrs["batch_dims"]
+    if not 0 <= batch_dims <= axis < params.type.rank or "int" not in indices.dtype:
+        raise GraphError(
+            f"gather: 0 <= batch_dims <= axis < rank and integer indices. Received: {params!r}, "
+            f"{indices!r}, {attrs}. Correct them."
+        )
+    dims = params.shape[:axis] + indices.shape[batch_dims:] + params.shape[axis + 1 :]
+    return [params.type.with_shape(dims)]
+
+
+@of_one_output
+def _gather_vjp(b: Builder, node: Node, dy: Value) -> Cotangents:
+    """Rows are summed into a table with the gathered axis in front, which is then moved back."""
+    params, indices = node.inputs
+    axis, batch_dims = node.attrs["axis"], node.attrs["batch_dims"]
+    batch, outer = params.shape[:batch_dims], params.shape[batch_dims:axis]
+    inner, rows = params.shape[axis + 1 :], params.shape[axis]
+    positions = indices.shape[batch_dims:]
+    if rows is None and axis == 0:
+        return [_segment_rows(b, params, indices, dy), None]
+    # dy: batch, outer, positions, inner -> batch, positions, outer, inner
+    first, span = axis, len(positions)
+    order = (
+        *range(batch_dims),
+        *range(first, first + span),
+        *range(batch_dims, first),
+        *range(first + span, dy.type.rank),
+    )
+    moved = _transpose(b, dy, order)
+    ids = indices
+    num_batches = math.prod(dim or 0 for dim in batch)
+    if batch_dims:
+        dtype = ids.type.numpy_dtype
+        base = (np.arange(num_batches, dtype=dtype) * dtype.type(rows)).reshape(batch)
+        ids = b.op("add", ids, b.constant(base.reshape(batch + (1,) * span)))
+    count = -1 if None in (*batch, *positions) else math.prod((num_batches, *positions))  # type: ignore[arg-type]
+    updates = b.op("reshape", moved, shape=(count, *(outer + inner)))
+    ids = b.op("reshape", ids, shape=(count,))
+    table = b.op("scatter_add_rows", ids, updates, num_rows=num_batches * (rows or 0))
+    table = reshape(b, table, batch + (rows,) + outer + inner)
+    back = (
+        *range(batch_dims),
+        *range(batch_dims + 1, axis + 1),
+        batch_dims,
+        *range(axis + 1, params.type.rank),
+    )
+    return [_transpose(b, table, back), None]
+
+
+def _segment_rows(b: Builder, params: Value, indices: Value, dy: Value) -> Value:
+    """The gradient of a gather from a table whose number of rows depends on data."""
+    sizes = b.op("shape_of", params, dtype="int64")
+    rows = b.op("slice", sizes, starts=(0,), sizes=(1,), strides=(1,))
+    count = None if None in indices.shape else indices.type.size
+    ids = reshape(b, indices, (count,))
+    updates = reshape(b, dy, (count, *params.shape[1:]))
+    table = b.op("unsorted_segment_sum", updates, ids, b.op("reshape", rows, shape=()))
+    return table
+
+
+def _transpose(b: Builder, x: Value, order: tuple[int, ...]) -> Value:
+    if order == tuple(range(len(order))):
+        return x
+    return b.op("transpose", x, permutation=order)
+
+
+def _scatter_add_rows_infer(inputs: Sequence[Value], attrs: Attrs) -> Types:
+    """scatter_add_rows(indices [N], updates [N, ...]; num_rows) -> [num_rows, ...]"""
+    indices, updates = inputs
+    if indices.type.rank != 1:
+        raise GraphError(
+            f"scatter_add_rows: indices must be a vector. Received: {indices!r}. Reshape them."
+        )
+    return [updates.type.with_shape((attrs["num_rows"], *updates.shape[1:]))]
+
+
+@of_one_output
+def _scatter_add_rows_vjp(b: Builder, node: Node, dy: Value) -> Cotangents:
+    return [None, b.op("gather", dy, node.inputs[0], axis=0, batch_dims=0)]
+
+
+def _segment_infer(inputs: Sequence[Value], attrs: Attrs) -> Types:
+    """unsorted_segment_sum(data, ids, num_segments): ids has data's leading dimensions"""
+    data, ids, num_segments = inputs
+    known = num_segments.constant
+    rows = None if known is None else int(known)
+    return [data.type.with_shape((rows, *data.shape[ids.type.rank :]))]
+
+
+@of_one_output
+def _segment_vjp(b: Builder, node: Node, dy: Value) -> Cotangents:
+    """Negative ids were dropped, so their rows have no gradient."""
+    _, ids, _ = node.inputs
+    zero = b.constant(0, ids.dtype)
+    rows = b.op("gather", dy, b.op("maximum", ids, zero), axis=0, batch_dims=0)
+    kept = b.op("greater_equal", ids, zero)
+    kept = reshape(b, kept, ids.shape + (1,) * (rows.type.rank - ids.type.rank))
+    return [b.op("select", kept, rows, b.constant(0, rows.dtype)), None, None]
+
+
+def _gather_nd_infer(inputs: Sequence[Value], attrs: Attrs) -> Types:
+    """gather_nd(params, indices [..., K])"""
+    params, indices = inputs
+    depth = indices.shape[-1] or 0
+    return [params.type.with_shape(indices.shape[:-1] + params.shape[depth:])]
+
+
+@of_one_output
+def _gather_nd_vjp(b: Builder, node: Node, dy: Value) -> Cotangents:
+    params, indices = node.inputs
+    if params.type.is_static:
+        return [b.op("scatter_nd", indices, dy, shape=params.shape), None]
+    return [b.op("scatter_nd_add", zeros_like(b, params), indices, dy), None]
+
+
+def _scatter_nd_infer(inputs: Sequence[Value], attrs: Attrs) -> Types:
+    """scatter_nd(indices [..., K], updates; shape): zeros with updates added"""
+    return [inputs[1].type.with_shape(tuple(attrs["shape"]))]
+
+
+@of_one_output
+def _scatter_nd_vjp(b: Builder, node: Node, dy: Value) -> Cotangents:
+    return [None, b.op("gather_nd", dy, node.inputs[0])]
+
+
+@of_one_output
+def _scatter_nd_add_vjp(b: Builder, node: Node, dy: Value) -> Cotangents:
+    """scatter_nd_add(x, indices [..., K], updates): x with updates added"""
+    return [dy, None, b.op("gather_nd", dy, node.inputs[1])]
+
+
+@of_one_output
+def _scatter_nd_update_vjp(b: Builder, node: Node, dy: Value) -> Cotangents:
+    """scatter_nd_update(x, indices [..., K], updates): x with updates in place of elements"""
+    _, indices, updates = node.inputs
+    cleared = b.op("scatter_nd_update", dy, indices, zeros_like(b, updates))
+    return [cleared, None, b.op("gather_nd", dy, indices)]
+
+
+def _rows_infer(inputs: Sequence[Value], attrs: Attrs) -> Types:
+    """rows_add or rows_update(x [D, ...], indices, updates [*indices.shape, ...])"""
+    x, indices, updates = inputs
+    if updates.type.rank != indices.type.rank + x.type.rank - 1 or updates.dtype != x.dtype:
+        raise GraphError(
+            f"rows: updates must be one row of the table an index. Received: {list(inputs)}. "
+            "Reshape or cast the updates."
+        )
+    return [x.type]
+
+
+@of_one_output
+def _rows_add_vjp(b: Builder, node: Node, dy: Value) -> Cotangents:
+    return [dy, None, b.op("gather", dy, node.inputs[1], axis=0, batch_dims=0)]
+
+
+@of_one_output
+def _rows_update_vjp(b: Builder, node: Node, dy: Value) -> Cotangents:
+    _, indices, updates = node.inputs
+    cleared = b.op("rows_update", dy, indices, zeros_like(b, updates))
+    return [cleared, None, b.op("gather", dy, indices, axis=0, batch_dims=0)]
+
+
+def _unique_infer(inputs: Sequence[Value], attrs: Attrs) -> Types:
+    """unique(x [N]; dtype) -> values in order of first appearance, position of each x in them"""
+    return [inputs[0].type.with_shape((None,)), TensorType(attrs["dtype"], inputs[0].shape)]
+
+
+def _top_k_infer(inputs: Sequence[Value], attrs: Attrs) -> Types:
+    """top_k(x; k, dtype) -> the k largest of the last axis in falling order, their positions"""
+    dims = (*inputs[0].shape[:-1], int(attrs["k"]))
+    return [inputs[0].type.with_shape(dims), TensorType(attrs["dtype"], dims)]
+
+
+def _top_k_vjp(b: Builder, node: Node, dys: Cotangents) -> Cotangents:
+    (x,), dy = node.inputs, dys[0]
+    if dy is None:
+        return [None]
+    rows, width, k = math.prod(d or 0 for d in x.shape[:-1]), x.shape[-1] or 0, dy.shape[-1]
+    base = b.constant(np.arange(rows, dtype="int64")[:, None] * width)
+    ids = b.op("cast", reshape(b, node.outputs[1], (rows, k)), dtype="int64")
+    flat = b.op("reshape", b.op("add", ids, base), shape=(-1,))
+    dx = b.op("scatter_add_rows", flat, reshape(b, dy, flat.shape), num_rows=rows * width)
+    return [reshape(b, dx, x.shape)]
+
+
+def _where_infer(inputs: Sequence[Value], attrs: Attrs) -> Types:
+    """where_indices(x) -> coordinates of elements that are not zero, row-major: [?, rank] int64"""
+    return [TensorType("int64", (None, inputs[0].type.rank))]
+
+
+def _update_flops(node: Node) -> int:
+    return node.inputs[-1].type.size
+
+
+_free = element_flops(0)
+register("gather", _gather_infer, _gather_vjp, flops=_free)
+register("scatter_add_rows", _scatter_add_rows_infer, _scatter_add_rows_vjp, flops=_update_flops)
+register(
+    "unsorted_segment_sum", _segment_infer, _segment_vjp, flops=lambda n: n.inputs[0].type.size
+)
+register("gather_nd", _gather_nd_infer, _gather_nd_vjp, flops=_free)
+register("scatter_nd", _scatter_nd_infer, _scatter_nd_vjp, flops=_update_flops)
+register("scatter_nd_add", same_as_first, _scatter_nd_add_vjp, flops=_update_flops)
+register("scatter_nd_update", same_as_first, _scatter_nd_update_vjp, flops=_free)
+register("rows_add", _rows_infer, _rows_add_vjp, flops=_update_flops)
+register("rows_update", _rows_infer, _rows_update_vjp, flops=_free)
+register("unique", _unique_infer, differentiable=False, flops=lambda n: n.inputs[0].type.size)
+register("top_k", _top_k_infer, _top_k_vjp, flops=lambda n: n.inputs[0].type.size)
+register("where_indices", _where_infer, differentiable=False, flops=lambda n: n.inputs[0].type.size)

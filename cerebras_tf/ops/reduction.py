@@ -1,0 +1,119 @@
+"""Reductions over axes, positions of extremes, and running sums and products.
+
+`axes` is a sorted tuple of non-negative numbers. Sums over segments given by data deliberately
+live in gather_scatter.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from cerebras_tf.ir import Node, TensorType, Value
+from cerebras_tf.ops.builder import Builder
+from cerebras_tf.ops.gradients import Cotangents, of_one_output
+from cerebras_tf.ops.inference import normalize_axes, same_as_first
+from cerebras_tf.ops.registry import element_flops, register
+from cerebras_tf.ops.shape import broadcast_as, reshape
+
+Types = list[TensorType]
+Attrs = dict[str, Any]
+
+
+def _reduced_infer(inputs: Sequence[Value], attrs: Attrs) -> Types:
+    """op(x; axes, keepdims)"""
+    x = inputs[0]
+    axes = normalize_axes(attrs["axes"], x.type.rank)
+    if attrs["keepdims"]:
+        return [x.type.with_shape(tuple(1 if i in axes else d for i, d in enumerate(x.shape)))]
+    return [x.type.with_shape(tuple(d for i, d in enumerate(x.shape) if i not in axes))]
+
+
+def _position_infer(inputs: Sequence[Value], attrs: Attrs) -> Types:
+    """op(x; axis, dtype)"""
+    (axis,) = normalize_axes(attrs["axis"], inputs[0].type.rank)
+    dims = tuple(dim for i, dim in enumerate(inputs[0].shape) if i != axis)
+    return [TensorType(attrs["dtype"], dims)]
+
+
+def _operand_flops(node: Node) -> int:
+    return node.inputs[0].type.size
+
+
+def _keep(b: Builder, node: Node, value: Value) -> Value:
+    """A value shaped like the node's output, with the reduced axes back as ones."""
+    x, axes = node.inputs[0], node.attrs["axes"]
+    return reshape(b, value, tuple(1 if i in axes else d for i, d in enumerate(x.shape)))
+
+
+@of_one_output
+def _sum_vjp(b: Builder, node: Node, dy: Value) -> Cotangents:
+    return [broadcast_as(b, _keep(b, node, dy), node.inputs[0])]
+
+
+@of_one_output
+def _mean_vjp(b: Builder, node: Node, dy: Value) -> Cotangents:
+    x, axes = node.inputs[0], node.attrs["axes"]
+    dims = [x.shape[axis] for axis in axes]
+    if None in dims:
+        sizes = b.op("cast", b.op("shape_of", x, dtype="int64"), dtype=dy.dtype)
+        parts = [b.op("slice", sizes, starts=(axis,), sizes=(1,), strides=(1,)) for axis in axes]
+        reduced = b.op("concat", *parts, axis=0)
+        count = b.op("prod", reduced, axes=(0,), keepdims=False)
+    else:
+        count = b.constant(math.prod(dim or 0 for dim in dims), dy.dtype)
+    share = b.op("div", dy, count)
+    return [broadcast_as(b, _keep(b, node, share), x)]
+
+
+@of_one_output
+def _extreme_vjp(b: Builder, node: Node, dy: Value) -> Cotangents:
+    """Elements that tie share the cotangent equally."""
+    x, axes = node.inputs[0], node.attrs["axes"]
+    hit = b.op("cast", b.op("equal", x, _keep(b, node, node.output)), dtype=x.dtype)
+    ties = b.op("sum", hit, axes=axes, keepdims=True)
+    return [b.op("mul", b.op("div", hit, ties), _keep(b, node, dy))]
+
+
+@of_one_output
+def _prod_vjp(b: Builder, node: Node, dy: Value) -> Cotangents:
+    """The product of all other elements, from running products on both sides; zeros are right."""
+    x, axes = node.inputs[0], node.attrs["axes"]
+    others = tuple(axis for axis in range(x.type.rank) if axis not in axes)
+    order = others + axes
+    moved = b.op("transpose", x, permutation=order)
+    rows = b.op("reshape", moved, shape=(math.prod(x.shape[i] or 0 for i in others), -1))
+    before = b.op("cumprod", rows, axis=1, exclusive=True, reverse=False)
+    after = b.op("cumprod", rows, axis=1, exclusive=True, reverse=True)
+    rest = reshape(b, b.op("mul", before, after), moved.shape)
+    inverse = tuple(order.index(axis) for axis in range(len(order)))
+    return [b.op("mul", b.op("transpose", rest, permutation=inverse), _keep(b, node, dy))]
+
+
+@of_one_output
+def _cumsum_vjp(b: Builder, node: Node, dy: Value) -> Cotangents:
+    """cumsum(x; axis, exclusive, reverse)"""
+    attrs = dict(node.attrs, reverse=not node.attrs["reverse"])
+    return [b.op("cumsum", dy, **attrs)]
+
+
+@of_one_output
+def _cumprod_vjp(b: Builder, node: Node, dy: Value) -> Cotangents:
+    """cumprod(x; axis, exclusive, reverse); not defined where an element of x is zero"""
+    attrs = dict(node.attrs, reverse=not node.attrs["reverse"])
+    running = b.op("cumsum", b.op("mul", node.output, dy), **attrs)
+    return [b.op("div", running, node.inputs[0])]
+
+
+register("sum", _reduced_infer, _sum_vjp, flops=_operand_flops)
+register("mean", _reduced_infer, _mean_vjp, flops=_operand_flops)
+register("max", _reduced_infer, _extreme_vjp, flops=_operand_flops)
+register("min", _reduced_infer, _extreme_vjp, flops=_operand_flops)
+register("prod", _reduced_infer, _prod_vjp, flops=_operand_flops)
+register("all", _reduced_infer, differentiable=False, flops=_operand_flops)
+register("any", _reduced_infer, differentiable=False, flops=_operand_flops)
+register("argmax", _position_infer, differentiable=False, flops=_operand_flops)
+register("argmin", _position_infer, differentiable=False, flops=_operand_flops)
+register("cumsum", same_as_first, _cumsum_vjp, flops=element_flops(1))
+register("cumprod", same_as_first, _cumprod_vjp, flops=element_flops(1))

@@ -1,0 +1,224 @@
+"""Shape ops: the same elements under another shape, order or number of copies.
+
+Attributes are static; the `_dynamic` forms take a shape as an operand for the few results whose
+size depends on data. Cutting and joining tensors deliberately lives in slicing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Optional
+
+import numpy as np
+
+from cerebras_tf.errors import GraphError, UnsupportedOpError
+from cerebras_tf.ir import Node, Shape, TensorType, Value
+from cerebras_tf.ops.broadcasting import sum_to
+from cerebras_tf.ops.builder import Builder
+from cerebras_tf.ops.gradients import Cotangents, of_one_output
+from cerebras_tf.ops.inference import broadcast_shapes, normalize_axes, same_as_first
+from cerebras_tf.ops.registry import element_flops, register
+
+Types = list[TensorType]
+Attrs = dict[str, Any]
+
+
+def reshape(b: Builder, x: Value, shape: Shape) -> Value:
+    """Emits `x` under another shape, of whose dimensions one may be unknown (None)."""
+    if x.shape == tuple(shape):
+        return x
+    if sum(dim is None for dim in shape) > 1:
+        raise UnsupportedOpError(
+            f"reshape: at most one dimension may depend on data. Received: {x!r} to {shape}. "
+            "Reshape by steps of one unknown dimension."
+        )
+    return b.op("reshape", x, shape=tuple(-1 if dim is None else int(dim) for dim in shape))
+
+
+def broadcast_as(b: Builder, x: Value, like: Value) -> Value:
+    """Emits `x` broadcast to the shape of `like`."""
+    if like.type.is_static:
+        return x if x.shape == like.shape else b.op("broadcast_to", x, shape=like.shape)
+    target = b.op("shape_of", like, dtype="int64")
+    return b.op("broadcast_dynamic", x, target, shape=like.shape)
+
+
+def zeros_like(b: Builder, x: Value) -> Value:
+    """Emits zeros of the type of `x`."""
+    return broadcast_as(b, b.constant(0, x.dtype), x)
+
+
+def _constant_infer(inputs: Sequence[Value], attrs: Attrs) -> Types:
+    """constant(; value, dtype)"""
+    return [TensorType(attrs["dtype"], np.shape(attrs["value"]))]
+
+
+def _reshape_infer(inputs: Sequence[Value], attrs: Attrs) -> Types:
+    """reshape(x; shape), where one dimension of shape may be -1"""
+    x, target = inputs[0], tuple(attrs["shape"])
+    known = math.prod(dim for dim in target if dim != -1)
+    wild = target.count(-1)
+    size = x.type.size if x.type.is_static else None
+    dim: Optional[int] = None
+    if size is not None and wild:
+        dim = size // known if known else 0
+    if wild > 1 or (size is not None and known * (dim or 0 if wild else 1) != size):
+        raise GraphError(
+            f"reshape: shape must hold as many elements as the operand, one -1 at most. "
+            f"Received: {x!r} to {target}. Correct the shape."
+        )
+    return [x.type.with_shape(tuple(dim if d == -1 else d for d in target))]
+
+
+def _restore(b: Builder, dy: Value, x: Value) -> Value:
+    """`dy` under the shape of `x`."""
+    if x.shape.count(None) <= 1:
+        return reshape(b, dy, x.shape)
+    target = b.op("shape_of", x, dtype="int64")
+    return b.op("reshape_dynamic", dy, target, shape=x.shape)
+
+
+@of_one_output
+def _reshape_vjp(b: Builder, node: Node, dy: Value) -> Cotangents:
+    return [_restore(b, dy, node.inputs[0])]
+
+
+def _sized_by_operand(inputs: Sequence[Value], attrs: Attrs) -> Types:
+    """op(x, target; shape): shape is what is known of target, None where it is not"""
+    target = inputs[1]
+    if target.shape != (len(attrs["shape"]),):
+        raise GraphError(
+            f"dynamic shape: the operand must hold {len(attrs['shape'])} numbers. "
+            f"Received: {target!r}. Correct the shape."
+        )
+    return [inputs[0].type.with_shape(attrs["shape"])]
+
+
+@of_one_output
+def _reshape_dynamic_vjp(b: Builder, node: Node, dy: Value) -> Cotangents:
+    return [_restore(b, dy, node.inputs[0]), None]
+
+
+def _transpose_infer(inputs: Sequence[Value], attrs: Attrs) -> Types:
+    """transpose(x; permutation)"""
+    x, permutation = inputs[0], attrs["permutation"]
+    if sorted(permutation) != list(range(x.type.rank)):
+        raise GraphError(
+            f"transpose: permutation must order the operand's axes. "
+            f"Received: {permutation} for {x!r}. Correct it."
+        )
+    return [x.type.with_shape(tuple(x.shape[axis] for axis in permutation))]
+
+
+@of_one_output
+def _transpose_vjp(b: Builder, node: Node, dy: Value) -> Cotangents:
+    permutation = node.attrs["permutation"]
+    inverse = tuple(permutation.index(axis) for axis in range(len(permutation)))
+    return [b.op("transpose", dy, permutation=inverse)]
+
+
+def _broadcast_to_infer(inputs: Sequence[Value], attrs: Attrs) -> Types:
+    """broadcast_to(x; shape)"""
+    shape = tuple(attrs["shape"])
+    broadcast_shapes([inputs[0].shape, shape])
+    return [inputs[0].type.with_shape(shape)]
+
+
+@of_one_output
+def _broadcast_to_vjp(b: Builder, node: Node, dy: Value) -> Cotangents:
+    return [sum_to(b, dy, node.inputs[0])]
+
+
+@of_one_output
+def _broadcast_dynamic_vjp(b: Builder, node: Node, dy: Value) -> Cotangents:
+    return [sum_to(b, dy, node.inputs[0]), None]
+
+
+def _sum_to_like_infer(inputs: Sequence[Value], attrs: Attrs) -> Types:
+    """sum_to_like(dy, like): dy summed over the axes along which like was broadcast"""
+    return [inputs[0].type.with_shape(inputs[1].shape)]
+
+
+@of_one_output
+def _sum_to_like_vjp(b: Builder, node: Node, dy: Value) -> Cotangents:
+    return [broadcast_as(b, dy, node.inputs[0]), None]
+
+
+def _tile_infer(inputs: Sequence[Value], attrs: Attrs) -> Types:
+    """tile(x; multiples)"""
+    x, multiples = inputs[0], attrs["multiples"]
+    dims = [None if d is None else d * m for d, m in zip(x.shape, multiples)]
+    return [x.type.with_shape(tuple(dims))]
+
+
+@of_one_output
+def _tile_vjp(b: Builder, node: Node, dy: Value) -> Cotangents:
+    x, multiples = node.inputs[0], node.attrs["multiples"]
+    split: list[Optional[int]] = []
+    for dim, multiple in zip(x.shape, multiples):
+        split += [multiple, dim]
+    copies = tuple(2 * axis for axis, multiple in enumerate(multiples) if multiple != 1)
+    parts = reshape(b, dy, tuple(split))
+    total = b.op("sum", parts, axes=copies, keepdims=False) if copies else parts
+    return [reshape(b, total, x.shape)]
+
+
+def _shape_of_infer(inputs: Sequence[Value], attrs: Attrs) -> Types:
+    """shape_of(x; dtype)"""
+    return [TensorType(attrs["dtype"], (inputs[0].type.rank,))]
+
+
+def _range_infer(inputs: Sequence[Value], attrs: Attrs) -> Types:
+    """range(start, limit, delta): start, start + delta, ... before limit"""
+    return [TensorType(inputs[0].dtype, (None,))]
+
+
+def _one_hot_infer(inputs: Sequence[Value], attrs: Attrs) -> Types:
+    """one_hot(indices; depth, axis, on_value, off_value, dtype)"""
+    dims = list(inputs[0].shape)
+    (axis,) = normalize_axes(attrs["axis"], len(dims) + 1)
+    dims.insert(axis, int(attrs["depth"]))
+    return [TensorType(attrs["dtype"], tuple(dims))]
+
+
+@of_one_output
+def _band_part_vjp(b: Builder, node: Node, dy: Value) -> Cotangents:
+    """band_part(x; lower, upper): zero more than lower below or upper above the diagonal"""
+    return [b.op("band_part", dy, **node.attrs)]
+
+
+def _diag_part_infer(inputs: Sequence[Value], attrs: Attrs) -> Types:
+    """diag_part(x): main diagonals of the matrices in the last two axes"""
+    *batch, rows, columns = inputs[0].shape
+    length = None if rows is None or columns is None else min(rows, columns)
+    return [inputs[0].type.with_shape((*batch, length))]
+
+
+@of_one_output
+def _diag_part_vjp(b: Builder, node: Node, dy: Value) -> Cotangents:
+    rows, columns = node.inputs[0].shape[-2:]
+    column = reshape(b, dy, (*dy.shape, 1))
+    on_diagonal = b.constant(np.eye(dy.shape[-1] or 0, columns, dtype=bool))
+    square = b.op("select", on_diagonal, column, b.constant(0, dy.dtype))
+    missing = (rows or 0) - (dy.shape[-1] or 0)
+    if not missing:
+        return [square]
+    paddings = ((0, 0),) * (len(dy.shape) - 1) + ((0, missing), (0, 0))
+    return [b.op("pad", square, paddings=paddings, value=0)]
+
+
+_free = element_flops(0)
+register("constant", _constant_infer, differentiable=False, flops=_free)
+register("reshape", _reshape_infer, _reshape_vjp, view=True, flops=_free)
+register("reshape_dynamic", _sized_by_operand, _reshape_dynamic_vjp, view=True, flops=_free)
+register("transpose", _transpose_infer, _transpose_vjp, flops=_free)
+register("broadcast_to", _broadcast_to_infer, _broadcast_to_vjp, flops=_free)
+register("broadcast_dynamic", _sized_by_operand, _broadcast_dynamic_vjp, flops=_free)
+register("sum_to_like", _sum_to_like_infer, _sum_to_like_vjp, flops=element_flops(1))
+register("tile", _tile_infer, _tile_vjp, flops=_free)
+register("shape_of", _shape_of_infer, differentiable=False, flops=_free)
+register("range", _range_infer, differentiable=False, flops=element_flops(1))
+register("one_hot", _one_hot_infer, differentiable=False, flops=_free)
+register("band_part", same_as_first, _band_part_vjp, flops=_free)
+register("diag_part", _diag_part_infer, _diag_part_vjp, flops=_free)

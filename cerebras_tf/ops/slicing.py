@@ -1,0 +1,141 @@
+"""Cutting and joining: slice, its adjoint place, pad, concat, reverse.
+
+Starts, sizes and strides are attributes. Reads and writes at computed positions deliberately live
+in gather_scatter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Optional
+
+from cerebras_tf.errors import GraphError
+from cerebras_tf.ir import Node, TensorType, Value
+from cerebras_tf.ops.builder import Builder
+from cerebras_tf.ops.gradients import Cotangents, of_one_output
+from cerebras_tf.ops.inference import require_same_dtype, same_as_first
+from cerebras_tf.ops.registry import element_flops, register
+
+Types = list[TensorType]
+Attrs = dict[str, Any]
+Sizes = Sequence[Optional[int]]
+
+
+def cut(b: Builder, x: Value, axis: int, start: int, size: Optional[int]) -> Value:
+    """Emits the slice of `size` elements (None: all that follow) from `start` along one axis."""
+    if start == 0 and size == x.shape[axis]:
+        return x
+    rank = x.type.rank
+    starts = tuple(start if i == axis else 0 for i in range(rank))
+    sizes = tuple(size if i == axis else dim for i, dim in enumerate(x.shape))
+    return b.op("slice", x, starts=starts, sizes=sizes, strides=(1,) * rank)
+
+
+def _slice_infer(inputs: Sequence[Value], attrs: Attrs) -> Types:
+    """slice(x; starts, sizes, strides): sizes[i] elements from starts[i] in steps of strides[i].
+
+    A size of None takes all that follow, along an axis of unknown size.
+    """
+    x = inputs[0]
+    for dim, start, size, stride in zip(x.shape, attrs["starts"], attrs["sizes"], attrs["strides"]):
+        last = None if size is None else start + (size - 1) * stride
+        inside = dim is None or last is None or size == 0 or (0 <= start < dim and 0 <= last < dim)
+        if not inside or (size is None and dim is not None):
+            raise GraphError(
+                f"slice: every axis must stay inside the operand. Received: {x!r}, {attrs}. "
+                "Correct starts, sizes and strides."
+            )
+    return [x.type.with_shape(attrs["sizes"])]
+
+
+@of_one_output
+def _slice_vjp(b: Builder, node: Node, dy: Value) -> Cotangents:
+    x = node.inputs[0]
+    starts, strides = node.attrs["starts"], node.attrs["strides"]
+    if any(stride != 1 for stride in strides):
+        return [b.op("place", dy, shape=x.shape, starts=starts, strides=strides)]
+    paddings = []
+    for dim, start, size in zip(x.shape, starts, dy.shape):
+        after = 0 if dim is None or size is None else dim - start - size
+        paddings.append((start, after))
+    return [b.op("pad", dy, paddings=tuple(paddings), value=0)]
+
+
+def _place_infer(inputs: Sequence[Value], attrs: Attrs) -> Types:
+    """place(x; shape, starts, strides): zeros of shape, with x where slice would read"""
+    return [inputs[0].type.with_shape(attrs["shape"])]
+
+
+@of_one_output
+def _place_vjp(b: Builder, node: Node, dy: Value) -> Cotangents:
+    attrs = {key: node.attrs[key] for key in ("starts", "strides")}
+    return [b.op("slice", dy, sizes=node.inputs[0].shape, **attrs)]
+
+
+def _pad_infer(inputs: Sequence[Value], attrs: Attrs) -> Types:
+    """pad(x; paddings, value): paddings is (before, after) for every axis"""
+    x = inputs[0]
+    if len(attrs["paddings"]) != x.type.rank:
+        raise GraphError(
+            f"pad: one (before, after) an axis. Received: {attrs['paddings']} for {x!r}. "
+            "Correct the paddings."
+        )
+    pairs = zip(x.shape, attrs["paddings"])
+    return [x.type.with_shape(tuple(None if d is None else d + p[0] + p[1] for d, p in pairs))]
+
+
+@of_one_output
+def _pad_vjp(b: Builder, node: Node, dy: Value) -> Cotangents:
+    x = node.inputs[0]
+    starts = tuple(before for before, _ in node.attrs["paddings"])
+    return [b.op("slice", dy, starts=starts, sizes=x.shape, strides=(1,) * x.type.rank)]
+
+
+def _concat_infer(inputs: Sequence[Value], attrs: Attrs) -> Types:
+    """concat(*xs; axis)"""
+    require_same_dtype(inputs)
+    axis = attrs["axis"]
+    dims = list(inputs[0].shape)
+    for other in inputs[1:]:
+        for i, dim in enumerate(other.shape):
+            mine = dims[i]
+            if i == axis:
+                dims[i] = None if mine is None or dim is None else mine + dim
+            elif mine is None:
+                dims[i] = dim
+            elif dim is not None and dim != mine:
+                raise GraphError(
+                    f"concat: operands must agree off axis {axis}. Received: {list(inputs)}. "
+                    "Correct the axis."
+                )
+    return [inputs[0].type.with_shape(tuple(dims))]
+
+
+@of_one_output
+def _concat_vjp(b: Builder, node: Node, dy: Value) -> Cotangents:
+    axis, start = node.attrs["axis"], 0
+    dxs: Cotangents = []
+    for position, x in enumerate(node.inputs):
+        dim = x.shape[axis]
+        if dim is None and position != len(node.inputs) - 1:
+            raise GraphError(
+                f"gradient of concat: only the last operand may have an unknown size along axis "
+                f"{axis}. Received: {node!r}. Concatenate it last."
+            )
+        dxs.append(cut(b, dy, axis, start, dim))
+        start += dim or 0
+    return dxs
+
+
+@of_one_output
+def _reverse_vjp(b: Builder, node: Node, dy: Value) -> Cotangents:
+    """reverse(x; axes)"""
+    return [b.op("reverse", dy, axes=node.attrs["axes"])]
+
+
+_free = element_flops(0)
+register("slice", _slice_infer, _slice_vjp, flops=_free)
+register("place", _place_infer, _place_vjp, flops=_free)
+register("pad", _pad_infer, _pad_vjp, flops=_free)
+register("concat", _concat_infer, _concat_vjp, flops=_free)
+register("reverse", same_as_first, _reverse_vjp, flops=_free)
