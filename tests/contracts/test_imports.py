@@ -1,0 +1,200 @@
+"""Which room may import which. ROOMS is the table; everything else here enforces it.
+
+Imports inside functions and under TYPE_CHECKING count like all others: a reader who follows them
+gets lost in a cycle just the same. Imports by a computed name are not seen.
+"""
+
+from __future__ import annotations
+
+import ast
+import graphlib
+import sys
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Room(NamedTuple):
+    """What a room may import besides itself, `errors` and the standard library."""
+
+    rooms: frozenset[str]
+    outside: frozenset[str]
+
+
+def room(rooms: str = "", outside: str = "") -> Room:
+    """A row of the table; names are separated by spaces."""
+    return Room(frozenset(rooms.split()), frozenset(outside.split()))
+
+
+BELOW_ESTIMATOR = "ir ops kernels wafer passes compiler memoryx swarmx runtime capture"
+ABOVE = f"{BELOW_ESTIMATOR} estimator report"
+# Numba brings llvmlite. TensorFlow speaks NumPy arrays, so where it is allowed NumPy is too.
+ROOMS = {
+    "errors": room(),
+    "ir": room(outside="numpy"),
+    "ops": room("ir", outside="numpy"),
+    "kernels": room("ops", outside="numpy numba llvmlite"),
+    "wafer": room(outside="numpy"),
+    "passes": room("ir ops kernels", outside="numpy"),
+    "compiler": room("ir ops passes wafer"),
+    "memoryx": room("ir kernels", outside="numpy"),
+    "swarmx": room(outside="numpy mpi4py"),
+    "runtime": room("ir ops kernels wafer memoryx swarmx", outside="numpy"),
+    "capture": room("ir ops", outside="tensorflow numpy"),
+    "estimator": room(BELOW_ESTIMATOR, outside="tensorflow numpy tqdm"),
+    "report": room("ir wafer", outside="matplotlib"),
+    "cli": room(ABOVE),
+    # The import names of the original software. Public names only, see `private_names`.
+    "dropin": room(f"{ABOVE} root"),
+    # cerebras_tf/__init__.py: hands out public names, loaded on first use.
+    "root": room(),
+}
+STDLIB = {path.name.partition(".")[0] for path in Path(sysconfig.get_path("stdlib")).iterdir()}
+STDLIB |= {path.name.partition(".")[0] for path in Path(sysconfig.get_path("platstdlib")).iterdir()}
+STDLIB |= set(getattr(sys, "stdlib_module_names", sys.builtin_module_names))
+LIB_DYNLOAD = Path(sysconfig.get_path("platstdlib")) / "lib-dynload"
+if LIB_DYNLOAD.is_dir():
+    STDLIB |= {path.name.partition(".")[0] for path in LIB_DYNLOAD.iterdir()}
+
+
+class Import(NamedTuple):
+    """One imported name: `module` or `module.name`, as dotted words, and where it stands."""
+
+    words: tuple[str, ...]
+    where: str
+
+
+def module_of(path: str) -> tuple[str, ...]:
+    """Dotted words of the package a file's relative imports start from."""
+    return tuple(Path(path).parent.parts)
+
+
+def imports_of(source) -> Iterator[Import]:
+    """Every import in a file, local ones and literal `import_module` calls included."""
+    for node in ast.walk(source.tree):
+        where = f"{source.path}:{getattr(node, 'lineno', 0)}"
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(tuple(alias.name.split(".")), where)
+        elif isinstance(node, ast.ImportFrom):
+            package = module_of(source.path)
+            base = package[: len(package) - node.level + 1] if node.level else ()
+            module = tuple(node.module.split(".")) if node.module else ()
+            for alias in node.names:
+                yield Import((*base, *module, alias.name), where)
+        elif isinstance(node, ast.Call) and is_import_call(node):
+            yield Import(tuple(node.args[0].value.split(".")), where)
+
+
+def is_import_call(node: ast.Call) -> bool:
+    """Is it `import_module("literal")` or `__import__("literal")`?"""
+    name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+    literal = node.args and isinstance(node.args[0], ast.Constant)
+    return bool(literal and name in ("import_module", "__import__"))
+
+
+def room_of(words: tuple[str, ...]) -> str:
+    """The room of cerebras_tf that a dotted name or a path's parts belong to."""
+    if words[0] == "cerebras":
+        return "dropin"
+    name = words[1].partition(".")[0] if len(words) > 1 else "root"
+    return name if name in ROOMS else "root"
+
+
+def sources_of(sources, *, under: str):
+    """The files below a folder; at least one, or the folder's name is wrong."""
+    return [source for source in sources if source.path.startswith(under)]
+
+
+def test_room_table_has_no_cycles():
+    arrows = {name: row.rooms for name, row in ROOMS.items()}
+    order = list(graphlib.TopologicalSorter(arrows).static_order())
+    assert set(order) == set(ROOMS)
+
+
+def test_every_folder_of_the_package_is_a_room_of_the_table(root):
+    entries = [path for path in (root / "cerebras_tf").iterdir() if path.name != "__pycache__"]
+    names = {path.stem for path in entries if path.is_dir() or path.suffix == ".py"}
+    assert names - {"__init__"} <= set(ROOMS)
+
+
+def test_rooms_import_only_the_rooms_below_them(sources):
+    faults = []
+    for source in sources_of(sources, under="cerebras_tf/"):
+        here = room_of(Path(source.path).parts)
+        for found in imports_of(source):
+            if found.words[0] not in ("cerebras_tf", "cerebras"):
+                continue
+            there = room_of(found.words)
+            if there not in {here, "errors"} | ROOMS[here].rooms:
+                faults.append(f"{found.where}: {here} may not import {'.'.join(found.words)}")
+    assert not faults, "\n".join(faults)
+
+
+def test_rooms_import_only_the_outside_packages_of_the_table(sources):
+    faults = []
+    for source in sources_of(sources, under="cerebras_tf/"):
+        here = room_of(Path(source.path).parts)
+        for found in imports_of(source):
+            name = found.words[0]
+            if name in STDLIB or name in ("cerebras_tf", "cerebras"):
+                continue
+            if name not in ROOMS[here].outside:
+                faults.append(f"{found.where}: {here} may not import {name}")
+    assert not faults, "\n".join(faults)
+
+
+def private_names(found: Import) -> bool:
+    """Does the import reach for a name that starts with one underscore?"""
+    return any(word.startswith("_") and not word.startswith("__") for word in found.words)
+
+
+def test_dropin_and_modelzoo_use_public_names_of_the_package(sources):
+    faults = []
+    for under in ("cerebras_tf/dropin/", "modelzoo/"):
+        for source in sources_of(sources, under=under):
+            faults += [
+                f"{found.where}: {'.'.join(found.words)} is private"
+                for found in imports_of(source)
+                if found.words[0] == "cerebras_tf" and private_names(found)
+            ]
+    assert not faults, "\n".join(faults)
+
+
+def test_models_import_only_modelzoo_common(sources):
+    faults = []
+    for source in sources_of(sources, under="modelzoo/"):
+        parts = Path(source.path).parts
+        if len(parts) < 3 or parts[1] == "common":
+            continue
+        allowed = {("modelzoo", "common"), ("modelzoo", parts[1]), ("cerebras_tf", "errors")}
+        faults += [
+            f"{found.where}: the model {parts[1]} may not import {'.'.join(found.words)}"
+            for found in imports_of(source)
+            if found.words[0] in ("modelzoo", "cerebras_tf", "cerebras")
+            and found.words[:2] not in allowed
+        ]
+    assert not faults, "\n".join(faults)
+
+
+def test_modelzoo_common_imports_no_model(sources):
+    faults = [
+        f"{found.where}: modelzoo/common may not import {'.'.join(found.words)}"
+        for source in sources_of(sources, under="modelzoo/common/")
+        for found in imports_of(source)
+        if found.words[0] == "modelzoo" and found.words[1:2] not in ((), ("common",))
+    ]
+    assert not faults, "\n".join(faults)
+
+
+def test_nothing_in_the_packages_imports_upwards(sources):
+    upwards = {"cerebras_tf": {"modelzoo", "scripts", "tests"}, "modelzoo": {"scripts", "tests"}}
+    faults = [
+        f"{found.where}: {package} may not import {'.'.join(found.words)}"
+        for package, forbidden in upwards.items()
+        for source in sources_of(sources, under=f"{package}/")
+        for found in imports_of(source)
+        if found.words[0] in forbidden
+    ]
+    assert not faults, "\n".join(faults)

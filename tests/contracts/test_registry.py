@@ -1,0 +1,70 @@
+"""The tables of ops, kernels and lowerings fit each other, and cover what training graphs use."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from pathlib import Path
+
+import pytest
+
+
+def table(module: str, name: str) -> dict:
+    """A registry's table after every module of its package has registered what it has."""
+    package_name = module.rpartition(".")[0]
+    package = importlib.import_module(package_name)
+    for info in pkgutil.walk_packages(package.__path__, f"{package_name}."):
+        importlib.import_module(info.name)
+    return getattr(importlib.import_module(module), name)
+
+
+@pytest.fixture(scope="module")
+def ops():
+    return table("cerebras_tf.ops.registry", "OPS")
+
+
+@pytest.fixture(scope="module")
+def plain():
+    return table("cerebras_tf.kernels.registry", "PLAIN")
+
+
+@pytest.fixture(scope="module")
+def compiled():
+    return table("cerebras_tf.kernels.registry", "COMPILED")
+
+
+def test_every_op_has_a_plain_kernel(ops, plain):
+    assert sorted(set(ops) - set(plain)) == []
+
+
+def test_every_plain_kernel_has_an_op(ops, plain):
+    assert sorted(set(plain) - set(ops)) == []
+
+
+def test_every_compiled_kernel_stands_beside_a_plain_one(plain, compiled):
+    assert sorted(set(compiled) - set(plain)) == []
+
+
+def test_every_op_has_a_gradient_or_says_that_it_has_none(ops):
+    silent = [name for name, op in ops.items() if op.differentiable and op.vjp is None]
+    assert sorted(silent) == []
+
+
+def test_no_op_without_a_derivative_has_a_gradient(ops):
+    both = [name for name, op in ops.items() if not op.differentiable and op.vjp is not None]
+    assert sorted(both) == []
+
+
+def test_ops_are_defined_in_the_family_file_they_name(ops):
+    for name, op in ops.items():
+        module = importlib.import_module(f"cerebras_tf.ops.{op.family}")
+        assert module.__doc__, f"{name}: cerebras_tf/ops/{op.family}.py"
+
+
+@pytest.mark.tf
+def test_every_op_type_of_training_graphs_has_a_lowering():
+    """tf_op_types.txt: forward and update ops of 23 training graphs, most by other authors."""
+    listed = (Path(__file__).parent / "tf_op_types.txt").read_text(encoding="utf-8").split()
+    lowerings = table("cerebras_tf.capture.registry", "LOWERINGS")
+    assert len(listed) == 83
+    assert sorted(set(listed) - set(lowerings)) == []
