@@ -13,7 +13,7 @@ from cerebras_tf.errors import GraphError
 from cerebras_tf.ir import Node, TensorType, Value
 from cerebras_tf.ops.broadcasting import sum_to
 from cerebras_tf.ops.builder import Builder
-from cerebras_tf.ops.infer import broadcast_shapes, require_same_dtype
+from cerebras_tf.ops.inference import broadcast_shapes, require_same_dtype
 from cerebras_tf.ops.registry import Flops, register
 
 Cotangents = list[Optional[Value]]

@@ -12,7 +12,7 @@ from typing import Any, Optional
 from cerebras_tf.errors import GraphError
 from cerebras_tf.ir import Node, TensorType, Value
 from cerebras_tf.ops.builder import Builder
-from cerebras_tf.ops.infer import require_same_dtype, same_as_first
+from cerebras_tf.ops.inference import require_same_dtype, same_as_first
 from cerebras_tf.ops.registry import element_flops, register
 
 Cotangents = list[Optional[Value]]

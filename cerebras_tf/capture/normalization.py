@@ -1,0 +1,112 @@
+"""Lowerings of softmax and of fused batch norm, forward and gradient.
+
+Batch norm becomes means and elementwise ops, so its gradient follows from theirs. Layer norm has no
+TensorFlow op; a pass deliberately finds it later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from cerebras_tf.capture.matmul import along_channels, channels_last
+from cerebras_tf.capture.registry import Lowering, lowers
+from cerebras_tf.ir import Value
+
+
+@lowers("Softmax")
+def _softmax(low: Lowering, op: Any) -> Sequence[Value]:
+    return [low.b.op("softmax", *low.inputs(op))]
+
+
+@lowers("LogSoftmax")
+def _log_softmax(low: Lowering, op: Any) -> Sequence[Value]:
+    return [low.b.op("log_softmax", *low.inputs(op))]
+
+
+def _reduced_axes(op: Any, rank: int) -> tuple[int, ...]:
+    """Every axis but the channels'."""
+    channel = rank - 1 if channels_last(op) else 1
+    return tuple(axis for axis in range(rank) if axis != channel)
+
+
+def _cast(low: Lowering, x: Value, dtype: str) -> Value:
+    return x if x.dtype == dtype else low.b.op("cast", x, dtype=dtype)
+
+
+def _empty(low: Lowering, dtype: str) -> Value:
+    return low.b.constant(np.zeros(0), dtype)
+
+
+def _normalize(low: Lowering, op: Any, x: Value, mean: Value, variance: Value) -> Value:
+    """(x - mean) / sqrt(variance + epsilon), statistics given by channel."""
+    b, rank = low.b, x.type.rank
+    rstd = b.op("rsqrt", b.op("add", variance, float(op.get_attr("epsilon"))))
+    centered = b.op("sub", x, along_channels(low, op, mean, rank))
+    return b.op("mul", centered, along_channels(low, op, rstd, rank))
+
+
+@lowers("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3")
+def _fused_batch_norm(low: Lowering, op: Any) -> Sequence[Value]:
+    """Outputs: y, running mean and variance, then what the gradient op reads.
+
+    In training the variance given out is the unbiased one (N / (N - 1)), the one normalised with
+    is not. Statistics carry no gradient, as in TensorFlow.
+    """
+    b = low.b
+    x, scale, offset, mean, variance = low.inputs(op)
+    dtype, rank = x.dtype, x.type.rank
+    x = _cast(low, x, scale.dtype)
+    outputs = [mean, variance, mean, variance]
+    if op.get_attr("is_training"):
+        axes = _reduced_axes(op, rank)
+        given = (mean, variance)
+        mean = b.op("mean", x, axes=axes, keepdims=False)
+        deviation = b.op("sub", x, along_channels(low, op, mean, rank))
+        variance = b.op("mean", b.op("square", deviation), axes=axes, keepdims=False)
+        statistics = [b.op("stop_gradient", mean), b.op("stop_gradient", variance)]
+        count = x.type.with_shape(tuple(x.shape[axis] for axis in axes)).size
+        unbiased = b.op("mul", statistics[1], count / max(count - 1, 1))
+        outputs = [*_running(low, op, given, [statistics[0], unbiased]), *statistics]
+    y = b.op("mul", _normalize(low, op, x, mean, variance), along_channels(low, op, scale, rank))
+    y = _cast(low, b.op("add", y, along_channels(low, op, offset, rank)), dtype)
+    extra = [_empty(low, scale.dtype)] if op.type == "FusedBatchNormV3" else []
+    return [y, *outputs, *extra]
+
+
+def _running(
+    low: Lowering, op: Any, given: Sequence[Value], batch: Sequence[Value]
+) -> Sequence[Value]:
+    """The given statistics moved towards the batch's by exponential_avg_factor."""
+    factor = float(op.get_attr("exponential_avg_factor"))
+    if factor == 1.0:
+        return batch
+    return [
+        low.b.op("add", low.b.op("mul", old, 1.0 - factor), low.b.op("mul", new, factor))
+        for old, new in zip(given, batch)
+    ]
+
+
+@lowers("FusedBatchNormGrad", "FusedBatchNormGradV2", "FusedBatchNormGradV3")
+def _fused_batch_norm_grad(low: Lowering, op: Any) -> Sequence[Value]:
+    """With z the normalised x: dscale = sum(dy z), doffset = sum(dy), and in training
+    dx = scale rstd (dy - mean(dy) - z mean(dy z)); else dx = scale rstd dy.
+    """
+    b = low.b
+    dy, x, scale, mean, variance = low.inputs(op)[:5]
+    dtype, rank, axes = x.dtype, x.type.rank, _reduced_axes(op, x.type.rank)
+    dy, x = _cast(low, dy, scale.dtype), _cast(low, x, scale.dtype)
+    z = _normalize(low, op, x, mean, variance)
+    product = b.op("mul", dy, z)
+    dscale = b.op("sum", product, axes=axes, keepdims=False)
+    doffset = b.op("sum", dy, axes=axes, keepdims=False)
+    dx = dy
+    if op.get_attr("is_training"):
+        dx = b.op("sub", dx, b.op("mean", dy, axes=axes, keepdims=True))
+        dx = b.op("sub", dx, b.op("mul", z, b.op("mean", product, axes=axes, keepdims=True)))
+    rstd = b.op("rsqrt", b.op("add", variance, float(op.get_attr("epsilon"))))
+    dx = b.op("mul", dx, along_channels(low, op, b.op("mul", scale, rstd), rank))
+    empty = _empty(low, scale.dtype)
+    return [_cast(low, dx, dtype), dscale, doffset, empty, empty]
