@@ -42,12 +42,17 @@ find_python() {
   return 1
 }
 
+# Prints what a complete environment was made from: the checksum of lock file and setup.py, and the
+# checkout it serves.
+set_up_stamp() {
+  printf '%s %s\n' "$(cat "$SCRIPTS/requirements.lock" "$ROOT/setup.py" | cksum)" "$ROOT"
+}
+
 # Makes the environment at $VENV what the lock file says, or ends with status 2 and the reason.
-# A complete environment holds a stamp with the checksum of what it was made from, and nothing
-# more than comparing the two happens here.
+# A complete environment holds its stamp, and then nothing more than comparing it happens here.
 ensure_environment() {
   local stamp python
-  stamp="$(cat "$SCRIPTS/requirements.lock" "$ROOT/setup.py" | cksum) $ROOT"
+  stamp=$(set_up_stamp)
   if [ -x "$VENV/bin/python" ] && [ -r "$VENV/.complete" ] &&
     [ "$(<"$VENV/.complete")" = "$stamp" ]; then
     return 0

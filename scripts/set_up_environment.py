@@ -89,14 +89,14 @@ def run_logged(command: list[str], log: Path, started: float) -> None:
 
 def follow(process: subprocess.Popen[bytes], log: Path, started: float) -> None:
     """Waits for a process, with a line of progress every STEP_S seconds."""
-    next_line = time.monotonic() + STEP_S
+    next_line = started + STEP_S
     while True:
         try:
             process.wait(timeout=POLL_S)
             return
         except subprocess.TimeoutExpired:
             if time.monotonic() >= next_line:
-                next_line += STEP_S
+                next_line = time.monotonic() + STEP_S
                 say(f"  {time.monotonic() - started:.0f} s  {last_package(log)}")
 
 

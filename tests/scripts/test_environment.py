@@ -1,0 +1,196 @@
+"""environment.sh and set_up_environment.py: which Python is taken, what is said, what is kept."""
+
+from __future__ import annotations
+
+import fcntl
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
+# A Python that the launchers take for a suitable one; set_up_environment.py is "run" by making
+# an environment in a moment. It is called as: python -I SCRIPT ROOT VENV STAMP.
+SUITABLE = """#!/bin/bash
+[ "$2" = -c ] && exit 0
+echo "set up with $(basename "$0")" >&2
+mkdir -p "$4/bin"
+printf '#!/bin/bash\\necho ran\\n' >"$4/bin/python"
+chmod +x "$4/bin/python"
+printf '%s' "$5" >"$4/.complete"
+"""
+UNSUITABLE = "#!/bin/bash\nexit 1\n"
+
+
+@pytest.fixture
+def set_up_environment():
+    """The set-up script as a module."""
+    spec = importlib.util.spec_from_file_location(
+        "set_up_environment", SCRIPTS / "set_up_environment.py"
+    )
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def add_program(folder: Path, name: str, text: str) -> None:
+    """Puts a program into a folder of PATH."""
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    path.chmod(0o755)
+
+
+def add_tools(folder: Path) -> None:
+    """Puts into a folder of PATH what the pretended set-up uses."""
+    for name in ("mkdir", "chmod"):
+        (folder / name).symlink_to(f"/bin/{name}")
+
+
+def test_no_python_is_one_sentence_and_status_2(launchers, programs):
+    ran = launchers.run("csrun_wse", "python-ws", "x.py", PATH=str(programs))
+    assert ran.returncode == 2
+    assert ran.stdout == ""
+    assert ran.stderr.count("\n") == 1
+    assert "needs Python 3.9, 3.10 or 3.11" in ran.stderr
+
+
+def test_pythons_that_do_not_start_or_are_too_new_count_as_none(launchers, programs):
+    for name in ("python3.11", "python3.10", "python3.9", "python3"):
+        add_program(programs, name, UNSUITABLE)
+    ran = launchers.run("python-ws", "x.py", PATH=str(programs))
+    assert ran.returncode == 2
+    assert "none was found" in ran.stderr
+
+
+def test_a_broken_shim_does_not_hide_the_python_behind_it(launchers, programs, tmp_path):
+    shims = tmp_path / "shims"
+    shims.mkdir()
+    add_program(shims, "python3.11", UNSUITABLE)
+    add_program(programs, "python3.11", SUITABLE)
+    add_tools(programs)
+    ran = launchers.run("python-ws", "x.py", PATH=f"{shims}:{programs}")
+    assert (ran.returncode, ran.stdout) == (0, "ran\n")
+
+
+def test_newest_supported_python_is_taken(launchers, programs):
+    for name in ("python3.9", "python3.10", "python3"):
+        add_program(programs, name, SUITABLE)
+    add_tools(programs)
+    ran = launchers.run("python-ws", "x.py", PATH=str(programs))
+    assert ran.stderr == "set up with python3.10\n"
+
+
+def test_uv_is_asked_for_a_python_when_there_is_none(launchers, programs):
+    hidden = programs / "hidden"
+    hidden.mkdir()
+    add_program(hidden, "cpython", SUITABLE)
+    uv = f'#!/bin/bash\n[ "$2" = find ] && echo "{hidden}/cpython"\nexit 0\n'
+    add_program(programs, "uv", uv)
+    add_tools(programs)
+    ran = launchers.run("python-ws", "x.py", PATH=str(programs))
+    assert ran.stderr.splitlines()[-1] == "set up with cpython"
+    assert (ran.returncode, ran.stdout) == (0, "ran\n")
+
+
+def test_second_start_sets_up_nothing_and_says_nothing(launchers, programs):
+    add_program(programs, "python3.11", SUITABLE)
+    add_tools(programs)
+    first = launchers.run("python-ws", "x.py", PATH=str(programs))
+    assert first.stderr == "set up with python3.11\n"
+    # Without any Python on PATH the second start could not set up even if it wanted to.
+    (programs / "python3.11").unlink()
+    second = launchers.run("python-ws", "x.py", PATH=str(programs))
+    assert (second.returncode, second.stdout, second.stderr) == (0, "ran\n", "")
+
+
+def test_an_environment_of_another_lock_file_is_brought_up_to_date(launchers, programs):
+    add_program(programs, "python3.11", SUITABLE)
+    add_tools(programs)
+    launchers.complete(UNSUITABLE)
+    (launchers.venv / ".complete").write_text("1 2 elsewhere", encoding="utf-8")
+    ran = launchers.run("python-ws", "x.py", PATH=str(programs))
+    assert ran.stderr == "set up with python3.11\n"
+
+
+def test_status_of_a_failed_set_up_is_passed_on(launchers, programs):
+    add_program(programs, "python3.11", '#!/bin/bash\n[ "$2" = -c ] && exit 0\nexit 130\n')
+    assert launchers.run("python-ws", "x.py", PATH=str(programs)).returncode == 130
+
+
+def run_set_up(folder: Path, environment: Path, lock: str, **variables: str):
+    """Runs the real set-up on a checkout in miniature with the given lock file, off line."""
+    root = folder / "checkout"
+    (root / "scripts").mkdir(parents=True, exist_ok=True)
+    (root / "scripts" / "requirements.lock").write_text(lock, encoding="utf-8")
+    command = [sys.executable, "-I", str(SCRIPTS / "set_up_environment.py")]
+    return subprocess.run(
+        [*command, str(root), str(environment), "the stamp"],
+        env={**os.environ, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "", **variables},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def test_failing_pip_gives_its_last_words_the_log_and_status_2(tmp_path):
+    environment = tmp_path / "venv"
+    ran = run_set_up(tmp_path, environment, "no-such-package==1.0\n")
+    log = environment / "set_up.log"
+    assert ran.returncode == 2
+    assert str(log) in ran.stderr
+    assert "no-such-package==1.0" in ran.stderr
+    assert "no-such-package==1.0" in log.read_text(encoding="utf-8")
+    assert not (environment / ".complete").exists()
+
+
+def test_a_place_that_cannot_be_written_is_named_with_the_remedy(tmp_path):
+    blocked = tmp_path / "file"
+    blocked.write_text("", encoding="utf-8")
+    ran = run_set_up(tmp_path, blocked / "venv", "")
+    assert ran.returncode == 2
+    assert ran.stderr.count("\n") == 1
+    assert "Set CEREBRAS_TF_VENV to a folder that can be written." in ran.stderr
+
+
+def test_an_environment_that_another_set_up_completed_meanwhile_is_left_alone(tmp_path):
+    environment = tmp_path / "venv"
+    environment.mkdir()
+    (environment / ".complete").write_text("the stamp", encoding="utf-8")
+    ran = run_set_up(tmp_path, environment, "no-such-package==1.0\n")
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
+def test_of_two_set_ups_at_once_one_waits_and_has_nothing_left_to_do(tmp_path):
+    environment = tmp_path / "venv"
+    environment.mkdir()
+    command = [sys.executable, "-I", str(SCRIPTS / "set_up_environment.py"), str(tmp_path)]
+    with open(environment / ".lock", "w", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        second = subprocess.Popen(
+            [*command, str(environment), "the stamp"], stderr=subprocess.PIPE, text=True
+        )
+        assert second.stderr is not None
+        first_line = second.stderr.readline()
+        assert first_line == "cerebras_tf: waiting for another set-up of the same environment\n"
+        (environment / ".complete").write_text("the stamp", encoding="utf-8")
+    _, rest = second.communicate(timeout=60)
+    assert (second.returncode, rest) == (0, "")
+
+
+def test_a_stamp_never_outlives_a_set_up_that_failed(tmp_path):
+    environment = tmp_path / "venv"
+    environment.mkdir()
+    (environment / ".complete").write_text("an older stamp", encoding="utf-8")
+    assert run_set_up(tmp_path, environment, "no-such-package==1.0\n").returncode == 2
+    assert not (environment / ".complete").exists()
+
+
+def test_progress_names_the_package_pip_is_busy_with(set_up_environment, tmp_path):
+    log = tmp_path / "log"
+    log.write_text("Collecting absl-py==2.5.1\n  Downloading absl\nCollecting numpy==1.26.4 (x)\n")
+    assert set_up_environment.last_package(log) == "numpy"
+    log.write_text("Collecting numpy==1.26.4\nInstalling collected packages: numpy\n")
+    assert set_up_environment.last_package(log) == "unpacking"

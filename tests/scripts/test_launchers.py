@@ -1,0 +1,159 @@
+"""The launchers pass on arguments, modes, folders, signals and exit codes as a user expects."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
+RUNNER = ["-m", "modelzoo.common.run"]
+
+
+@pytest.mark.parametrize("mode", ["train", "eval", "train_and_eval", "eval_all", "predict"])
+def test_python_ws_with_a_runner_mode_starts_the_runner(ready, mode):
+    given = ["-m", mode, "-p", "configs/tiny.yaml"]
+    assert ready.arguments("python-ws", *given) == RUNNER + given
+
+
+def test_python_ws_takes_runner_flags_in_any_order(ready):
+    given = ["-p", "tiny.yaml", "-o", "out", "-m", "eval"]
+    assert ready.arguments("python-ws", *given) == RUNNER + given
+    given = ["--params=tiny.yaml", "--mode", "eval"]
+    assert ready.arguments("python-ws", *given) == RUNNER + given
+
+
+def test_launch_line_of_the_article_is_passed_on_with_cs_ip_unset(ready):
+    line = (
+        "python-ws -m train -o gpt3_xl_pile -p configs/params_gpt3_xl_pile.yaml "
+        "--cs_ip $CS_IP --max_steps 2000"
+    )
+    script = f'"{SCRIPTS}/csrun_wse" {line}'
+    got = ready.arguments("/bin/bash", "-c", script)
+    assert got == RUNNER + line.replace("$CS_IP ", "").split()[1:]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["train.py", "-m", "train", "-p", "x"],
+        ["-c", "print(1)", "-m", "train"],
+        ["-m", "json.tool", "-p"],
+        ["-m", "training", "-p"],
+        ["--version"],
+        [],
+        ["-", "an argument with spaces", "", "*"],
+    ],
+)
+def test_python_ws_leaves_what_python_understands_to_python(ready, given):
+    assert ready.arguments("python-ws", *given) == given
+
+
+def test_python_ws_keeps_flags_of_python_in_front_of_the_runner(ready):
+    got = ready.arguments("python-ws", "-u", "-W", "error", "-m", "train", "-p", "x")
+    assert got == ["-u", "-W", "error", *RUNNER, "-m", "train", "-p", "x"]
+
+
+def test_python_ws_is_weight_streaming_and_python_is_pipeline(ready):
+    assert "mode: weight_streaming\n" in ready.run("csrun_wse", "python-ws", "x.py").stdout
+    assert "mode: pipeline\n" in ready.run("csrun_wse", "python", "x.py").stdout
+    assert "mode: pipeline\n" in ready.run("csrun_cpu", "python", "x.py").stdout
+
+
+def test_python_started_by_a_weight_streaming_program_keeps_its_mode(ready):
+    ran = ready.run("csrun_wse", "python", "x.py", CEREBRAS_EXECUTION_MODE="weight_streaming")
+    assert "mode: weight_streaming\n" in ran.stdout
+
+
+@pytest.mark.parametrize("name", ["csrun_wse", "csrun_cpu"])
+def test_commands_stay_in_the_folder_of_the_user(ready, name):
+    assert f"folder: {ready.cwd}\n" in ready.run(name, "python", "x.py").stdout
+
+
+def test_log_level_of_tensorflow_has_a_default_that_the_user_can_override(ready):
+    assert "log level: 2\n" in ready.run("python-ws", "x.py").stdout
+    assert "log level: 0\n" in ready.run("python-ws", "x.py", TF_CPP_MIN_LOG_LEVEL="0").stdout
+
+
+def test_launchers_work_through_symbolic_links(ready, tmp_path):
+    link = tmp_path / "bin" / "launch"
+    link.parent.mkdir()
+    link.symlink_to(SCRIPTS / "csrun_wse")
+    assert ready.arguments(str(link), "python-ws", "x.py") == ["x.py"]
+
+
+def test_environments_programs_are_on_the_path_of_csrun_wse(ready):
+    tool = ready.venv / "bin" / "cerebras-tf"
+    tool.write_text("#!/bin/bash\necho from the environment\n", encoding="utf-8")
+    tool.chmod(0o755)
+    assert ready.run("csrun_wse", "cerebras-tf").stdout == "from the environment\n"
+
+
+def test_files_modules_and_commands_really_run(real):
+    (real.cwd / "sum.py").write_text(
+        "import sys\nprint(sum(map(int, sys.argv[1:])))\n", encoding="utf-8"
+    )
+    assert real.run("csrun_wse", "python-ws", "sum.py", "1", "2").stdout == "3\n"
+    assert real.run("csrun_wse", "python-ws", "-m", "sum", "3", "4").stdout == "7\n"
+    assert real.run("csrun_wse", "python-ws", "-c", "print(5)").stdout == "5\n"
+
+
+@pytest.mark.parametrize("status", [0, 1, 2, 130, 143])
+def test_exit_status_is_that_of_the_program(real, status):
+    ran = real.run("csrun_wse", "python-ws", "-c", f"raise SystemExit({status})")
+    assert ran.returncode == status
+
+
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
+def test_signals_reach_the_program_itself(real, sent):
+    # Python's own process id is the one the launcher was started with, so there is nobody between.
+    program = (
+        "import os, signal, sys\n"
+        "signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))\n"
+        "signal.signal(signal.SIGINT, lambda number, frame: sys.exit(128 + number))\n"
+        "print(os.getpid(), flush=True)\n"
+        "signal.pause()\n"
+    )
+    environment = {"CEREBRAS_TF_VENV": str(real.venv), "PATH": "/usr/bin:/bin"}
+    command = [str(SCRIPTS / "csrun_wse"), "python-ws", "-c", program]
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert int(process.stdout.readline()) == process.pid
+    process.send_signal(sent)
+    assert process.wait(timeout=60) == 128 + sent
+    process.stdout.close()
+
+
+@pytest.mark.parametrize("name", ["csrun_wse", "csrun_cpu"])
+def test_csrun_without_a_command_says_how_it_is_used(ready, name):
+    ran = ready.run(name)
+    assert ran.returncode == 2
+    assert ran.stderr == f"usage: {name} [OPTIONS] COMMAND [ARGUMENTS]\n"
+
+
+def test_csrun_wse_names_a_command_that_does_not_exist(ready):
+    ran = ready.run("csrun_wse", "no-such-command")
+    assert ran.returncode == 127
+    assert ran.stderr == "csrun_wse: no-such-command: command not found\n"
+
+
+def test_csrun_wse_accepts_the_options_of_a_cluster_for_one_node(ready):
+    options = "--total-nodes=1 --tasks-per-node 1 --cpus-per-task 16 --single-task-nodes --cyclic"
+    got = ready.arguments("csrun_wse", *options.split(), "--mount-dirs=/data", "python", "x.py")
+    assert got == ["x.py"]
+
+
+@pytest.mark.parametrize("option", [["--total-nodes=3"], ["--tasks-per-node", "8"]])
+def test_csrun_wse_refuses_several_nodes_without_a_cluster(ready, option):
+    ran = ready.run("csrun_wse", *option, "python", "x.py")
+    assert ran.returncode == 2
+    assert "must be 1 on a machine without a cluster. Received:" in ran.stderr
+
+
+@pytest.mark.parametrize("name", ["csrun_wse", "csrun_cpu"])
+def test_csrun_refuses_an_option_it_does_not_know(ready, name):
+    ran = ready.run(name, "--total-node=1", "python", "x.py")
+    assert ran.returncode == 2
+    assert f"{name}: unknown option --total-node=1. Known: --" in ran.stderr

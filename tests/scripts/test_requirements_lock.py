@@ -1,0 +1,82 @@
+"""The lock file is whole: exact, within setup.py's pins, and closed under requirements."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parents[2]
+LOCK = ROOT / "scripts" / "requirements.lock"
+PYTHONS = ("3.9", "3.10", "3.11")
+
+
+def locked() -> list[Requirement]:
+    """The requirements of the lock file."""
+    lines = LOCK.read_text(encoding="utf-8").splitlines()
+    return [Requirement(line) for line in lines if line and not line.startswith("#")]
+
+
+def version_of(requirement: Requirement) -> str:
+    """The exact version a line asks for."""
+    (specifier,) = requirement.specifier
+    assert specifier.operator == "==", requirement
+    return specifier.version
+
+
+def holds(requirement: Requirement, python: str) -> bool:
+    """Does the line count for this version of Python, on x86-64 Linux?"""
+    platform = {"platform_system": "Linux", "platform_machine": "x86_64", "extra": ""}
+    environment = {"python_version": python, "python_full_version": f"{python}.9", **platform}
+    return requirement.marker is None or requirement.marker.evaluate(environment)
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+def test_each_package_has_one_exact_version_on_each_python(python):
+    names = [canonicalize_name(line.name) for line in locked() if holds(line, python)]
+    assert len(names) > 50
+    assert sorted(names) == sorted(set(names))
+    assert all(version_of(line) for line in locked())
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+def test_lock_meets_every_requirement_of_setup(python, monkeypatch):
+    captured = {}
+    monkeypatch.setattr("setuptools.setup", lambda **fields: captured.update(fields))
+    spec = importlib.util.spec_from_file_location("setup_of_checkout", ROOT / "setup.py")
+    monkeypatch.chdir(ROOT)
+    spec.loader.exec_module(importlib.util.module_from_spec(spec))
+    versions = {
+        canonicalize_name(line.name): version_of(line) for line in locked() if holds(line, python)
+    }
+    wanted = [*captured["install_requires"], *captured["extras_require"]["test"]]
+    missed = [
+        str(requirement)
+        for requirement in map(Requirement, wanted)
+        if holds(requirement, python)
+        and versions.get(canonicalize_name(requirement.name), "") not in requirement.specifier
+    ]
+    assert missed == []
+
+
+def test_requirements_of_locked_packages_are_locked_too():
+    python = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    versions = {
+        canonicalize_name(line.name): version_of(line) for line in locked() if holds(line, python)
+    }
+    missed = []
+    for distribution in importlib.metadata.distributions():
+        name = canonicalize_name(distribution.metadata["Name"])
+        if versions.get(name) != distribution.version:
+            continue
+        for requirement in map(Requirement, distribution.requires or []):
+            applies = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+            version = versions.get(canonicalize_name(requirement.name))
+            if applies and (version is None or version not in requirement.specifier):
+                missed.append(f"{name} needs {requirement}; locked: {version}")
+    assert missed == []

@@ -1,0 +1,52 @@
+"""update_lock.py merges what pip resolves on each Python into one set of lines."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
+
+
+@pytest.fixture
+def update_lock():
+    """The script as a module."""
+    spec = importlib.util.spec_from_file_location("update_lock", SCRIPTS / "update_lock.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def package(name: str, version: str, **fields):
+    """Metadata of a resolved package as pip reports it."""
+    return {"name": name, "version": version, **fields}
+
+
+def test_lock_lines_marks_only_versions_that_differ_between_pythons(update_lock):
+    resolved = {
+        "3.9": [package("numba", "0.60.0"), package("PyYAML", "6.0.3")],
+        "3.11": [package("numba", "0.68.1"), package("PyYAML", "6.0.3")],
+    }
+    assert update_lock.lock_lines(resolved) == [
+        'numba==0.60.0; python_version == "3.9"',
+        'numba==0.68.1; python_version == "3.11"',
+        "pyyaml==6.0.3",
+    ]
+
+
+def test_lock_lines_keeps_platform_markers_as_setup_wrote_them(update_lock):
+    ours = [
+        'tensorflow-cpu==2.15.1; platform_system == "Linux"',
+        'tensorflow==2.15.1; platform_system != "Linux"',
+        "numpy==1.26.4",
+    ]
+    project = package("cerebras_tf", "0.1.0", requires_dist=ours)
+    resolved = {"3.11": [project, package("tensorflow_cpu", "2.15.1"), package("numpy", "1.26.4")]}
+    assert update_lock.lock_lines(resolved) == ["numpy==1.26.4", ours[0], ours[1]]
+
+
+def test_update_lock_without_interpreters_says_how_it_is_used(update_lock, capsys):
+    assert update_lock.main([]) == 2
+    assert "python scripts/update_lock.py python3.9" in capsys.readouterr().err
