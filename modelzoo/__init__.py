@@ -1,0 +1,1 @@
+"""The model zoo: models, their configurations' schemas and their input. Holds no machinery."""

@@ -1,0 +1,1 @@
+"""What every model of the zoo shares: schema, runner, layers, optimizers. Holds no model."""

@@ -1,0 +1,184 @@
+"""Reads text files as bytes and cuts them into windows. Deliberately needs no tokenizer, no download.
+
+Everything is held in memory, two bytes a character; TFRecords are for what does not fit. The
+windows of any step are a function of the seed, so a stream can start at any step at no cost.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import glob
+import os
+import sysconfig
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+from cerebras_tf.errors import DataError
+
+END_OF_DOCUMENT = 256  # the token after every file; bytes are their own tokens
+LEFT_OUT_FOLDERS = {"__pycache__", "site-packages", "dist-packages", "test", "tests", "idle_test"}
+SPLIT_BUCKETS = 10_000
+
+
+def find_text_files(sources, patterns):
+    """Lists text files.
+
+    Args:
+        sources: a folder, file or glob, a list of them, or None for the sources of the Python
+            standard library (its tests and installed packages left out).
+        patterns: names read in folders, such as ``*.txt``.
+
+    Returns:
+        Sorted pairs of the path relative to its source, and the path.
+
+    Raises:
+        DataError: if a source does not exist or nothing matches.
+    """
+    if sources is None:
+        folder, patterns = sysconfig.get_paths()["stdlib"], ["*.py"]
+        found = _walk(folder, patterns, LEFT_OUT_FOLDERS)
+        sources = [folder]
+    else:
+        sources = [sources] if isinstance(sources, str) else list(sources)
+        found = [pair for source in sources for pair in _expand(source, patterns)]
+    if not found:
+        raise DataError(
+            f"data_dir: must hold files named {' or '.join(patterns)}. Received: "
+            f"{', '.join(sources)}, with none. Set file_patterns to the names of your files."
+        )
+    return sorted(found)
+
+
+def _walk(folder, patterns, left_out=frozenset()):
+    pairs = []
+    for parent, folders, names in os.walk(folder):
+        folders[:] = sorted(set(folders) - left_out)
+        for name in names:
+            if any(fnmatch.fnmatch(name, pattern) for pattern in patterns):
+                path = os.path.join(parent, name)
+                pairs.append((os.path.relpath(path, folder), path))
+    return pairs
+
+
+def _expand(source, patterns):
+    if os.path.isdir(source):
+        return _walk(source, patterns)
+    if os.path.isfile(source):
+        return [(os.path.basename(source), source)]
+    paths = [path for path in glob.glob(source, recursive=True) if os.path.isfile(path)]
+    if not paths:
+        raise DataError(
+            f"data_dir: must be a folder, a file or a glob that matches files. Received: "
+            f"{source!r}. Relative paths are looked up from the current folder, the YAML's "
+            "folder and the repository root."
+        )
+    plain = Path(source.split("*")[0].split("?")[0].split("[")[0])
+    root = plain if plain.is_dir() else plain.parent
+    return [(os.path.relpath(path, root), path) for path in paths]
+
+
+def split_files(files, eval_fraction, training):
+    """Keeps the files of one split; a file's split depends on its relative path only.
+
+    Args:
+        files: pairs of `find_text_files`.
+        eval_fraction: share kept for evaluation; with 0 both splits hold every file.
+        training: which split.
+
+    Returns:
+        The pairs of the split.
+
+    Raises:
+        DataError: if the split is empty.
+    """
+    if eval_fraction == 0:
+        return files
+    limit = eval_fraction * SPLIT_BUCKETS
+    kept = []
+    for relative, path in files:
+        name = relative.replace(os.sep, "/").encode("utf-8", "surrogateescape")
+        if (zlib.crc32(name) % SPLIT_BUCKETS >= limit) == training:
+            kept.append((relative, path))
+    if not kept:
+        split = "training" if training else "evaluation"
+        raise DataError(
+            f"data_dir: the {split} split by file must not be empty. Received: {len(files)} "
+            f"file(s), eval_fraction {eval_fraction}. Add files, or set eval_fraction to 0 and "
+            "give eval_input a data_dir of its own."
+        )
+    return kept
+
+
+def read_tokens(files):
+    """Reads files as one row of tokens: their bytes, END_OF_DOCUMENT after each.
+
+    Args:
+        files: pairs of relative path and path.
+
+    Returns:
+        [number of tokens] uint16.
+
+    Raises:
+        DataError: if a file cannot be read.
+    """
+    parts = []
+    for _, path in files:
+        try:
+            data = Path(path).read_bytes()
+        except OSError as error:
+            raise DataError(
+                f"{path}: must be a readable file. Received: {error.strerror}. Check its rights."
+            ) from error
+        parts.append(np.frombuffer(data, np.uint8).astype(np.uint16))
+        parts.append(np.array([END_OF_DOCUMENT], np.uint16))
+    return np.concatenate(parts)
+
+
+class Windows:
+    """Batches of windows of a row of tokens, addressed by their number.
+
+    Window w holds tokens w * length to (w + 1) * length, both included: the inputs and, shifted
+    by one, the labels. Each epoch has an order of its own, made from the seed.
+
+    Args:
+        tokens: [number of tokens] integers.
+        length: tokens of a window.
+        batch_size: windows of a batch.
+        seed: of the order, or None for the order of the text.
+
+    Raises:
+        DataError: if the tokens do not fill one batch.
+    """
+
+    def __init__(self, tokens, length, batch_size, seed):
+        self.length = length
+        self.batch_size = batch_size
+        self.batches_per_epoch = (len(tokens) - 1) // length // batch_size
+        if not self.batches_per_epoch:
+            raise DataError(
+                f"data_dir: must hold at least {batch_size * length + 1} bytes for one batch of "
+                f"{batch_size} windows of {length}. Received: {len(tokens)}. Add text, or lower "
+                "batch_size or max_sequence_length."
+            )
+        self._tokens = tokens
+        self._seed = seed
+        self._epoch, self._order = None, None
+
+    def batch(self, number):
+        """Returns the batch of that number: [batch_size, length + 1] int32."""
+        epoch, position = divmod(int(number), self.batches_per_epoch)
+        order = self._order_of(epoch)
+        windows = order[position * self.batch_size : (position + 1) * self.batch_size]
+        offsets = windows[:, None] * self.length + np.arange(self.length + 1)
+        return self._tokens[offsets].astype(np.int32)
+
+    def _order_of(self, epoch):
+        count = (len(self._tokens) - 1) // self.length
+        if self._seed is None:
+            return np.arange(count)
+        if epoch != self._epoch:
+            generator = np.random.default_rng([self._seed, epoch])
+            self._epoch, self._order = epoch, generator.permutation(count)
+        return self._order

@@ -1,0 +1,190 @@
+"""Reads fixed-length TFRecords as a resumable stream. Deliberately checks files before training.
+
+Order of the pipeline: list files, shard, interleave, shuffle, batch, repeat, skip, parse, prefetch.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import struct
+
+import tensorflow.compat.v1 as tf
+
+from cerebras_tf.errors import DataError
+
+FRAME = struct.Struct("<Q")  # a record: its length, 4 bytes of checksum, data, 4 bytes of checksum
+CHECKSUM_BYTES = 4
+WHOLE_CHECK_BYTES = 1 << 30  # data sets up to this size are checked for truncation beforehand
+
+
+def find_record_files(data_dir):
+    """Lists the files ``*.tfrecord*`` of a folder or a list of folders, sorted.
+
+    Raises:
+        DataError: if a folder is missing or holds none.
+    """
+    folders = [data_dir] if isinstance(data_dir, str) else list(data_dir)
+    files = []
+    for folder in folders:
+        found = sorted(glob.glob(os.path.join(folder, "*.tfrecord*")))
+        if not found:
+            state = "no such file" if os.path.isdir(folder) else "no such folder"
+            raise DataError(
+                f"data_dir: must be a folder with files *.tfrecord*. Received: {folder!r}, "
+                f"{state}. Make them with scripts/create_gpt_tfrecords.py. Relative paths are "
+                "looked up from the current folder, the YAML's folder and the repository root."
+            )
+        files += found
+    return files
+
+
+def check_files(files, names, length):
+    """Checks the first record of each file, and small data sets for truncation.
+
+    Args:
+        files: paths.
+        names: features each record must have.
+        length: number of integers each must hold.
+
+    Raises:
+        DataError: names the first bad file.
+    """
+    whole = sum(os.path.getsize(path) for path in files) <= WHOLE_CHECK_BYTES
+    for path in files:
+        check_first_record(path, names, length)
+        if whole:
+            check_frames(path)
+
+
+def check_first_record(path, names, length):
+    """Raises a DataError if the first record of `path` lacks a feature or has another length."""
+    with open(path, "rb") as file:
+        data = _read_frame(file, path)
+    try:
+        features = tf.train.Example.FromString(data).features.feature
+    except Exception as error:  # protobuf's own error type differs between its implementations
+        raise DataError(
+            f"{path}: must be a TFRecord file of tf.train.Example. Received: a first record that "
+            f"is none ({error}). Make the file again."
+        ) from error
+    for name in names:
+        if name not in features:
+            raise DataError(
+                f"{path}: each record must have the features {', '.join(names)}. Received: "
+                f"{', '.join(sorted(features)) or 'none'}. Make the file again."
+            )
+        received = len(features[name].int64_list.value)
+        if received != length:
+            raise DataError(
+                f"{path}: feature {name} must have max_sequence_length = {length} integers. "
+                f"Received: {received}. Set max_sequence_length to {received}, or make the files "
+                f"again with --max_seq_length {length}."
+            )
+
+
+def check_frames(path):
+    """Walks over the records of a file without reading them.
+
+    Raises:
+        DataError: if the file ends within a record.
+    """
+    size, position = os.path.getsize(path), 0
+    with open(path, "rb") as file:
+        while position < size:
+            file.seek(position)
+            head = file.read(FRAME.size)
+            step = FRAME.size + 2 * CHECKSUM_BYTES
+            if len(head) == FRAME.size:
+                step += FRAME.unpack(head)[0]
+            if len(head) < FRAME.size or position + step > size:
+                raise _truncated(path, position)
+            position += step
+
+
+def _read_frame(file, path):
+    head = file.read(FRAME.size + CHECKSUM_BYTES)
+    if len(head) == FRAME.size + CHECKSUM_BYTES:
+        length = FRAME.unpack(head[: FRAME.size])[0]
+        if length <= os.path.getsize(path):
+            data = file.read(length)
+            if len(data) == length:
+                return data
+    raise _truncated(path, 0)
+
+
+def _truncated(path, position):
+    return DataError(
+        f"{path}: must be a whole TFRecord file. Received: {os.path.getsize(path)} bytes, which "
+        f"end within the record at byte {position}. Make or copy the file again."
+    )
+
+
+def find_damage(data_dir):
+    """Returns a sentence naming the first truncated file of `data_dir`, or None."""
+    for path in find_record_files(data_dir):
+        try:
+            check_frames(path)
+        except DataError as error:
+            return str(error)
+    return None
+
+
+def worker_position():
+    """Returns (number of workers, index) as the environment variable TF_CONFIG tells."""
+    settings = json.loads(os.environ.get("TF_CONFIG") or "{}")
+    workers = settings.get("cluster", {}).get("worker", [None])
+    return len(workers), settings.get("task", {}).get("index", 0)
+
+
+def record_batches(section, files, skip):
+    """Makes the stream of batches of serialized records.
+
+    The order is a function of the section's `shuffle_seed` (None counts as 0) and the epoch.
+
+    Args:
+        section: input section with batch_size, shuffle, shuffle_seed, shuffle_buffer, repeat,
+            n_parallel_reads and use_multiple_workers.
+        files: paths.
+        skip: batches to leave out at the beginning.
+
+    Returns:
+        A ``tf.data.Dataset`` of [batch_size] strings.
+
+    Raises:
+        DataError: if there are fewer files than workers.
+    """
+    workers, index = worker_position() if section.use_multiple_workers else (1, 0)
+    if len(files) < workers:
+        raise DataError(
+            f"data_dir: must hold a file for each of the {workers} workers. Received: "
+            f"{len(files)}. Make more files, or set use_multiple_workers to False."
+        )
+    files = files[index::workers]
+    seed = section.shuffle_seed or 0
+    dataset = tf.data.Dataset.from_tensor_slices(files)
+    if section.shuffle:
+        dataset = dataset.shuffle(len(files), seed=seed, reshuffle_each_iteration=True)
+    reads = min(section.n_parallel_reads, len(files))
+    dataset = dataset.interleave(
+        tf.data.TFRecordDataset, cycle_length=reads, num_parallel_calls=reads, deterministic=True
+    )
+    if section.shuffle:
+        buffer = section.shuffle_buffer or 10 * section.batch_size
+        dataset = dataset.shuffle(buffer, seed=seed, reshuffle_each_iteration=True)
+    dataset = dataset.batch(section.batch_size, drop_remainder=True)
+    if section.repeat:
+        dataset = dataset.repeat()
+    return dataset.skip(skip) if skip else dataset
+
+
+def parse_integers(names, length):
+    """Makes a function from [B] serialized records to a dictionary of [B, length] int32."""
+    layout = {name: tf.io.FixedLenFeature([length], tf.int64) for name in names}
+
+    def parse(records):
+        parsed = tf.io.parse_example(records, layout)
+        return {name: tf.cast(value, tf.int32) for name, value in parsed.items()}
+
+    return parse

@@ -1,0 +1,52 @@
+"""The dense layer and its activations. Deliberately has no dropout: callers place it.
+
+Shapes: B batch, S sequence, N input features, M output features.
+"""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from modelzoo.common.layers.initializers import make_variable
+from modelzoo.common.sections import Constant
+
+ZEROS = Constant("constant", 0.0)
+
+
+def gelu(x):
+    """GELU in its tanh approximation (Hendrycks and Gimpel 2016, section 2)."""
+    return tf.nn.gelu(x, approximate=True)
+
+
+ACTIVATIONS = {"gelu": gelu, "relu": tf.nn.relu, "tanh": tf.tanh, None: lambda x: x}
+
+
+def dense(x, units, name, kernel_initializer, use_bias=True, activation=None, seed=None):
+    """Multiplies the last axis by a kernel, adds a bias and applies an activation.
+
+    Variables ``<name>/<name>/kernel`` [N, M] and ``<name>/<name>/bias`` [M], float32, cast to the
+    type of `x`.
+
+    Args:
+        x: [B, S, N] or [B, N], of static N.
+        units: M.
+        name: name of the layer.
+        kernel_initializer: initializer dataclass.
+        use_bias: whether a bias is added.
+        activation: a key of ACTIVATIONS.
+        seed: model-wide seed of initial values.
+
+    Returns:
+        [B, S, M] or [B, M], of the type of `x`.
+    """
+    features = x.shape[-1]
+    with tf.compat.v1.variable_scope(name), tf.compat.v1.variable_scope(name):
+        kernel = make_variable("kernel", [features, units], kernel_initializer, seed)
+        rows = tf.reshape(x, [-1, features]) if x.shape.rank > 2 else x  # (B*S, N)
+        y = tf.matmul(rows, tf.cast(kernel, x.dtype))
+        if use_bias:
+            y = tf.nn.bias_add(y, tf.cast(make_variable("bias", [units], ZEROS), x.dtype))
+        y = ACTIVATIONS[activation](y)
+        if x.shape.rank > 2:
+            y = tf.reshape(y, [-1, *x.shape[1:-1], units])
+        return y

@@ -1,0 +1,56 @@
+"""Output projection and language model loss. Deliberately counts tokens in float32, never float16.
+
+Shapes: B batch, S sequence, T = B * S tokens, V vocabulary, N hidden size.
+"""
+
+from __future__ import annotations
+
+import tensorflow.compat.v1 as tf
+
+from modelzoo.common.layers.dense import dense
+
+
+def lm_logits(hidden, vocab_size, table=None, initializer=None, seed=None):
+    """Projects hidden states onto the vocabulary.
+
+    Args:
+        hidden: [B, S, N].
+        vocab_size: V.
+        table: the embedding's variable [V, N] to share; None makes
+            ``lm_output_layer/lm_output_layer/kernel`` [N, V].
+        initializer: initializer dataclass of an own kernel.
+        seed: model-wide seed of initial values.
+
+    Returns:
+        Logits [T, V] of float32.
+    """
+    rows = tf.reshape(hidden, [-1, hidden.shape[-1]])  # (T, N)
+    if table is None:
+        logits = dense(rows, vocab_size, "lm_output_layer", initializer, use_bias=False, seed=seed)
+    else:
+        logits = tf.matmul(rows, tf.cast(table, rows.dtype), transpose_b=True)
+    return tf.cast(logits, tf.float32)
+
+
+def token_cross_entropy(logits, labels):
+    """Returns -log p(label) of every token: [T] float32, from logits [T, V] and labels [B, S]."""
+    labels = tf.reshape(labels, [-1])
+    return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+
+
+def lm_loss(cross_entropy, weights, loss_scaling, batch_size):
+    """Sums the cross entropy of the valid tokens and divides by their number, or by the batch.
+
+    Args:
+        cross_entropy: [T] float32.
+        weights: [T] float32, 1 for a token that counts, 0 for padding.
+        loss_scaling: ``num_tokens`` or ``batch_size``.
+        batch_size: B.
+
+    Returns:
+        The loss, a float32 scalar.
+    """
+    total = tf.reduce_sum(cross_entropy * weights)
+    if loss_scaling == "num_tokens":
+        return total / tf.maximum(tf.reduce_sum(weights), 1.0e-5)
+    return total / tf.cast(batch_size, tf.float32)

@@ -1,0 +1,100 @@
+"""Adam with decoupled weight decay. Deliberately a TF1 optimizer, so that slots are checkpointed.
+
+Source: Loshchilov and Hutter, Decoupled Weight Decay Regularization (2019), algorithm 2.
+"""
+
+from __future__ import annotations
+
+import re
+
+import tensorflow.compat.v1 as tf
+
+
+class AdamWOptimizer(tf.train.Optimizer):
+    """m <- b1 m + (1 - b1) g;  v <- b2 v + (1 - b2) g^2;  x <- x - lr (c m / (sqrt(v) + eps) + w x).
+
+    c is sqrt(1 - b2^t) / (1 - b1^t) with `use_bias_correction`, else 1; epsilon is not corrected.
+    w is 0 for variables whose name matches one of `exclude_from_weight_decay`.
+
+    Args:
+        learning_rate: float or float32 scalar tensor.
+        beta1: decay of the first moment.
+        beta2: decay of the second moment.
+        epsilon: added to the root of the second moment.
+        weight_decay_rate: w.
+        exclude_from_weight_decay: regular expressions, searched in the variable's name.
+        use_bias_correction: whether c corrects for moments that start at zero.
+        name: scope of the slots.
+    """
+
+    def __init__(
+        self,
+        learning_rate,
+        beta1=0.9,
+        beta2=0.999,
+        epsilon=1e-8,
+        weight_decay_rate=0.0,
+        exclude_from_weight_decay=(),
+        use_bias_correction=False,
+        name="AdamW",
+    ):
+        super().__init__(use_locking=False, name=name)
+        self._rate = learning_rate
+        self._beta1 = beta1
+        self._beta2 = beta2
+        self._epsilon = epsilon
+        self._weight_decay_rate = weight_decay_rate
+        self._exclude = tuple(exclude_from_weight_decay)
+        self._use_bias_correction = use_bias_correction
+
+    def decays(self, variable_name):
+        """Tells whether weight decay applies to the variable of that name."""
+        found = any(re.search(pattern, variable_name) for pattern in self._exclude)
+        return bool(self._weight_decay_rate) and not found
+
+    def _powers(self):
+        with tf.init_scope():  # the optimizer may be applied inside a branch of tf.cond
+            graph = tf.get_default_graph()
+        return [self._get_non_slot_variable(f"beta{i}_power", graph=graph) for i in (1, 2)]
+
+    def _create_slots(self, var_list):
+        if self._use_bias_correction:
+            first = min(var_list, key=lambda v: v.name)
+            self._create_non_slot_variable(self._beta1, "beta1_power", first)
+            self._create_non_slot_variable(self._beta2, "beta2_power", first)
+        for variable in var_list:
+            self._zeros_slot(variable, "m", self._name)
+            self._zeros_slot(variable, "v", self._name)
+
+    def _prepare(self):
+        self._correction = 1.0
+        if self._use_bias_correction:
+            power1, power2 = self._powers()
+            self._correction = tf.sqrt(1.0 - power2) / (1.0 - power1)
+
+    def _resource_apply_dense(self, grad, handle):
+        m, v = self.get_slot(handle, "m"), self.get_slot(handle, "v")
+        next_m = self._beta1 * m + (1.0 - self._beta1) * grad
+        next_v = self._beta2 * v + (1.0 - self._beta2) * tf.square(grad)
+        update = self._correction * next_m / (tf.sqrt(next_v) + self._epsilon)
+        if self.decays(handle.name):
+            update += self._weight_decay_rate * handle
+        next_value = handle - self._rate * update
+        with tf.control_dependencies([next_m, next_v, next_value]):
+            writes = [m.assign(next_m, read_value=False), v.assign(next_v, read_value=False)]
+            return tf.group(handle.assign(next_value, read_value=False), *writes)
+
+    def _resource_apply_sparse(self, grad, handle, indices):
+        dense = tf.scatter_nd(indices[:, None], grad, tf.shape(handle, out_type=indices.dtype))
+        return self._resource_apply_dense(dense, handle)
+
+    def _finish(self, update_ops, name_scope):
+        if not self._use_bias_correction:
+            return tf.group(*update_ops, name=name_scope)
+        power1, power2 = self._powers()
+        with tf.control_dependencies(update_ops):
+            writes = [
+                power1.assign(power1 * self._beta1, read_value=False),
+                power2.assign(power2 * self._beta2, read_value=False),
+            ]
+        return tf.group(*update_ops, *writes, name=name_scope)

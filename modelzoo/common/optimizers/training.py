@@ -1,0 +1,172 @@
+"""Makes the training operation of a loss: gradients, clipping, loss scaling, update, summaries.
+
+It deliberately knows nothing of the model; the loss is all it is given.
+"""
+
+from __future__ import annotations
+
+import tensorflow.compat.v1 as tf
+
+from cerebras_tf.errors import GraphError
+from modelzoo.common.optimizers.adamw import AdamWOptimizer
+from modelzoo.common.optimizers.loss_scale import make_loss_scale
+from modelzoo.common.optimizers.schedules import learning_rate
+
+
+def make_optimizer(params, rate, mixed_precision=False):
+    """Makes the optimizer of the section ``optimizer``.
+
+    Args:
+        params: OptimizerParams.
+        rate: learning rate, float or float32 scalar.
+        mixed_precision: raises the default epsilon from 1e-8 to 1e-5.
+
+    Returns:
+        A ``tf.compat.v1.train.Optimizer``.
+    """
+    epsilon = params.epsilon
+    if epsilon is None:
+        epsilon = 1e-5 if mixed_precision else 1e-8
+    kind = params.optimizer_type
+    if kind == "sgd":
+        return tf.train.GradientDescentOptimizer(rate)
+    if kind == "momentum":
+        momentum = 0.9 if params.momentum is None else params.momentum
+        return tf.train.MomentumOptimizer(rate, momentum)
+    if kind == "rmsprop":
+        return tf.train.RMSPropOptimizer(rate, params.decay, params.momentum or 0.0, epsilon)
+    if kind == "adam":
+        return tf.train.AdamOptimizer(rate, params.beta1, params.beta2, epsilon)
+    return AdamWOptimizer(
+        rate,
+        params.beta1,
+        params.beta2,
+        epsilon,
+        params.weight_decay_rate,
+        params.exclude_from_weight_decay,
+        params.use_bias_correction,
+    )
+
+
+def make_train_op(loss, params, mixed_precision=False):
+    """Makes the operation that trains all trainable variables by one step.
+
+    Gradients are taken of the loss as float32 times the loss scale, and divided by it again. With
+    a dynamic loss scale, a step whose gradients are not finite changes no variable of the model;
+    it still counts in the global step, so that the global step tells which batches were read.
+    With `grad_accum_steps` N, every Nth call applies the mean of N gradients and counts as a step.
+    Adds the summaries train/lr, train/unclipped_grad_norm and train/loss_scale.
+
+    Args:
+        loss: scalar tensor.
+        params: OptimizerParams.
+        mixed_precision: see `make_optimizer`.
+
+    Returns:
+        The operation.
+    """
+    global_step = tf.train.get_or_create_global_step()
+    variables = tf.trainable_variables()
+    scale = make_loss_scale(params)
+    grads = scaled_gradients(tf.cast(loss, tf.float32), variables, scale)
+    is_last, accumulation = tf.constant(True), []
+    if params.grad_accum_steps > 1:
+        grads, is_last, accumulation = accumulate(grads, variables, params.grad_accum_steps)
+    norm = tf.linalg.global_norm(grads)
+    rate = learning_rate(params.learning_rate, global_step, not params.disable_lr_steps_reset)
+    add_summaries(params, rate, norm, scale, grads, variables)
+    grads = clip(grads, norm, params)
+    optimizer = make_optimizer(params, rate, mixed_precision)
+    is_dynamic = params.loss_scaling_factor in ("dynamic", "tf_dynamic")
+    if not accumulation and not is_dynamic:
+        return optimizer.apply_gradients(zip(grads, variables), global_step)
+
+    is_finite = tf.math.is_finite(norm) if is_dynamic else tf.constant(True)
+    update = tf.cond(
+        tf.logical_and(is_last, is_finite),
+        lambda: tf.group(optimizer.apply_gradients(zip(grads, variables))),
+        tf.no_op,
+    )
+    updates = [update, *accumulation]
+    if is_dynamic:
+        updates.append(scale.update(is_finite, is_last))
+    with tf.control_dependencies([rate, norm, update]):
+        updates.append(global_step.assign_add(tf.cast(is_last, tf.int64), read_value=False))
+    return tf.group(*updates)
+
+
+def scaled_gradients(loss, variables, scale):
+    """Returns d loss / d variable for each variable, as float32, through the scaled loss."""
+    if scale is None:
+        grads = tf.gradients(loss, variables)
+    else:
+        grads = tf.gradients(loss * scale.value, variables)
+    unused = [v.name for v, g in zip(variables, grads) if g is None]
+    if unused:
+        raise GraphError(
+            f"the loss must depend on every trainable variable. Received: {', '.join(unused)} "
+            "without gradient. Remove them from the model or make them trainable=False."
+        )
+    grads = [tf.cast(tf.convert_to_tensor(g), tf.float32) for g in grads]
+    return grads if scale is None else [g * (1.0 / scale.value) for g in grads]
+
+
+def accumulate(grads, variables, steps):
+    """Adds gradients up in variables over `steps` calls.
+
+    Args:
+        grads: float32 tensors.
+        variables: their variables.
+        steps: N.
+
+    Returns:
+        The sums divided by N with the present call counted in, whether this call is the last of
+        the N (boolean scalar), and the operations that keep the sums or reset them.
+    """
+    count = tf.get_variable(
+        "accum_step_counter", [], tf.int32, tf.zeros_initializer(), trainable=False
+    )
+    next_count = count + 1
+    is_last = next_count >= steps
+    totals, operations = [], []
+    for index, (grad, variable) in enumerate(zip(grads, variables)):
+        name = f"{variable.op.name}_grad_accum_{index}"
+        kept = tf.get_variable(
+            name, grad.shape, initializer=tf.zeros_initializer(), trainable=False
+        )
+        total = kept + grad * (1.0 / steps)
+        totals.append(total)
+        with tf.control_dependencies([total]):
+            reset = tf.where(is_last, tf.zeros_like(total), total)
+            operations.append(kept.assign(reset, read_value=False))
+    with tf.control_dependencies([next_count]):
+        left = tf.where(is_last, 0, next_count)
+        operations.append(count.assign(left, read_value=False))
+    return totals, is_last, operations
+
+
+def clip(grads, norm, params):
+    """Clips by global norm or by value, as the section ``optimizer`` says."""
+    if params.max_gradient_norm:
+        return tf.clip_by_global_norm(grads, params.max_gradient_norm, use_norm=norm)[0]
+    if params.max_gradient_value:
+        limit = params.max_gradient_value
+        return [tf.clip_by_value(g, -limit, limit) for g in grads]
+    return grads
+
+
+def add_summaries(params, rate, norm, scale, grads, variables):
+    """Adds the scalars of every run, and those the section ``optimizer`` asks for."""
+    tf.summary.scalar("train/lr", rate)
+    tf.summary.scalar("train/unclipped_grad_norm", norm)
+    tf.summary.scalar("train/loss_scale", 1.0 if scale is None else scale.value)
+    if params.ws_summary or params.log_summaries:
+        zeros = tf.add_n([tf.reduce_sum(tf.cast(tf.equal(g, 0.0), tf.float32)) for g in grads])
+        tf.summary.scalar("train/grad_num_zeros", zeros)
+        tf.summary.scalar("train/params_norm", tf.linalg.global_norm(list(variables)))
+    for grad, variable in zip(grads, variables):
+        if params.log_grads:
+            tf.summary.scalar(f"grad_norm/{variable.op.name}", tf.norm(grad))
+        if params.log_hists:
+            tf.summary.histogram(f"grad/{variable.op.name}", grad)
+            tf.summary.histogram(f"weight/{variable.op.name}", variable)

@@ -1,0 +1,155 @@
+"""Loads a YAML of configs/ into a model's frozen parameters, and writes it back.
+
+It deliberately starts nothing and imports no TensorFlow, so that a mistake in a YAML is told at
+once. Precedence: command line, then YAML, then the defaults in the dataclasses.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+from pathlib import Path
+
+import yaml
+
+from cerebras_tf.errors import ConfigError
+from modelzoo.common import registry, schema
+
+
+def load_params(path, overrides=None, model_name=None):
+    """Loads and checks a YAML file.
+
+    Args:
+        path: the YAML file.
+        overrides: values by dotted key (``runconfig.max_steps``) that win over the file; entries
+            of None are ignored.
+        model_name: the model where the YAML has no top-level key `model_name`.
+
+    Returns:
+        The model's parameters: an instance of `Params` of ``modelzoo/<model_name>/params.py``.
+
+    Raises:
+        ConfigError: with every mistake found, one a line.
+    """
+    tree, lines = read_yaml(path)
+    for key, value in (overrides or {}).items():
+        if value is not None:
+            set_key(tree, key, value)
+    tree.setdefault("model_name", model_name)
+    cls = registry.params_class(tree["model_name"], where=str(path))
+    base = Path(path).resolve().parent
+    report = schema.Report(str(path), lines, lambda value: resolve_path(value, base))
+    return _build(cls, tree, report)
+
+
+def params_from_dict(cls, tree, where="params"):
+    """Builds a model's parameters from a nested dictionary, such as a model_fn receives.
+
+    Raises:
+        ConfigError: with every mistake found, one a line.
+    """
+    return _build(cls, tree, schema.Report(where))
+
+
+def _build(cls, tree, report):
+    params = schema.build(cls, cls.with_defaults(tree), report)
+    if report.messages:
+        raise ConfigError("\n".join(report.messages))
+    return params
+
+
+def save_params(params, model_dir):
+    """Writes ``params.yaml`` into `model_dir`, whole or not at all. Returns its text."""
+    text = yaml.safe_dump(schema.as_tree(params), sort_keys=False)
+    target = Path(model_dir) / "params.yaml"
+    partial = target.with_name(f".params.yaml.{os.getpid()}")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(target)
+    return text
+
+
+def read_yaml(path):
+    """Reads a YAML file.
+
+    Returns:
+        The nested dictionary, and the line number of each dotted key.
+
+    Raises:
+        ConfigError: if the file is missing, is no YAML, or names a key twice.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        near = sorted(str(p) for p in Path(path).parent.glob("*.yaml"))[:8]
+        advice = f"Files there: {', '.join(near)}." if near else "Check the path after -p."
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}. {advice}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: must be UTF-8 text. Received: {error}.") from error
+    loader = yaml.SafeLoader(text)
+    try:
+        node = loader.get_single_node()
+        lines: dict[str, int] = {}
+        if node is not None:
+            _collect_lines(node, "", str(path), lines)
+        tree = loader.construct_document(node) if node is not None else {}
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f"line {mark.line + 1}: " if mark else ""
+        problem = getattr(error, "problem", None) or str(error)
+        raise ConfigError(f"{path}: {line}this is not YAML: {problem}.") from error
+    finally:
+        loader.dispose()
+    if not isinstance(tree, dict):
+        raise ConfigError(f"{path}: must hold sections of keys. Received: {tree!r}.")
+    return tree, lines
+
+
+def _collect_lines(node, path, where, lines):
+    if not isinstance(node, yaml.MappingNode):
+        return
+    for key_node, value_node in node.value:
+        key = f"{path}.{key_node.value}" if path else str(key_node.value)
+        line = key_node.start_mark.line + 1
+        if key in lines:
+            raise ConfigError(
+                f"{where}: key {key} stands twice. Received: lines {lines[key]} and {line}. "
+                "Remove one."
+            )
+        lines[key] = line
+        _collect_lines(value_node, key, where, lines)
+
+
+def set_key(tree, key, value):
+    """Sets the dotted `key` of a nested dictionary, making sections on the way."""
+    *sections, last = key.split(".")
+    for section in sections:
+        if not isinstance(tree.get(section), dict):
+            tree[section] = {}
+        tree = tree[section]
+    tree[last] = value
+
+
+def resolve_path(value, base):
+    """Finds a data path as written in a YAML.
+
+    A relative path is looked up from the current folder, the YAML's folder and the folders above
+    it up to the repository root (the first with a setup.py). A path found nowhere stays as it is,
+    for the reader of the data to complain about.
+    """
+    value = os.path.expanduser(value)
+    if os.path.isabs(value):
+        return value
+    for folder in [Path.cwd(), *_folders_up_to_root(Path(base))]:
+        candidate = str(folder / value)
+        if glob.glob(candidate):
+            return candidate
+    return value
+
+
+def _folders_up_to_root(base):
+    folders = [base]
+    for folder in base.parents:
+        if (folders[-1] / "setup.py").exists() or folder == Path(folder.anchor):
+            break
+        folders.append(folder)
+    return folders

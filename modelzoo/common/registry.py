@@ -1,0 +1,44 @@
+"""Finds the models of the zoo: every folder of modelzoo/ with a params.py is one.
+
+It deliberately imports a model only when asked for it; a model's name is its folder, with dots
+for slashes (``gpt3``, ``bert.fine_tuning.classifier``).
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from pathlib import Path
+
+from cerebras_tf.errors import ConfigError
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def model_names():
+    """Returns the sorted names of all models."""
+    folders = (path.parent.relative_to(ROOT) for path in ROOT.rglob("params.py"))
+    return sorted(".".join(folder.parts) for folder in folders if folder.parts != ("common",))
+
+
+def params_class(name, where):
+    """Returns the class `Params` of the model `name`, without importing TensorFlow.
+
+    Raises:
+        ConfigError: if there is no such model; `where` says who named it.
+    """
+    names = model_names()
+    if name not in names:
+        close = difflib.get_close_matches(str(name), names, n=1)
+        advice = f"Did you mean {close[0]}?" if close else "Name one of them."
+        raise ConfigError(
+            f"{where}: model_name must be one of {', '.join(names)}. Received: {name!r}. {advice}"
+        )
+    return importlib.import_module(f"modelzoo.{name}.params").Params
+
+
+def load_room(name):
+    """Imports ``model.py`` and ``data.py`` of the model `name` and returns both modules."""
+    model = importlib.import_module(f"modelzoo.{name}.model")
+    data = importlib.import_module(f"modelzoo.{name}.data")
+    return model, data

@@ -1,0 +1,227 @@
+"""Maps a nested dictionary onto frozen dataclasses, strictly, and words every mistake.
+
+It deliberately knows no key of any model; those are dataclasses elsewhere. A field's ``metadata``
+may hold ``choices`` (allowed values), ``minimum`` (smallest allowed number), ``path`` (True: a file
+system path, resolved on loading) and ``build`` (a function of value, path and report, for values no
+plain type describes). A dataclass may have ``problems()``, which yields ``(key, text)`` for
+mistakes that concern several fields.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import dataclasses
+import difflib
+import typing
+
+TYPE_WORDS = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+    type(None): "null",
+}
+_MISSING = object()
+
+
+class Report:
+    """Collects mistakes and knows where they stand.
+
+    Args:
+        where: name of the source, such as the YAML's path.
+        lines: line number by dotted key, as far as known.
+        resolve: maps a path as written to the path to open.
+    """
+
+    def __init__(self, where, lines=None, resolve=None):
+        self.where = where
+        self.lines = lines or {}
+        self.resolve = resolve or (lambda value: value)
+        self.messages: list[str] = []
+
+    def add(self, path, text, received=_MISSING, advice=""):
+        """Adds one mistake, worded *where: what must hold. Received: value. What to do.*"""
+        words = [f"{self.where}: {text}"]
+        if received is not _MISSING:
+            words.append(f"Received: {received!r}.")
+        if advice:
+            words.append(advice)
+        line = self.lines.get(path)
+        if line:
+            words.append(f"Line {line}.")
+        self.messages.append(" ".join(words))
+
+
+def build(cls, tree, report, path=""):
+    """Builds the dataclass `cls` from the mapping `tree`.
+
+    Args:
+        cls: a frozen dataclass.
+        tree: a mapping from key to plain value.
+        report: a Report; every mistake is added to it.
+        path: dotted key of `tree` itself, empty at the top.
+
+    Returns:
+        The instance, or None if anything in it was wrong.
+    """
+    if not isinstance(tree, collections.abc.Mapping):
+        report.add(path, f"{path or 'the file'} must be a section of keys.", tree)
+        return None
+    before = len(report.messages)
+    hints = typing.get_type_hints(cls)
+    fields = {field.name: field for field in dataclasses.fields(cls)}
+    for key, value in tree.items():
+        if key not in fields:
+            _report_unknown(report, path, str(key), value, fields)
+    values = {}
+    for name, field in fields.items():
+        full = _join(path, name)
+        if name not in tree:
+            if _is_required(field):
+                section = f"section {path}" if path else "top level"
+                report.add(path, f"{full} is required. Add it to the {section}.")
+            continue
+        values[name] = _build_field(field, hints[name], tree[name], full, report)
+    if len(report.messages) > before:
+        return None
+    instance = cls(**values)
+    for key, text in getattr(instance, "problems", tuple)():
+        report.add(_join(path, key), f"{_join(path, key)} {text}", tree.get(key, _MISSING))
+    return instance
+
+
+def build_variant(tag, classes):
+    """Makes a ``build`` function that picks the dataclass by the value of the key `tag`."""
+
+    def build_tagged(value, path, report):
+        if not isinstance(value, collections.abc.Mapping) or tag not in value:
+            report.add(path, f"{path} must be a section with the key {tag}.", value)
+            return None
+        cls = classes.get(value[tag])
+        if cls is None:
+            _report_choice(report, _join(path, tag), value[tag], sorted(classes))
+            return None
+        return build(cls, value, report, path)
+
+    return build_tagged
+
+
+def as_tree(instance):
+    """Returns the nested plain dictionary of a dataclass: the inverse of `build`."""
+
+    def plain(value):
+        if dataclasses.is_dataclass(value):
+            return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        if isinstance(value, (list, tuple)):
+            return [plain(item) for item in value]
+        return value
+
+    return plain(instance)
+
+
+def _join(path, key):
+    return f"{path}.{key}" if path else str(key)
+
+
+def _is_required(field):
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+
+def _report_unknown(report, path, key, value, fields):
+    close = difflib.get_close_matches(key, fields, n=1, cutoff=0.5)
+    # A key such as num_layers is nearer to num_hidden_layers by its words than by its letters.
+    words = set(key.split("_"))
+    by_words = [name for name in fields if words <= set(name.split("_"))]
+    if by_words or close:
+        hint = f"Did you mean {_join(path, (by_words or close)[0])}?"
+    else:
+        hint = f"Known keys: {', '.join(sorted(fields))}."
+    full = _join(path, key)
+    report.add(full, f"unknown key {full}. {hint}", value)
+
+
+def _report_choice(report, path, value, choices):
+    text = f"{path} must be one of {', '.join(map(str, choices))}."
+    close = difflib.get_close_matches(str(value), map(str, choices), n=1)
+    report.add(path, text, value, f"Did you mean {close[0]}?" if close else "")
+
+
+def _build_field(field, hint, value, path, report):
+    metadata = field.metadata
+    if value is None and (field.default is None or _accepts_none(hint)):
+        return None
+    if "build" in metadata:
+        return metadata["build"](value, path, report)
+    built = convert(hint, value, path, report)
+    if built is None:
+        return None
+    if "choices" in metadata and built not in metadata["choices"]:
+        _report_choice(report, path, value, metadata["choices"])
+    if "minimum" in metadata and built < metadata["minimum"]:
+        report.add(path, f"{path} must be at least {metadata['minimum']}.", value)
+    if metadata.get("path"):
+        return _resolve(built, report.resolve)
+    return built
+
+
+def _accepts_none(hint):
+    return hint is type(None) or type(None) in typing.get_args(hint)
+
+
+def _resolve(value, resolve):
+    if isinstance(value, str):
+        return resolve(value)
+    return tuple(resolve(item) for item in value)
+
+
+def convert(hint, value, path, report):
+    """Converts one plain value to the type `hint`, or reports it and returns None.
+
+    Numbers written as text are numbers: YAML 1.1 reads ``1e-6`` (no dot) as a text.
+    """
+    if dataclasses.is_dataclass(hint):
+        return build(hint, value, report, path)
+    options = typing.get_args(hint) if typing.get_origin(hint) is typing.Union else (hint,)
+    for option in options:
+        converted = _convert_plain(option, value)
+        if converted is not _MISSING:
+            return converted
+    words = " or ".join(_type_words(option) for option in options)
+    report.add(path, f"{path} must be {words}.", value)
+    return None
+
+
+def _convert_plain(hint, value):
+    origin = typing.get_origin(hint)
+    if origin in (list, tuple):
+        if not isinstance(value, (list, tuple)):
+            return _MISSING
+        items = tuple(_convert_plain(typing.get_args(hint)[0], item) for item in value)
+        return _MISSING if _MISSING in items else items
+    if hint is float or hint is int:
+        return _convert_number(hint, value)
+    if hint in (bool, str, type(None)) and isinstance(value, hint):
+        return value
+    if hint in (dict, object) and isinstance(value, hint):
+        return value
+    return _MISSING
+
+
+def _convert_number(hint, value):
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        return _MISSING
+    if isinstance(value, int):
+        return hint(value)
+    try:
+        number = float(value)
+    except ValueError:
+        return _MISSING
+    if hint is float:
+        return number
+    return int(number) if number.is_integer() else _MISSING
+
+
+def _type_words(hint):
+    if typing.get_origin(hint) in (list, tuple):
+        return f"a list of {_type_words(typing.get_args(hint)[0]).split(' ', 1)[-1]}s"
+    return TYPE_WORDS.get(hint, getattr(hint, "__name__", str(hint)))

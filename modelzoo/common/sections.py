@@ -1,0 +1,297 @@
+"""The YAML sections that all models share: optimizer, schedules, runconfig, csconfig, initializers.
+
+It deliberately holds data and rules on data only; what the values do is built in
+``modelzoo/common/optimizers`` and ``modelzoo/common/layers``, which import TensorFlow.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any, List, Optional
+
+from modelzoo.common.schema import build_variant, convert
+
+LOSS_SCALING_WORDS = ("dynamic", "tf_dynamic")
+MINIMUM_LOSS_SCALE = 2.0**-14
+
+
+def field(default=dataclasses.MISSING, **metadata):
+    """Declares a dataclass field with the metadata that ``modelzoo.common.schema`` reads."""
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+# ---- initializers
+
+
+@dataclass(frozen=True)
+class TruncatedNormal:
+    """Normal distribution, values beyond two standard deviations drawn again."""
+
+    name: str
+    mean: float = 0.0
+    stddev: float = field(0.05, minimum=0.0)
+
+
+@dataclass(frozen=True)
+class Normal:
+    """Normal distribution."""
+
+    name: str
+    mean: float = 0.0
+    stddev: float = field(0.05, minimum=0.0)
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """Uniform distribution on [minval, maxval)."""
+
+    name: str
+    minval: float = -0.05
+    maxval: float = 0.05
+
+
+@dataclass(frozen=True)
+class VarianceScaling:
+    """Variance from the fan of the kernel; the truncated normal is variance-corrected."""
+
+    name: str
+    scale: float = field(1.0, minimum=0.0)
+    mode: str = field("fan_in", choices=("fan_in", "fan_out", "fan_avg"))
+    distribution: str = field(
+        "truncated_normal", choices=("truncated_normal", "untruncated_normal", "uniform")
+    )
+
+
+@dataclass(frozen=True)
+class Glorot:
+    """Glorot and Bengio (2010), uniform or normal by its name."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Constant:
+    """One value everywhere."""
+
+    name: str
+    value: float = 0.0
+
+
+INITIALIZERS = {
+    "truncated_normal": TruncatedNormal,
+    "random_normal": Normal,
+    "random_uniform": Uniform,
+    "variance_scaling": VarianceScaling,
+    "glorot_uniform": Glorot,
+    "glorot_normal": Glorot,
+    "constant": Constant,
+}
+build_initializer = build_variant("name", INITIALIZERS)
+
+# ---- learning rate schedules
+
+
+@dataclass(frozen=True)
+class ConstantRate:
+    """The same learning rate at every step (or, before another piece, for `steps` steps)."""
+
+    scheduler: str
+    learning_rate: float
+    steps: Optional[int] = None
+
+
+@dataclass(frozen=True)
+class ExponentialRate:
+    """initial * decay_rate ^ (step / decay_steps); the exponent whole if `staircase`."""
+
+    scheduler: str
+    initial_learning_rate: float
+    decay_steps: int = field(minimum=1)
+    decay_rate: float = field(minimum=0.0)
+    staircase: bool = False
+    steps: Optional[int] = None
+
+
+@dataclass(frozen=True)
+class PiecewiseConstantRate:
+    """values[i] up to and including boundaries[i], the last value after them."""
+
+    scheduler: str
+    boundaries: List[int]
+    values: List[float]
+    steps: Optional[int] = None
+
+    def problems(self):
+        """Yields what is wrong between the fields."""
+        if len(self.values) != len(self.boundaries) + 1:
+            yield (
+                "values",
+                f"must have {len(self.boundaries) + 1} entries, one more than boundaries.",
+            )
+        if list(self.boundaries) != sorted(self.boundaries):
+            yield "boundaries", "must ascend."
+
+
+@dataclass(frozen=True)
+class PolynomialRate:
+    """From initial to end learning rate in `steps` steps; `Linear` is the power 1."""
+
+    scheduler: str
+    initial_learning_rate: float
+    end_learning_rate: float
+    steps: int = field(minimum=1)
+    power: float = 1.0
+    cycle: bool = False
+
+
+@dataclass(frozen=True)
+class CosineRate:
+    """Half a cosine from the initial learning rate down to alpha times it."""
+
+    scheduler: str
+    initial_learning_rate: float
+    decay_steps: int = field(minimum=1)
+    alpha: float = 0.0
+
+
+SCHEDULES = {
+    "Constant": ConstantRate,
+    "Exponential": ExponentialRate,
+    "PiecewiseConstant": PiecewiseConstantRate,
+    "Linear": PolynomialRate,
+    "Polynomial": PolynomialRate,
+    "Cosine": CosineRate,
+}
+_build_piece = build_variant("scheduler", SCHEDULES)
+
+
+def piece_steps(piece):
+    """Returns for how many steps a schedule's piece runs before the next, or None."""
+    return piece.decay_steps if isinstance(piece, CosineRate) else piece.steps
+
+
+def build_schedule(value, path, report):
+    """Builds the pieces of a learning rate: from a number, a piece, or a list of pieces."""
+    if isinstance(value, dict):
+        value = [value]
+    if not isinstance(value, (list, tuple)):
+        rate = convert(float, value, path, report)
+        return None if rate is None else (ConstantRate("Constant", rate),)
+    if not value:
+        report.add(path, f"{path} must have at least one piece.", value)
+        return None
+    pieces = tuple(_build_piece(v, f"{path}[{i}]", report) for i, v in enumerate(value))
+    for index, piece in enumerate(pieces[:-1]):
+        if piece is not None and not piece_steps(piece):
+            report.add(path, f"{path}[{index}].steps is required before another piece.")
+    return pieces
+
+
+# ---- optimizer
+
+
+def build_loss_scaling_factor(value, path, report):
+    """Builds a static factor, or one of the words in LOSS_SCALING_WORDS."""
+    if value in LOSS_SCALING_WORDS:
+        return value
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not number > 0 or isinstance(value, bool):
+        words = ", ".join(LOSS_SCALING_WORDS)
+        report.add(path, f"{path} must be a number above 0 or one of {words}.", value)
+        return None
+    return number
+
+
+@dataclass(frozen=True)
+class OptimizerParams:
+    """The section ``optimizer``."""
+
+    optimizer_type: str = field(choices=("sgd", "momentum", "adam", "adamw", "rmsprop"))
+    learning_rate: Any = field(build=build_schedule)
+    momentum: Optional[float] = None
+    decay: float = field(0.9, minimum=0.0)
+    beta1: float = field(0.9, minimum=0.0)
+    beta2: float = field(0.999, minimum=0.0)
+    epsilon: Optional[float] = None
+    use_bias_correction: bool = False
+    weight_decay_rate: float = field(0.0, minimum=0.0)
+    exclude_from_weight_decay: List[str] = ("LayerNorm", "layer_norm", "bias", "Bias")
+    max_gradient_norm: Optional[float] = field(None, minimum=0.0)
+    max_gradient_value: Optional[float] = field(None, minimum=0.0)
+    grad_accum_steps: int = field(1, minimum=1)
+    loss_scaling_factor: Any = field(1.0, build=build_loss_scaling_factor)
+    initial_loss_scale: float = 2.0**15
+    steps_per_increase: int = field(2000, minimum=1)
+    min_loss_scale: float = field(MINIMUM_LOSS_SCALE, minimum=MINIMUM_LOSS_SCALE)
+    max_loss_scale: float = 2.0**15
+    overflow_tolerance: float = field(0.05, minimum=0.0)
+    log_summaries: bool = False
+    log_grads: bool = False
+    log_hists: bool = False
+    ws_summary: bool = False
+    disable_lr_steps_reset: bool = False
+
+    def problems(self):
+        """Yields what is wrong between the fields."""
+        if self.max_gradient_norm and self.max_gradient_value:
+            yield "max_gradient_value", "excludes max_gradient_norm. Set one of them."
+        if self.weight_decay_rate and self.optimizer_type != "adamw":
+            yield "weight_decay_rate", f"has no effect with {self.optimizer_type}. Use adamw."
+        if self.min_loss_scale > self.max_loss_scale:
+            yield "min_loss_scale", f"must not exceed max_loss_scale ({self.max_loss_scale})."
+
+
+# ---- runconfig, csconfig
+
+
+@dataclass(frozen=True)
+class RunConfigParams:
+    """The section ``runconfig``; every command line flag lands here."""
+
+    max_steps: Optional[int] = field(None, minimum=0)
+    steps: Optional[int] = field(None, minimum=0)
+    eval_steps: int = 0
+    predict_steps: int = field(1, minimum=1)
+    save_summary_steps: int = field(100, minimum=1)
+    save_checkpoints_steps: int = field(1000, minimum=1)
+    keep_checkpoint_max: int = field(5, minimum=0)
+    log_step_count_steps: Optional[int] = None
+    disable_standard_logs: bool = False
+    throttle_secs: int = field(0, minimum=0)
+    tf_random_seed: Optional[int] = None
+    mode: Optional[str] = None
+    model_dir: Optional[str] = None
+    compile_dir: Optional[str] = None
+    cs_ip: Optional[str] = None
+    device: Optional[str] = None
+    checkpoint_path: Optional[str] = None
+    validate_only: bool = False
+    compile_only: bool = False
+    multireplica: bool = False
+    num_csx: int = field(1, minimum=1)
+    num_wgt_servers: int = field(12, minimum=1)
+    execution_strategy: Optional[str] = field(None, choices=("weight_streaming", "pipeline"))
+    disable_input_pipeline_ckpt: bool = False
+    use_cs_grad_accum: bool = False
+    enable_distributed: bool = False
+    multiple_workers: bool = False
+    ir_mode: str = "mlir-cirh"
+
+    def problems(self):
+        """Yields what is wrong between the fields."""
+        if self.validate_only and self.compile_only:
+            yield "compile_only", "excludes validate_only. Set one of them."
+        if self.enable_distributed:
+            yield "enable_distributed", "spreads over GPUs, which this system does not drive."
+
+
+@dataclass(frozen=True)
+class CsConfigParams:
+    """The section ``csconfig``."""
+
+    use_cbfloat16: bool = False

@@ -1,0 +1,170 @@
+"""GPT-2 and GPT-3 as a model_fn. Deliberately holds the wiring only; the blocks are shared.
+
+Sources: Radford et al., Language Models are Unsupervised Multitask Learners (2019); Brown et al.,
+Language Models are Few-Shot Learners (2020). B batch, S sequence, T = B * S, V vocabulary, N hidden.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import tensorflow.compat.v1 as tf
+
+from cerebras_tf import CSEstimatorSpec
+from modelzoo.common import metrics
+from modelzoo.common.layers.attention import AttentionSettings, causal_mask, dropout
+from modelzoo.common.layers.decoder import BlockSettings, decoder
+from modelzoo.common.layers.dense import dense
+from modelzoo.common.layers.embedding import add_position_embedding, token_embedding
+from modelzoo.common.layers.layer_norm import layer_norm
+from modelzoo.common.layers.lm_head import lm_logits, lm_loss, token_cross_entropy
+from modelzoo.common.optimizers.training import make_train_op
+from modelzoo.common.params import params_from_dict
+from modelzoo.common.sections import TruncatedNormal
+from modelzoo.gpt3.params import Params
+
+STDDEV = 0.02
+
+
+def model_fn(features, labels, mode, params):
+    """Builds the graph of training, evaluation or prediction.
+
+    Args:
+        features: ``input_ids`` [B, S] int32 and ``input_mask`` [B, S], 1 where there is padding.
+        labels: [B, S] int32, the next tokens; None in prediction.
+        mode: a ``tf.estimator.ModeKeys``.
+        params: nested dictionary of the YAML's sections.
+
+    Returns:
+        A CSEstimatorSpec.
+    """
+    params = params_from_dict(Params, params)
+    training = mode == tf.estimator.ModeKeys.TRAIN
+    logits = gpt_logits(features["input_ids"], params, training)  # (T, V)
+    choices = tf.argmax(logits, axis=-1, output_type=tf.int32)  # (T,)
+    if mode == tf.estimator.ModeKeys.PREDICT:
+        return CSEstimatorSpec(mode=mode, predictions=predict(features, logits, choices))
+
+    cross_entropy = token_cross_entropy(logits, labels)  # (T,)
+    weights = tf.reshape(1.0 - tf.cast(features["input_mask"], tf.float32), [-1])
+    batch_size = tf.shape(labels)[0] if labels.shape[0] is None else labels.shape[0]
+    lm_cost = lm_loss(cross_entropy, weights, params.model.loss_scaling, batch_size)
+    loss = lm_cost * params.model.loss_weight
+    if training:
+        add_summaries(cross_entropy, weights, params)
+        train_op = make_train_op(loss, params.optimizer, params.model.mixed_precision)
+        return CSEstimatorSpec(mode=mode, loss=loss, train_op=train_op)
+
+    data_dir = getattr(params.eval_input, "data_dir", None)
+    metric_fn = functools.partial(metrics.lm_metrics, ratio=metrics.tokens_per_byte(data_dir))
+    tensors = [tf.reshape(labels, [-1]), choices, cross_entropy, weights]
+    return CSEstimatorSpec(mode=mode, loss=loss, host_call=(metric_fn, tensors))
+
+
+def gpt_logits(input_ids, params, training):
+    """Runs the model.
+
+    Args:
+        input_ids: [B, S] int32.
+        params: Params.
+        training: whether dropout applies.
+
+    Returns:
+        Logits [T, V] of float32.
+    """
+    model = params.model
+    dtype = tf.float16 if model.mixed_precision else tf.float32
+    initial = model.initializer or TruncatedNormal("truncated_normal", 0.0, STDDEV)
+    embedding_initial = model.embedding_initializer or initial
+    seed, size = model.weight_initialization_seed, model.embedding_size or model.hidden_size
+    vocab_size = params.train_input.vocab_size
+    x, table = token_embedding(
+        input_ids, vocab_size, size, "input_embedding", embedding_initial, dtype, seed
+    )
+    if model.use_position_embedding:
+        learned = model.position_embedding_type == "learned"
+        x = add_position_embedding(
+            x,
+            params.max_position_embeddings,
+            "position_embedding",
+            embedding_initial if learned else None,
+            seed,
+        )
+    if size != model.hidden_size:
+        x = dense(x, model.hidden_size, "embedding_projection", initial, False, seed=seed)
+    if not model.use_pre_normalization:
+        x = layer_norm(x, model.layer_norm_epsilon, "pre_decoder_layer_norm")
+    rate = model.embedding_dropout_rate
+    rate = model.dropout_rate if rate is None else rate
+    x = dropout(x, rate, training, model.dropout_seed)
+    mask = causal_mask(x.shape[1], dtype)
+    x = decoder(x, mask, model.num_hidden_layers, block_settings(model, initial), training)
+    if model.use_pre_normalization:
+        x = layer_norm(x, model.layer_norm_epsilon, "post_decoder_layer_norm")
+    return lm_logits(x, vocab_size, table if model.share_embedding_weights else None, initial, seed)
+
+
+def block_settings(model, initial):
+    """Returns the settings of a decoder block.
+
+    The layers that write into the residual stream start smaller, by 1 / sqrt(2 L) for L layers
+    (Radford et al. 2019, section 2.3).
+    """
+    output_initial = model.output_layer_initializer or TruncatedNormal(
+        "truncated_normal", 0.0, STDDEV / math.sqrt(2.0 * model.num_hidden_layers)
+    )
+    scaled = model.attention_type == "scaled_dot_product"
+    attention = AttentionSettings(
+        num_heads=model.num_heads,
+        scale=(model.hidden_size // model.num_heads) ** -0.5 if scaled else 1.0,
+        initializer=initial,
+        output_initializer=output_initial,
+        use_projection_bias=model.use_projection_bias_in_attention,
+        use_output_bias=model.use_ffn_bias_in_attention,
+        dropout_rate=model.attention_dropout_rate,
+        softmax_fp32=model.attention_softmax_fp32,
+        seed=model.weight_initialization_seed,
+        dropout_seed=model.dropout_seed,
+    )
+    return BlockSettings(
+        attention=attention,
+        filter_size=model.filter_size,
+        nonlinearity=model.nonlinearity,
+        initializer=initial,
+        output_initializer=output_initial,
+        layer_norm_epsilon=model.layer_norm_epsilon,
+        use_ffn_bias=model.use_ffn_bias,
+        dropout_rate=model.dropout_rate,
+        use_pre_normalization=model.use_pre_normalization,
+    )
+
+
+def add_summaries(cross_entropy, weights, params):
+    """Adds the mean cost of a token as nats, perplexity and bits per byte."""
+    cost = lm_loss(cross_entropy, weights, "num_tokens", None)
+    ratio = metrics.tokens_per_byte(getattr(params.train_input, "data_dir", None))
+    tf.summary.scalar("train/lm_cost", cost)
+    tf.summary.scalar("train/lm_perplexity", metrics.perplexity(cost))
+    tf.summary.scalar("train/lm_bpb", metrics.bits_per_byte(cost, ratio))
+
+
+def predict(features, logits, choices):
+    """Returns the likeliest next token after every token, and its log-probability.
+
+    Args:
+        features: as in `model_fn`.
+        logits: [T, V] float32.
+        choices: [T] int32, argmax of the logits.
+
+    Returns:
+        ``input_ids``, ``next_token_ids`` [B, S] int32 and ``next_token_log_probs`` [B, S] float32.
+    """
+    ids = features["input_ids"]
+    shape = [-1, ids.shape[1]]
+    log_probs = -token_cross_entropy(logits, choices)
+    return {
+        "input_ids": tf.identity(ids),
+        "next_token_ids": tf.reshape(choices, shape),
+        "next_token_log_probs": tf.reshape(log_probs, shape),
+    }
