@@ -1,0 +1,92 @@
+"""Lowerings of TensorFlow's reads and writes at positions that are data.
+
+Reads and writes of variables (ResourceGather, ResourceScatterAdd) deliberately live in state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from cerebras_tf.capture.registry import Lowering, lowers
+from cerebras_tf.capture.shape import constant_if_known, integers
+from cerebras_tf.ir import Value
+from cerebras_tf.ops.inference import normalize_axes
+
+
+@lowers("Gather", "GatherV2")
+def _gather(low: Lowering, op: Any) -> Sequence[Value]:
+    params, indices = low.value(op.inputs[0]), low.value(op.inputs[1])
+    axis, batch_dims = 0, 0
+    if op.type == "GatherV2":
+        (axis,) = normalize_axes(integers(low, op.inputs[2], "axis"), params.type.rank)
+        batch_dims = int(op.get_attr("batch_dims"))
+        batch_dims += indices.type.rank if batch_dims < 0 else 0
+    return [low.b.op("gather", params, indices, axis=axis, batch_dims=batch_dims)]
+
+
+@lowers("GatherNd")
+def _gather_nd(low: Lowering, op: Any) -> Sequence[Value]:
+    return [low.b.op("gather_nd", *low.inputs(op))]
+
+
+@lowers("ScatterNd")
+def _scatter_nd(low: Lowering, op: Any) -> Sequence[Value]:
+    indices, updates = low.inputs(op)[:2]
+    shape = tuple(integers(low, op.inputs[2], "shape"))
+    return [low.b.op("scatter_nd", indices, updates, shape=shape)]
+
+
+@lowers("TensorScatterAdd", "TensorScatterSub", "TensorScatterUpdate")
+def _tensor_scatter(low: Lowering, op: Any) -> Sequence[Value]:
+    x, indices, updates = low.inputs(op)
+    if op.type == "TensorScatterUpdate":
+        return [low.b.op("scatter_nd_update", x, indices, updates)]
+    if op.type == "TensorScatterSub":
+        updates = low.b.op("neg", updates)
+    return [low.b.op("scatter_nd_add", x, indices, updates)]
+
+
+@lowers("Unique", "UniqueV2", "UniqueWithCounts")
+def _unique(low: Lowering, op: Any) -> Sequence[Value]:
+    x, dtype = low.value(op.inputs[0]), op.get_attr("out_idx").name
+    values, positions = low.b.multi("unique", x, dtype=dtype)
+    if op.type != "UniqueWithCounts":
+        return [values, positions]
+    size = low.b.op("shape_of", values, dtype="int64")
+    count = low.b.op("reshape", size, shape=())
+    ones = low.b.op("add", low.b.op("mul", positions, 0), 1)
+    return [values, positions, low.b.op("unsorted_segment_sum", ones, positions, count)]
+
+
+@lowers("UnsortedSegmentSum")
+def _unsorted_segment_sum(low: Lowering, op: Any) -> Sequence[Value]:
+    data, ids, num_segments = low.inputs(op)
+    return [low.b.op("unsorted_segment_sum", data, ids, constant_if_known(low, num_segments))]
+
+
+@lowers("TopK", "TopKV2")
+def _top_k(low: Lowering, op: Any) -> Sequence[Value]:
+    x = low.value(op.inputs[0])
+    k = int(op.get_attr("k")) if op.type == "TopK" else integers(low, op.inputs[1], "k")[0]
+    return low.b.multi("top_k", x, k=k, dtype=low.tf_type(op.outputs[1]).dtype)
+
+
+@lowers("Where")
+def _where(low: Lowering, op: Any) -> Sequence[Value]:
+    return [low.b.op("where_indices", low.inputs(op)[0])]
+
+
+@lowers("DynamicStitch", "ParallelDynamicStitch")
+def _dynamic_stitch(low: Lowering, op: Any) -> Sequence[Value]:
+    """Joins constants by positions: TensorFlow's gradients assemble shapes with it."""
+    count = int(op.get_attr("N"))
+    positions = [low.static(tensor, "positions") for tensor in op.inputs[:count]]
+    data = [low.static(tensor, "data") for tensor in op.inputs[count:]]
+    size = max((int(p.max()) + 1 for p in positions if p.size), default=0)
+    result = np.zeros((size, *data[0].shape[positions[0].ndim :]), data[0].dtype)
+    for where, what in zip(positions, data):
+        result[where.reshape(-1)] = what.reshape(-1, *result.shape[1:])
+    return [low.b.constant(result)]

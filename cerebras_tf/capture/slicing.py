@@ -1,0 +1,310 @@
+"""Lowerings of TensorFlow's cutting and joining ops.
+
+Masks of StridedSlice are resolved here: what remains is slice and reshape. A start that depends on
+data becomes a gather; the sizes of slices deliberately must be known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+import numpy as np
+
+from cerebras_tf.capture.registry import Lowering, lowers
+from cerebras_tf.capture.shape import constant_if_known, integers, known_numbers
+from cerebras_tf.errors import UnsupportedOpError
+from cerebras_tf.ir import Shape, Value
+from cerebras_tf.ops.builder import Builder
+from cerebras_tf.ops.inference import normalize_axes
+from cerebras_tf.ops.shape import reshape
+from cerebras_tf.ops.slicing import cut
+
+
+@lowers("Slice")
+def _slice(low: Lowering, op: Any) -> Sequence[Value]:
+    x, begin, _ = low.inputs(op)
+    starts = known_numbers(begin)
+    sizes: list[Optional[int]] = list(integers(low, op.inputs[2], "size"))
+    for axis, start in enumerate(starts):
+        dim, size = x.shape[axis], sizes[axis]
+        if start is None and size == -1:
+            low.static(op.inputs[1], "begin, where size is -1,")
+        elif size == -1:
+            sizes[axis] = None if dim is None else dim - (start or 0)
+        if start is None:
+            x = _window_at(low.b, x, begin, axis, sizes[axis] or 0)
+            starts[axis] = 0
+    known = tuple(start or 0 for start in starts)
+    result = _plain_slice(low.b, x, known, tuple(sizes), (1,) * x.type.rank)
+    return [constant_if_known(low, result) if result.type.rank == 1 else result]
+
+
+def _window_at(b: Builder, x: Value, begin: Value, axis: int, size: int) -> Value:
+    """`size` elements of one axis from the position begin[axis]."""
+    first = cut(b, begin, 0, axis, 1)
+    positions = b.op("add", first, b.constant(np.arange(size, dtype=begin.type.numpy_dtype)))
+    return b.op("gather", x, positions, axis=axis, batch_dims=0)
+
+
+def _plain_slice(
+    b: Builder, x: Value, starts: tuple[int, ...], sizes: Shape, strides: tuple[int, ...]
+) -> Value:
+    if x.shape == sizes and all(s == 0 for s in starts) and all(s == 1 for s in strides):
+        return x
+    return b.op("slice", x, starts=starts, sizes=sizes, strides=strides)
+
+
+@dataclass
+class _Window:
+    """What a StridedSlice reads of every axis, and the shape it gives it.
+
+    Attributes:
+        starts, sizes, strides: as the slice op has them, one an axis of the operand.
+        shape: of the result.
+        moving: axes whose one element stands at a position that depends on data, and where in
+            `begin` that position is.
+    """
+
+    starts: list[int] = field(default_factory=list)
+    sizes: list[Optional[int]] = field(default_factory=list)
+    strides: list[int] = field(default_factory=list)
+    shape: list[Optional[int]] = field(default_factory=list)
+    moving: dict[int, int] = field(default_factory=dict)
+
+
+def _window(low: Lowering, op: Any, dims: Shape, first: int) -> _Window:
+    """Resolves the masks; operands `first`, +1, +2 of the op are begin, end and strides."""
+    begin, end = (known_numbers(low.value(op.inputs[first + i])) for i in (0, 1))
+    strides = integers(low, op.inputs[first + 2], "strides")
+    masks = {
+        name: int(op.get_attr(f"{name}_mask"))
+        for name in ("begin", "end", "ellipsis", "new_axis", "shrink_axis")
+    }
+    consumed = [
+        i for i in range(len(begin)) if not (masks["ellipsis"] | masks["new_axis"]) >> i & 1
+    ]
+    window, axis = _Window(), 0
+
+    def keep_whole(count: int) -> None:
+        for dim in dims[axis : axis + count]:
+            window.starts.append(0)
+            window.sizes.append(dim)
+            window.strides.append(1)
+            window.shape.append(dim)
+
+    for i in range(len(begin)):
+        if masks["ellipsis"] >> i & 1:
+            count = len(dims) - len(consumed)
+            keep_whole(count)
+            axis += count
+        elif masks["new_axis"] >> i & 1:
+            window.shape.append(1)
+        elif masks["shrink_axis"] >> i & 1:
+            _add_element(window, dims[axis], begin[i], axis, i)
+            axis += 1
+        else:
+            start = None if masks["begin"] >> i & 1 else _given(low, op, first, begin[i])
+            stop = None if masks["end"] >> i & 1 else _given(low, op, first + 1, end[i])
+            _add_span(window, op, dims[axis], slice(start, stop, strides[i]))
+            axis += 1
+    keep_whole(len(dims) - axis)
+    return window
+
+
+def _given(low: Lowering, op: Any, index: int, number: Optional[int]) -> int:
+    if number is None:
+        low.static(op.inputs[index], "the end of a slice")
+    return number or 0
+
+
+def _add_element(
+    window: _Window, dim: Optional[int], start: Optional[int], axis: int, position: int
+) -> None:
+    if start is None or (start < 0 and dim is None):
+        window.moving[axis] = position
+        start = 0
+    window.starts.append(start + (dim or 0) if start < 0 else start)
+    window.sizes.append(1)
+    window.strides.append(1)
+
+
+def _add_span(window: _Window, op: Any, dim: Optional[int], span: slice) -> None:
+    size: Optional[int]
+    if dim is not None:
+        start, stop, stride = span.indices(dim)
+        size = len(range(start, stop, stride))
+        start = start if size else 0
+    else:
+        start, stride, size = span.start or 0, span.step, None
+        if span.stop is not None and 0 <= start <= span.stop:
+            size = len(range(start, span.stop, stride))
+        elif span.stop is not None or start < 0 or stride != 1:
+            raise UnsupportedOpError(
+                f"{op.type}: an axis of a size that depends on data can be cut from its front "
+                f"only. Received: {span}. Slice before masking."
+            )
+    window.starts.append(start)
+    window.sizes.append(size)
+    window.strides.append(stride)
+    window.shape.append(size)
+
+
+@lowers("StridedSlice")
+def _strided_slice(low: Lowering, op: Any) -> Sequence[Value]:
+    x = low.value(op.inputs[0])
+    window = _window(low, op, x.shape, 1)
+    for axis, position in window.moving.items():
+        x = _window_at_position(low, op, x, axis, position)
+    starts, strides = tuple(window.starts), tuple(window.strides)
+    result = _plain_slice(low.b, x, starts, tuple(window.sizes), strides)
+    return [constant_if_known(low, reshape(low.b, result, tuple(window.shape)))]
+
+
+def _window_at_position(low: Lowering, op: Any, x: Value, axis: int, position: int) -> Value:
+    index = cut(low.b, low.value(op.inputs[1]), 0, position, 1)
+    dim = x.shape[axis]
+    if dim is not None:
+        below = low.b.op("less", index, 0)
+        index = low.b.op("select", below, low.b.op("add", index, dim), index)
+    return low.b.op("gather", x, index, axis=axis, batch_dims=0)
+
+
+@lowers("StridedSliceGrad")
+def _strided_slice_grad(low: Lowering, op: Any) -> Sequence[Value]:
+    shape = tuple(integers(low, op.inputs[0], "shape"))
+    window = _window(low, op, shape, 1)
+    if window.moving:
+        low.static(op.inputs[1], "begin")
+    dy = reshape(low.b, low.value(op.inputs[4]), tuple(window.sizes))
+    starts, strides = tuple(window.starts), tuple(window.strides)
+    if any(stride != 1 for stride in strides):
+        return [low.b.op("place", dy, shape=shape, starts=starts, strides=strides)]
+    ends = [d - s - (n or 0) for d, s, n in zip(shape, starts, window.sizes)]
+    return [low.b.op("pad", dy, paddings=tuple(zip(starts, ends)), value=0)]
+
+
+@lowers("Split", "SplitV")
+def _split(low: Lowering, op: Any) -> Sequence[Value]:
+    axis_at, value_at = (0, 1) if op.type == "Split" else (2, 0)
+    x = low.value(op.inputs[value_at])
+    (axis,) = normalize_axes(integers(low, op.inputs[axis_at], "axis"), x.type.rank)
+    dim = x.shape[axis]
+    if dim is None:
+        raise UnsupportedOpError(
+            f"{op.type}: the axis that is split must have a known size. Received: {x!r}. "
+            "Slice from its front instead."
+        )
+    if op.type == "Split":
+        count = int(op.get_attr("num_split"))
+        sizes = [dim // count] * count
+    else:
+        sizes = integers(low, op.inputs[1], "sizes")
+        rest = dim - sum(size for size in sizes if size >= 0)
+        sizes = [rest if size < 0 else size for size in sizes]
+    starts = np.cumsum([0, *sizes[:-1]]).tolist()
+    return [cut(low.b, x, axis, start, size) for start, size in zip(starts, sizes)]
+
+
+@lowers("Unpack")
+def _unpack(low: Lowering, op: Any) -> Sequence[Value]:
+    (x,) = low.inputs(op)
+    (axis,) = normalize_axes(op.get_attr("axis"), x.type.rank)
+    shape = x.shape[:axis] + x.shape[axis + 1 :]
+    count = int(op.get_attr("num"))
+    return [reshape(low.b, cut(low.b, x, axis, i, 1), shape) for i in range(count)]
+
+
+@lowers("Pack")
+def _pack(low: Lowering, op: Any) -> Sequence[Value]:
+    xs = low.inputs(op)
+    (axis,) = normalize_axes(op.get_attr("axis"), xs[0].type.rank + 1)
+    rows = [reshape(low.b, x, (*x.shape[:axis], 1, *x.shape[axis:])) for x in xs]
+    return [constant_if_known(low, _join(low.b, rows, axis))]
+
+
+@lowers("Concat", "ConcatV2")
+def _concat(low: Lowering, op: Any) -> Sequence[Value]:
+    at = 0 if op.type == "Concat" else len(op.inputs) - 1
+    xs = low.inputs(op)
+    del xs[at]
+    (axis,) = normalize_axes(integers(low, op.inputs[at], "axis"), xs[0].type.rank)
+    return [constant_if_known(low, _join(low.b, xs, axis))]
+
+
+def _join(b: Builder, xs: list[Value], axis: int) -> Value:
+    return xs[0] if len(xs) == 1 else b.op("concat", *xs, axis=axis)
+
+
+@lowers("ConcatOffset")
+def _concat_offset(low: Lowering, op: Any) -> Sequence[Value]:
+    """Where each operand of a concatenation starts in the result."""
+    (axis,) = integers(low, op.inputs[0], "axis")
+    shapes = [low.static(tensor, "a shape") for tensor in op.inputs[1:]]
+    offset, results = 0, []
+    for shape in shapes:
+        starts = np.zeros_like(shape)
+        starts[axis] = offset
+        offset += int(shape[axis])
+        results.append(low.b.constant(starts))
+    return results
+
+
+@lowers("Pad", "PadV2")
+def _pad(low: Lowering, op: Any) -> Sequence[Value]:
+    x = low.value(op.inputs[0])
+    pairs = low.static(op.inputs[1], "paddings").tolist()
+    value = low.static(op.inputs[2], "the value").item() if op.type == "PadV2" else 0
+    paddings = tuple((int(before), int(after)) for before, after in pairs)
+    if not any(before or after for before, after in paddings):
+        return [x]
+    return [low.b.op("pad", x, paddings=paddings, value=value)]
+
+
+@lowers("MirrorPad")
+def _mirror_pad(low: Lowering, op: Any) -> Sequence[Value]:
+    """REFLECT leaves the border out of the mirror image, SYMMETRIC repeats it."""
+    x = low.value(op.inputs[0])
+    skip = 1 if op.get_attr("mode") == b"REFLECT" else 0
+    for axis, (before, after) in enumerate(low.static(op.inputs[1], "paddings").tolist()):
+        dim = x.shape[axis]
+        if dim is None:
+            low.static(op.inputs[0], "the size of a mirrored axis")
+            continue
+        parts = [x]
+        if before:
+            head = cut(low.b, x, axis, skip, before)
+            parts.insert(0, low.b.op("reverse", head, axes=(axis,)))
+        if after:
+            tail = cut(low.b, x, axis, dim - after - skip, after)
+            parts.append(low.b.op("reverse", tail, axes=(axis,)))
+        x = _join(low.b, parts, axis)
+    return [x]
+
+
+@lowers("ReverseV2")
+def _reverse(low: Lowering, op: Any) -> Sequence[Value]:
+    x = low.value(op.inputs[0])
+    axes = normalize_axes(integers(low, op.inputs[1], "axis"), x.type.rank)
+    return [low.b.op("reverse", x, axes=axes) if axes else x]
+
+
+@lowers("Roll")
+def _roll(low: Lowering, op: Any) -> Sequence[Value]:
+    x = low.value(op.inputs[0])
+    shifts, axes = (integers(low, tensor, "shift and axis") for tensor in op.inputs[1:])
+    for shift, axis in zip(shifts, axes):
+        axis %= x.type.rank
+        dim = x.shape[axis]
+        if dim is None:
+            low.static(op.inputs[0], "the size of a rolled axis")
+            continue
+        last = shift % dim if dim else 0
+        if last:
+            parts = [
+                cut(low.b, x, axis, dim - last, last),
+                cut(low.b, x, axis, 0, dim - last),
+            ]
+            x = low.b.op("concat", *parts, axis=axis)
+    return [x]
