@@ -59,6 +59,13 @@ def last_package(log: Path) -> str:
     return str(found[-1]) if found else ""
 
 
+def last_words(log: Path) -> str:
+    """Returns the lines a reader of pip's log looks for first: its errors, else its end."""
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    errors = [line for line in lines if line.strip().lower().startswith("error")]
+    return "\n".join(f"    {line.strip()}" for line in (errors or lines)[-TAIL_LINES:])
+
+
 def run_logged(command: list[str], log: Path, started: float) -> None:
     """Runs a command with its output in a log file, and tells of its progress.
 
@@ -77,13 +84,11 @@ def run_logged(command: list[str], log: Path, started: float) -> None:
                 process.terminate()
                 process.wait()
     if process.returncode:
-        tail = log.read_text(encoding="utf-8", errors="replace").splitlines()[-TAIL_LINES:]
         raise SetUpError(
-            "the environment could not be set up: pip ended with status "
-            f"{process.returncode}. Its last words:\n"
-            + "".join(f"    {line}\n" for line in tail)
-            + f"The whole log is {log}. Is there a network or a package index? Run the same "
-            "command again to go on."
+            f"the environment could not be set up: pip ended with status {process.returncode}:\n"
+            f"{last_words(log)}\n"
+            f"The whole log is {log}. Check the network and the package index (pip config list), "
+            "then run the same command again to go on."
         )
 
 
