@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Any, List, Optional
+from typing import Any, Optional
 
 from modelzoo.common.schema import build_variant, convert
 
@@ -119,8 +119,8 @@ class PiecewiseConstantRate:
     """values[i] up to and including boundaries[i], the last value after them."""
 
     scheduler: str
-    boundaries: List[int]
-    values: List[float]
+    boundaries: list[int]
+    values: list[float]
     steps: Optional[int] = None
 
     def problems(self):
@@ -220,7 +220,7 @@ class OptimizerParams:
     epsilon: Optional[float] = None
     use_bias_correction: bool = False
     weight_decay_rate: float = field(0.0, minimum=0.0)
-    exclude_from_weight_decay: List[str] = ("LayerNorm", "layer_norm", "bias", "Bias")
+    exclude_from_weight_decay: list[str] = ("LayerNorm", "layer_norm", "bias", "Bias")
     max_gradient_norm: Optional[float] = field(None, minimum=0.0)
     max_gradient_value: Optional[float] = field(None, minimum=0.0)
     grad_accum_steps: int = field(1, minimum=1)

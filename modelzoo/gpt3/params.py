@@ -6,7 +6,7 @@ It deliberately imports no TensorFlow.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, List, Optional, Union
+from typing import Any, Optional, Union
 
 from modelzoo.common.schema import build_variant
 from modelzoo.common.sections import (
@@ -71,7 +71,7 @@ class GptTfRecordsInput:
     """An input section with ``data_processor: GptTfRecordsProcessor``."""
 
     data_processor: str
-    data_dir: Union[str, List[str]] = field(path=True)
+    data_dir: Union[str, list[str]] = field(path=True)
     vocab_size: int = field(minimum=1)
     max_sequence_length: int = field(minimum=1)
     batch_size: int = field(minimum=1)
@@ -97,8 +97,8 @@ class GptTextDataInput:
     data_processor: str
     max_sequence_length: int = field(minimum=2)
     batch_size: int = field(minimum=1)
-    data_dir: Union[str, List[str], None] = field(None, path=True)
-    file_patterns: List[str] = ("*.txt", "*.md", "*.rst", "*.py")
+    data_dir: Union[str, list[str], None] = field(None, path=True)
+    file_patterns: list[str] = ("*.txt", "*.md", "*.rst", "*.py")
     eval_fraction: float = field(0.05, minimum=0.0)
     vocab_size: int = field(BYTE_VOCAB_SIZE, minimum=BYTE_VOCAB_SIZE)
     shuffle: bool = True

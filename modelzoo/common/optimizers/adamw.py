@@ -11,8 +11,9 @@ import tensorflow.compat.v1 as tf
 
 
 class AdamWOptimizer(tf.train.Optimizer):
-    """m <- b1 m + (1 - b1) g;  v <- b2 v + (1 - b2) g^2;  x <- x - lr (c m / (sqrt(v) + eps) + w x).
+    """Moves each variable x along its gradient g by the moments m and v.
 
+    m <- b1 m + (1 - b1) g;  v <- b2 v + (1 - b2) g^2;  x <- x - lr (c m / (sqrt(v) + eps) + w x)
     c is sqrt(1 - b2^t) / (1 - b1^t) with `use_bias_correction`, else 1; epsilon is not corrected.
     w is 0 for variables whose name matches one of `exclude_from_weight_decay`.
 

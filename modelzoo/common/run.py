@@ -1,0 +1,259 @@
+"""The one runner of all models: ``python -m modelzoo.common.run -m train -p FILE -o FOLDER``.
+
+It deliberately holds no model and no training loop: the YAML names the model, and the estimator
+trains. ``-o`` defaults to ``model_dir/<name>`` for ``params_<name>.yaml``. The model runs on the
+wafer; ``--device /cpu:0`` (or ``runconfig.device``) runs it on the host instead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import itertools
+import logging
+import os
+import sys
+
+from cerebras_tf.cli.arguments import parse_arguments
+from cerebras_tf.cli.exit_codes import run_main
+from cerebras_tf.errors import CheckpointError, ConfigError, DataError
+from modelzoo.common import model_dir as folder
+from modelzoo.common import registry, schema
+from modelzoo.common.params import load_params, save_params
+
+SECTIONS = {
+    "train": ("train_input",),
+    "train_and_eval": ("train_input", "eval_input"),
+    "eval": ("eval_input",),
+    "eval_all": ("eval_input",),
+    "predict": ("predict_input",),
+}
+
+
+def run(model_name=None):
+    """Runs this process's command line and exits; the whole of a model's ``run.py``.
+
+    Args:
+        model_name: the model of YAMLs without a top-level ``model_name``.
+    """
+    sys.exit(run_main(functools.partial(main, model_name=model_name)))
+
+
+def main(argv, model_name=None):
+    """Runs one command line.
+
+    Args:
+        argv: the arguments, without the program's name.
+        model_name: see `run`.
+
+    Raises:
+        CerebrasError: for whatever the user can mend.
+    """
+    args = parse_arguments(argv)
+    params = read_params(args, model_name)
+    runconfig = params.runconfig
+    trains = args.mode in ("train", "train_and_eval")
+    lock = folder.locked(runconfig.model_dir) if trains else contextlib.nullcontext()
+    with lock, data_losses_named(params, SECTIONS[args.mode]):
+        run_mode(args.mode, params)
+
+
+def read_params(args, model_name=None):
+    """Loads the YAML under the command line and checks that the mode has what it needs."""
+    overrides = {f"runconfig.{key}": value for key, value in args.overrides().items()}
+    params = load_params(args.params, overrides, model_name)
+    runconfig = params.runconfig
+    missing = [name for name in SECTIONS[args.mode] if getattr(params, name, None) is None]
+    if missing:
+        raise ConfigError(
+            f"{args.params}: mode {args.mode} needs the section {' and '.join(missing)}. "
+            "Add it to the file."
+        )
+    if "train" in args.mode and runconfig.max_steps is None and runconfig.steps is None:
+        raise ConfigError(
+            f"{args.params}: training needs runconfig.max_steps or --steps. Set one of them."
+        )
+    if runconfig.cs_ip and runconfig.device:
+        raise ConfigError(
+            f"device: runs the model on the host, so cs_ip must be empty. Received: device "
+            f"{runconfig.device!r}, cs_ip {runconfig.cs_ip!r}. Drop one of them."
+        )
+    model_dir = runconfig.model_dir or folder.default_model_dir(args.params)
+    return dataclasses.replace(
+        params, runconfig=dataclasses.replace(runconfig, model_dir=model_dir)
+    )
+
+
+def run_mode(mode, params):
+    """Builds the estimator of `params` and does what `mode` says."""
+    import tensorflow.compat.v1 as tf
+
+    from modelzoo.common.input.resume import checkpoint_step
+
+    quiet_logging(tf)
+    runconfig = params.runconfig
+    model, data = registry.load_room(params.model_name)
+    use_cs = not runconfig.device
+    estimator = make_estimator(model.model_fn, params, use_cs)
+    if runconfig.validate_only or runconfig.compile_only:
+        input_fn, tf_mode = {
+            "eval": (data.eval_input_fn, tf.estimator.ModeKeys.EVAL),
+            "eval_all": (data.eval_input_fn, tf.estimator.ModeKeys.EVAL),
+            "predict": (data.predict_input_fn, tf.estimator.ModeKeys.PREDICT),
+        }.get(mode, (data.train_input_fn, tf.estimator.ModeKeys.TRAIN))
+        estimator.compile(input_fn, validate_only=runconfig.validate_only, mode=tf_mode)
+        return
+    if mode in ("train", "train_and_eval"):
+        step = checkpoint_step(runconfig.model_dir)
+        text = save_params(params, runconfig.model_dir)
+        folder.write_text_summary(runconfig.model_dir, text, step)
+        train(estimator, data, mode, runconfig, last_step(runconfig, step), use_cs)
+    elif mode == "predict":
+        predict(estimator, data, params, use_cs)
+    else:
+        evaluate(estimator, data, mode, runconfig, use_cs)
+
+
+def make_estimator(model_fn, params, use_cs):
+    """Makes the estimator that `params` describe."""
+    from cerebras_tf import CerebrasEstimator, CSRunConfig
+
+    runconfig = params.runconfig
+    every = runconfig.log_step_count_steps or runconfig.save_summary_steps
+    config = CSRunConfig(
+        cs_ip=runconfig.cs_ip,
+        num_csx=runconfig.num_csx,
+        model_dir=runconfig.model_dir,
+        stack_params={"ir_mode": runconfig.ir_mode},
+        tf_random_seed=runconfig.tf_random_seed,
+        save_summary_steps=runconfig.save_summary_steps,
+        save_checkpoints_steps=runconfig.save_checkpoints_steps,
+        keep_checkpoint_max=runconfig.keep_checkpoint_max,
+        log_step_count_steps=None if runconfig.disable_standard_logs else every,
+        device_fn=(lambda operation: runconfig.device) if runconfig.device else None,
+    )
+    return CerebrasEstimator(
+        model_fn=model_fn,
+        model_dir=runconfig.model_dir,
+        compile_dir=runconfig.compile_dir,
+        config=config,
+        params=schema.as_tree(params),
+        warm_start_from=runconfig.checkpoint_path if "train" in runconfig.mode else None,
+        use_cs=use_cs,
+    )
+
+
+def last_step(runconfig, step):
+    """Returns the global step at which training ends: `steps` more, at most `max_steps`."""
+    ends = [runconfig.max_steps, None if runconfig.steps is None else step + runconfig.steps]
+    return min(end for end in ends if end is not None)
+
+
+def train(estimator, data, mode, runconfig, end, use_cs):
+    """Trains up to the global step `end`, evaluating at every checkpoint where `mode` says so."""
+    import tensorflow.compat.v1 as tf
+
+    if mode == "train":
+        estimator.train(data.train_input_fn, max_steps=end, use_cs=use_cs)
+        return
+    tf.estimator.train_and_evaluate(
+        estimator,
+        tf.estimator.TrainSpec(data.train_input_fn, max_steps=end),
+        tf.estimator.EvalSpec(
+            data.eval_input_fn,
+            steps=eval_steps(runconfig),
+            start_delay_secs=0,
+            throttle_secs=runconfig.throttle_secs,
+        ),
+    )
+
+
+def eval_steps(runconfig):
+    """Returns the batches of an evaluation; None, the whole set, where the number is 0 or less."""
+    return runconfig.eval_steps if runconfig.eval_steps > 0 else None
+
+
+def evaluate(estimator, data, mode, runconfig, use_cs):
+    """Evaluates one checkpoint, or with `mode` eval_all every one in model_dir."""
+    import tensorflow.compat.v1 as tf
+
+    paths = [chosen_checkpoint(runconfig)]
+    if mode == "eval_all":
+        state = tf.train.get_checkpoint_state(runconfig.model_dir)
+        paths = list(state.all_model_checkpoint_paths) if state else paths
+    for path in paths:
+        result = estimator.evaluate(
+            data.eval_input_fn, steps=eval_steps(runconfig), checkpoint_path=path, use_cs=use_cs
+        )
+        values = ", ".join(f"{key} = {value:.6g}" for key, value in sorted(result.items()))
+        tf.logging.info("evaluated %s: %s", path, values)
+
+
+def chosen_checkpoint(runconfig):
+    """Returns the checkpoint to evaluate.
+
+    Raises:
+        CheckpointError: if there is none.
+    """
+    import tensorflow.compat.v1 as tf
+
+    path = runconfig.checkpoint_path or tf.train.latest_checkpoint(runconfig.model_dir)
+    if path is None or not tf.train.checkpoint_exists(path):
+        raise CheckpointError(
+            f"{path or runconfig.model_dir}: must be a checkpoint, or a folder that holds one. "
+            "Received: none there. Train first, or name one with --checkpoint_path."
+        )
+    return path
+
+
+def predict(estimator, data, params, use_cs):
+    """Writes the predictions of `predict_steps` batches to ``model_dir/predict``."""
+    import tensorflow.compat.v1 as tf
+
+    from modelzoo.common.predictions import write_predictions
+
+    runconfig = params.runconfig
+    rows = estimator.predict(
+        data.predict_input_fn, checkpoint_path=chosen_checkpoint(runconfig), use_cs=use_cs
+    )
+    rows = itertools.islice(rows, runconfig.predict_steps * params.predict_input.batch_size)
+    name = f"predictions_{'cs' if use_cs else 'tf'}_{estimator.config.task_id}"
+    count, npz, jsonl = write_predictions(rows, os.path.join(runconfig.model_dir, "predict"), name)
+    tf.logging.info("wrote %d predictions to %s and %s", count, npz, jsonl)
+
+
+@contextlib.contextmanager
+def data_losses_named(params, sections):
+    """Turns TensorFlow's data loss into a DataError that names the damaged file."""
+    try:
+        yield
+    except Exception as error:
+        if type(error).__name__ != "DataLossError":
+            raise
+        from modelzoo.common.input.tf_records import find_damage
+
+        folders = [getattr(getattr(params, name), "data_dir", None) for name in sections]
+        damage = next(filter(None, (find_damage(f) for f in folders if f)), None)
+        raise DataError(
+            damage
+            or f"{', '.join(map(str, folders))}: must hold whole TFRecord files. Received: "
+            f"{error}. Make or copy the files again."
+        ) from error
+
+
+def quiet_logging(tf):
+    """Shows the progress of training, and not TensorFlow's notes on its own old interfaces."""
+    tf.logging.set_verbosity(tf.logging.INFO)
+    logger = logging.getLogger("tensorflow")
+    if not any(isinstance(item, _DeprecationFilter) for item in logger.filters):
+        logger.addFilter(_DeprecationFilter())
+
+
+class _DeprecationFilter(logging.Filter):
+    def filter(self, record):
+        return "Instructions for updating" not in str(record.msg)
+
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,8 @@
+"""Runs GPT-2 and GPT-3: ``python -m modelzoo.gpt3.run -m train -p FILE``. Holds nothing else."""
+
+from __future__ import annotations
+
+from modelzoo.common.run import run
+
+if __name__ == "__main__":
+    run(model_name="gpt3")
