@@ -1,0 +1,1 @@
+"""Configuration messages of the original software, as protocol buffers built when imported."""

@@ -1,0 +1,1 @@
+"""Configuration messages under their original import names."""

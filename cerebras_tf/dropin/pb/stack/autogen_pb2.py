@@ -1,0 +1,9 @@
+"""Whether kernels may be generated for what no written kernel matches; decides nothing itself."""
+
+from __future__ import annotations
+
+from cerebras.pb.declare import declare_enum
+
+AutogenPolicy = declare_enum("AutogenPolicy", {"AP_UNSPECIFIED": 0, "AP_ENABLED": 1})
+AP_UNSPECIFIED = AutogenPolicy.AP_UNSPECIFIED
+AP_ENABLED = AutogenPolicy.AP_ENABLED

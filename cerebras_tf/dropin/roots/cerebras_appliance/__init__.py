@@ -1,0 +1,1 @@
+"""The appliance's import names for configuring a run; starts no appliance."""

@@ -1,0 +1,1 @@
+"""Configuration messages under the appliance's import names."""

@@ -1,0 +1,1 @@
+"""Finding and reading checkpoints under the appliance's import names."""

@@ -1,0 +1,16 @@
+"""A module without contents: that it can be imported says that weight streaming is on.
+
+In pipelined execution the import fails, as it did in the original's pipelined environment. This
+file deliberately chooses nothing; the launcher does, through an environment variable.
+"""
+
+from __future__ import annotations
+
+from cerebras_tf.estimator.run_config import execution_mode_from_environment
+
+if execution_mode_from_environment() != "weight_streaming":
+    raise ModuleNotFoundError(
+        "tfwse: can be imported in weight-streaming execution only. Received: pipelined "
+        "execution. Start the run with python-ws to stream weights.",
+        name="tfwse",
+    )

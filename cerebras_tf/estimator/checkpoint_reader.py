@@ -1,0 +1,76 @@
+"""Reads the variables of a checkpoint and finds the checkpoints of a folder; writes none."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+from cerebras_tf.errors import CheckpointError
+
+
+class CheckpointReader:
+    """The variables of a checkpoint: iterate `(name, array)`, index by name, test with `in`.
+
+    Args:
+      checkpoint: path of a checkpoint such as `model_dir/model.ckpt-100`, or a folder, which means
+        its latest.
+
+    Attributes:
+      var_names: the names of all variables, sorted.
+
+    Raises:
+      CheckpointError: there is no checkpoint there.
+    """
+
+    def __init__(self, checkpoint: str) -> None:
+        try:
+            self._reader = tf.train.load_checkpoint(checkpoint)
+        except (ValueError, tf.errors.OpError) as error:
+            raise CheckpointError(
+                f"{checkpoint}: must be a checkpoint or a folder with one. Received: {error} "
+                "Give the path without .index or .data-00000-of-00001."
+            ) from error
+        self.var_names = sorted(self._reader.get_variable_to_shape_map())
+
+    def __iter__(self) -> Iterator[tuple[str, np.ndarray]]:
+        return ((name, self._reader.get_tensor(name)) for name in self.var_names)
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        if name not in self:
+            raise KeyError(name)
+        return self._reader.get_tensor(name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.var_names
+
+    def __len__(self) -> int:
+        return len(self.var_names)
+
+    @staticmethod
+    def is_a_checkpoint(path: str) -> bool:
+        """Says whether `path`, such as `model_dir/model.ckpt-100`, has its index and all shards."""
+        prefix = Path(path)
+        pattern = re.compile(re.escape(prefix.name) + r"\.data-\d{5}-of-(\d{5})")
+        names = (other.name for other in prefix.parent.glob(f"{prefix.name}.data-*"))
+        shard_counts = [int(match.group(1)) for match in map(pattern.fullmatch, names) if match]
+        complete = bool(shard_counts) and shard_counts == [len(shard_counts)] * len(shard_counts)
+        return complete and Path(f"{path}.index").is_file()
+
+    @classmethod
+    def all_checkpoints(cls, model_dir: str) -> list[str]:
+        """Returns the paths of the complete checkpoints in a folder, in the order of their steps.
+
+        The files are looked at, not the list TensorFlow keeps beside them, so checkpoints copied
+        in are found and deleted ones are not.
+        """
+        paths = (str(index.with_suffix("")) for index in Path(model_dir).glob("*.index"))
+        return sorted(filter(cls.is_a_checkpoint, paths), key=_step_and_path)
+
+
+def _step_and_path(path: str) -> tuple[int, str]:
+    step = re.search(r"-(\d+)$", path)
+    return (int(step.group(1)) if step else -1), path
