@@ -29,6 +29,7 @@ CORE = [
     "PyYAML==6.0.3",
     *pin("absl-py", "2.5.1", on_python_3_9="2.3.1"),
     "tqdm==4.70.1",
+    "protobuf==4.25.9",
     # TensorBoard 2.15 imports pkg_resources, which setuptools 82 no longer has.
     "setuptools==80.9.0",
 ]
@@ -46,9 +47,27 @@ TEST = [
 SPEED = ["torch>=2.8", "transformers>=4.40"]
 MPI = ["mpi4py==4.1.2", "mpich==5.0.2"]
 
-# The import names of the original software (`cerebras.tf.cs_estimator` and so on) live in
-# cerebras_tf/dropin and are installed as a package of their own called `cerebras`.
+# The import names of the original software live in cerebras_tf/dropin. That folder is installed as
+# the package `cerebras`, and each folder in its `roots` under its own name.
 DROPIN = "cerebras_tf/dropin"
+DROPIN_FOLDERS = {"cerebras": DROPIN}
+DROPIN_FOLDERS.update(
+    {
+        package: f"{DROPIN}/roots/{package}"
+        for package in find_packages(f"{DROPIN}/roots")
+        if "." not in package
+    }
+)
+
+
+def dropin_packages() -> list[str]:
+    """Returns the names of all packages that are installed from cerebras_tf/dropin."""
+    found = []
+    for name, folder in DROPIN_FOLDERS.items():
+        inner = find_packages(folder, exclude=["roots", "roots.*"])
+        found += [name, *(f"{name}.{package}" for package in inner)]
+    return found
+
 
 setup(
     name="cerebras_tf",
@@ -60,10 +79,9 @@ setup(
             include=["cerebras_tf", "cerebras_tf.*", "modelzoo", "modelzoo.*"],
             exclude=["cerebras_tf.dropin", "cerebras_tf.dropin.*"],
         ),
-        "cerebras",
-        *(f"cerebras.{package}" for package in find_packages(DROPIN)),
+        *dropin_packages(),
     ],
-    package_dir={"cerebras": DROPIN},
+    package_dir=DROPIN_FOLDERS,
     install_requires=CORE,
     extras_require={"data": DATA, "test": TEST, "speed": SPEED, "mpi": MPI},
     entry_points={"console_scripts": ["cerebras-tf = cerebras_tf.cli.main:main"]},

@@ -27,7 +27,7 @@ STRAYS = [
         r"/Users/" + r"\w",
         r"/tmp/" + r"(brief|try)\b",
         r"https?://[^\s/]*(pypi|pythonhosted|artifactory|nexus)" + r"\b",
-        r"(?i)\b(issue|session|task) #?" + r"\d+\b",
+        r"(?i)\b(issue|session) #?" + r"\d+\b",
     )
 ]
 

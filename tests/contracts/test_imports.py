@@ -45,11 +45,15 @@ ROOMS = {
     "estimator": room(BELOW_ESTIMATOR, outside="tensorflow numpy tqdm"),
     "report": room("ir wafer", outside="matplotlib"),
     "cli": room(ABOVE),
-    # The import names of the original software. Public names only, see `private_names`.
-    "dropin": room(f"{ABOVE} root"),
+    # The import names of the original software. Public names only, see `private_names`. Its
+    # configuration messages are protocol buffers (google.protobuf, which TensorFlow brings).
+    "dropin": room(f"{ABOVE} root", outside="google"),
     # cerebras_tf/__init__.py: hands out public names, loaded on first use.
     "root": room(),
 }
+# Top-level names that cerebras_tf/dropin is installed under.
+DROPIN_NAMES = {"cerebras", "cerebras_appliance", "cerebras_tensorflow", "tfwse"}
+OURS = {"cerebras_tf"} | DROPIN_NAMES
 STDLIB = {path.name.partition(".")[0] for path in Path(sysconfig.get_path("stdlib")).iterdir()}
 STDLIB |= {path.name.partition(".")[0] for path in Path(sysconfig.get_path("platstdlib")).iterdir()}
 STDLIB |= set(getattr(sys, "stdlib_module_names", sys.builtin_module_names))
@@ -96,7 +100,7 @@ def is_import_call(node: ast.Call) -> bool:
 
 def room_of(words: tuple[str, ...]) -> str:
     """The room of cerebras_tf that a dotted name or a path's parts belong to."""
-    if words[0] == "cerebras":
+    if words[0] in DROPIN_NAMES:
         return "dropin"
     name = words[1].partition(".")[0] if len(words) > 1 else "root"
     return name if name in ROOMS else "root"
@@ -119,12 +123,17 @@ def test_every_folder_of_the_package_is_a_room_of_the_table(root):
     assert names - {"__init__"} <= set(ROOMS)
 
 
+def test_names_of_the_dropin_are_its_folders(root):
+    roots = {path.name for path in (root / "cerebras_tf/dropin/roots").iterdir() if path.is_dir()}
+    assert {"cerebras"} | (roots - {"__pycache__"}) == DROPIN_NAMES
+
+
 def test_rooms_import_only_the_rooms_below_them(sources):
     faults = []
     for source in sources_of(sources, under="cerebras_tf/"):
         here = room_of(Path(source.path).parts)
         for found in imports_of(source):
-            if found.words[0] not in ("cerebras_tf", "cerebras"):
+            if found.words[0] not in OURS:
                 continue
             there = room_of(found.words)
             if there not in {here, "errors"} | ROOMS[here].rooms:
@@ -138,7 +147,7 @@ def test_rooms_import_only_the_outside_packages_of_the_table(sources):
         here = room_of(Path(source.path).parts)
         for found in imports_of(source):
             name = found.words[0]
-            if name in STDLIB or name in ("cerebras_tf", "cerebras"):
+            if name in STDLIB | OURS:
                 continue
             if name not in ROOMS[here].outside:
                 faults.append(f"{found.where}: {here} may not import {name}")
@@ -172,8 +181,7 @@ def test_models_import_only_modelzoo_common(sources):
         faults += [
             f"{found.where}: the model {parts[1]} may not import {'.'.join(found.words)}"
             for found in imports_of(source)
-            if found.words[0] in ("modelzoo", "cerebras_tf", "cerebras")
-            and found.words[:2] not in allowed
+            if found.words[0] in OURS | {"modelzoo"} and found.words[:2] not in allowed
         ]
     assert not faults, "\n".join(faults)
 

@@ -5,6 +5,7 @@ The launchers under test are the real ones, reached through symbolic links.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -12,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPTS = ROOT / "scripts"
 # Prints its arguments and what the launchers put into the environment, one a line.
 FAKE_PYTHON = """#!/bin/bash
 for argument in "$@"; do echo "argument: $argument"; done
@@ -111,3 +113,14 @@ def programs(tmp_path):
         )
         (folder / name).symlink_to(found)
     return folder
+
+
+@pytest.fixture
+def setup_fields(monkeypatch):
+    """What setup.py passes to setuptools."""
+    captured = {}
+    monkeypatch.setattr("setuptools.setup", lambda **fields: captured.update(fields))
+    monkeypatch.chdir(ROOT)
+    spec = importlib.util.spec_from_file_location("setup_of_checkout", ROOT / "setup.py")
+    spec.loader.exec_module(importlib.util.module_from_spec(spec))
+    return captured

@@ -1,0 +1,33 @@
+"""setup.py installs every package of the tree once, under the names users import."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def folder_of(package: str, package_dir: dict[str, str]) -> Path:
+    """Where setuptools looks for a package."""
+    top, _, rest = package.partition(".")
+    return ROOT / package_dir.get(top, top) / rest.replace(".", "/")
+
+
+def test_every_installed_package_has_a_folder_of_its_own(setup_fields):
+    folders = [folder_of(name, setup_fields["package_dir"]) for name in setup_fields["packages"]]
+    assert [folder for folder in folders if not (folder / "__init__.py").is_file()] == []
+    assert len(folders) == len(set(folders))
+
+
+def test_every_module_of_the_tree_is_in_an_installed_package(setup_fields):
+    folders = {folder_of(name, setup_fields["package_dir"]) for name in setup_fields["packages"]}
+    modules = [path for top in ("cerebras_tf", "modelzoo") for path in (ROOT / top).rglob("*.py")]
+    # The folder `roots` is no package: those in it are.
+    unreached = {path.parent for path in modules} - folders - {ROOT / "cerebras_tf/dropin/roots"}
+    assert unreached == set()
+
+
+def test_names_of_the_original_software_are_installed(setup_fields):
+    names = {"cerebras.tf", "cerebras.tf.ws", "cerebras.pb.stack", "cerebras_appliance", "tfwse"}
+    assert names <= set(setup_fields["packages"])
+    assert not [name for name in setup_fields["packages"] if ".dropin" in name]
