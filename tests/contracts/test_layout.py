@@ -1,4 +1,7 @@
-"""What lies where: the top level, package folders, and tests beside the room they test."""
+"""What lies where: the top level, and tests beside the room they test.
+
+Which folders are installed is tested next to setup.py's other promises, in tests/scripts.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +23,6 @@ TOP_LEVEL = {
 def test_top_level_holds_only_what_the_design_names(tracked):
     found = {PurePosixPath(path).parts[0] for path in tracked}
     assert {name for name in found if not name.startswith(".")} - TOP_LEVEL == set()
-
-
-def test_every_folder_of_code_is_a_package_so_that_setup_finds_it(sources):
-    paths = {PurePosixPath(source.path) for source in sources}
-    folders = {path.parent for path in paths if path.parts[0] in ("cerebras_tf", "modelzoo")}
-    assert sorted(str(f) for f in folders if f / "__init__.py" not in paths) == []
 
 
 def test_every_room_with_code_has_tests(root, sources):
