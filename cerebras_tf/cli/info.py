@@ -48,7 +48,8 @@ def memory_bytes() -> tuple[int, Optional[int]]:
 
 def blas_name() -> str:
     """Returns the name and version of the BLAS that NumPy's matrix products run on."""
-    blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
+    show_config: Any = np.show_config  # its annotations lack `mode`
+    blas = show_config(mode="dicts")["Build Dependencies"]["blas"]
     return f"{blas['name']} {blas['version']}"
 
 
