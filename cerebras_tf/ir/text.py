@@ -43,7 +43,7 @@ def _print_into(lines: list[str], graph: Graph, name: str) -> None:
                 _print_into(lines, value, inner)
                 attrs.append(f"{key}=@{inner}")
             else:
-                attrs.append(f"{key}={_print_attribute(value)}")
+                attrs.append(f"{key}={print_attribute(value)}")
         outputs = ", ".join(f"%{value.name}: {value.type}" for value in node.outputs)
         inputs = ", ".join(f"%{value.name}" for value in node.inputs)
         text = f"  {outputs} = {node.op}({inputs})"
@@ -66,7 +66,10 @@ def digest(array: Array) -> str:
     return hashlib.sha256(head + content.tobytes()).hexdigest()[:16]
 
 
-def _print_attribute(value: Any) -> str:
+def print_attribute(value: Any) -> str:
+    """Text of one attribute; equal attributes have equal texts."""
+    if isinstance(value, Graph):
+        return print_graph(value)
     if isinstance(value, np.ndarray):
         if value.size <= _INLINE_ELEMENTS:
             return f"dense({value.dtype.name}, {list(value.shape)}, {value.ravel().tolist()})"

@@ -1,0 +1,281 @@
+"""TensorFlow graph -> IR: the capture of one step.
+
+Visits the operations that the wanted tensors and the training op need, in order, and applies one
+lowering rule an operation. What the rules do stands in the family files; this file deliberately
+knows only features, variables, recorded gradients and errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Optional
+
+import numpy as np
+import tensorflow as tf
+
+from cerebras_tf.capture.custom_gradients import CustomGradient
+from cerebras_tf.capture.functions import function_bodies
+from cerebras_tf.capture.gradients import lower_call
+from cerebras_tf.capture.order import execution_order
+from cerebras_tf.capture.recording import GradientCall
+from cerebras_tf.capture.registry import LOWERINGS
+from cerebras_tf.capture.source import missing_op_report
+from cerebras_tf.capture.state import VariableState
+from cerebras_tf.capture.variables import tensor_type
+from cerebras_tf.errors import CerebrasError, UnsupportedOpError
+from cerebras_tf.ir import Graph, StepGraph, TensorType, Value, Variable, verify
+from cerebras_tf.ops import Builder, Evaluate, infer
+
+RANDOM_STEP = "random_step"
+# Checks and prints order nothing that a step computes; the session still runs them.
+CHECKS = ("Assert", "PrintV2")
+
+
+class Capture:
+    """Lowers operations of one TensorFlow graph; implements the `Lowering` protocol.
+
+    Attributes:
+        b: builder of the IR graph.
+        state: current values of the variables.
+        step: the step graph being built.
+    """
+
+    def __init__(
+        self,
+        handles: dict[Any, Variable],
+        features: dict[Any, TensorType],
+        gradients: Sequence[GradientCall] = (),
+        evaluate: Optional[Evaluate] = None,
+        custom_gradients: Optional[dict[Any, CustomGradient]] = None,
+    ) -> None:
+        """Prepares a capture.
+
+        Args:
+            handles: variables the graph may use, by the op that makes their handle.
+            features: tensors given at every step, with their concrete types.
+            gradients: recorded gradient calls.
+            evaluate: computes ops on constants, for folding.
+            custom_gradients: prepared gradients of tf.custom_gradient functions, by their op.
+        """
+        self.custom_gradients = custom_gradients or {}
+        self.step = StepGraph(Graph("step"))
+        self.b = Builder(self.step.graph, evaluate)
+        self.state = VariableState(self.step)
+        self._environment: dict[tuple[Any, int], Value] = {}
+        self._outer: Optional[Capture] = None
+        self._entered: dict[Value, Value] = {}
+        self._features = {_key(tensor): (tensor, type) for tensor, type in features.items()}
+        self._handles = handles
+        self._gradients: dict[tuple[Any, int], tuple[GradientCall, int, str]] = {}
+        for call in gradients:
+            for index, result in enumerate(call.results):
+                if isinstance(result, tf.IndexedSlices):
+                    self._gradients[_key(result.values)] = (call, index, "values")
+                    self._gradients[_key(result.indices)] = (call, index, "indices")
+                elif result is not None:
+                    self._gradients[_key(result)] = (call, index, "dense")
+        for op, variable in handles.items():
+            self.state.bind_handle(op.outputs[0], variable)
+
+    # What lowering rules may ask.
+
+    def value(self, tensor: Any) -> Value:
+        """IR value of a tensor that was lowered before, here or around here."""
+        if _key(tensor) not in self._environment:
+            if _key(tensor) in self._features:
+                self._add_feature(tensor)
+            elif self._outer is not None:
+                self._enter(tensor, self._outer.value(tensor))
+        return self._environment[_key(tensor)]
+
+    def inputs(self, op: Any) -> list[Value]:
+        """IR values of the operation's data inputs, resource handles left out."""
+        return [self.value(t) for t in op.inputs if t.dtype != tf.resource]
+
+    def maybe_static(self, tensor: Any) -> Optional[np.ndarray]:
+        """Content of a constant tensor, or None."""
+        value = self._environment.get(_key(tensor))
+        return None if value is None else value.constant
+
+    def static(self, tensor: Any, what: str) -> np.ndarray:
+        """Content of a constant tensor; UnsupportedOpError where it depends on data."""
+        content = self.maybe_static(tensor)
+        if content is None:
+            raise UnsupportedOpError(
+                f"op '{tensor.op.name}': {what} must be known before the first step. "
+                "Received a value that depends on data. Give it as a constant or a static shape."
+            )
+        return content
+
+    def tf_type(self, tensor: Any) -> TensorType:
+        """dtype and static shape TensorFlow knows."""
+        return tensor_type(tensor)
+
+    def random_step(self) -> Value:
+        """int64 scalar: number of steps made before this one; random ops count on from it."""
+        features = self.step.features
+        if RANDOM_STEP not in features:
+            value = self.step.graph.add_input(RANDOM_STEP, TensorType("int64", ()))
+            features[RANDOM_STEP] = value
+        return features[RANDOM_STEP]
+
+    def bind(self, tensor: Any, value: Value) -> None:
+        """Says which IR value stands for a tensor."""
+        self._environment[_key(tensor)] = value
+
+    # The capture itself.
+
+    def run(self, wanted: dict[str, Any], effects: Iterable[Any] = ()) -> StepGraph:
+        """Captures a step.
+
+        Args:
+            wanted: tensors whose values the step returns, by name.
+            effects: operations whose assignments the step makes (the training op).
+
+        Returns:
+            The step: features, variables, their updates and the wanted values.
+
+        Raises:
+            UnsupportedOpError: operations have no IR form; the message lists all of them.
+        """
+        self.lower_all([tensor.op for tensor in wanted.values()] + list(effects))
+        self.step.results = {name: self.value(tensor) for name, tensor in wanted.items()}
+        self.step.updates = self.state.updates()
+        self.step.set_outputs()
+        self.step.graph.prune()
+        verify(self.step.graph, infer)
+        return self.step
+
+    def lower_all(self, roots: Sequence[Any]) -> None:
+        """Lowers operations and all they depend on, in the order they were built.
+
+        Raises:
+            UnsupportedOpError: operations have no IR form; the message lists all of them.
+        """
+        if not roots:
+            return
+        position = {op: i for i, op in enumerate(roots[0].graph.get_operations())}
+        order = execution_order(roots, self.dependencies, position)
+        missing = [op for op in order for op in self.unsupported(op)]
+        if missing:
+            raise UnsupportedOpError(missing_op_report(missing))
+        for op in order:
+            self.lower(op)
+
+    def unsupported(self, op: Any) -> list[Any]:
+        """The operation, or those inside the functions it calls, that have no IR form."""
+        if not self.can_lower(op):
+            return [op]
+        if self._recorded(op) is not None:
+            return []
+        return [
+            inner
+            for body in function_bodies(op)
+            for inner in body.get_operations()
+            if inner.type != "Placeholder" and inner.type not in CHECKS
+            for inner in self.unsupported(inner)
+        ]
+
+    def child(self, b: Builder, state: VariableState) -> Capture:
+        """A capture of a function body that shares features and gradients with this one."""
+        inner = type(self).__new__(type(self))
+        inner.__dict__.update(self.__dict__)
+        inner.step, inner.b, inner.state = state.step, b, state
+        inner._environment = {}
+        inner._features = {}
+        return inner
+
+    def has(self, tensor: Any) -> bool:
+        """Whether the tensor has been lowered, here or around here."""
+        return (
+            _key(tensor) in self._environment
+            or _key(tensor) in self._features
+            or (self._outer is not None and self._outer.has(tensor))
+        )
+
+    def nested(self, step: StepGraph) -> Capture:
+        """A capture into another graph, which values from around here enter as inputs."""
+        inner = self.child(Builder(step.graph, self.b.evaluate), VariableState(step, self.state))
+        inner._outer = self
+        inner._entered = {}
+        return inner
+
+    def outer_value(self, entered: Value) -> Value:
+        """In a nested capture: the value around it that an input of its graph stands for."""
+        if entered in self._entered:
+            return self._entered[entered]
+        assert self._outer is not None
+        return self._outer.state.read_named(str(self.step.variable_of(entered)))
+
+    def _enter(self, tensor: Any, given: Value) -> None:
+        if given.constant is not None:
+            entered = self.b.constant(given.constant, given.dtype)
+        else:
+            entered = self.step.graph.add_input(given.name, given.type)
+            self._entered[entered] = given
+        self.bind(tensor, entered)
+
+    def dependencies(self, op: Any) -> list[Any]:
+        """Operations that must be captured before this one."""
+        if op.outputs and all(self.has(tensor) for tensor in op.outputs):
+            return []
+        found = []
+        for tensor in op.inputs:
+            if _key(tensor) not in self._features:
+                found.append(tensor.op)
+        call = self._recorded(op)
+        if call is not None:
+            given = [dy for dy in call.dys if dy is not None]
+            return [t.op for t in [*call.ys, *given, *call.xs] if _key(t) not in self._features]
+        return found + [other for other in op.control_inputs if _matters(other)]
+
+    def can_lower(self, op: Any) -> bool:
+        """Whether the operation has an IR form here."""
+        if op.type in LOWERINGS or op in self._handles or self._recorded(op) is not None:
+            return True
+        if op.type in CHECKS:
+            return True
+        return bool(op.outputs) and all(self.has(tensor) for tensor in op.outputs)
+
+    def lower(self, op: Any) -> None:
+        """Applies the rule of one operation and remembers the values of its outputs."""
+        self.b.source = op.name
+        known = bool(op.outputs) and all(self.has(tensor) for tensor in op.outputs)
+        if known or op in self._handles or op.type in CHECKS:
+            return
+        if self._recorded(op) is not None:
+            self._lower_gradient(op)
+            return
+        try:
+            results = LOWERINGS[op.type](self, op)
+        except CerebrasError as error:
+            raise type(error)(f"op '{op.name}' ({op.type}): {error}") from error
+        for tensor, value in zip(op.outputs, results):
+            self.bind(tensor, value)
+
+    def _add_feature(self, tensor: Any) -> None:
+        type = self._features[_key(tensor)][1]
+        value = self.step.graph.add_input(tensor.name, type)
+        self.step.features[tensor.name] = value
+        self.bind(tensor, value)
+
+    def _recorded(self, op: Any) -> Optional[GradientCall]:
+        for tensor in op.outputs:
+            if _key(tensor) in self._gradients:
+                return self._gradients[_key(tensor)][0]
+        return None
+
+    def _lower_gradient(self, op: Any) -> None:
+        for tensor in op.outputs:
+            if _key(tensor) in self._gradients and _key(tensor) not in self._environment:
+                call = self._gradients[_key(tensor)][0]
+                for result, value in lower_call(self, call):
+                    self.bind(result, value)
+
+
+def _key(tensor: Any) -> tuple[Any, int]:
+    return tensor.op, tensor.value_index
+
+
+def _matters(op: Any) -> bool:
+    return op.type not in CHECKS

@@ -1,0 +1,174 @@
+"""Lowers conditionals, function calls and functions with gradients of their own.
+
+tf.cond in its v2 form becomes `cond`; in its v1 form (Switch and Merge) both sides run and `select`
+takes one. Loops are deliberately not lowered: training graphs of transformers have none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Optional
+
+import tensorflow as tf
+
+from cerebras_tf.capture.functions import function_bodies
+from cerebras_tf.capture.registry import lowers
+from cerebras_tf.capture.state import VariableState
+from cerebras_tf.errors import UnsupportedOpError
+from cerebras_tf.ir import Graph, StepGraph, Value
+from cerebras_tf.ops import Builder
+
+
+@lowers("PartitionedCall", "StatefulPartitionedCall")
+def _call(c: Any, op: Any) -> Sequence[Value]:
+    """The body, in place."""
+    (body,) = function_bodies(op)
+    return lower_body(c, body, op.inputs, c.b, c.state)
+
+
+def lower_body(
+    c: Any, body: Any, arguments: Sequence[Any], b: Builder, state: VariableState
+) -> list[Value]:
+    """Lowers a function body into a builder.
+
+    Args:
+        c: the capture around it.
+        body: FuncGraph to lower.
+        arguments: tensors or values that stand for the body's inputs, in order.
+        b: where nodes go.
+        state: variables the body reads and assigns.
+
+    Returns:
+        Values of the body's outputs.
+    """
+    inner = c.child(b, state)
+    for parameter, argument in zip(body.inputs, arguments):
+        if parameter.dtype == tf.resource:
+            state.bind_handle(parameter, c.state.variable(argument))
+        else:
+            given = argument if isinstance(argument, Value) else c.value(argument)
+            inner.bind(parameter, given)
+    inner.lower_all([tensor.op for tensor in body.outputs] + list(body.control_outputs))
+    return [inner.value(tensor) for tensor in body.outputs]
+
+
+@lowers("If", "StatelessIf")
+def _if(c: Any, op: Any) -> Sequence[Value]:
+    """cond(predicate, operands, variables): the branches' outputs, then variables they assign."""
+    predicate = c.value(op.inputs[0])
+    if predicate.dtype != "bool":
+        predicate = c.b.op("not_equal", predicate, 0)
+    operands = [t for t in op.inputs[1:] if t.dtype != tf.resource]
+    branches = [_branch(c, op, body, operands) for body in function_bodies(op)]
+    names = list(dict.fromkeys(n for step, _ in branches for n in step.variables))
+    assigned = list(dict.fromkeys(n for step, _ in branches for n in step.updates))
+    uses_random = any(step.features for step, _ in branches)
+    handles = {c.state.variable(t).name: t for t in op.inputs if t.dtype == tf.resource}
+    graphs = [
+        _finish(step, outputs, branches, names, assigned, uses_random) for step, outputs in branches
+    ]
+    given = [c.value(t) for t in operands] + [c.state.read(handles[name]) for name in names]
+    if uses_random:
+        given.append(c.random_step())
+    results = c.b.multi("cond", predicate, *given, then=graphs[0], orelse=graphs[1])
+    count = len(op.outputs)
+    for name, value in zip(assigned, results[count:]):
+        c.state.assign(handles[name], value)
+    return results[:count]
+
+
+def _branch(c: Any, op: Any, body: Any, operands: list[Any]) -> tuple[StepGraph, list[Value]]:
+    step = StepGraph(
+        Graph(op.name.rpartition("/")[2] + ("_else" if step_is_else(op, body) else ""))
+    )
+    b = Builder(step.graph, c.b.evaluate)
+    arguments: list[Any] = []
+    values = iter([step.graph.add_input(t.name, c.value(t).type) for t in operands])
+    for tensor in op.inputs[1:]:
+        arguments.append(tensor if tensor.dtype == tf.resource else next(values))
+    state = VariableState(step)
+    outputs = lower_body(c, body, arguments, b, state)
+    step.updates = state.updates()
+    return step, outputs
+
+
+def step_is_else(op: Any, body: Any) -> bool:
+    """Whether a body is the second branch of a conditional."""
+    return function_bodies(op)[-1] is body
+
+
+def _finish(
+    step: StepGraph,
+    outputs: list[Value],
+    branches: list[tuple[StepGraph, list[Value]]],
+    names: list[str],
+    assigned: list[str],
+    uses_random: bool,
+) -> Graph:
+    """Gives both branches the same inputs (operands, variables, step) and the same outputs."""
+    graph = step.graph
+    named = set(step.variables.values()) | set(step.features.values())
+    inputs = [value for value in graph.inputs if value not in named]
+    specs = {name: spec for other, _ in branches for name, spec in other.specs.items()}
+    for name in names:
+        if name not in step.variables:
+            step.variables[name] = graph.add_input(name, specs[name].type)
+        inputs.append(step.variables[name])
+    if uses_random:
+        feature = next(iter(step.features.values()), None)
+        if feature is None:
+            given = next(f for other, _ in branches for f in other.features.values())
+            feature = graph.add_input(given.name, given.type)
+        inputs.append(feature)
+    graph.inputs = inputs
+    graph.outputs = outputs + [step.updates.get(n, step.variables[n]) for n in assigned]
+    return graph
+
+
+@lowers("Switch", "RefSwitch")
+def _switch(c: Any, op: Any) -> Sequence[Value]:
+    """v1 conditional: data enters both sides."""
+    value = c.value(op.inputs[0])
+    return [value, value]
+
+
+@lowers("Merge")
+def _merge(c: Any, op: Any) -> Sequence[Value]:
+    """v1 conditional: the side the predicate chose comes out."""
+    predicate = None
+    for tensor in op.inputs:
+        predicate = _predicate(tensor.op)
+        if predicate is not None:
+            break
+    if predicate is None:
+        raise UnsupportedOpError(
+            "a Merge must belong to a tf.cond. Received another use. Use tf.cond."
+        )
+    chosen = c.value(predicate)
+    orelse, then = (c.value(tensor) for tensor in op.inputs)
+    index = c.b.op("cast", chosen, dtype="int32")
+    if then.type == orelse.type and then is orelse:
+        return [then, index]
+    return [c.b.op("select", chosen, then, orelse), index]
+
+
+def _predicate(op: Any) -> Optional[Any]:
+    if op.type == "Switch":
+        return op.inputs[1]
+    context = op._get_control_flow_context()  # only v1 conditionals set one
+    return getattr(context, "pred", None)
+
+
+def guard(c: Any, op: Any) -> Optional[Value]:
+    """Condition under which an operation of v1 conditionals runs; None outside of them."""
+    context = op._get_control_flow_context()
+    condition: Optional[Value] = None
+    while context is not None:
+        predicate = getattr(context, "pred", None)
+        if predicate is not None:
+            side = c.value(predicate)
+            if context.branch == 0:
+                side = c.b.op("logical_not", side)
+            condition = side if condition is None else c.b.op("logical_and", condition, side)
+        context = context.outer_context
+    return condition

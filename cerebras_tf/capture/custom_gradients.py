@@ -1,0 +1,100 @@
+"""Functions with gradients of their own: tf.custom_gradient and tf.recompute_grad.
+
+In a graph such a function ends in an IdentityN whose gradient is overridden. The override is called
+once with placeholders for the cotangents, while the graph may still grow, and what it builds is
+lowered as the `backward` graph of a `custom_gradient` node. TensorFlow's own use of the override is
+deliberately left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Optional
+
+import tensorflow as tf
+
+# Private API of TF 2.15: the registry of gradient functions, where overrides are kept by name.
+from tensorflow.python.framework import ops as tf_ops
+
+from cerebras_tf.capture.recording import GradientRecorder
+from cerebras_tf.capture.registry import lowers
+from cerebras_tf.ir import Graph, StepGraph, Value
+
+
+@dataclass(frozen=True)
+class CustomGradient:
+    """What the override of one operation builds.
+
+    Attributes:
+        cotangents: placeholders for the cotangents of the operation's outputs.
+        results: cotangents of its inputs; None where there is none.
+    """
+
+    cotangents: list[Any]
+    results: list[Optional[Any]]
+
+
+def prepare_custom_gradients(
+    graph: tf.Graph, recorder: GradientRecorder
+) -> dict[Any, CustomGradient]:
+    """Calls the override of every custom gradient in a graph, nested ones included.
+
+    Args:
+        graph: the model's graph, still open.
+        recorder: gets the gradient calls made inside overrides.
+    """
+    found: dict[Any, CustomGradient] = {}
+    seen = 0
+    with graph.as_default(), recorder:
+        while True:
+            operations = graph.get_operations()
+            fresh = [op for op in operations[seen:] if overridden(op)]
+            seen = len(operations)
+            if not fresh:
+                return found
+            for op in fresh:
+                found[op] = _call(op)
+
+
+def overridden(op: Any) -> bool:
+    """Whether an operation is the IdentityN of a custom gradient."""
+    if op.type != "IdentityN":
+        return False
+    return op.node_def.attr["_gradient_op_type"].s.startswith(b"CustomGradient")
+
+
+def _call(op: Any) -> CustomGradient:
+    with tf.name_scope("captured_gradient/"), tf.control_dependencies(None):
+        cotangents = [tf.compat.v1.placeholder(t.dtype, t.shape) for t in op.outputs]
+        results = tf_ops.get_gradient_function(op)(op, *cotangents)
+    flat = [
+        None if item is None else tf.convert_to_tensor(item)
+        for item in (results if isinstance(results, (list, tuple)) else [results])
+    ]
+    return CustomGradient(cotangents, flat)
+
+
+@lowers("IdentityN")
+def _identity_n(c: Any, op: Any) -> Sequence[Value]:
+    """Identity, or a function with a gradient of its own."""
+    xs = [c.value(tensor) for tensor in op.inputs]
+    custom = c.custom_gradients.get(op)
+    if custom is None:
+        return [c.b.op("identity", x) for x in xs]
+    step = StepGraph(Graph(op.name.rpartition("/")[2] + "_gradient"))
+    backward = c.nested(step)
+    cotangents = [step.graph.add_input(t.name, c.tf_type(t)) for t in custom.cotangents]
+    for tensor, value in zip(custom.cotangents, cotangents):
+        backward.bind(tensor, value)
+    results = [tensor for tensor in custom.results if tensor is not None]
+    backward.lower_all([tensor.op for tensor in results])
+    step.graph.outputs = [backward.value(tensor) for tensor in results]
+    captured = [value for value in step.graph.inputs if value not in cotangents]
+    step.graph.inputs = captured + cotangents
+    gives = tuple(i for i, tensor in enumerate(custom.results) if tensor is not None)
+    operands = [*xs, *(backward.outer_value(value) for value in captured)]
+    outputs: list[Value] = c.b.multi(
+        "custom_gradient", *operands, xs=len(xs), backward=step.graph, gives=gives
+    )
+    return outputs

@@ -1,0 +1,94 @@
+"""Lowers recorded gradient calls to `gradient` nodes.
+
+A sparse result (IndexedSlices) becomes the gradient of what was gathered, with the gathered rows'
+numbers beside it, as TensorFlow has it. The reverse pass itself deliberately stands in passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from cerebras_tf.capture.recording import GradientCall
+from cerebras_tf.errors import UnsupportedOpError
+from cerebras_tf.ir import Value
+
+
+def lower_call(capture: Any, call: GradientCall) -> Iterator[tuple[Any, Value]]:
+    """Emits one `gradient` node for a call.
+
+    Args:
+        capture: the capture, in which the call's operands are lowered already.
+        call: the recorded call.
+
+    Yields:
+        Result tensors with their values.
+    """
+    ys = [capture.value(tensor) for tensor in call.ys]
+    dys = [None if dy is None else capture.value(dy) for dy in call.dys]
+    xs: list[Value] = []
+    results = []
+    for x, result in zip(call.xs, call.results):
+        if result is None:
+            continue
+        if isinstance(result, tf.IndexedSlices):
+            gathers = _gathers(capture, x)
+            results.append((result, len(xs), gathers))
+            xs.extend(capture.value(op.outputs[0]) for op in gathers)
+        else:
+            results.append((result, len(xs), None))
+            xs.append(_differentiated(capture, x))
+    stops = [_differentiated(capture, tensor) for tensor in call.stops]
+    operands = [*ys, *(dy for dy in dys if dy is not None), *xs, *stops]
+    given = tuple(dy is not None for dy in dys)
+    outputs = capture.b.multi("gradient", *operands, ys=len(ys), dys=given, xs=len(xs))
+    for result, start, gathers in results:
+        if gathers is None:
+            yield result, outputs[start]
+        else:
+            parts = outputs[start : start + len(gathers)]
+            yield from _slices(capture, result, parts, gathers)
+
+
+def _differentiated(capture: Any, tensor: Any) -> Value:
+    if tensor.dtype == tf.resource:
+        value: Value = capture.state.initial(tensor)
+        return value
+    value = capture.value(tensor)
+    return value
+
+
+def _gathers(capture: Any, handle: Any) -> list[Any]:
+    """Captured operations that gather rows of a variable."""
+    found = [
+        op
+        for op in handle.consumers()
+        if op.type == "ResourceGather" and capture.has(op.outputs[0])
+    ]
+    if not found:
+        raise UnsupportedOpError(
+            f"gradient of '{handle.op.name}': a sparse gradient must come from gathered rows. "
+            "Received one of another origin. Multiply the table by 1.0 to make it dense."
+        )
+    return found
+
+
+def _slices(
+    capture: Any, result: tf.IndexedSlices, parts: list[Value], gathers: list[Any]
+) -> Iterator[tuple[Any, Value]]:
+    b = capture.b
+    rows, numbers = [], []
+    for part, op in zip(parts, gathers):
+        ids = capture.value(op.inputs[1])
+        width = part.shape[ids.type.rank :]
+        rows.append(b.op("reshape", part, shape=(ids.type.size, *width)))
+        numbers.append(b.op("reshape", ids, shape=(ids.type.size,)))
+    values = rows[0] if len(rows) == 1 else b.op("concat", *rows, axis=0)
+    indices = numbers[0] if len(numbers) == 1 else b.op("concat", *numbers, axis=0)
+    wanted = result.indices.dtype.name
+    if indices.dtype != wanted:
+        indices = b.op("cast", indices, dtype=wanted)
+    yield result.values, values
+    yield result.indices, indices

@@ -1,0 +1,52 @@
+"""Which TensorFlow operations a capture visits, and in which order.
+
+Operations run in the order they were built, as far as data and control edges allow: reads and
+assignments of variables then happen as the model's author wrote them. This file deliberately does
+not translate anything.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+from typing import Any, Callable
+
+
+def execution_order(
+    roots: Iterable[Any], neighbours: Callable[[Any], Iterable[Any]], position: dict[Any, int]
+) -> list[Any]:
+    """Operations the roots depend on, in dependency order, earliest built first.
+
+    Args:
+        roots: operations that must run.
+        neighbours: for an operation, the operations that must run before it.
+        position: place of every operation in the order of building.
+
+    Returns:
+        The roots and all they depend on, each once.
+    """
+    waiting: dict[Any, int] = {}
+    users: dict[Any, list[Any]] = {}
+    stack = list(roots)
+    while stack:
+        op = stack.pop()
+        if op in waiting:
+            continue
+        before = list(dict.fromkeys(neighbours(op)))
+        waiting[op] = len(before)
+        for other in before:
+            users.setdefault(other, []).append(op)
+            stack.append(other)
+    ready = [(position[op], i, op) for i, op in enumerate(waiting) if waiting[op] == 0]
+    heapq.heapify(ready)
+    count = len(ready)
+    ordered = []
+    while ready:
+        op = heapq.heappop(ready)[-1]
+        ordered.append(op)
+        for user in users.get(op, ()):
+            waiting[user] -= 1
+            if waiting[user] == 0:
+                count += 1
+                heapq.heappush(ready, (position[user], count, user))
+    return ordered

@@ -1,0 +1,120 @@
+"""Records which tensors of a TensorFlow graph are gradients of which.
+
+While a model_fn runs, every call of tf.gradients (and of GradientTape.gradient in a graph) is noted:
+what was differentiated, by what, and which tensors came out. TensorFlow still builds its own
+backward graph, untouched; this file deliberately reads none of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Callable, Optional
+
+import tensorflow as tf
+
+# Private API of TF 2.15, the last release with tf.estimator: tf.gradients, optimizers and Keras
+# all end in this one function, which has no public hook.
+from tensorflow.python.ops import gradients_util
+
+
+@dataclass
+class GradientCall:
+    """One call of a gradient function.
+
+    Attributes:
+        ys: differentiated tensors.
+        dys: given cotangents, None where it is ones.
+        xs: tensors differentiated by; resource handles stand for variables.
+        stops: tensors behind which nothing is differentiated.
+        results: a tensor, IndexedSlices or None for every x.
+    """
+
+    ys: list[Any]
+    dys: list[Optional[Any]]
+    xs: list[Any]
+    stops: list[Any]
+    results: list[Any]
+
+
+@dataclass
+class GradientRecorder:
+    """Context manager that records gradient calls made while it is active.
+
+    Attributes:
+        calls: recorded calls, in order; inner calls of a recorded one are left out.
+    """
+
+    calls: list[GradientCall] = field(default_factory=list)
+    _depth: int = 0
+    _undo: list[Callable[[], None]] = field(default_factory=list)
+
+    def __enter__(self) -> GradientRecorder:
+        helper = gradients_util._GradientsHelper
+        tape_gradient = tf.GradientTape.gradient
+        recorder = self
+
+        def recorded_helper(ys: Any, xs: Any, grad_ys: Any = None, *args: Any, **kw: Any) -> Any:
+            stops = kw.get("stop_gradients", args[4] if len(args) > 4 else None)
+            return recorder._record(
+                lambda: helper(ys, xs, grad_ys, *args, **kw), ys, xs, grad_ys, stops
+            )
+
+        def recorded_tape(
+            tape: Any, target: Any, sources: Any, output_gradients: Any = None, **kw: Any
+        ) -> Any:
+            def run() -> Any:
+                return tape_gradient(tape, target, sources, output_gradients, **kw)
+
+            if tf.executing_eagerly():
+                return run()
+            return recorder._record(run, target, sources, output_gradients, None)
+
+        gradients_util._GradientsHelper = recorded_helper
+        tf.GradientTape.gradient = recorded_tape
+
+        def undo() -> None:
+            gradients_util._GradientsHelper = helper
+            tf.GradientTape.gradient = tape_gradient
+
+        self._undo.append(undo)
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        self._undo.pop()()
+
+    def _record(self, run: Callable[[], Any], ys: Any, xs: Any, dys: Any, stops: Any) -> Any:
+        graph = tf.compat.v1.get_default_graph()
+        before = len(graph.get_operations())
+        self._depth += 1
+        try:
+            result = run()
+        finally:
+            self._depth -= 1
+        if self._depth == 0:
+            fresh = set(graph.get_operations()[before:])
+            flat_ys = [_tensor(y) for y in tf.nest.flatten(ys)]
+            flat_dys = [None] * len(flat_ys) if dys is None else tf.nest.flatten(dys)
+            self.calls.append(
+                GradientCall(
+                    ys=flat_ys,
+                    dys=[None if dy is None else _tensor(dy) for dy in flat_dys],
+                    xs=[_tensor(x) for x in tf.nest.flatten(xs)],
+                    stops=[_tensor(s) for s in tf.nest.flatten(stops)] if stops else [],
+                    results=[_made_in(fresh, item) for item in tf.nest.flatten(result)],
+                )
+            )
+        return result
+
+
+def _made_in(fresh: set[Any], result: Any) -> Any:
+    """The result, or None where it is an older tensor, known without any differentiation."""
+    tensor = result.values if isinstance(result, tf.IndexedSlices) else result
+    return None if tensor is None or tensor.op not in fresh else result
+
+
+def _tensor(item: Any) -> Any:
+    """The tensor that stands for an argument of tf.gradients: a variable's is its handle."""
+    handle = getattr(item, "handle", None)
+    if handle is not None:
+        return handle
+    return tf.convert_to_tensor(item)

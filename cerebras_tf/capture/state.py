@@ -1,0 +1,76 @@
+"""Variables during a capture: state becomes data flow.
+
+The state maps every variable to its current value; assignments replace it, reads return it. It
+deliberately does not decide where variables live.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+from cerebras_tf.ir import StepGraph, Value, Variable
+
+
+class VariableState:
+    """Current value of every variable during a capture.
+
+    Attributes:
+        step: where variables become graph inputs, at their first use.
+    """
+
+    def __init__(self, step: StepGraph, outer: Optional[VariableState] = None) -> None:
+        """An empty state; with `outer`, resource tensors known there are known here."""
+        self.step = step
+        self._specs: dict[Any, Variable] = {} if outer is None else outer._specs
+        self._current: dict[str, Value] = {}
+        self._assigned: list[str] = []
+
+    def bind_handle(self, handle: Any, variable: Variable) -> None:
+        """Says that a resource tensor refers to a variable."""
+        self._specs[_key(handle)] = variable
+
+    def variable(self, handle: Any) -> Variable:
+        """The variable a resource tensor refers to."""
+        return self._specs[_key(handle)]
+
+    def knows(self, handle: Any) -> bool:
+        """Whether the resource tensor refers to a variable of this capture."""
+        return _key(handle) in self._specs
+
+    def initial(self, handle: Any) -> Value:
+        """Value the variable has when the step begins."""
+        return self._initial(self.variable(handle))
+
+    def read_named(self, name: str) -> Value:
+        """Value the variable of this name has now."""
+        spec = next(spec for spec in self._specs.values() if spec.name == name)
+        start = self._initial(spec)
+        return self._current.get(name, start)
+
+    def _initial(self, spec: Variable) -> Value:
+        if spec.name not in self.step.variables:
+            value = self.step.graph.add_input(spec.name, spec.type)
+            self.step.variables[spec.name] = value
+            self.step.specs[spec.name] = spec
+        return self.step.variables[spec.name]
+
+    def read(self, handle: Any) -> Value:
+        """Value the variable has now."""
+        start = self.initial(handle)
+        return self._current.get(self.variable(handle).name, start)
+
+    def assign(self, handle: Any, value: Value) -> None:
+        """The variable has this value from here on."""
+        name = self.variable(handle).name
+        self.initial(handle)
+        if name not in self._current:
+            self._assigned.append(name)
+        self._current[name] = value
+
+    def updates(self) -> dict[str, Value]:
+        """Variables that were assigned, with their last values."""
+        return {name: self._current[name] for name in self._assigned}
+
+
+def _key(tensor: Any) -> tuple[Any, int]:
+    return tensor.op, tensor.value_index

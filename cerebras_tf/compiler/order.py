@@ -1,0 +1,109 @@
+"""Puts nodes in the order of the schedule: forward by layer, backward in reverse, then updates.
+
+Every node gets a group key; keys are raised until no node comes before what it needs, so any graph
+has a valid order. An update goes right behind the gradient it needs where nothing global stands in
+the way. It deliberately moves nodes only, and computes nothing.
+"""
+
+from __future__ import annotations
+
+from cerebras_tf.ir import Node, StepGraph, Value
+
+# (stage, layer of an update or -1): stages 0..L-1 forward, L..2L-1 backward, 2L the rest.
+GroupKey = tuple[int, int]
+
+
+def order_nodes(step: StepGraph, layers: int) -> dict[Node, GroupKey]:
+    """Reorders a step's nodes by group and sets their `layer` and `direction`.
+
+    Args:
+        step: differentiated step; forward nodes and the nodes of their gradients have layers.
+        layers: number of layers.
+
+    Returns:
+        Group of every node; equal keys run together.
+    """
+    homes = _homes(step)
+    keys: dict[Node, GroupKey] = {}
+    for node in step.graph.nodes:
+        before = [keys[value.node] for value in node.inputs if value.node is not None]
+        own = _own_key(node, layers, homes, before)
+        keys[node] = max([own, *before])
+    for node, (stage, home) in keys.items():
+        if stage < layers:
+            node.direction, node.layer = "forward", stage
+        elif stage < 2 * layers and home < 0:
+            node.direction, node.layer = "backward", 2 * layers - 1 - stage
+        else:
+            node.direction, node.layer = "update", home
+    step.graph.nodes.sort(key=lambda node: keys[node])  # stable: order within a group is kept
+    return keys
+
+
+def _own_key(
+    node: Node, layers: int, homes: dict[Node, int], before: list[GroupKey]
+) -> GroupKey:
+    if node.op == "constant":
+        return (0, -1)
+    if node.layer >= 0 and node.direction == "forward":
+        return (node.layer, -1)
+    if node.layer >= 0:
+        return (2 * layers - 1 - node.layer, -1)
+    latest = max(before, default=(0, -1))[0]
+    if node not in homes or latest < layers:
+        return (0, -1)
+    if latest < 2 * layers:
+        return (latest, homes[node])  # nothing global is needed: right behind the gradient
+    return (2 * layers, homes[node])
+
+
+def _homes(step: StepGraph) -> dict[Node, int]:
+    """Update nodes that belong to one layer's variables, with the number of that layer.
+
+    Nodes belong together where a value of more than one element passes between them; what passes
+    only scalars (a norm, a rate) joins nothing.
+    """
+    nodes = [n for n in step.graph.nodes if n.layer < 0 and n.op != "constant"]
+    group: dict[Node, Node] = {node: node for node in nodes}
+
+    def root(node: Node) -> Node:
+        while group[node] is not node:
+            group[node] = group[group[node]]
+            node = group[node]
+        return node
+
+    for node in nodes:
+        for value in node.inputs:
+            if value.node in group and not _is_scalar(value):
+                group[root(value.node)] = root(node)
+    layer_of = _layers_of_variables(step)
+    found: dict[Node, int] = {}
+    for name, value in step.updates.items():
+        if value.node in group:
+            top = root(value.node)
+            layer = layer_of.get(name, layer_of.get(_owner(name, layer_of), 0))
+            found[top] = max(found.get(top, 0), layer)
+    return {node: found[root(node)] for node in nodes if root(node) in found}
+
+
+def _is_scalar(value: Value) -> bool:
+    return value.type.is_static and value.type.size == 1
+
+
+def _layers_of_variables(step: StepGraph) -> dict[str, int]:
+    """First layer in which each variable is used."""
+    names = {value: name for name, value in step.variables.items()}
+    found: dict[str, int] = {}
+    for node in step.graph.nodes:
+        if node.layer >= 0 and node.direction == "forward":
+            for value in node.inputs:
+                if value in names:
+                    found.setdefault(names[value], node.layer)
+    return found
+
+
+def _owner(slot: str, names: dict[str, int]) -> str:
+    """The variable an optimizer slot belongs to, going by its name: `kernel/Adam` -> `kernel`."""
+    while "/" in slot and slot not in names:
+        slot = slot.rpartition("/")[0]
+    return slot

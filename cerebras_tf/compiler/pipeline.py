@@ -1,0 +1,103 @@
+"""StepGraph -> Program: the passes, in order, each verified, and the reasons for the order.
+
+It deliberately contains no pass of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Callable, Optional
+
+from cerebras_tf.compiler.assemble import assemble
+from cerebras_tf.compiler.layers import assign_layers
+from cerebras_tf.compiler.order import order_nodes
+from cerebras_tf.errors import CerebrasError
+from cerebras_tf.ir import StepGraph, verify
+from cerebras_tf.ir.program import Program
+from cerebras_tf.ops import Evaluate, infer
+from cerebras_tf.passes.differentiate import differentiate
+from cerebras_tf.passes.fuse_elementwise import fuse_elementwise
+from cerebras_tf.passes.inline_conditionals import inline_conditionals
+from cerebras_tf.passes.merge_common import merge_common
+from cerebras_tf.passes.simplify import simplify
+from cerebras_tf.passes.widen_precision import widen_precision
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to compile.
+
+    Attributes:
+        streaming: weights come and go layer by layer (weight-streaming mode); else all stay
+            (pipelined mode).
+        widen: compute float16 and bfloat16 in float32.
+        fuse: join elementwise nodes.
+    """
+
+    streaming: bool = True
+    widen: bool = True
+    fuse: bool = True
+
+
+Pass = tuple[str, Callable[[StepGraph], None]]
+
+
+def compile_step(
+    step: StepGraph, evaluate: Optional[Evaluate] = None, options: Options = Options()
+) -> Program:
+    """Compiles a step; the step's graph is consumed.
+
+    Args:
+        step: what capture made.
+        evaluate: computes ops on constants.
+        options: how to compile.
+
+    Raises:
+        GraphError: a pass broke an invariant; the message names the passes that ran.
+        UnsupportedOpError: an op between weights and loss has no gradient rule.
+    """
+    forward: list[Pass] = [
+        ("inline_conditionals", lambda s: inline_conditionals(s.graph, evaluate)),
+        # After inlining, so that casts inside branches go too.
+        *([("widen_precision", _widen)] if options.widen else []),
+        ("simplify", lambda s: simplify(s.graph, evaluate)),
+        ("merge_common", lambda s: merge_common(s.graph)),
+    ]
+    run_passes(step, forward)
+    layers = assign_layers(step)
+    backward: list[Pass] = [
+        ("differentiate", lambda s: differentiate(s.graph, evaluate)),
+        # Identities told values apart for differentiation only.
+        ("simplify", lambda s: simplify(s.graph, evaluate)),
+        ("merge_common", lambda s: merge_common(s.graph)),
+    ]
+    run_passes(step, backward)
+    keys = order_nodes(step, layers)
+    if options.fuse:
+        groups: list[Pass] = [
+            (
+                "fuse_elementwise",
+                lambda s: fuse_elementwise(s.graph, lambda node: keys.get(node, node.layer)),
+            )
+        ]
+        run_passes(step, groups)
+    return assemble(step, layers, options.streaming)
+
+
+def run_passes(step: StepGraph, passes: Sequence[Pass]) -> None:
+    """Runs passes in order and verifies the graph after each."""
+    done: list[str] = []
+    for name, run in passes:
+        try:
+            run(step)
+            step.reread_outputs()
+            verify(step.graph, infer)
+        except CerebrasError as error:
+            ran = ", ".join(done) or "none"
+            raise type(error)(f"pass {name} (passes before it: {ran}): {error}") from error
+        done.append(name)
+
+
+def _widen(step: StepGraph) -> None:
+    widen_precision(step.graph)

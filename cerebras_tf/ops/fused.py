@@ -1,0 +1,28 @@
+"""Ops made by passes only: several elementwise ops in one.
+
+Gradients are taken before fusion, so this file deliberately has no gradient rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from cerebras_tf.ir import Node, TensorType, Value
+from cerebras_tf.ops.registry import lookup, register
+
+
+def _fused_infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[TensorType]:
+    """fused_elementwise(*operands; body): outputs of the body, element by element."""
+    return [value.type for value in attrs["body"].outputs]
+
+
+def _fused_flops(node: Node) -> int:
+    total = 0
+    for inner in node.attrs["body"].nodes:
+        cost = lookup(inner.op).flops
+        total += cost(inner) if cost is not None else 0
+    return total
+
+
+register("fused_elementwise", _fused_infer, differentiable=False, flops=_fused_flops)

@@ -1,0 +1,138 @@
+"""Joins elementwise nodes of one iteration space into `fused_elementwise` nodes.
+
+Before: `%a = mul(%x, %y)  %b = add(%a, %z)`; after: `%b = fused_elementwise(%x, %y, %z) {body}`
+where only %b is used elsewhere. It must not join nodes of different layers or directions (the
+schedule keeps them apart), nor nodes of different broadcast shapes (small work would be repeated),
+nor across a node that is not elementwise (a cycle could result).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Callable
+
+from cerebras_tf.ir import Graph, Node, Value
+from cerebras_tf.ops import lookup
+
+FUSED = "fused_elementwise"
+
+
+def fuse_elementwise(graph: Graph, group_of: Callable[[Node], Hashable]) -> None:
+    """Fuses in place.
+
+    Args:
+        graph: nodes in schedule order.
+        group_of: nodes are joined only where this is equal.
+    """
+    levels = _levels(graph, group_of)
+    clusters: dict[Node, list[Node]] = {}
+    for node in graph.nodes:
+        if node not in levels:
+            continue
+        mine = clusters.setdefault(node, [node])
+        for value in node.inputs:
+            maker = value.node
+            if maker in levels and _joins(maker, node, levels, group_of):
+                other = clusters[maker]
+                if other is not mine:
+                    mine.extend(other)
+                    for member in other:
+                        clusters[member] = mine
+    _rewrite(graph, clusters)
+
+
+def _fusible(node: Node) -> bool:
+    if not lookup(node.op).elementwise or len(node.outputs) != 1:
+        return False
+    return node.output.type.is_static and node.output.type.size > 0
+
+
+def _joins(
+    maker: Node, node: Node, levels: dict[Node, int], group_of: Callable[[Node], Hashable]
+) -> bool:
+    return (
+        levels[maker] == levels[node]
+        and maker.output.shape == node.output.shape
+        and group_of(maker) == group_of(node)
+    )
+
+
+def _levels(graph: Graph, group_of: Callable[[Node], Hashable]) -> dict[Node, int]:
+    """For fusible nodes: how many breaks between clusters lie before them on any path."""
+    level: dict[Node, int] = {}
+    fusible: dict[Node, int] = {}
+    for node in graph.nodes:
+        can = _fusible(node)
+        depth = 0
+        for value in node.inputs:
+            maker = value.node
+            if maker is None:
+                continue
+            same = (
+                can
+                and maker in fusible
+                and maker.output.shape == node.output.shape
+                and group_of(maker) == group_of(node)
+            )
+            depth = max(depth, level[maker] + (0 if same else maker in fusible))
+        level[node] = depth
+        if can:
+            fusible[node] = depth
+    return fusible
+
+
+def _rewrite(graph: Graph, clusters: dict[Node, list[Node]]) -> None:
+    position = {node: i for i, node in enumerate(graph.nodes)}
+    users = graph.users()
+    wanted = set(graph.outputs)
+    replaced: dict[Value, Value] = {}
+    last_of: dict[Node, Node] = {}
+    for members in {id(c): c for c in clusters.values()}.values():
+        members.sort(key=lambda node: position[node])
+        inside = set(members)
+        outputs = [
+            node.output
+            for node in members
+            if node.output in wanted or any(u not in inside for u in users.get(node.output, ()))
+        ]
+        fused = _make(graph, members, outputs)
+        replaced.update(zip(outputs, fused.outputs))
+        last_of[members[-1]] = fused
+    kept = []
+    for node in graph.nodes:
+        if node in last_of:
+            kept.append(last_of[node])
+        elif node not in clusters:
+            kept.append(node)
+    graph.nodes = kept
+    graph.replace(replaced)
+    graph.sort()
+
+
+def _make(graph: Graph, members: list[Node], outputs: list[Value]) -> Node:
+    """One node for a cluster; scalar constants move into its body."""
+    body = Graph("body")
+    mapping: dict[Value, Value] = {}
+    operands: list[Value] = []
+    for node in members:
+        for value in node.inputs:
+            if value in mapping or (value.node in members and value.node is not None):
+                continue
+            constant = value.constant
+            if constant is not None and constant.size == 1:
+                inner = body.make_node("constant", [], dict(value.node.attrs), [value.type])  # type: ignore[union-attr]
+                body.nodes.append(inner)
+                mapping[value] = inner.output
+            else:
+                mapping[value] = body.add_input("x", value.type)
+                operands.append(value)
+        inner_inputs = [mapping[value] for value in node.inputs]
+        copy = body.make_node(node.op, inner_inputs, dict(node.attrs), [node.output.type])
+        body.nodes.append(copy)
+        mapping[node.output] = copy.output
+    body.outputs = [mapping[value] for value in outputs]
+    fused = graph.make_node(
+        FUSED, operands, {"body": body}, [v.type for v in outputs], members[-1].source
+    )
+    fused.layer, fused.direction = members[-1].layer, members[-1].direction
+    return fused

@@ -1,0 +1,145 @@
+"""Removes what changes nothing, and folds what is constant.
+
+Before: `%b = identity(%a)  %c = add(%b, %zero)`; after: uses of %c are uses of %a. It must not
+remove `identity` or `stop_gradient` while `gradient` nodes remain: they tell one value from another.
+"""
+
+from __future__ import annotations
+
+from typing import Optional
+
+import numpy as np
+
+from cerebras_tf.ir import Graph, Node, Value
+from cerebras_tf.ops import Builder, Evaluate
+
+# Constants up to this many bytes are made by folding; larger ones are computed once a step.
+_FOLD_BYTES = 1 << 26
+_KEPT = ("constant", "random_uniform", "random_normal", "truncated_normal", "cond")
+
+
+def simplify(graph: Graph, evaluate: Optional[Evaluate] = None) -> None:
+    """Simplifies in place until nothing changes; drops nodes nobody needs.
+
+    Args:
+        graph: any graph; inner graphs are simplified too.
+        evaluate: computes ops on constants, where given.
+    """
+    while True:
+        graph.prune()
+        has_gradients = any(node.op == "gradient" for node in graph.nodes)
+        changed = _sweep(graph, evaluate, has_gradients)
+        if not changed:
+            break
+    for node in graph.nodes:
+        for inner in node.subgraphs.values():
+            simplify(inner, evaluate)
+
+
+def _sweep(graph: Graph, evaluate: Optional[Evaluate], has_gradients: bool) -> bool:
+    nodes = graph.nodes
+    graph.nodes = []
+    b = Builder(graph, evaluate)
+    mapping: dict[Value, Value] = {}
+    for node in nodes:
+        node.inputs = [mapping.get(value, value) for value in node.inputs]
+        same = _same(node, has_gradients)
+        if same is not None:
+            mapping[node.outputs[0]] = same
+            continue
+        b.source, b.layer, b.direction = node.source, node.layer, node.direction
+        better = _fold(b, node) or _rewrite(b, node)
+        if better is not None:
+            mapping[node.outputs[0]] = better
+            continue
+        graph.nodes.append(node)
+    graph.replace(mapping)
+    return bool(mapping)
+
+
+def _same(node: Node, has_gradients: bool) -> Optional[Value]:
+    """The operand that the node merely repeats, or None."""
+    op = node.op
+    if op in ("identity", "stop_gradient"):
+        return None if has_gradients else node.inputs[0]
+    if len(node.outputs) != 1 or not node.inputs:
+        return None
+    x, y = node.inputs[0], node.output
+    if op in ("cast", "reshape", "broadcast_to") and x.type == y.type:
+        return x
+    if op == "transpose" and tuple(node.attrs["permutation"]) == tuple(range(x.type.rank)):
+        return x
+    if len(node.inputs) == 2:
+        other = node.inputs[1]
+        if op in ("add", "sub") and _is(other, 0) and x.type == y.type:
+            return x
+        if op in ("mul", "div") and _is(other, 1) and x.type == y.type:
+            return x
+        if op == "add" and _is(x, 0) and other.type == y.type:
+            return other
+        if op == "mul" and _is(x, 1) and other.type == y.type:
+            return other
+    return None
+
+
+def _is(value: Value, number: float) -> bool:
+    """Whether a value is constant and every element equals `number`."""
+    node = value.node
+    if node is not None and node.op == "broadcast_to":
+        return _is(node.inputs[0], number)
+    constant = value.constant
+    return constant is not None and constant.size > 0 and bool(np.all(constant == number))
+
+
+def _fold(b: Builder, node: Node) -> Optional[Value]:
+    if b.evaluate is None or node.op in _KEPT or not node.inputs or len(node.outputs) != 1:
+        return None
+    arrays = [value.constant for value in node.inputs]
+    known = [array for array in arrays if array is not None]
+    type = node.output.type
+    if len(known) != len(arrays) or not type.is_static or type.bytes > _FOLD_BYTES:
+        return None
+    if node.op == "broadcast_to":  # stays small: readers broadcast the operand
+        return None
+    (result,) = b.evaluate(node.op, known, node.attrs)
+    return b.constant(result, type.dtype)
+
+
+def _rewrite(b: Builder, node: Node) -> Optional[Value]:
+    """A shorter way to the same value, or None."""
+    if not node.inputs or node.inputs[0].node is None:
+        return _drop_broadcast(b, node)
+    below = node.inputs[0].node
+    if node.op == "reshape" and below.op == "reshape":
+        return b.op("reshape", below.inputs[0], shape=node.attrs["shape"])
+    if node.op == "transpose" and below.op == "transpose":
+        first, second = below.attrs["permutation"], node.attrs["permutation"]
+        return b.op(
+            "transpose", below.inputs[0], permutation=tuple(first[axis] for axis in second)
+        )
+    if node.op == "neg" and below.op == "neg":
+        return below.inputs[0]
+    return _drop_broadcast(b, node)
+
+
+_BROADCASTING = ("add", "sub", "mul", "div", "maximum", "minimum", "select")
+
+
+def _drop_broadcast(b: Builder, node: Node) -> Optional[Value]:
+    """Elementwise ops broadcast by themselves: their operands need not be broadcast before."""
+    if node.op not in _BROADCASTING:
+        return None
+    operands = [
+        value.node.inputs[0]
+        if value.node is not None
+        and value.node.op == "broadcast_to"
+        and value.node.inputs[0].type.rank == 0
+        else value
+        for value in node.inputs
+    ]
+    if operands == node.inputs:
+        return None
+    shapes = [value.shape for value in operands]
+    if node.output.shape not in shapes:
+        return None
+    return b.op(node.op, *operands, **node.attrs)
