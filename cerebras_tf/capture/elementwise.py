@@ -7,6 +7,7 @@ elementwise_gradients.py.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -90,7 +91,7 @@ def _renamed(low: Lowering, op: Any) -> Sequence[Value]:
     return [low.b.op(_RENAMED[op.type], *low.inputs(op))]
 
 
-@lowers("CheckNumerics", "Identity", "IdentityN", "PreventGradient", "Snapshot")
+@lowers("CheckNumerics", "Identity", "PreventGradient", "Snapshot")
 def _forwarded(low: Lowering, op: Any) -> Sequence[Value]:
     """Ops whose outputs are their inputs: no node."""
     return low.inputs(op)
@@ -168,27 +169,27 @@ def _softsign(low: Lowering, op: Any) -> Sequence[Value]:
     return [low.b.op("div", x, low.b.op("add", low.b.op("abs", x), 1.0))]
 
 
-def _one_where_zero(b: Builder, x: Value, y: Value) -> Value:
-    """y, and 1 where x is 0."""
-    return b.op("select", b.op("equal", x, 0.0), b.constant(1.0, y.dtype), y)
+def _unless_zero(b: Builder, x: Value, y: Value, neutral: float) -> Value:
+    """y, and `neutral` where x is 0: the y for which result and gradients are 0."""
+    return b.op("select", b.op("equal", x, 0.0), b.constant(neutral, y.dtype), y)
 
 
 @lowers("Xlogy")
 def _xlogy(low: Lowering, op: Any) -> Sequence[Value]:
     """x log(y), and 0 where x is 0 whatever y is."""
     x, y = low.inputs(op)
-    return [low.b.op("mul", x, low.b.op("log", _one_where_zero(low.b, x, y)))]
+    return [low.b.op("mul", x, low.b.op("log", _unless_zero(low.b, x, y, 1.0)))]
 
 
 @lowers("Xlog1py")
 def _xlog1py(low: Lowering, op: Any) -> Sequence[Value]:
     """x log(1 + y), and 0 where x is 0 whatever y is."""
     x, y = low.inputs(op)
-    return [low.b.op("mul", x, low.b.op("log1p", _one_where_zero(low.b, x, y)))]
+    return [low.b.op("mul", x, low.b.op("log1p", _unless_zero(low.b, x, y, 0.0)))]
 
 
 @lowers("Xdivy")
 def _xdivy(low: Lowering, op: Any) -> Sequence[Value]:
     """x / y, and 0 where x is 0 whatever y is."""
     x, y = low.inputs(op)
-    return [low.b.op("div", x, _one_where_zero(low.b, x, y))]
+    return [low.b.op("div", x, _unless_zero(low.b, x, y, math.inf))]

@@ -35,7 +35,7 @@ def channels_last(op: Any) -> bool:
 
 def along_channels(low: Lowering, op: Any, vector: Value, rank: int) -> Value:
     """A vector with one entry a channel, shaped to broadcast against an image batch."""
-    if channels_last(op) or rank == 2:
+    if channels_last(op):
         return vector
     return low.b.op("reshape", vector, shape=(vector.type.size,) + (1,) * (rank - 2))
 

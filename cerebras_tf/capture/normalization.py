@@ -60,7 +60,9 @@ def _fused_batch_norm(low: Lowering, op: Any) -> Sequence[Value]:
     dtype, rank = x.dtype, x.type.rank
     x = _cast(low, x, scale.dtype)
     outputs = [mean, variance, mean, variance]
-    if op.get_attr("is_training"):
+    if not op.get_attr("is_training"):
+        mean, variance = b.op("stop_gradient", mean), b.op("stop_gradient", variance)
+    else:
         axes = _reduced_axes(op, rank)
         given = (mean, variance)
         mean = b.op("mean", x, axes=axes, keepdims=False)

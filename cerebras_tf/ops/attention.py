@@ -14,6 +14,7 @@ from cerebras_tf.ir import Node, TensorType, Value
 from cerebras_tf.ops.builder import Builder
 from cerebras_tf.ops.inference import broadcast_shapes, require_same_dtype
 from cerebras_tf.ops.registry import Flops, register
+from cerebras_tf.ops.second_derivatives import missing_second_derivative
 
 Cotangents = list[Optional[Value]]
 
@@ -79,6 +80,10 @@ def _vjp(b: Builder, node: Node, dys: Cotangents) -> Cotangents:
     return [*b.multi("attention_grad", *operands, **node.attrs), *(None for _ in bias)]
 
 
+def _twice(b: Builder, node: Node, dys: Cotangents) -> Cotangents:
+    raise missing_second_derivative(node)
+
+
 def _grad_infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[TensorType]:
     """attention_grad(dout, query, key, value, out, lse [, bias]; scale, causal)
     -> dquery [B,S,A,D], dkey [B,T,A,D], dvalue [B,T,A,D]
@@ -100,4 +105,4 @@ def _flops(first: int, products: int) -> Flops:
 
 
 register("attention", _infer, _vjp, flops=_flops(0, 2))
-register("attention_grad", _grad_infer, flops=_flops(1, 5))
+register("attention_grad", _grad_infer, _twice, flops=_flops(1, 5))

@@ -15,6 +15,7 @@ from cerebras_tf.ops.broadcasting import sum_to
 from cerebras_tf.ops.builder import Builder
 from cerebras_tf.ops.inference import broadcast_shapes, require_same_dtype
 from cerebras_tf.ops.registry import Flops, register
+from cerebras_tf.ops.second_derivatives import missing_second_derivative
 
 Cotangents = list[Optional[Value]]
 
@@ -62,6 +63,10 @@ def _sparse_vjp(b: Builder, node: Node, dys: Cotangents) -> Cotangents:
     return [b.op("sparse_softmax_xent_grad", dys[0], logits, labels, node.outputs[1]), None]
 
 
+def _twice(b: Builder, node: Node, dys: Cotangents) -> Cotangents:
+    raise missing_second_derivative(node)
+
+
 def _sparse_grad_infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[TensorType]:
     """sparse_softmax_xent_grad(dloss [N], logits [N, V], labels [N], lse [N]) -> dlogits [N, V]
 
@@ -72,7 +77,7 @@ def _sparse_grad_infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[T
 
 
 register("sparse_softmax_xent", _sparse_infer, _sparse_vjp, flops=_softmax_flops(0, 13))
-register("sparse_softmax_xent_grad", _sparse_grad_infer, flops=_softmax_flops(1, 13))
+register("sparse_softmax_xent_grad", _sparse_grad_infer, _twice, flops=_softmax_flops(1, 13))
 
 
 def _dense_infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[TensorType]:
@@ -110,7 +115,7 @@ def _dense_grad_infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[Te
 
 
 register("softmax_xent", _dense_infer, _dense_vjp, flops=_softmax_flops(0, 15))
-register("softmax_xent_grad", _dense_grad_infer, flops=_softmax_flops(1, 14))
+register("softmax_xent_grad", _dense_grad_infer, _twice, flops=_softmax_flops(1, 14))
 
 
 def _check_linear(inputs: Sequence[Value], attrs: dict[str, Any]) -> None:
@@ -181,5 +186,5 @@ def _linear_flops(first: int, products: int) -> Flops:
 
 
 register("linear_softmax_xent", _linear_infer, _linear_vjp, flops=_linear_flops(0, 1))
-register("linear_softmax_xent_grad", _linear_grad_infer, flops=_linear_flops(1, 3))
-register("linear_softmax_xent_train", _linear_train_infer, flops=_linear_flops(1, 3))
+register("linear_softmax_xent_grad", _linear_grad_infer, _twice, flops=_linear_flops(1, 3))
+register("linear_softmax_xent_train", _linear_train_infer, _twice, flops=_linear_flops(1, 3))

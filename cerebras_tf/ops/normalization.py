@@ -14,6 +14,7 @@ from cerebras_tf.ir import Node, TensorType, Value
 from cerebras_tf.ops.builder import Builder
 from cerebras_tf.ops.inference import require_same_dtype, same_as_first
 from cerebras_tf.ops.registry import element_flops, register
+from cerebras_tf.ops.second_derivatives import missing_second_derivative
 
 Cotangents = list[Optional[Value]]
 
@@ -54,6 +55,10 @@ def _layer_norm_vjp(b: Builder, node: Node, dys: Cotangents) -> Cotangents:
     return list(b.multi("layer_norm_grad", dys[0], x, gamma, mean, rstd))
 
 
+def _twice(b: Builder, node: Node, dys: Cotangents) -> Cotangents:
+    raise missing_second_derivative(node)
+
+
 def _layer_norm_grad_infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[TensorType]:
     """layer_norm_grad(dy [..., H], x [..., H], gamma [H], mean [...], rstd [...])
     -> dx [..., H], dgamma [H], dbeta [H]
@@ -65,7 +70,7 @@ def _layer_norm_grad_infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> li
 
 
 register("layer_norm", _layer_norm_infer, _layer_norm_vjp, flops=element_flops(8))
-register("layer_norm_grad", _layer_norm_grad_infer, flops=element_flops(14))
+register("layer_norm_grad", _layer_norm_grad_infer, _twice, flops=element_flops(14))
 
 
 def _softmax_vjp(b: Builder, node: Node, dys: Cotangents) -> Cotangents:
@@ -83,4 +88,4 @@ def _grad_infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[TensorTy
 # log_softmax(x [..., H]) -> [..., H]; log_softmax_grad: dx = dy - exp(y) sum(dy)
 for _name in ("softmax", "log_softmax"):
     register(_name, same_as_first, _softmax_vjp, flops=element_flops(14))
-    register(f"{_name}_grad", _grad_infer, flops=element_flops(14 if "log" in _name else 4))
+    register(f"{_name}_grad", _grad_infer, _twice, flops=element_flops(14 if "log" in _name else 4))
