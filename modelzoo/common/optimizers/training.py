@@ -123,17 +123,14 @@ def accumulate(grads, variables, steps):
         The sums divided by N with the present call counted in, whether this call is the last of
         the N (boolean scalar), and the operations that keep the sums or reset them.
     """
-    count = tf.get_variable(
-        "accum_step_counter", [], tf.int32, tf.zeros_initializer(), trainable=False
-    )
+    zeros = {"initializer": tf.zeros_initializer(), "trainable": False, "use_resource": True}
+    count = tf.get_variable("accum_step_counter", [], tf.int32, **zeros)
     next_count = count + 1
     is_last = next_count >= steps
     totals, operations = [], []
     for index, (grad, variable) in enumerate(zip(grads, variables)):
         name = f"{variable.op.name}_grad_accum_{index}"
-        kept = tf.get_variable(
-            name, grad.shape, initializer=tf.zeros_initializer(), trainable=False
-        )
+        kept = tf.get_variable(name, grad.shape, tf.float32, **zeros)
         total = kept + grad * (1.0 / steps)
         totals.append(total)
         with tf.control_dependencies([total]):

@@ -1,0 +1,1 @@
+"""Turns text into training records ahead of training. Deliberately no part of a training run."""

@@ -1,0 +1,141 @@
+"""Writes records to files that appear whole or not at all, and the manifest that describes them.
+
+It deliberately knows nothing of what is in a record but its integer features.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+
+from cerebras_tf.errors import ConfigError
+
+MANIFEST = "manifest.json"
+PROGRESS = ".progress"
+
+
+class RecordWriter:
+    """Writes TFRecords to numbered files of at most `records_per_file` records.
+
+    Args:
+        folder: where the files go.
+        prefix: beginning of their names.
+        records_per_file: records of a file.
+    """
+
+    def __init__(self, folder, prefix, records_per_file):
+        self.files = []
+        self._folder = Path(folder)
+        self._prefix = prefix
+        self._records_per_file = records_per_file
+        self._writer = None
+        self._count = 0
+
+    def write(self, features):
+        """Writes one record from a dictionary of integer arrays."""
+        import tensorflow.compat.v1 as tf
+
+        if self._writer is None:
+            self._writer = tf.io.TFRecordWriter(str(self._partial))
+        integers = {
+            name: tf.train.Feature(int64_list=tf.train.Int64List(value=values))
+            for name, values in features.items()
+        }
+        example = tf.train.Example(features=tf.train.Features(feature=integers))
+        self._writer.write(example.SerializeToString())
+        self._count += 1
+        if self._count == self._records_per_file:
+            self.close()
+
+    def close(self):
+        """Ends the current file and gives it its name."""
+        if self._writer is None:
+            return
+        self._writer.close()
+        final = self._folder / f"{self._prefix}-{len(self.files):05d}.tfrecords"
+        entry = {
+            "file": final.name,
+            "records": self._count,
+            "bytes": self._partial.stat().st_size,
+            "sha256": sha256_of(self._partial),
+        }
+        self._partial.replace(final)
+        self.files.append(entry)
+        self._writer, self._count = None, 0
+
+    @property
+    def _partial(self):
+        return self._folder / f".{self._prefix}-{len(self.files):05d}.partial"
+
+
+def sha256_of(path):
+    """Returns the SHA-256 of a file in hexadecimal."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def write_json(path, value):
+    """Writes JSON, whole or not at all."""
+    path = Path(path)
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
+    partial.replace(path)
+
+
+class Progress:
+    """Remembers which units of a preparation are done, so that it can be started again.
+
+    Args:
+        folder: the output folder, made if absent.
+        settings: what the records depend on; another run in the same folder must have the same.
+
+    Raises:
+        ConfigError: if the folder holds records made with other settings.
+    """
+
+    def __init__(self, folder, settings):
+        self.folder = Path(folder)
+        self.settings = json.loads(json.dumps(settings))
+        self._marks = self.folder / PROGRESS
+        self._marks.mkdir(parents=True, exist_ok=True)
+        self._check_settings(self.folder / MANIFEST)
+        self._check_settings(self._marks / "settings.json")
+        write_json(self._marks / "settings.json", {"settings": self.settings})
+
+    def _check_settings(self, path):
+        if not path.exists():
+            return
+        before = json.loads(path.read_text(encoding="utf-8"))["settings"]
+        keys = sorted(set(before) | set(self.settings))
+        changed = [key for key in keys if before.get(key) != self.settings.get(key)]
+        if changed:
+            raise ConfigError(
+                f"{self.folder}: holds records made with another {' and '.join(changed)}. "
+                "Received: a run with new settings. Name another --output_dir, or remove this one."
+            )
+
+    def manifest(self):
+        """Returns the manifest of a finished run, or None."""
+        path = self.folder / MANIFEST
+        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+    def done(self, unit):
+        """Returns what was recorded for `unit`, or None."""
+        path = self._marks / f"unit-{unit:05d}.json"
+        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+    def mark(self, unit, result):
+        """Records that `unit` is done."""
+        write_json(self._marks / f"unit-{unit:05d}.json", result)
+
+    def finish(self, manifest):
+        """Writes the manifest and forgets the progress."""
+        write_json(self.folder / MANIFEST, {"settings": self.settings, **manifest})
+        for path in self._marks.iterdir():
+            path.unlink()
+        self._marks.rmdir()
