@@ -238,7 +238,8 @@ def _one_hot(low: Lowering, op: Any) -> Sequence[Value]:
         attrs["off_value"] = off_value.constant.item()
         return [low.b.op("one_hot", indices, dtype=on_value.dtype, **attrs)]
     hit = low.b.op("one_hot", indices, dtype="bool", on_value=True, off_value=False, **attrs)
-    return [low.b.op("select", hit, on_value, off_value)]
+    chosen = low.b.op("select", hit, on_value, off_value)
+    return [low.b.op("stop_gradient", chosen)]  # TensorFlow's OneHot has no gradient
 
 
 @lowers("MatrixBandPart")

@@ -1,6 +1,6 @@
 """Plain kernels of gathers, scatters, segments, unique and top-k: the definitions.
 
-Sums over repeated positions go through one sort instead of an addition an element. Positions out
+Sums over repeated positions sort these first instead of adding row by row. Positions out
 of range are deliberately not clamped: NumPy's IndexError names them.
 """
 
@@ -11,6 +11,9 @@ from typing import Any
 import numpy as np
 
 from cerebras_tf.kernels.registry import plain
+
+# Rows at least this long are summed one group at a time, which is faster than reduceat.
+_WIDE_ROW = 16
 
 
 @plain("gather")
@@ -28,11 +31,19 @@ def gather(params: np.ndarray, indices: np.ndarray, *, axis: int, batch_dims: in
 
 def _add_rows(table: np.ndarray, indices: np.ndarray, updates: np.ndarray) -> np.ndarray:
     """Adds updates[i] to table[indices[i]] in place; returns the table."""
-    if indices.size:
-        order = np.argsort(indices, kind="stable")
-        ids = indices[order]
-        first = np.flatnonzero(np.r_[True, ids[1:] != ids[:-1]])
+    if not indices.size:
+        return table
+    order = np.argsort(indices, kind="stable")
+    ids = indices[order]
+    first = np.flatnonzero(np.r_[True, ids[1:] != ids[:-1]])
+    if updates[0].size < _WIDE_ROW:
         table[ids[first]] += np.add.reduceat(updates[order], first, axis=0)
+        return table
+    counts = np.diff(np.r_[first, ids.size])
+    single = first[counts == 1]
+    table[ids[single]] += updates[order[single]]
+    for start, count in zip(first[counts > 1], counts[counts > 1]):
+        table[ids[start]] += updates[order[start : start + count]].sum(0)
     return table
 
 

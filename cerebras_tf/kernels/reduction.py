@@ -1,6 +1,7 @@
 """Plain kernels of the reductions: the definitions.
 
-Sums keep the operand's dtype; NumPy adds pairwise along the last axis. Fused reductions (layer
+Sums keep the operand's dtype. NumPy adds pairwise along the last axis; along others the sums here
+go in blocks, so that errors grow with the square root of the count. Fused reductions (layer
 norm, softmax) deliberately live in their own families.
 """
 
@@ -14,12 +15,31 @@ import numpy as np
 from cerebras_tf.kernels.registry import plain
 
 Axes = tuple[int, ...]
+# Shorter axes are added up as they stand.
+_SHORTEST_BLOCK = 8
 
 
 @plain("sum")
 def sum_(x: np.ndarray, *, axes: Axes, keepdims: bool) -> np.ndarray:
     """Sum over the axes."""
-    return np.asarray(x.sum(axis=tuple(axes), keepdims=keepdims, dtype=x.dtype))
+    total = x
+    last = x.ndim - 1
+    if last not in axes:
+        for axis in axes:
+            total = _sum_in_blocks(total, axis)
+    return np.asarray(total.sum(axis=tuple(axes), keepdims=keepdims, dtype=x.dtype))
+
+
+def _sum_in_blocks(x: np.ndarray, axis: int) -> np.ndarray:
+    """Shortens a long axis to the sums of its blocks; a remainder stays as it is."""
+    count = x.shape[axis]
+    block = math.isqrt(count)
+    if block < _SHORTEST_BLOCK:
+        return x
+    before, after, whole = x.shape[:axis], x.shape[axis + 1 :], count - count % block
+    head, tail = np.split(x, [whole], axis)
+    sums = head.reshape(*before, count // block, block, *after).sum(axis + 1, dtype=x.dtype)
+    return np.concatenate([sums, tail], axis) if whole != count else sums
 
 
 @plain("mean")

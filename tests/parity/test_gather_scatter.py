@@ -1,0 +1,78 @@
+"""Parity of gathers, scatters, segments and top-k with TensorFlow."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+tf = pytest.importorskip("tensorflow")
+
+from tests.parity.harness import check_parity, integers, normal  # noqa: E402
+
+pytestmark = pytest.mark.tf
+
+# shape of the table, shape of the indices, axis, batch_dims
+GATHERS = [
+    ((7, 4), (3,), 0, 0),
+    ((7, 4), (2, 3), 0, 0),
+    ((7, 4), (), 0, 0),
+    ((3, 7, 4), (2, 5), 1, 0),
+    ((3, 4, 7), (5,), -1, 0),
+    ((2, 7), (2, 3), 1, 1),
+    ((2, 7, 4), (2, 3), 1, 1),
+    ((2, 5, 7, 4), (2, 3), 2, 1),
+    ((2, 3, 7, 4), (2, 3, 5, 2), 2, 2),
+    ((2, 3, 4, 7, 5), (2, 3), 3, 1),
+]
+
+
+@pytest.mark.parametrize(("table", "indices", "axis", "batch_dims"), GATHERS)
+def test_gather_agrees_with_tensorflow(table, indices, axis, batch_dims):
+    inputs = [normal(*table), integers(*indices, high=7)]
+
+    def build(x):
+        return tf.gather(x[0], x[1], axis=axis, batch_dims=batch_dims)
+
+    check_parity(build, inputs, "gather_scatter")
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_gather_nd_agrees_with_tensorflow(depth):
+    inputs = [normal(4, 5, 6), integers(3, 2, depth, high=4, dtype="int64")]
+    check_parity(lambda x: tf.gather_nd(x[0], x[1]), inputs, "gather_scatter")
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_scatter_nd_adds_up_as_tensorflow_does(depth):
+    inputs = [integers(9, depth, high=3), normal(9, *(4, 5)[depth - 1 :])]
+    check_parity(lambda x: tf.scatter_nd(x[0], x[1], [3, 4, 5]), inputs, "gather_scatter")
+
+
+def test_tensor_scatters_agree_with_tensorflow():
+    inputs = [normal(5, 3), np.array([[4], [0]], "int32"), normal(2, 3)]
+
+    def build(x):
+        return [
+            tf.tensor_scatter_nd_add(*x),
+            tf.tensor_scatter_nd_sub(*x),
+            tf.tensor_scatter_nd_update(*x),
+        ]
+
+    check_parity(build, inputs, "gather_scatter")
+
+
+def test_segment_sum_drops_negative_ids_as_tensorflow_does():
+    inputs = [normal(2, 4, 3), np.array([[0, 2, -1, 0], [2, 2, 1, -1]], "int32")]
+    check_parity(lambda x: tf.math.unsorted_segment_sum(x[0], x[1], 4), inputs, "gather_scatter")
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_top_k_agrees_with_tensorflow(tied):
+    x = integers(3, 4, 9, high=3).astype(np.float32) if tied else normal(3, 4, 9)
+    check_parity(lambda x: list(tf.math.top_k(x[0], 5)), [x], "gather_scatter")
+
+
+@pytest.mark.parametrize("width", [4, 64])
+def test_sums_over_repeated_rows_agree_with_tensorflow(width):
+    inputs = [normal(40, width), integers(60, high=40)]
+    check_parity(lambda x: tf.gather(x[0], x[1]), inputs, "gather_scatter")
