@@ -48,8 +48,10 @@ set_up_stamp() {
   printf '%s %s\n' "$(cat "$SCRIPTS/requirements.lock" "$ROOT/setup.py" | cksum)" "$ROOT"
 }
 
-# Makes the environment at $VENV what the lock file says, or ends with status 2 and the reason.
-# A complete environment holds its stamp, and then nothing more than comparing it happens here.
+# Returns when the environment at $VENV is complete, or ends with status 2 and the reason. Where it
+# has to be set up, this process becomes the set-up, which starts this script with the arguments
+# given here once more when it is done: so signals need no forwarding. A complete environment holds
+# its stamp, and then nothing more than comparing it happens here.
 ensure_environment() {
   local stamp python
   stamp=$(set_up_stamp)
@@ -65,7 +67,7 @@ ensure_environment() {
       "which fetches one." >&2
     exit 2
   fi
-  "$python" -I "$SCRIPTS/set_up_environment.py" "$ROOT" "$VENV" "$stamp" || exit $?
+  exec "$python" -I "$SCRIPTS/set_up_environment.py" "$ROOT" "$VENV" "$stamp" "$0" "$@"
 }
 
 # Replaces this process by the command with the checkout's `python` and `python-ws` first on PATH
@@ -75,7 +77,7 @@ run_on_this_machine() {
     echo "usage: $(basename "$0") [OPTIONS] COMMAND [ARGUMENTS]" >&2
     exit 2
   fi
-  ensure_environment
+  ensure_environment "$@"
   export_defaults
   export CEREBRAS_TF_VENV=$VENV PATH=$SCRIPTS:$VENV/bin:$PATH
   if ! type -P "$1" >/dev/null; then
@@ -109,7 +111,7 @@ is_runner_call() {
 # are the runner's, as Python itself would understand them everywhere else.
 run_python() {
   local flags=()
-  ensure_environment
+  ensure_environment "$@"
   export_defaults
   while [ $# -gt 0 ]; do
     if is_python_flag "$1"; then

@@ -1,8 +1,9 @@
 """Makes the virtual environment of a checkout: the packages of the lock file and the checkout.
 
-    python set_up_environment.py ROOT VENV STAMP
+    python set_up_environment.py ROOT VENV STAMP COMMAND [ARGUMENT ...]
 
-Called by environment.sh with any suitable interpreter; needs the standard library only. The stamp
+Called by environment.sh with any suitable interpreter; needs the standard library only. When the
+environment is complete, this process becomes the command: the launcher that asked. The stamp
 is written last, so a set-up that was killed is done again, and a lock lets one of several that
 start at once do the work while the others wait. Whether there is anything to do at all is not
 decided by comparing packages: environment.sh compares stamps.
@@ -173,4 +174,7 @@ def main(root: str, environment: str, stamp: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    status = main(*sys.argv[1:4])
+    if status == 0:
+        os.execv(sys.argv[4], sys.argv[4:])
+    sys.exit(status)

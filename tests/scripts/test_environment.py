@@ -13,14 +13,15 @@ import pytest
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 # A Python that the launchers take for a suitable one; set_up_environment.py is "run" by making
-# an environment in a moment. It is called as: python -I SCRIPT ROOT VENV STAMP.
+# an environment in a moment. It is called as: python -I SCRIPT ROOT VENV STAMP COMMAND ...
 SUITABLE = """#!/bin/bash
 [ "$2" = -c ] && exit 0
 echo "set up with $(basename "$0")" >&2
 mkdir -p "$4/bin"
-printf '#!/bin/bash\\necho ran\\n' >"$4/bin/python"
+printf '#!/bin/bash\\nprintf "%%s," "$@"\\n' >"$4/bin/python"
 chmod +x "$4/bin/python"
 printf '%s' "$5" >"$4/.complete"
+exec "${@:6}"
 """
 UNSUITABLE = "#!/bin/bash\nexit 1\n"
 
@@ -72,7 +73,7 @@ def test_a_broken_shim_does_not_hide_the_python_behind_it(launchers, programs, t
     add_program(programs, "python3.11", SUITABLE)
     add_tools(programs)
     ran = launchers.run("python-ws", "x.py", PATH=f"{shims}:{programs}")
-    assert (ran.returncode, ran.stdout) == (0, "ran\n")
+    assert (ran.returncode, ran.stdout) == (0, "x.py,")
 
 
 def test_newest_supported_python_is_taken(launchers, programs):
@@ -92,7 +93,14 @@ def test_uv_is_asked_for_a_python_when_there_is_none(launchers, programs):
     add_tools(programs)
     ran = launchers.run("python-ws", "x.py", PATH=str(programs))
     assert ran.stderr.splitlines()[-1] == "set up with cpython"
-    assert (ran.returncode, ran.stdout) == (0, "ran\n")
+    assert (ran.returncode, ran.stdout) == (0, "x.py,")
+
+
+def test_the_command_keeps_its_arguments_across_a_set_up(launchers, programs):
+    add_program(programs, "python3.11", SUITABLE)
+    add_tools(programs)
+    ran = launchers.run("csrun_wse", "python-ws", "x.py", "two words", "", PATH=str(programs))
+    assert ran.stdout == "x.py,two words,,"
 
 
 def test_second_start_sets_up_nothing_and_says_nothing(launchers, programs):
@@ -103,7 +111,7 @@ def test_second_start_sets_up_nothing_and_says_nothing(launchers, programs):
     # Without any Python on PATH the second start could not set up even if it wanted to.
     (programs / "python3.11").unlink()
     second = launchers.run("python-ws", "x.py", PATH=str(programs))
-    assert (second.returncode, second.stdout, second.stderr) == (0, "ran\n", "")
+    assert (second.returncode, second.stdout, second.stderr) == (0, "x.py,", "")
 
 
 def test_an_environment_of_another_lock_file_is_brought_up_to_date(launchers, programs):
@@ -127,7 +135,7 @@ def run_set_up(folder: Path, environment: Path, lock: str, **variables: str):
     (root / "scripts" / "requirements.lock").write_text(lock, encoding="utf-8")
     command = [sys.executable, "-I", str(SCRIPTS / "set_up_environment.py")]
     return subprocess.run(
-        [*command, str(root), str(environment), "the stamp"],
+        [*command, str(root), str(environment), "the stamp", "/bin/echo", "the command"],
         env={**os.environ, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "", **variables},
         capture_output=True,
         text=True,
@@ -160,7 +168,7 @@ def test_an_environment_that_another_set_up_completed_meanwhile_is_left_alone(tm
     environment.mkdir()
     (environment / ".complete").write_text("the stamp", encoding="utf-8")
     ran = run_set_up(tmp_path, environment, "no-such-package==1.0\n")
-    assert (ran.returncode, ran.stderr) == (0, "")
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "the command\n", "")
 
 
 def test_of_two_set_ups_at_once_one_waits_and_has_nothing_left_to_do(tmp_path):
@@ -170,7 +178,9 @@ def test_of_two_set_ups_at_once_one_waits_and_has_nothing_left_to_do(tmp_path):
     with open(environment / ".lock", "w", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         second = subprocess.Popen(
-            [*command, str(environment), "the stamp"], stderr=subprocess.PIPE, text=True
+            [*command, str(environment), "the stamp", "/bin/true"],
+            stderr=subprocess.PIPE,
+            text=True,
         )
         assert second.stderr is not None
         first_line = second.stderr.readline()
