@@ -183,9 +183,11 @@ def prepare(inputs, output_dir, settings, processes, on_progress=lambda characte
         for unit, group in enumerate(documents.group_files(files, GROUP_BYTES)):
             result = progress.done(unit)
             if result is None:
-                result = _prepare_unit(
-                    unit, group, output_dir, settings, pad_id, encode, on_progress
-                )
+                encoded = encode(batches_of_text(group, settings.text_key))
+                name = f"{settings.output_name}-{unit:05d}"
+                writer = records.RecordWriter(output_dir, name, settings.files_per_record)
+                packer = Packer(settings.max_seq_length, pad_id)
+                result = write_unit(encoded, packer, writer, settings.write_remainder, on_progress)
                 progress.mark(unit, result)
             units.append(result)
     totals = {key: sum(unit[key] for unit in units) for key in ("documents", "tokens", "records")}
@@ -194,18 +196,27 @@ def prepare(inputs, output_dir, settings, processes, on_progress=lambda characte
     return progress.manifest()
 
 
-def _prepare_unit(unit, group, output_dir, settings, pad_id, encode, on_progress):
-    packer = Packer(settings.max_seq_length, pad_id)
-    name = f"{settings.output_name}-{unit:05d}"
-    writer = records.RecordWriter(output_dir, name, settings.files_per_record)
+def write_unit(encoded, packer, writer, write_remainder, on_progress):
+    """Packs encoded batches into records and writes them.
+
+    Args:
+        encoded: tuples of tokens, documents ended and characters.
+        packer: Packer.
+        writer: RecordWriter.
+        write_remainder: whether the last, padded record is written too.
+        on_progress: see `prepare`.
+
+    Returns:
+        The counts of documents, tokens and records, and the files.
+    """
     counts = {"documents": 0, "tokens": 0}
-    for tokens, ended, characters in encode(batches_of_text(group, settings.text_key)):
+    for tokens, ended, characters in encoded:
         for record in packer.add(tokens):
             writer.write(record)
         counts["documents"] += ended
         counts["tokens"] += len(tokens)
         on_progress(characters)
-    if settings.write_remainder:
+    if write_remainder:
         for record in packer.remainder():
             writer.write(record)
     writer.close()

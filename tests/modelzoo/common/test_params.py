@@ -1,0 +1,125 @@
+"""Tests of modelzoo/common/params.py and registry.py: loading a YAML, overriding, writing back."""
+
+from __future__ import annotations
+
+import pytest
+
+from cerebras_tf.errors import ConfigError
+from modelzoo.common import registry
+from modelzoo.common.params import load_params, read_yaml, resolve_path, save_params
+
+TINY = """\
+model_name: gpt3
+train_input:
+    data_processor: GptTextDataProcessor
+    max_sequence_length: 16
+    batch_size: 2
+model:
+    hidden_size: 8
+    num_hidden_layers: 1
+    num_heads: 2
+    filter_size: 16
+    layer_norm_epsilon: 1e-6
+optimizer:
+    optimizer_type: adamw
+    learning_rate: 1e-3
+runconfig:
+    max_steps: 5
+"""
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write_text(text):
+        path = tmp_path / "params_x.yaml"
+        path.write_text(text)
+        return str(path)
+
+    return write_text
+
+
+def test_load_params_reads_numbers_yaml_takes_for_texts(write):
+    params = load_params(write(TINY))
+    assert params.model.layer_norm_epsilon == 1e-6
+    assert params.optimizer.learning_rate[0].learning_rate == 1e-3
+
+
+def test_command_line_wins_over_yaml_and_yaml_over_defaults(write):
+    path = write(TINY)
+    assert load_params(path).runconfig.max_steps == 5
+    assert load_params(path, {"runconfig.max_steps": 7}).runconfig.max_steps == 7
+    assert load_params(path, {"runconfig.max_steps": None}).runconfig.max_steps == 5
+    assert load_params(path).runconfig.save_checkpoints_steps == 1000
+
+
+def test_load_params_raises_every_mistake_at_once_with_its_line(write):
+    text = TINY.replace("    num_hidden_layers: 1", "    num_layers: 24").replace(
+        "    batch_size: 2", "    batch_size: two"
+    )
+    path = write(text)
+    with pytest.raises(ConfigError) as error:
+        load_params(path)
+    message = str(error.value)
+    assert (
+        f"{path}: unknown key model.num_layers. Did you mean model.num_hidden_layers? "
+        "Received: 24. Line 8." in message
+    )
+    assert "train_input.batch_size must be a whole number. Received: 'two'. Line 5." in message
+    assert "model.num_hidden_layers is required. Add it to the section model. Line 6." in message
+    assert len(message.splitlines()) == 3
+
+
+def test_missing_file_is_named(tmp_path):
+    with pytest.raises(ConfigError, match="absent.yaml: cannot be read: No such file"):
+        load_params(str(tmp_path / "absent.yaml"))
+
+
+def test_broken_yaml_is_reported_with_its_line(write):
+    with pytest.raises(ConfigError, match="line 3: this is not YAML"):
+        load_params(write("a: 1\nb: [1, 2\n"))
+
+
+def test_key_given_twice_is_refused(write):
+    with pytest.raises(ConfigError, match="key model.a stands twice. Received: lines 2 and 3"):
+        read_yaml(write("model:\n    a: 1\n    a: 2\n"))
+
+
+def test_unknown_model_is_refused_with_the_names(write):
+    with pytest.raises(ConfigError, match="gpt3.*Received: 'gpt4'. Did you mean gpt3?"):
+        load_params(write(TINY.replace("gpt3", "gpt4")))
+    assert "gpt3" in registry.model_names()
+
+
+def test_model_name_may_come_from_the_caller(write):
+    path = write(TINY.replace("model_name: gpt3\n", ""))
+    assert load_params(path, model_name="gpt3").model_name == "gpt3"
+
+
+def test_saved_params_load_as_the_same_params(write, tmp_path):
+    params = load_params(write(TINY))
+    save_params(params, tmp_path)
+    assert load_params(str(tmp_path / "params.yaml")) == params
+
+
+def test_relative_path_is_found_from_folder_yaml_and_repository_root(tmp_path, monkeypatch):
+    root, elsewhere = tmp_path / "repo", tmp_path / "elsewhere"
+    (root / "configs").mkdir(parents=True)
+    (root / "setup.py").touch()
+    (root / "data").mkdir()
+    (root / "configs" / "near").mkdir()
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    assert resolve_path("data", root / "configs") == str(root / "data")
+    assert resolve_path("near", root / "configs") == str(root / "configs" / "near")
+    (elsewhere / "data").mkdir()
+    assert resolve_path("data", root / "configs") == str(elsewhere / "data")
+    assert resolve_path("nowhere", root / "configs") == "nowhere"
+
+
+def test_paths_above_the_repository_root_are_not_searched(tmp_path, monkeypatch):
+    root = tmp_path / "repo"
+    (root / "configs").mkdir(parents=True)
+    (root / "setup.py").touch()
+    (tmp_path / "outside").mkdir()
+    monkeypatch.chdir(root)
+    assert resolve_path("outside", root / "configs") == "outside"
