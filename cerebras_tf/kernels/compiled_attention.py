@@ -1,0 +1,264 @@
+"""Compiled attention, float32: blocks of queries against the keys that they may see.
+
+Letters: B batch, S query length, T key length, A heads, D head width; G heads of a group, Q
+queries of a block, K keys that the block sees. Scores exist for one [G, Q, K] block at a time.
+Matrix products are BLAS's; softmax and its derivative are compiled and work in place. It
+deliberately has no running softmax over blocks of keys: one block's scores fit the cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple, Optional
+
+import numpy as np
+
+from cerebras_tf.kernels.compiled_jit import jit
+from cerebras_tf.kernels.compiled_layout import all_float32, ordinary
+from cerebras_tf.kernels.compiled_math import exp, log
+from cerebras_tf.kernels.compiled_rows import exp_into, row_max
+from cerebras_tf.kernels.compiled_threads import for_rows
+from cerebras_tf.kernels.registry import compiled
+
+F = np.float32
+Out = tuple[np.ndarray, ...]
+# Queries of a block: fewer skip more of what a causal mask hides, more make larger products.
+_QUERIES = 128
+# Scores of a block.
+_SCORE_BYTES = 4 << 20
+
+
+class _Bias(NamedTuple):
+    """A bias as rows of T numbers, and the steps between rows along batch, heads and queries."""
+
+    rows: np.ndarray
+    batch: int
+    head: int
+    query: int
+
+
+def _bias_rows(bias: Optional[np.ndarray], keys: int) -> _Bias:
+    """Rows of a bias that broadcasts to [B, A, S, T]; an empty matrix for none."""
+    if bias is None:
+        return _Bias(np.empty((0, 0), F), 0, 0, 0)
+    bias = bias.reshape((1,) * (4 - bias.ndim) + bias.shape)
+    if bias.shape[3] != keys:
+        bias = np.broadcast_to(bias, (*bias.shape[:3], keys))
+    rows = ordinary(bias).reshape(-1, keys)
+    batch, heads, queries = bias.shape[:3]
+    return _Bias(
+        rows,
+        heads * queries if batch > 1 else 0,
+        queries if heads > 1 else 0,
+        1 if queries > 1 else 0,
+    )
+
+
+@jit(any_order=True)
+def _softmax_scores(
+    start: Any,
+    stop: Any,
+    scores: Any,
+    scale: Any,
+    visible: Any,
+    step: Any,
+    bias: Any,
+    bias_row: Any,
+    bias_head: Any,
+    bias_query: Any,
+    lse: Any,
+    first_head: Any,
+    first_query: Any,
+) -> None:
+    """Rows of softmax(scale scores + bias), in place, and their lse [A, S].
+
+    Row r belongs to head r // Q and query r % Q of the block; it sees visible + step query keys,
+    or all keys where that is more. A row that sees none becomes NaN.
+    """
+    queries, keys = scores.shape[1], scores.shape[2]
+    for r in range(start, stop):
+        head = r // queries
+        query = r % queries
+        whole = scores[head, query]
+        seen = max(0, min(keys, visible + step * query))
+        row = whole[:seen]
+        if bias.size:
+            added = bias[bias_row + bias_head * head + bias_query * query]
+            for j in range(seen):
+                row[j] = row[j] * scale + added[j]
+        else:
+            for j in range(seen):
+                row[j] *= scale
+        hidden = F(0) if seen else F(np.nan)
+        top = row_max(row)
+        total = exp_into(row, top, row)
+        inverse = F(1) / total
+        for j in range(seen):
+            row[j] *= inverse
+        for j in range(seen, keys):
+            whole[j] = hidden
+        lse[first_head + head, first_query + query] = top + log(total)
+
+
+@jit(any_order=True)
+def _softmax_scores_grad(
+    start: Any,
+    stop: Any,
+    scores: Any,
+    dscores: Any,
+    scale: Any,
+    visible: Any,
+    step: Any,
+    bias: Any,
+    bias_row: Any,
+    bias_head: Any,
+    bias_query: Any,
+    lse: Any,
+    first_head: Any,
+    first_query: Any,
+) -> None:
+    """Scores become probabilities, their cotangents dp become ds = scale p (dp - sum(p dp))."""
+    queries, keys = scores.shape[1], scores.shape[2]
+    for r in range(start, stop):
+        head = r // queries
+        query = r % queries
+        p = scores[head, query]
+        ds = dscores[head, query]
+        seen = max(0, min(keys, visible + step * query))
+        shift = lse[first_head + head, first_query + query]
+        if bias.size:
+            added = bias[bias_row + bias_head * head + bias_query * query]
+            for j in range(seen):
+                p[j] = exp(p[j] * scale + added[j] - shift)
+        else:
+            for j in range(seen):
+                p[j] = exp(p[j] * scale - shift)
+        along = F(0)
+        for j in range(seen):
+            along += p[j] * ds[j]
+        for j in range(seen):
+            ds[j] = p[j] * (ds[j] - along) * scale
+        for j in range(seen, keys):
+            p[j] = F(0)
+            ds[j] = F(0)
+
+
+class _Block(NamedTuple):
+    """One block: batch item, its heads, its queries, and how many keys its last query sees."""
+
+    item: int
+    heads: slice
+    queries: slice
+    keys: int
+
+
+def _blocks(q: np.ndarray, keys: int, causal: bool) -> Iterator[_Block]:
+    """Blocks of an attention, for every head the last queries, which see the most keys, first."""
+    batch, queries, heads = q.shape[:3]
+    width = min(_QUERIES, queries)
+    group = max(1, min(heads, _SCORE_BYTES // max(1, 4 * width * keys)))
+    for item in range(batch):
+        for head in range(0, heads, group):
+            for stop in range(queries, 0, -width):
+                seen = min(keys, stop + keys - queries) if causal else keys
+                yield _Block(
+                    item,
+                    slice(head, min(head + group, heads)),
+                    slice(max(0, stop - width), stop),
+                    max(0, seen),
+                )
+
+
+def _heads_first(array: np.ndarray) -> np.ndarray:
+    """[B, S, A, D] as a view [B, A, S, D] whose last axis is contiguous."""
+    if array.strides[3] != array.itemsize and array.shape[3] > 1:
+        array = np.ascontiguousarray(array)
+    return array.transpose(0, 2, 1, 3)
+
+
+def _row_arguments(
+    block: _Block, queries: int, keys: int, scale: float, causal: bool, bias: _Bias
+) -> tuple[Any, ...]:
+    """What the row kernels take between the scores and lse."""
+    visible = block.queries.start + 1 + keys - queries if causal else block.keys
+    row = bias.batch * block.item + bias.head * block.heads.start + bias.query * block.queries.start
+    return F(scale), visible, int(causal), bias.rows, row, bias.head, bias.query
+
+
+def _lse_arguments(lse: np.ndarray, block: _Block) -> tuple[Any, ...]:
+    return lse[block.item], block.heads.start, block.queries.start
+
+
+@compiled("attention", supports=all_float32)
+def attention(
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    bias: Optional[np.ndarray] = None,
+    *,
+    out: Out,
+    scale: float,
+    causal: bool,
+) -> None:
+    """attention into out [B, S, A, D] and lse [B, A, S]."""
+    queries, keys = q.shape[1], k.shape[1]
+    added = _bias_rows(bias, keys)
+    query, key, value, result = (_heads_first(x) for x in (q, k, v, out[0]))
+    for block in _blocks(q, keys, causal):
+        item, heads = block.item, block.heads
+        scores = np.matmul(
+            query[item, heads, block.queries],
+            key[item, heads, : block.keys].transpose(0, 2, 1),
+        )
+        rows = scores.shape[0] * scores.shape[1]
+        arguments = _row_arguments(block, queries, keys, scale, causal, added)
+        arguments += _lse_arguments(out[1], block)
+        for_rows(_softmax_scores, rows, 4 * scores.size, scores, *arguments)
+        np.matmul(scores, value[item, heads, : block.keys], out=result[item, heads, block.queries])
+
+
+def _accumulate(
+    total: np.ndarray, left: np.ndarray, right: np.ndarray, keys: int, first: bool
+) -> None:
+    """total[:, :keys] (+)= left^T right for every head; the first block sees the most keys."""
+    if first:
+        np.matmul(left.transpose(0, 2, 1), right, out=total[:, :keys])
+        total[:, keys:] = 0
+    else:
+        total[:, :keys] += np.matmul(left.transpose(0, 2, 1), right)
+
+
+@compiled("attention_grad", supports=all_float32)
+def attention_grad(
+    dout: np.ndarray,
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    y: np.ndarray,
+    lse: np.ndarray,
+    bias: Optional[np.ndarray] = None,
+    *,
+    out: Out,
+    scale: float,
+    causal: bool,
+) -> None:
+    """attention_grad into dq, dk, dv, each [B, S or T, A, D]; y, attention's out, is not read."""
+    queries, keys = q.shape[1], k.shape[1]
+    added = _bias_rows(bias, keys)
+    query, key, value, cotangent = (_heads_first(x) for x in (q, k, v, dout))
+    dq, dk, dv = (_heads_first(x) for x in out)
+    sums = ordinary(lse)
+    for block in _blocks(q, keys, causal):
+        item, heads = block.item, block.heads
+        q_block, do_block = query[item, heads, block.queries], cotangent[item, heads, block.queries]
+        k_block, v_block = key[item, heads, : block.keys], value[item, heads, : block.keys]
+        scores = np.matmul(q_block, k_block.transpose(0, 2, 1))
+        dscores = np.matmul(do_block, v_block.transpose(0, 2, 1))
+        rows = scores.shape[0] * scores.shape[1]
+        arguments = _row_arguments(block, queries, keys, scale, causal, added)
+        arguments += _lse_arguments(sums, block)
+        for_rows(_softmax_scores_grad, rows, 4 * scores.size, scores, dscores, *arguments)
+        first = block.queries.stop == queries
+        _accumulate(dv[item, heads], scores, do_block, block.keys, first)
+        _accumulate(dk[item, heads], dscores, q_block, block.keys, first)
+        np.matmul(dscores, k_block, out=dq[item, heads, block.queries])

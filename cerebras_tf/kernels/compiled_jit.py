@@ -1,0 +1,94 @@
+"""How kernels are compiled: Numba's options and the folder that compiled code is kept in.
+
+The one place that is imported before Numba. It deliberately contains no kernel.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+import warnings
+from pathlib import Path
+from typing import Any, Callable, Optional
+
+_ENVIRONMENT = "NUMBA_CACHE_DIR"
+# NaN and Inf must propagate, so "fast" as a whole is out of the question. Sums may be reordered
+# where a kernel asks for it; elsewhere only multiply and add may contract to one instruction.
+EXACT_ORDER = {"contract"}
+ANY_ORDER = {"contract", "reassoc", "nsz", "arcp"}
+
+
+def _source_digest() -> str:
+    """Names the code that compiled kernels come from.
+
+    Numba invalidates a kernel when its own file changes, not when a file it inlines from does.
+    """
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.glob("co*.py")):
+        if path.name.startswith(("compiled_", "codegen")):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def _writable(folder: Path) -> bool:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except OSError:
+        return False
+
+
+def _choose_cache_folder() -> Optional[Path]:
+    """$NUMBA_CACHE_DIR, else a folder of this version under the user's cache; None: unwritable."""
+    base = os.environ.get(_ENVIRONMENT)
+    if base is None:
+        home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+        base = os.path.join(home, "cerebras_tf")
+    name = f"kernels-{_source_digest()}"
+    # A child process inherits the variable as this one left it.
+    folder = Path(base) if Path(base).name == name else Path(base) / name
+    if _writable(folder):
+        return folder
+    warnings.warn(
+        f"compiled kernels: the cache folder must be writable. Received: {folder}. Kernels are "
+        f"compiled anew in every process; set {_ENVIRONMENT} to a writable folder.",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+    return None
+
+
+# Folder of compiled kernels and generated sources; None where nothing can be written.
+CACHE_FOLDER = _choose_cache_folder()
+if CACHE_FOLDER is not None:
+    os.environ[_ENVIRONMENT] = str(CACHE_FOLDER)
+
+import numba  # noqa: E402  (reads the environment when imported)
+
+if CACHE_FOLDER is not None:
+    numba.config.CACHE_DIR = str(CACHE_FOLDER)
+
+
+def jit(*, any_order: bool = False, cache: bool = True) -> Callable[[Callable[..., Any]], Any]:
+    """Decorator: compiles a kernel on its first call, without the GIL, cached on disk.
+
+    Args:
+        any_order: allow sums in any order, which vectorises reductions.
+        cache: keep the machine code on disk; off where the function has no file.
+    """
+    return numba.njit(
+        nogil=True,
+        cache=cache and CACHE_FOLDER is not None,
+        fastmath=ANY_ORDER if any_order else EXACT_ORDER,
+        error_model="numpy",
+        boundscheck=False,
+    )
+
+
+def inlined(function: Callable[..., Any]) -> Any:
+    """Decorator: a function of kernels, inlined by LLVM with its own rules about order kept."""
+    return numba.njit(
+        forceinline=True, fastmath=EXACT_ORDER, error_model="numpy", boundscheck=False
+    )(function)

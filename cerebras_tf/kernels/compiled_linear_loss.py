@@ -1,0 +1,222 @@
+"""Compiled softmax cross-entropy with the output projection, float32, in chunks of tokens.
+
+Letters: N tokens, H width, V vocabulary, C tokens of a chunk. Logits exist for one chunk at a time
+and become their own derivative in place. Matrix products are BLAS's; the row loops are compiled.
+It deliberately keeps no logits for a later backward pass: they are computed again, or forward and
+backward are asked for at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Optional
+
+import numpy as np
+
+from cerebras_tf.kernels.compiled_jit import jit
+from cerebras_tf.kernels.compiled_layout import floats_are_float32, matrix
+from cerebras_tf.kernels.compiled_loss import label_vector
+from cerebras_tf.kernels.compiled_math import log
+from cerebras_tf.kernels.compiled_rows import exp_into, row_max, sum_of_exp
+from cerebras_tf.kernels.compiled_threads import for_rows
+from cerebras_tf.kernels.registry import compiled
+
+F = np.float32
+Out = tuple[np.ndarray, ...]
+# Logits of one chunk. A larger chunk adds into the weight's gradient less often, a smaller one
+# needs less memory.
+_CHUNK_BYTES = 64 << 20
+# One panel's product stays in the cache until it is added to the weight's gradient.
+_PANEL_BYTES = 8 << 20
+
+
+@jit(any_order=True)
+def _loss_rows(
+    start: Any,
+    stop: Any,
+    logits: Any,
+    bias: Any,
+    labels: Any,
+    dloss: Any,
+    loss: Any,
+    lse: Any,
+    differentiate: Any,
+) -> None:
+    """Loss of every row; where asked, the row becomes its derivative times dloss.
+
+    Bias and dloss may be empty, for none.
+    """
+    for i in range(start, stop):
+        row = logits[i]
+        if bias.size:
+            for j in range(row.size):
+                row[j] += bias[j]
+        top = row_max(row)
+        target = row[labels[i]] - top
+        total = exp_into(row, top, row) if differentiate else sum_of_exp(row, top)
+        shift = log(total)
+        lse[i] = top + shift
+        loss[i] = shift - target
+        if differentiate:
+            scale = dloss[i] / total
+            for j in range(row.size):
+                row[j] *= scale
+            row[labels[i]] -= dloss[i]
+
+
+@jit()
+def _add_into(start: Any, stop: Any, total: Any, panel: Any) -> None:
+    for i in range(start, stop):
+        row = total[i]
+        part = panel[i]
+        for j in range(part.size):
+            row[j] += part[j]
+
+
+class _Projection:
+    """The operands in the layout that the chunks want."""
+
+    def __init__(
+        self,
+        h: np.ndarray,
+        weight: np.ndarray,
+        labels: np.ndarray,
+        bias: Optional[np.ndarray],
+        transpose_weight: bool,
+    ) -> None:
+        self.h = h if h.ndim == 2 and h.strides[1] == h.itemsize else np.ascontiguousarray(h)
+        self.columns = weight.T if transpose_weight else weight  # [H, V]
+        self.transposed = transpose_weight
+        self.labels = label_vector(labels, self.columns.shape[1])
+        self.bias = np.empty(0, F) if bias is None else matrix(bias)[0]
+        self.vocabulary = self.columns.shape[1]
+
+    def chunks(self) -> Iterator[slice]:
+        """Ranges of tokens of nearly equal length whose logits stay within the limit."""
+        tokens = len(self.h)
+        most = max(1, _CHUNK_BYTES // (4 * max(1, self.vocabulary)))
+        count = -(-tokens // most)
+        for i in range(count):
+            yield slice(tokens * i // count, tokens * (i + 1) // count)
+
+    def scratch(self) -> np.ndarray:
+        """Room for one chunk's logits."""
+        longest = max((c.stop - c.start for c in self.chunks()), default=0)
+        return np.empty((longest, self.vocabulary), F)
+
+    def logits(self, chunk: slice, scratch: np.ndarray) -> np.ndarray:
+        """Logits of a chunk without bias, in the scratch memory."""
+        rows = scratch[: chunk.stop - chunk.start]
+        return np.matmul(self.h[chunk], self.columns, out=rows)
+
+    def add_weight_gradient(
+        self, dweight: np.ndarray, chunk: slice, dlogits: np.ndarray, first: bool
+    ) -> None:
+        """dweight += the chunk's product, a panel of the vocabulary at a time."""
+        h = self.h[chunk]
+        if first:
+            if self.transposed:
+                np.matmul(dlogits.T, h, out=dweight)
+            else:
+                np.matmul(h.T, dlogits, out=dweight)
+            return
+        width = max(1, _PANEL_BYTES // (4 * max(1, h.shape[1])))
+        for start in range(0, self.vocabulary, width):
+            part = slice(start, min(start + width, self.vocabulary))
+            if self.transposed:
+                panel, total = np.matmul(dlogits[:, part].T, h), dweight[part]
+            else:
+                panel, total = np.matmul(h.T, dlogits[:, part]), dweight[:, part]
+            for_rows(_add_into, len(panel), panel.size, total, panel)
+
+
+@compiled("linear_softmax_xent", supports=floats_are_float32)
+def linear_softmax_xent(
+    h: np.ndarray,
+    weight: np.ndarray,
+    labels: np.ndarray,
+    bias: Optional[np.ndarray] = None,
+    *,
+    out: Out,
+    transpose_weight: bool,
+) -> None:
+    """linear_softmax_xent into loss [N], lse [N]."""
+    loss, lse = out
+    model = _Projection(h, weight, labels, bias, transpose_weight)
+    scratch, no_cotangent = model.scratch(), np.empty(0, F)
+    for chunk in model.chunks():
+        rows = model.logits(chunk, scratch)
+        for_rows(
+            _loss_rows,
+            len(rows),
+            rows.size,
+            rows,
+            model.bias,
+            model.labels[chunk],
+            no_cotangent,
+            loss[chunk],
+            lse[chunk],
+            False,
+        )
+
+
+@compiled("linear_softmax_xent_train", supports=floats_are_float32)
+def linear_softmax_xent_train(
+    dloss: np.ndarray,
+    h: np.ndarray,
+    weight: np.ndarray,
+    labels: np.ndarray,
+    bias: Optional[np.ndarray] = None,
+    *,
+    out: Out,
+    transpose_weight: bool,
+) -> None:
+    """linear_softmax_xent_train into loss [N], dh [N, H], dweight, and dbias [V] if biased."""
+    loss, dh, dweight = out[:3]
+    model = _Projection(h, weight, labels, bias, transpose_weight)
+    scratch, scales = model.scratch(), matrix(dloss).reshape(-1)
+    lse = np.empty(len(loss), F)
+    if not len(loss):
+        dweight[...] = 0
+    if bias is not None:
+        out[3][...] = 0
+    for chunk in model.chunks():
+        rows = model.logits(chunk, scratch)
+        for_rows(
+            _loss_rows,
+            len(rows),
+            3 * rows.size,
+            rows,
+            model.bias,
+            model.labels[chunk],
+            scales[chunk],
+            loss[chunk],
+            lse[chunk],
+            True,
+        )
+        np.matmul(rows, model.columns.T, out=dh[chunk])
+        model.add_weight_gradient(dweight, chunk, rows, chunk.start == 0)
+        if bias is not None:
+            out[3][...] += np.matmul(np.ones(len(rows), F), rows)
+
+
+@compiled("linear_softmax_xent_grad", supports=floats_are_float32)
+def linear_softmax_xent_grad(
+    dloss: np.ndarray,
+    h: np.ndarray,
+    weight: np.ndarray,
+    labels: np.ndarray,
+    lse: np.ndarray,
+    bias: Optional[np.ndarray] = None,
+    *,
+    out: Out,
+    transpose_weight: bool,
+) -> None:
+    """linear_softmax_xent_grad into dh [N, H], dweight, and dbias [V] if biased.
+
+    Logits are computed again, and log(sum(e^logits)) with them, so that lse is not read.
+    """
+    loss = np.empty(len(h), F)
+    linear_softmax_xent_train(
+        dloss, h, weight, labels, bias, out=(loss, *out), transpose_weight=transpose_weight
+    )

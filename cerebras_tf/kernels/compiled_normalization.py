@@ -1,0 +1,207 @@
+"""Compiled layer norm and softmax, float32, one row at a time.
+
+Letters: N rows, H width. Leading axes are flattened into N. Other dtypes are deliberately left to
+the plain kernels.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from cerebras_tf.kernels.compiled_jit import jit
+from cerebras_tf.kernels.compiled_layout import all_float32, matrix
+from cerebras_tf.kernels.compiled_math import exp, log
+from cerebras_tf.kernels.compiled_rows import add_rows, exp_into, row_max, sum_of_exp
+from cerebras_tf.kernels.compiled_threads import for_chunks, for_rows
+from cerebras_tf.kernels.registry import compiled
+
+F = np.float32
+Out = tuple[np.ndarray, ...]
+# Rows whose contributions to a parameter's gradient are summed before blocks are added up. Fixed,
+# so that the result does not depend on the number of cores.
+_BLOCK_ROWS = 128
+
+
+@jit(any_order=True)
+def _layer_norm_rows(
+    start: Any, stop: Any, x: Any, gamma: Any, beta: Any, epsilon: Any, y: Any, mean: Any, rstd: Any
+) -> None:
+    width = x.shape[1]
+    inverse = F(1) / F(width)
+    for i in range(start, stop):
+        row = x[i]
+        out = y[i]
+        total = F(0)
+        for j in range(width):
+            total += row[j]
+        center = total * inverse
+        squares = F(0)
+        for j in range(width):
+            d = row[j] - center
+            squares += d * d
+        r = F(1) / np.sqrt(squares * inverse + epsilon)
+        for j in range(width):
+            out[j] = (row[j] - center) * r * gamma[j] + beta[j]
+        mean[i] = center
+        rstd[i] = r
+
+
+@compiled("layer_norm", supports=all_float32)
+def layer_norm(
+    x: np.ndarray, gamma: np.ndarray, beta: np.ndarray, *, out: Out, epsilon: float
+) -> None:
+    """layer_norm of [..., H] into y [..., H], mean [...], rstd [...]."""
+    rows = matrix(x)
+    y, mean, rstd = matrix(out[0]), out[1].reshape(-1), out[2].reshape(-1)
+    parameters = matrix(gamma)[0], matrix(beta)[0]
+    for_rows(_layer_norm_rows, len(rows), 3 * x.size, rows, *parameters, F(epsilon), y, mean, rstd)
+
+
+@jit(any_order=True)
+def _layer_norm_grad_rows(
+    start: Any,
+    stop: Any,
+    dy: Any,
+    x: Any,
+    gamma: Any,
+    mean: Any,
+    rstd: Any,
+    dx: Any,
+    dgamma: Any,
+    dbeta: Any,
+) -> None:
+    """Rows of dx; the rows' sums go to dgamma and dbeta, which belong to this range alone."""
+    width = x.shape[1]
+    inverse = F(1) / F(width)
+    for j in range(width):
+        dgamma[j] = F(0)
+        dbeta[j] = F(0)
+    for i in range(start, stop):
+        row = x[i]
+        cotangent = dy[i]
+        out = dx[i]
+        center = mean[i]
+        r = rstd[i]
+        total = F(0)
+        along = F(0)
+        for j in range(width):
+            g = cotangent[j] * gamma[j]
+            total += g
+            along += g * (row[j] - center)
+        total *= inverse
+        along *= inverse * r * r
+        for j in range(width):
+            d = cotangent[j]
+            normal = row[j] - center
+            out[j] = (d * gamma[j] - total - normal * along) * r
+            dgamma[j] += d * (normal * r)
+            dbeta[j] += d
+
+
+@compiled("layer_norm_grad", supports=all_float32)
+def layer_norm_grad(
+    dy: np.ndarray,
+    x: np.ndarray,
+    gamma: np.ndarray,
+    mean: np.ndarray,
+    rstd: np.ndarray,
+    *,
+    out: Out,
+) -> None:
+    """layer_norm_grad into dx [..., H], dgamma [H], dbeta [H]."""
+    rows, cotangents, dx = matrix(x), matrix(dy), matrix(out[0])
+    scale = matrix(gamma)[0]
+    means, rstds = matrix(mean).reshape(-1), matrix(rstd).reshape(-1)
+    blocks = max(1, -(-len(rows) // _BLOCK_ROWS))
+    partial = np.empty((2, blocks, rows.shape[1]), F)
+
+    def block(number: int) -> None:
+        start = number * _BLOCK_ROWS
+        stop = min(start + _BLOCK_ROWS, len(rows))
+        sums = partial[0, number], partial[1, number]
+        _layer_norm_grad_rows(start, stop, cotangents, rows, scale, means, rstds, dx, *sums)
+
+    for_chunks(block, blocks, 4 * x.size)
+    add_rows(partial[0], out[1])
+    add_rows(partial[1], out[2])
+
+
+@jit(any_order=True)
+def _softmax_rows(start: Any, stop: Any, x: Any, y: Any) -> None:
+    for i in range(start, stop):
+        row = x[i]
+        out = y[i]
+        top = row_max(row)
+        total = exp_into(row, top, out)
+        scale = F(1) / total
+        for j in range(row.size):
+            out[j] *= scale
+
+
+@compiled("softmax", supports=all_float32)
+def softmax(x: np.ndarray, *, out: Out) -> None:
+    """softmax of [..., H] into [..., H]."""
+    rows = matrix(x)
+    for_rows(_softmax_rows, len(rows), 2 * x.size, rows, matrix(out[0]))
+
+
+@jit(any_order=True)
+def _softmax_grad_rows(start: Any, stop: Any, dy: Any, y: Any, dx: Any) -> None:
+    for i in range(start, stop):
+        cotangent = dy[i]
+        row = y[i]
+        out = dx[i]
+        along = F(0)
+        for j in range(row.size):
+            along += cotangent[j] * row[j]
+        for j in range(row.size):
+            out[j] = row[j] * (cotangent[j] - along)
+
+
+@compiled("softmax_grad", supports=all_float32)
+def softmax_grad(dy: np.ndarray, y: np.ndarray, *, out: Out) -> None:
+    """softmax_grad of [..., H] into [..., H]."""
+    rows = matrix(y)
+    for_rows(_softmax_grad_rows, len(rows), 2 * y.size, matrix(dy), rows, matrix(out[0]))
+
+
+@jit(any_order=True)
+def _log_softmax_rows(start: Any, stop: Any, x: Any, y: Any) -> None:
+    for i in range(start, stop):
+        row = x[i]
+        out = y[i]
+        top = row_max(row)
+        total = sum_of_exp(row, top)
+        shift = log(total)
+        for j in range(row.size):
+            d = row[j] - top
+            out[j] = d - shift
+
+
+@compiled("log_softmax", supports=all_float32)
+def log_softmax(x: np.ndarray, *, out: Out) -> None:
+    """log_softmax of [..., H] into [..., H]."""
+    rows = matrix(x)
+    for_rows(_log_softmax_rows, len(rows), 2 * x.size, rows, matrix(out[0]))
+
+
+@jit(any_order=True)
+def _log_softmax_grad_rows(start: Any, stop: Any, dy: Any, y: Any, dx: Any) -> None:
+    for i in range(start, stop):
+        cotangent = dy[i]
+        row = y[i]
+        out = dx[i]
+        total = F(0)
+        for j in range(row.size):
+            total += cotangent[j]
+        for j in range(row.size):
+            out[j] = cotangent[j] - exp(row[j]) * total
+
+
+@compiled("log_softmax_grad", supports=all_float32)
+def log_softmax_grad(dy: np.ndarray, y: np.ndarray, *, out: Out) -> None:
+    """log_softmax_grad of [..., H] into [..., H]."""
+    rows = matrix(y)
+    for_rows(_log_softmax_grad_rows, len(rows), 2 * y.size, matrix(dy), rows, matrix(out[0]))

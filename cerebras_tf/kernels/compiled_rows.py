@@ -1,0 +1,72 @@
+"""Compiled pieces that several kernels share: a row's maximum and sums.
+
+It deliberately registers no op.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+
+from cerebras_tf.kernels.compiled_jit import ANY_ORDER, jit
+from cerebras_tf.kernels.compiled_math import exp
+from cerebras_tf.kernels.compiled_threads import for_rows
+
+F = np.float32
+_BLOCK = 1024
+
+
+@numba.njit(forceinline=True, fastmath={"nnan", "nsz", "reassoc"}, boundscheck=False)
+def row_max(row: Any) -> Any:
+    """Largest element; -Inf of none. A NaN may be passed over, so callers must meet it again."""
+    top = F(-np.inf)
+    for j in range(row.size):
+        top = row[j] if row[j] > top else top
+    return top
+
+
+@numba.njit(forceinline=True, fastmath=ANY_ORDER, boundscheck=False)
+def sum_of_exp(row: Any, top: Any) -> Any:
+    """Sum of e^(x - top), in blocks: one running sum of a vocabulary would lose digits."""
+    total = F(0)
+    for start in range(0, row.size, _BLOCK):
+        part = row[start : min(start + _BLOCK, row.size)]
+        some = F(0)
+        for j in range(part.size):
+            some += exp(part[j] - top)
+        total += some
+    return total
+
+
+@numba.njit(forceinline=True, fastmath=ANY_ORDER, boundscheck=False)
+def exp_into(row: Any, top: Any, out: Any) -> Any:
+    """out = e^(row - top); returns the sum, in blocks as sum_of_exp. Row and out may be one."""
+    total = F(0)
+    for start in range(0, row.size, _BLOCK):
+        part = row[start : min(start + _BLOCK, row.size)]
+        result = out[start : min(start + _BLOCK, row.size)]
+        some = F(0)
+        for j in range(part.size):
+            e = exp(part[j] - top)
+            result[j] = e
+            some += e
+        total += some
+    return total
+
+
+@jit()
+def _add_columns(start: Any, stop: Any, rows: Any, total: Any) -> None:
+    columns = total[start:stop]
+    for j in range(columns.size):
+        columns[j] = F(0)
+    for i in range(rows.shape[0]):
+        row = rows[i, start:stop]
+        for j in range(columns.size):
+            columns[j] += row[j]
+
+
+def add_rows(rows: np.ndarray, total: np.ndarray) -> None:
+    """total [H] = sum of rows [N, H], both contiguous float32."""
+    for_rows(_add_columns, rows.shape[1], rows.size, rows, total)

@@ -1,0 +1,137 @@
+"""Spreads the rows of a compiled kernel over the cores.
+
+Kernels release the GIL, so Python's own threads serve; unlike an OpenMP team they do not spin
+between calls and leave the cores to BLAS. It deliberately knows nothing of what kernels compute.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from queue import SimpleQueue
+from typing import Any, Callable, Optional
+
+# Elements of a simple kernel below which waking a thread (30-60 us) costs more than it gives.
+GRAIN = 1 << 16
+
+
+def _cores() -> int:
+    wanted = os.environ.get("CEREBRAS_TF_THREADS")
+    if wanted:
+        return max(1, int(wanted))
+    return len(os.sched_getaffinity(0))
+
+
+class _Job:
+    """Chunks of one call, taken by whichever thread is free."""
+
+    def __init__(self, run: Callable[[int], Any], chunks: int) -> None:
+        self.run = run
+        self.chunks = chunks
+        self.next = iter(range(chunks))
+        self.left = chunks
+        self.lock = threading.Lock()
+        self.done = threading.Event()
+        self.error: Optional[BaseException] = None
+
+    def work(self) -> None:
+        """Runs chunks until none is left."""
+        for chunk in self.next:
+            try:
+                self.run(chunk)
+            except BaseException as error:  # handed to the caller
+                self.error = error
+            with self.lock:
+                self.left -= 1
+                if not self.left:
+                    self.done.set()
+
+
+class _Pool:
+    """Sleeping threads that share jobs with the thread that calls."""
+
+    def __init__(self, threads: int) -> None:
+        self.threads = threads
+        self.queue: SimpleQueue[_Job] = SimpleQueue()
+        for number in range(threads - 1):
+            threading.Thread(
+                target=self._serve, name=f"cerebras_tf-kernels-{number}", daemon=True
+            ).start()
+
+    def _serve(self) -> None:
+        while True:
+            job = self.queue.get()
+            job.work()
+            del job
+
+    def run(self, run: Callable[[int], Any], chunks: int) -> None:
+        """run(0) ... run(chunks - 1), in any order, this thread taking part."""
+        job = _Job(run, chunks)
+        for _ in range(min(self.threads, chunks) - 1):
+            self.queue.put(job)
+        job.work()
+        job.done.wait()
+        if job.error is not None:
+            raise job.error
+
+
+_pool: Optional[_Pool] = None
+_start = threading.Lock()
+
+
+def _forget_pool() -> None:
+    """A forked child has none of its parent's threads."""
+    global _pool, _start
+    _pool = None
+    _start = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget_pool)
+
+
+def _shared_pool() -> _Pool:
+    global _pool
+    if _pool is None:
+        with _start:
+            if _pool is None:
+                _pool = _Pool(_cores())
+    return _pool
+
+
+def split(rows: int, work: int, grain: int = GRAIN) -> int:
+    """Number of chunks for `rows` rows of `work` elements in all: enough for balance, not more."""
+    threads = _shared_pool().threads
+    if threads == 1 or work < 2 * grain:
+        return 1
+    return max(1, min(rows, 2 * threads, work // grain))
+
+
+def for_rows(
+    kernel: Callable[..., Any], rows: int, work: int, *args: Any, grain: int = GRAIN
+) -> None:
+    """kernel(start, stop, *args) on ranges that cover [0, rows).
+
+    Args:
+        kernel: releases the GIL; calls for different rows must not touch the same memory.
+        rows: number of independent rows.
+        work: elements in all, to judge whether threads pay.
+        args: handed on.
+        grain: least elements of a chunk.
+    """
+    if rows <= 0:
+        return
+    chunks = split(rows, work, grain)
+    if chunks == 1:
+        kernel(0, rows, *args)
+        return
+    bounds = [rows * chunk // chunks for chunk in range(chunks + 1)]
+    _shared_pool().run(lambda chunk: kernel(bounds[chunk], bounds[chunk + 1], *args), chunks)
+
+
+def for_chunks(run: Callable[[int], Any], chunks: int, work: int) -> None:
+    """run(0) ... run(chunks - 1), on threads where `work` elements make that worth while."""
+    if chunks <= 1 or work < 2 * GRAIN or _shared_pool().threads == 1:
+        for chunk in range(chunks):
+            run(chunk)
+        return
+    _shared_pool().run(run, chunks)

@@ -1,0 +1,81 @@
+"""Plain kernels of layer norm and softmax: the definitions.
+
+Letters: H width of the last axis. Everything is along the last axis and in the operands' dtype.
+Batch norm deliberately has no kernel of its own; it is written in elementwise ops and sums.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cerebras_tf.kernels.registry import plain
+
+Pair = tuple[np.ndarray, np.ndarray]
+Triple = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+
+@plain("layer_norm")
+def layer_norm(x: np.ndarray, gamma: np.ndarray, beta: np.ndarray, *, epsilon: float) -> Triple:
+    """y = (x - mean) / sqrt(variance + epsilon) gamma + beta (Ba et al., 2016, eq. 4).
+
+    Args:
+        x: [..., H].
+        gamma: [H].
+        beta: [H].
+        epsilon: added to the variance, which is the mean of squares (not Bessel's).
+
+    Returns:
+        y [..., H], mean [...], and 1 / sqrt(variance + epsilon) [...].
+    """
+    mean = x.mean(axis=-1, keepdims=True)
+    variance = np.square(x - mean).mean(axis=-1, keepdims=True)
+    rstd = 1 / np.sqrt(variance + x.dtype.type(epsilon))
+    return (x - mean) * rstd * gamma + beta, mean[..., 0], rstd[..., 0]
+
+
+@plain("layer_norm_grad")
+def layer_norm_grad(
+    dy: np.ndarray, x: np.ndarray, gamma: np.ndarray, mean: np.ndarray, rstd: np.ndarray
+) -> Triple:
+    """Derivatives of layer_norm's y.
+
+    Args:
+        dy: [..., H] cotangent of y.
+        x: [..., H] and gamma: [H], as given to layer_norm.
+        mean: [...] and rstd: [...], as layer_norm returned them.
+
+    Returns:
+        dx [..., H], dgamma [H], dbeta [H].
+    """
+    normal = (x - mean[..., None]) * rstd[..., None]
+    g = dy * gamma
+    along = (g * normal).mean(axis=-1, keepdims=True)
+    dx = (g - g.mean(axis=-1, keepdims=True) - normal * along) * rstd[..., None]
+    rows = tuple(range(x.ndim - 1))
+    return dx, (dy * normal).sum(axis=rows), dy.sum(axis=rows)
+
+
+@plain("softmax")
+def softmax(x: np.ndarray) -> np.ndarray:
+    """e^x / sum(e^x) along the last axis of [..., H]."""
+    e = np.exp(x - x.max(axis=-1, keepdims=True, initial=-np.inf))
+    return e / e.sum(axis=-1, keepdims=True)
+
+
+@plain("softmax_grad")
+def softmax_grad(dy: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """dx = y (dy - sum(dy y)) for y = softmax(x)."""
+    return y * (dy - (dy * y).sum(axis=-1, keepdims=True))
+
+
+@plain("log_softmax")
+def log_softmax(x: np.ndarray) -> np.ndarray:
+    """x - log(sum(e^x)) along the last axis of [..., H]."""
+    shifted = x - x.max(axis=-1, keepdims=True, initial=-np.inf)
+    return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+
+
+@plain("log_softmax_grad")
+def log_softmax_grad(dy: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """dx = dy - e^y sum(dy) for y = log_softmax(x)."""
+    return dy - np.exp(y) * dy.sum(axis=-1, keepdims=True)
