@@ -103,7 +103,7 @@ def follow(process: subprocess.Popen[bytes], log: Path, started: float) -> None:
         except subprocess.TimeoutExpired:
             if time.monotonic() >= next_line:
                 next_line = time.monotonic() + STEP_S
-                say(f"  {time.monotonic() - started:.0f} s  {last_package(log)}")
+                say(f"  {time.monotonic() - started:.0f} s  {last_package(log)}".rstrip())
 
 
 def pip_of(environment: Path) -> list[str]:

@@ -1,0 +1,55 @@
+"""run_tests runs every check whatever the others found, and fails when any failed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+# Prints its arguments; as ruff, mypy or pytest it ends with the status the test asks for.
+FAKE_PYTHON = """#!/bin/bash
+echo "python $*"
+[ "$2" = pytest ] && echo "checks: ${CEREBRAS_TF_CHECKS-}"
+case " $FAILING " in *" $2 "*) exit 1 ;; esac
+exit 0
+"""
+
+
+@pytest.fixture
+def checks(launchers):
+    """Launchers whose Python pretends to check."""
+    launchers.complete(FAKE_PYTHON)
+    return launchers
+
+
+def test_run_tests_checks_style_and_types_before_the_tests(checks):
+    ran = checks.run("run_tests", FAILING="")
+    assert ran.returncode == 0
+    assert [line.split()[2] for line in ran.stdout.splitlines() if line.startswith("python")] == [
+        "ruff",
+        "ruff",
+        "mypy",
+        "pytest",
+    ]
+    assert "python -m pytest -m not slow\n" in ran.stdout
+    assert "checks: ruff check ok, ruff format ok, mypy ok\n" in ran.stdout
+
+
+@pytest.mark.parametrize("failing", ["ruff", "mypy", "pytest", "ruff mypy pytest"])
+def test_run_tests_fails_when_any_check_fails_and_runs_the_others(checks, failing):
+    ran = checks.run("run_tests", FAILING=failing)
+    assert ran.returncode == 1
+    assert "python -m pytest -m not slow\n" in ran.stdout
+    assert ("mypy FAILED" in ran.stdout) == ("mypy" in failing)
+
+
+def test_run_tests_with_arguments_runs_pytest_alone_on_them(checks):
+    ran = checks.run("run_tests", "tests/ir", "-k", "a b", FAILING="")
+    assert ran.stdout == "python -m pytest tests/ir -k a b\nchecks: \n"
+
+
+def test_ci_runs_the_same_as_run_tests(checks):
+    ran = checks.run(str(ROOT / ".ci" / "run"), FAILING="mypy")
+    assert ran.returncode == 1
+    assert "python -m pytest -m not slow\n" in ran.stdout
