@@ -1,0 +1,170 @@
+"""Tests of training.py and adamw.py: each optimizer against its formula in NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.tf
+tf = pytest.importorskip("tensorflow.compat.v1")
+
+from cerebras_tf.errors import GraphError  # noqa: E402
+from modelzoo.common import schema, sections  # noqa: E402
+from modelzoo.common.optimizers.training import make_train_op  # noqa: E402
+
+STEPS = 4
+RATE = 0.1
+
+
+def settings(**keys):
+    report = schema.Report("test")
+    keys = {"optimizer_type": "sgd", "learning_rate": RATE, **keys}
+    built = schema.build(sections.OptimizerParams, keys, report)
+    assert report.messages == []
+    return built
+
+
+def start():
+    generator = np.random.default_rng(0)
+    return {"kernel": generator.normal(size=(3, 2)), "bias": generator.normal(size=2)}
+
+
+def gradients(values, step):
+    """Gradients of sum(0.5 (step + 1) x^2), the loss of `train`."""
+    return {name: (step + 1.0) * value for name, value in values.items()}
+
+
+def train(params, steps=STEPS, loss_factor=1.0):
+    """Trains the two variables and returns their values after each step."""
+    history = []
+    with tf.Graph().as_default():
+        step = tf.train.get_or_create_global_step()
+        variables = {
+            name: tf.get_variable(name, initializer=value.astype("f"), use_resource=True)
+            for name, value in start().items()
+        }
+        weight = tf.cast(step + 1, tf.float32)
+        loss = tf.add_n([0.5 * weight * tf.reduce_sum(v**2) for v in variables.values()])
+        train_op = make_train_op(loss * loss_factor, params)
+        with tf.Session() as session:
+            session.run(tf.global_variables_initializer())
+            for _ in range(steps):
+                session.run(train_op)
+                history.append(session.run(variables))
+            history.append(int(session.run(step)))
+    return history
+
+
+def simulate(update, clip=lambda grads: grads):
+    """Runs `update(name, x, g, state, t)` in float64 and returns the values after each step."""
+    values, states, history = start(), {"kernel": {}, "bias": {}}, []
+    for step in range(STEPS):
+        grads = clip(gradients(values, step))
+        values = {
+            name: update(name, values[name], grads[name], states[name], step + 1)
+            for name in values
+        }
+        history.append(values)
+    return history
+
+
+def assert_same(history, expected):
+    assert history[-1] == STEPS
+    for received, wanted in zip(history, expected):
+        for name in wanted:
+            np.testing.assert_allclose(received[name], wanted[name], rtol=2e-5, atol=1e-6)
+
+
+def test_sgd_is_its_formula():
+    assert_same(train(settings()), simulate(lambda name, x, g, state, t: x - RATE * g))
+
+
+def test_momentum_is_its_formula():
+    def update(name, x, g, state, t):
+        state["v"] = 0.9 * state.get("v", 0.0) + g
+        return x - RATE * state["v"]
+
+    assert_same(train(settings(optimizer_type="momentum")), simulate(update))
+
+
+def test_rmsprop_is_its_formula():
+    def update(name, x, g, state, t):
+        state["ms"] = 0.9 * state.get("ms", 1.0) + 0.1 * g**2
+        return x - RATE * g / np.sqrt(state["ms"] + 1e-8)
+
+    assert_same(train(settings(optimizer_type="rmsprop")), simulate(update))
+
+
+def adam(beta1=0.9, beta2=0.999, epsilon=1e-8, corrected=True, decay=None):
+    def update(name, x, g, state, t):
+        state["m"] = beta1 * state.get("m", 0.0) + (1 - beta1) * g
+        state["v"] = beta2 * state.get("v", 0.0) + (1 - beta2) * g**2
+        factor = np.sqrt(1 - beta2**t) / (1 - beta1**t) if corrected else 1.0
+        step = factor * state["m"] / (np.sqrt(state["v"]) + epsilon)
+        return x - RATE * (step + (decay or {}).get(name, 0.0) * x)
+
+    return update
+
+
+def test_adam_is_its_formula():
+    assert_same(train(settings(optimizer_type="adam")), simulate(adam()))
+
+
+@pytest.mark.parametrize("corrected", [False, True])
+def test_adamw_decays_kernels_and_spares_biases(corrected):
+    params = settings(
+        optimizer_type="adamw",
+        beta2=0.95,
+        epsilon=1e-5,
+        weight_decay_rate=0.1,
+        use_bias_correction=corrected,
+    )
+    update = adam(0.9, 0.95, 1e-5, corrected, {"kernel": 0.1})
+    assert_same(train(params), simulate(update))
+
+
+def test_clipping_by_norm_bounds_the_norm_of_all_gradients_together():
+    def clip(grads):
+        norm = np.sqrt(sum(np.sum(g**2) for g in grads.values()))
+        return {name: g * min(1.0, 0.5 / norm) for name, g in grads.items()}
+
+    sgd = simulate(lambda name, x, g, state, t: x - RATE * g, clip)
+    assert_same(train(settings(max_gradient_norm=0.5)), sgd)
+
+
+def test_clipping_by_value_bounds_each_element():
+    sgd = simulate(
+        lambda name, x, g, state, t: x - RATE * g,
+        lambda grads: {name: np.clip(g, -0.3, 0.3) for name, g in grads.items()},
+    )
+    assert_same(train(settings(max_gradient_value=0.3)), sgd)
+
+
+@pytest.mark.parametrize("factor", [1024.0, "dynamic", "tf_dynamic"])
+def test_loss_scale_does_not_change_finite_steps(factor):
+    sgd = simulate(lambda name, x, g, state, t: x - RATE * g)
+    assert_same(train(settings(loss_scaling_factor=factor)), sgd)
+
+
+def test_dynamic_loss_scale_skips_a_step_that_overflows_but_counts_it():
+    history = train(settings(loss_scaling_factor="dynamic"), steps=1, loss_factor=np.float32(3e38))
+    assert history[-1] == 1
+    for name, value in start().items():
+        np.testing.assert_array_equal(history[0][name], value.astype("f"))
+
+
+def test_accumulated_gradients_equal_one_step_on_their_mean():
+    history = train(settings(grad_accum_steps=3), steps=3)
+    kept, moved = history[1], history[2]
+    assert history[-1] == 1
+    for name, value in start().items():
+        np.testing.assert_array_equal(kept[name], value.astype("f"))
+        np.testing.assert_allclose(moved[name], value - RATE * value, rtol=1e-5)
+
+
+def test_variable_without_gradient_is_named():
+    with tf.Graph().as_default():
+        tf.get_variable("unused", [1])
+        used = tf.get_variable("used", [1])
+        with pytest.raises(GraphError, match="unused:0"):
+            make_train_op(tf.reduce_sum(used), settings())
