@@ -48,7 +48,14 @@ def _binary(name: str, derivative: Any, cost: int = 1) -> None:
 
 def _flat(name: str, infer: Any, cost: int = 1) -> None:
     """Registers an op whose derivative is zero wherever it exists."""
-    register(name, infer, differentiable=False, elementwise=True, flops=element_flops(cost))
+
+    def of_this_family(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[TensorType]:
+        types: list[TensorType] = infer(inputs, attrs)
+        return types
+
+    register(
+        name, of_this_family, differentiable=False, elementwise=True, flops=element_flops(cost)
+    )
 
 
 def _bool_like(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[TensorType]:
