@@ -14,6 +14,7 @@ from cerebras_tf.capture.registry import Lowering, lowers
 from cerebras_tf.capture.shape import constant_if_known, integers
 from cerebras_tf.ir import Value
 from cerebras_tf.ops.inference import normalize_axes
+from cerebras_tf.ops.shape import reshape
 
 
 @lowers("Gather", "GatherV2")
@@ -79,14 +80,35 @@ def _where(low: Lowering, op: Any) -> Sequence[Value]:
     return [low.b.op("where_indices", low.inputs(op)[0])]
 
 
+@lowers("SegmentSum")
+def _segment_sum(low: Lowering, op: Any) -> Sequence[Value]:
+    """Ids are sorted: the last one says how many segments there are."""
+    data, ids = low.inputs(op)
+    last = low.b.op("max", ids, axes=(0,), keepdims=False)
+    return [low.b.op("unsorted_segment_sum", data, ids, low.b.op("add", last, 1))]
+
+
+@lowers("DynamicPartition")
+def _dynamic_partition(low: Lowering, op: Any) -> Sequence[Value]:
+    data, partitions = low.inputs(op)
+    results = []
+    for number in range(int(op.get_attr("num_partitions"))):
+        here = low.b.op("where_indices", low.b.op("equal", partitions, number))
+        results.append(low.b.op("gather_nd", data, here))
+    return results
+
+
 @lowers("DynamicStitch", "ParallelDynamicStitch")
 def _dynamic_stitch(low: Lowering, op: Any) -> Sequence[Value]:
-    """Joins constants by positions: TensorFlow's gradients assemble shapes with it."""
+    """Rows of the operands in the order their positions say; of two at one position the last."""
     count = int(op.get_attr("N"))
     positions = [low.static(tensor, "positions") for tensor in op.inputs[:count]]
-    data = [low.static(tensor, "data") for tensor in op.inputs[count:]]
-    size = max((int(p.max()) + 1 for p in positions if p.size), default=0)
-    result = np.zeros((size, *data[0].shape[positions[0].ndim :]), data[0].dtype)
-    for where, what in zip(positions, data):
-        result[where.reshape(-1)] = what.reshape(-1, *result.shape[1:])
-    return [low.b.constant(result)]
+    everywhere = np.concatenate([where.reshape(-1) for where in positions])
+    order = np.zeros(int(everywhere.max(initial=-1)) + 1, "int64")
+    order[everywhere] = np.arange(everywhere.size)
+    rows = []
+    for tensor, where in zip(op.inputs[count:], positions):
+        value = low.value(tensor)
+        rows.append(reshape(low.b, value, (where.size, *value.shape[where.ndim :])))
+    joined = rows[0] if count == 1 else low.b.op("concat", *rows, axis=0)
+    return [low.b.op("gather", joined, low.b.constant(order), axis=0, batch_dims=0)]

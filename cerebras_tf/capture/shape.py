@@ -248,9 +248,9 @@ def _band_part(low: Lowering, op: Any) -> Sequence[Value]:
     return [low.b.op("band_part", low.value(op.inputs[0]), lower=lower, upper=upper)]
 
 
-def _require_main_diagonal(low: Lowering, op: Any) -> None:
+def _require_main_diagonal(low: Lowering, op: Any, index: int = 1) -> None:
     if op.type.endswith(("V2", "V3")):
-        offsets = integers(low, op.inputs[1], "k")
+        offsets = integers(low, op.inputs[index], "k")
         if any(offset != 0 for offset in offsets):
             raise UnsupportedOpError(
                 f"{op.type}: only the main diagonal has an IR form. Received: k={offsets}. "
@@ -267,6 +267,22 @@ def _diag_part(low: Lowering, op: Any) -> Sequence[Value]:
             f"DiagPart: the operand must be a matrix. Received: {x!r}. Use tf.linalg.diag_part."
         )
     return [low.b.op("diag_part", x)]
+
+
+@lowers("MatrixSetDiag", "MatrixSetDiagV2", "MatrixSetDiagV3")
+def _set_diag(low: Lowering, op: Any) -> Sequence[Value]:
+    x, diagonal = low.value(op.inputs[0]), low.value(op.inputs[1])
+    if op.type != "MatrixSetDiag":
+        _require_main_diagonal(low, op, 2)
+    rows, columns = x.shape[-2:]
+    if rows is None or columns is None:
+        raise UnsupportedOpError(
+            f"{op.type}: matrices must have a known size. Received: {x!r}. Set the static shape."
+        )
+    by_row = rows <= columns
+    edge = (*diagonal.shape, 1) if by_row else (*diagonal.shape[:-1], 1, diagonal.shape[-1])
+    on_diagonal = low.b.constant(np.eye(rows, columns, dtype=bool))
+    return [low.b.op("select", on_diagonal, reshape(low.b, diagonal, edge), x)]
 
 
 @lowers("Diag", "MatrixDiag", "MatrixDiagV2", "MatrixDiagV3")

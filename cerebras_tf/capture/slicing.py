@@ -33,7 +33,7 @@ def _slice(low: Lowering, op: Any) -> Sequence[Value]:
             low.static(op.inputs[1], "begin, where size is -1,")
         elif size == -1:
             sizes[axis] = None if dim is None else dim - (start or 0)
-        if start is None:
+        if start is None or (dim is None and size != -1):
             x = _window_at(low.b, x, begin, axis, sizes[axis] or 0)
             starts[axis] = 0
     known = tuple(start or 0 for start in starts)
@@ -65,6 +65,7 @@ class _Window:
         shape: of the result.
         moving: axes whose one element stands at a position that depends on data, and where in
             `begin` that position is.
+        spans: axes of a size that depends on data, and what is read of them.
     """
 
     starts: list[int] = field(default_factory=list)
@@ -72,6 +73,7 @@ class _Window:
     strides: list[int] = field(default_factory=list)
     shape: list[Optional[int]] = field(default_factory=list)
     moving: dict[int, int] = field(default_factory=dict)
+    spans: dict[int, slice] = field(default_factory=dict)
 
 
 def _window(low: Lowering, op: Any, dims: Shape, first: int) -> _Window:
@@ -107,7 +109,7 @@ def _window(low: Lowering, op: Any, dims: Shape, first: int) -> _Window:
         else:
             start = None if masks["begin"] >> i & 1 else _given(low, op, first, begin[i])
             stop = None if masks["end"] >> i & 1 else _given(low, op, first + 1, end[i])
-            _add_span(window, op, dims[axis], slice(start, stop, strides[i]))
+            _add_span(window, dims[axis], slice(start, stop, strides[i]))
             axis += 1
     keep_whole(len(dims) - axis)
     return window
@@ -122,7 +124,7 @@ def _given(low: Lowering, op: Any, index: int, number: Optional[int]) -> int:
 def _add_element(
     window: _Window, dim: Optional[int], start: Optional[int], axis: int, position: int
 ) -> None:
-    if start is None or (start < 0 and dim is None):
+    if start is None or dim is None:
         window.moving[axis] = position
         start = 0
     window.starts.append(start + (dim or 0) if start < 0 else start)
@@ -130,21 +132,16 @@ def _add_element(
     window.strides.append(1)
 
 
-def _add_span(window: _Window, op: Any, dim: Optional[int], span: slice) -> None:
+def _add_span(window: _Window, dim: Optional[int], span: slice) -> None:
     size: Optional[int]
     if dim is not None:
         start, stop, stride = span.indices(dim)
         size = len(range(start, stop, stride))
         start = start if size else 0
     else:
-        start, stride, size = span.start or 0, span.step, None
-        if span.stop is not None and 0 <= start <= span.stop:
-            size = len(range(start, span.stop, stride))
-        elif span.stop is not None or start < 0 or stride != 1:
-            raise UnsupportedOpError(
-                f"{op.type}: an axis of a size that depends on data can be cut from its front "
-                f"only. Received: {span}. Slice before masking."
-            )
+        start, stride, size = 0, 1, None
+        if span != slice(None, None, 1):
+            window.spans[len(window.sizes)] = span
     window.starts.append(start)
     window.sizes.append(size)
     window.strides.append(stride)
@@ -157,18 +154,48 @@ def _strided_slice(low: Lowering, op: Any) -> Sequence[Value]:
     window = _window(low, op, x.shape, 1)
     for axis, position in window.moving.items():
         x = _window_at_position(low, op, x, axis, position)
+    for axis, span in window.spans.items():
+        x = _span_of_unknown(low.b, x, axis, span)
     starts, strides = tuple(window.starts), tuple(window.strides)
     result = _plain_slice(low.b, x, starts, tuple(window.sizes), strides)
     return [constant_if_known(low, reshape(low.b, result, tuple(window.shape)))]
 
 
 def _window_at_position(low: Lowering, op: Any, x: Value, axis: int, position: int) -> Value:
+    """The element at begin[position]; negative positions count from the end."""
     index = cut(low.b, low.value(op.inputs[1]), 0, position, 1)
+    size = low.b.op("cast", _size_of(low.b, x, axis), dtype=index.dtype)
+    below = low.b.op("less", index, 0)
+    index = low.b.op("select", below, low.b.op("add", index, size), index)
+    return low.b.op("gather", x, index, axis=axis, batch_dims=0)
+
+
+def _size_of(b: Builder, x: Value, axis: int) -> Value:
+    """int64 scalar: size of one axis."""
     dim = x.shape[axis]
     if dim is not None:
-        below = low.b.op("less", index, 0)
-        index = low.b.op("select", below, low.b.op("add", index, dim), index)
-    return low.b.op("gather", x, index, axis=axis, batch_dims=0)
+        return b.constant(dim, "int64")
+    return b.op("reshape", cut(b, b.op("shape_of", x, dtype="int64"), 0, axis, 1), shape=())
+
+
+def _span_of_unknown(b: Builder, x: Value, axis: int, span: slice) -> Value:
+    """Part of an axis of unknown size, both ends cut to what is there."""
+    if span.step <= 0:
+        raise UnsupportedOpError(
+            f"a slice of an axis of unknown size must go forward. Received: {span}. Use reverse."
+        )
+    dim = _size_of(b, x, axis)
+
+    def end(number: Optional[int], default: Value) -> Value:
+        if number is None:
+            return default
+        if number < 0:
+            return b.op("maximum", b.op("add", dim, number), 0)
+        return b.op("minimum", dim, number)
+
+    zero, step = b.constant(0, "int64"), b.constant(span.step, "int64")
+    positions = b.op("range", end(span.start, zero), end(span.stop, dim), step)
+    return b.op("gather", x, positions, axis=axis, batch_dims=0)
 
 
 @lowers("StridedSliceGrad")

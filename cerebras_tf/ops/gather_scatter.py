@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from cerebras_tf.errors import GraphError
+from cerebras_tf.errors import GraphError, UnsupportedOpError
 from cerebras_tf.ir import Node, TensorType, Value
 from cerebras_tf.ops.builder import Builder
 from cerebras_tf.ops.gradients import Cotangents, of_one_output
@@ -45,48 +45,49 @@ def _gather_vjp(b: Builder, node: Node, dy: Value) -> Cotangents:
     params, indices = node.inputs
     axis, batch_dims = node.attrs["axis"], node.attrs["batch_dims"]
     batch, outer = params.shape[:batch_dims], params.shape[batch_dims:axis]
-    inner, rows = params.shape[axis + 1 :], params.shape[axis]
-    positions = indices.shape[batch_dims:]
-    if rows is None and axis == 0:
-        return [_segment_rows(b, params, indices, dy), None]
+    rows, inner = params.shape[axis], params.shape[axis + 1 :]
+    span = indices.type.rank - batch_dims
     # dy: batch, outer, positions, inner -> batch, positions, outer, inner
-    first, span = axis, len(positions)
     order = (
         *range(batch_dims),
-        *range(first, first + span),
-        *range(batch_dims, first),
-        *range(first + span, dy.type.rank),
+        *range(axis, axis + span),
+        *range(batch_dims, axis),
+        *range(axis + span, dy.type.rank),
     )
-    moved = _transpose(b, dy, order)
-    ids = indices
-    num_batches = math.prod(dim or 0 for dim in batch)
-    if batch_dims:
-        dtype = ids.type.numpy_dtype
-        base = (np.arange(num_batches, dtype=dtype) * dtype.type(rows)).reshape(batch)
-        ids = b.op("add", ids, b.constant(base.reshape(batch + (1,) * span)))
-    count = -1 if None in (*batch, *positions) else math.prod((num_batches, *positions))  # type: ignore[arg-type]
-    updates = b.op("reshape", moved, shape=(count, *(outer + inner)))
-    ids = b.op("reshape", ids, shape=(count,))
-    table = b.op("scatter_add_rows", ids, updates, num_rows=num_batches * (rows or 0))
-    table = reshape(b, table, batch + (rows,) + outer + inner)
+    count = -1 if None in indices.shape else indices.type.size
+    updates = b.op("reshape", _transpose(b, dy, order), shape=(count, *outer, *inner))
+    ids = b.op("reshape", _flat_rows(b, node), shape=(count,))
+    if rows is None:
+        sizes = b.op("shape_of", params, dtype="int64")
+        dim = b.op("slice", sizes, starts=(axis,), sizes=(1,), strides=(1,))
+        table = b.op("unsorted_segment_sum", updates, ids, b.op("reshape", dim, shape=()))
+    else:
+        num_rows = rows * math.prod(dim or 0 for dim in batch)
+        table = b.op("scatter_add_rows", ids, updates, num_rows=num_rows)
     back = (
         *range(batch_dims),
         *range(batch_dims + 1, axis + 1),
         batch_dims,
         *range(axis + 1, params.type.rank),
     )
-    return [_transpose(b, table, back), None]
+    return [_transpose(b, reshape(b, table, (*batch, rows, *outer, *inner)), back), None]
 
 
-def _segment_rows(b: Builder, params: Value, indices: Value, dy: Value) -> Value:
-    """The gradient of a gather from a table whose number of rows depends on data."""
-    sizes = b.op("shape_of", params, dtype="int64")
-    rows = b.op("slice", sizes, starts=(0,), sizes=(1,), strides=(1,))
-    count = None if None in indices.shape else indices.type.size
-    ids = reshape(b, indices, (count,))
-    updates = reshape(b, dy, (count, *params.shape[1:]))
-    table = b.op("unsorted_segment_sum", updates, ids, b.op("reshape", rows, shape=()))
-    return table
+def _flat_rows(b: Builder, node: Node) -> Value:
+    """Indices of a gather as rows of one table that holds the batches one after the other."""
+    params, indices = node.inputs
+    axis, batch_dims = node.attrs["axis"], node.attrs["batch_dims"]
+    if not batch_dims:
+        return indices
+    batch, rows = params.shape[:batch_dims], params.shape[axis]
+    if rows is None or None in batch:
+        raise UnsupportedOpError(
+            f"gradient of gather: batches must have known sizes. Received: {node!r}. "
+            "Gather without batch_dims."
+        )
+    first_rows = np.arange(math.prod(dim or 0 for dim in batch), dtype=indices.type.numpy_dtype)
+    shape = [dim or 0 for dim in batch] + [1] * (indices.type.rank - batch_dims)
+    return b.op("add", indices, b.constant((first_rows * rows).reshape(shape), indices.dtype))
 
 
 def _transpose(b: Builder, x: Value, order: tuple[int, ...]) -> Value:

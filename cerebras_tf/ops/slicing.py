@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Optional
 
-from cerebras_tf.errors import GraphError
+from cerebras_tf.errors import GraphError, UnsupportedOpError
 from cerebras_tf.ir import Node, TensorType, Value
 from cerebras_tf.ops.builder import Builder
 from cerebras_tf.ops.gradients import Cotangents, of_one_output
@@ -55,7 +55,12 @@ def _slice_vjp(b: Builder, node: Node, dy: Value) -> Cotangents:
     if any(stride != 1 for stride in strides):
         return [b.op("place", dy, shape=x.shape, starts=starts, strides=strides)]
     paddings = []
-    for dim, start, size in zip(x.shape, starts, dy.shape):
+    for dim, start, size in zip(x.shape, starts, node.attrs["sizes"]):
+        if dim is None and size is not None:
+            raise UnsupportedOpError(
+                f"gradient of slice: an axis of unknown size must be cut to its end. "
+                f"Received: {node!r}. Gather the wanted positions."
+            )
         after = 0 if dim is None or size is None else dim - start - size
         paddings.append((start, after))
     return [b.op("pad", dy, paddings=tuple(paddings), value=0)]

@@ -76,3 +76,10 @@ def test_top_k_agrees_with_tensorflow(tied):
 def test_sums_over_repeated_rows_agree_with_tensorflow(width):
     inputs = [normal(40, width), integers(60, high=40)]
     check_parity(lambda x: tf.gather(x[0], x[1]), inputs, "gather_scatter")
+
+
+def test_dynamic_stitch_of_computed_rows_agrees_with_tensorflow():
+    def build(x):
+        return tf.dynamic_stitch([[0, 3], [[1], [2]]], [x[0], x[1]])
+
+    check_parity(build, [normal(2, 4), normal(2, 1, 4)], "gather_scatter")

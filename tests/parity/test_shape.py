@@ -51,6 +51,12 @@ def test_shape_op_agrees_with_tensorflow(name, build, shape):
     check_parity(build, [normal(*shape)], family)
 
 
+@pytest.mark.parametrize("shape", [(2, 4, 5), (2, 5, 4), (3, 3)])
+def test_set_diag_agrees_with_tensorflow(shape):
+    inputs = [normal(*shape), normal(*shape[:-2], min(shape[-2:]))]
+    check_parity(lambda x: tf.linalg.set_diag(x[0], x[1]), inputs, "shape")
+
+
 @pytest.mark.parametrize("axis", [-1, 0, 1])
 def test_one_hot_agrees_with_tensorflow(axis):
     indices = np.array([[0, 3, -1], [2, 1, 7]], "int32")

@@ -1,0 +1,45 @@
+"""Parity of pixel-moving ops with TensorFlow."""
+
+from __future__ import annotations
+
+import pytest
+
+tf = pytest.importorskip("tensorflow")
+
+from tests.parity.harness import check_parity, normal  # noqa: E402
+
+pytestmark = pytest.mark.tf
+
+IMAGE = (2, 4, 6, 8)
+ROWS = [
+    ("space_to_depth", lambda x: tf.nn.space_to_depth(x[0], 2)),
+    ("depth_to_space", lambda x: tf.nn.depth_to_space(x[0], 2)),
+    ("space_to_batch", lambda x: tf.space_to_batch(x[0], [2, 3], [[1, 1], [2, 1]])),
+    ("batch_to_space", lambda x: tf.batch_to_space(x[0], [1, 2], [[1, 1], [0, 3]])),
+]
+SIZES = [(8, 12), (7, 3), (1, 9)]
+
+
+@pytest.mark.parametrize(("name", "build"), ROWS, ids=[row[0] for row in ROWS])
+def test_pixel_moving_op_agrees_with_tensorflow(name, build):
+    check_parity(build, [normal(*IMAGE)], "shape")
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("corners", ["plain", "align_corners", "half_pixel_centers"])
+def test_nearest_neighbour_resizing_agrees_with_tensorflow(size, corners):
+    options = {} if corners == "plain" else {corners: True}
+
+    def build(x):
+        return tf.raw_ops.ResizeNearestNeighbor(images=x[0], size=size, **options)
+
+    check_parity(build, [normal(*IMAGE)], "reduction")
+
+
+@pytest.mark.parametrize("padding", ["SAME", "VALID"])
+def test_dilated_convolution_over_batches_agrees_with_tensorflow(padding):
+    def build(x):
+        return tf.nn.convolution(x[0], x[1], padding=padding, dilations=(2, 3))
+
+    inputs = [normal(2, 9, 11, 3, scale=0.3), normal(3, 3, 3, 4, scale=0.3)]
+    check_parity(build, inputs, "convolution")
