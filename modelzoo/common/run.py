@@ -19,7 +19,7 @@ from cerebras_tf.cli.arguments import parse_arguments
 from cerebras_tf.cli.exit_codes import run_main
 from cerebras_tf.errors import CheckpointError, ConfigError, DataError
 from modelzoo.common import model_dir as folder
-from modelzoo.common import registry, schema
+from modelzoo.common import registry
 from modelzoo.common.params import load_params, save_params
 
 SECTIONS = {
@@ -89,6 +89,7 @@ def run_mode(mode, params):
     """Builds the estimator of `params` and does what `mode` says."""
     import tensorflow.compat.v1 as tf
 
+    from modelzoo.common.estimator import make_estimator
     from modelzoo.common.input.resume import checkpoint_step
 
     quiet_logging(tf)
@@ -113,35 +114,6 @@ def run_mode(mode, params):
         predict(estimator, data, params, use_cs)
     else:
         evaluate(estimator, data, mode, runconfig, use_cs)
-
-
-def make_estimator(model_fn, params, use_cs):
-    """Makes the estimator that `params` describe."""
-    from cerebras_tf import CerebrasEstimator, CSRunConfig
-
-    runconfig = params.runconfig
-    every = runconfig.log_step_count_steps or runconfig.save_summary_steps
-    config = CSRunConfig(
-        cs_ip=runconfig.cs_ip,
-        num_csx=runconfig.num_csx,
-        model_dir=runconfig.model_dir,
-        stack_params={"ir_mode": runconfig.ir_mode},
-        tf_random_seed=runconfig.tf_random_seed,
-        save_summary_steps=runconfig.save_summary_steps,
-        save_checkpoints_steps=runconfig.save_checkpoints_steps,
-        keep_checkpoint_max=runconfig.keep_checkpoint_max,
-        log_step_count_steps=None if runconfig.disable_standard_logs else every,
-        device_fn=(lambda operation: runconfig.device) if runconfig.device else None,
-    )
-    return CerebrasEstimator(
-        model_fn=model_fn,
-        model_dir=runconfig.model_dir,
-        compile_dir=runconfig.compile_dir,
-        config=config,
-        params=schema.as_tree(params),
-        warm_start_from=runconfig.checkpoint_path if "train" in runconfig.mode else None,
-        use_cs=use_cs,
-    )
 
 
 def last_step(runconfig, step):

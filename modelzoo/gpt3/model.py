@@ -11,8 +11,8 @@ import math
 
 import tensorflow.compat.v1 as tf
 
-from cerebras_tf import CSEstimatorSpec
 from modelzoo.common import metrics
+from modelzoo.common.estimator import CSEstimatorSpec
 from modelzoo.common.layers.attention import AttentionSettings, causal_mask, dropout
 from modelzoo.common.layers.decoder import BlockSettings, decoder
 from modelzoo.common.layers.dense import dense

@@ -61,8 +61,7 @@ def simulate(update, clip=lambda grads: grads):
     for step in range(STEPS):
         grads = clip(gradients(values, step))
         values = {
-            name: update(name, values[name], grads[name], states[name], step + 1)
-            for name in values
+            name: update(name, values[name], grads[name], states[name], step + 1) for name in values
         }
         history.append(values)
     return history

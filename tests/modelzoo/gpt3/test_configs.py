@@ -1,0 +1,118 @@
+"""Tests of configs/ for GPT: each loads strictly and has the published number of parameters."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.tf
+tf = pytest.importorskip("tensorflow.compat.v1")
+
+from modelzoo.common.params import load_params  # noqa: E402
+from modelzoo.gpt3.model import gpt_logits  # noqa: E402
+
+CONFIGS = Path(__file__).resolve().parents[3] / "configs"
+# 124.4 million: Radford et al. (2019) as released. The others, of the same dimensions, vocabulary
+# and positions as Cerebras-GPT 1.3B, 6.7B and 13B: Dey et al. (2023). 20B and tiny: their formula.
+PARAMETERS = {
+    "params_gpt2_small": 124_439_808,
+    "params_gpt3_xl_pile": 1_315_723_264,
+    "params_gpt3_6p7b_pile": 6_658_404_352,
+    "params_gpt3_13b_pile": 12_853_386_240,
+    "params_gpt3_20b_pile": 20_256_221_184,
+}
+NAMES = sorted(path.stem for path in CONFIGS.glob("params_gpt[23]_*.yaml"))
+
+
+def load(name):
+    return load_params(str(CONFIGS / f"{name}.yaml"))
+
+
+def formula(params):
+    """12 L h^2 and its biases, with feed-forward width f, vocabulary V and positions S."""
+    model, section = params.model, params.train_input
+    h, f = model.hidden_size, model.filter_size
+    block = 4 * (h * h + h) + 2 * h * f + f + h + 2 * 2 * h
+    embeddings = (section.vocab_size + params.max_position_embeddings) * h
+    return model.num_hidden_layers * block + embeddings + 2 * h
+
+
+def build(params, layers=None):
+    """Builds the model without memory for its variables, and returns them."""
+    if layers is not None:
+        model = dataclasses.replace(params.model, num_hidden_layers=layers)
+        params = dataclasses.replace(params, model=model)
+    with tf.Graph().as_default():
+        ids = tf.zeros([2, params.train_input.max_sequence_length], tf.int32)
+        gpt_logits(ids, params, training=False)
+        return tf.trainable_variables()
+
+
+def count(variables):
+    return sum(variable.shape.num_elements() for variable in variables)
+
+
+def test_every_published_size_has_a_config():
+    assert set(PARAMETERS) | {"params_gpt3_tiny"} <= set(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_config_has_its_number_of_parameters(name):
+    """Layers are alike, so the graphs of one and two layers tell the count of any number."""
+    params = load(name)
+    one, two = (count(build(params, layers)) for layers in (1, 2))
+    counted = one + (params.model.num_hidden_layers - 1) * (two - one)
+    assert counted == formula(params)
+    assert counted == PARAMETERS.get(name, counted)
+
+
+def test_whole_graph_has_as_many_parameters_as_its_layers_say():
+    params = load("params_gpt2_small")
+    assert count(build(params)) == PARAMETERS["params_gpt2_small"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_whole_graph_of_every_config_is_built(name):
+    params = load(name)
+    assert count(build(params)) == formula(params)
+
+
+def test_xl_and_6p7b_differ_in_their_five_lines():
+    xl, big = (
+        (CONFIGS / f"params_gpt3_{size}_pile.yaml").read_text().splitlines()
+        for size in ("xl", "6p7b")
+    )
+    assert len(xl) == len(big)
+    differing = [a.split(":")[0].strip() for a, b in zip(xl, big) if a != b]
+    assert differing == [
+        "hidden_size",
+        "num_hidden_layers",
+        "num_heads",
+        "filter_size",
+        "save_summary_steps",
+    ]
+
+
+def test_variables_have_the_names_of_the_original_checkpoints():
+    names = {variable.op.name for variable in build(load("params_gpt3_tiny"), layers=2)}
+    expected = {
+        "input_embedding/embedding_weights",
+        "position_embedding/position_embedding_weights",
+    }
+    projections = ("q_projection", "k_projection", "v_projection", "output_transform")
+    for i in range(2):
+        suffix = f"_{i}" if i else ""
+        dense = [f"decoder/self_attention{suffix}/{p}/{p}" for p in projections]
+        for number in (2 * i, 2 * i + 1):
+            layer = f"dense_layer_{number}" if number else "dense_layer"
+            dense.append(f"decoder/ffn{suffix}/{layer}/{layer}")
+        expected |= {f"{name}/{part}" for name in dense for part in ("kernel", "bias")}
+        for number in (3 * i, 3 * i + 2):
+            norm = f"layer_normalization_layer_{number}" if number else "layer_normalization_layer"
+            expected |= {f"decoder/{norm}/{norm}/{part}" for part in ("gamma", "beta")}
+    norm = "post_decoder_layer_norm"
+    expected |= {f"{norm}/{norm}/{part}" for part in ("gamma", "beta")}
+    assert names == expected
