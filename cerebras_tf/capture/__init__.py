@@ -1,4 +1,7 @@
-"""TensorFlow graph -> IR. Importing this package fills the lowering table and imports TensorFlow."""
+"""TensorFlow graph -> IR. Importing this fills the lowering table and imports TensorFlow.
+
+It deliberately exports only the table; rules are found by op type.
+"""
 
 from __future__ import annotations
 

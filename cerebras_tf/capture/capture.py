@@ -231,17 +231,21 @@ class Capture:
 
     def can_lower(self, op: Any) -> bool:
         """Whether the operation has an IR form here."""
-        if op.type in LOWERINGS or op in self._handles or self._recorded(op) is not None:
+        if op.type in LOWERINGS or self._recorded(op) is not None:
             return True
-        if op.type in CHECKS:
+        if op.type in CHECKS or self._is_handle(op):
             return True
         return bool(op.outputs) and all(self.has(tensor) for tensor in op.outputs)
+
+    def _is_handle(self, op: Any) -> bool:
+        """Whether the operation only names a variable, at the top or as a function's input."""
+        return op in self._handles or any(self.state.knows(tensor) for tensor in op.outputs)
 
     def lower(self, op: Any) -> None:
         """Applies the rule of one operation and remembers the values of its outputs."""
         self.b.source = op.name
         known = bool(op.outputs) and all(self.has(tensor) for tensor in op.outputs)
-        if known or op in self._handles or op.type in CHECKS:
+        if known or op.type in CHECKS or self._is_handle(op):
             return
         if self._recorded(op) is not None:
             self._lower_gradient(op)

@@ -97,7 +97,7 @@ def _adam(c: Any, op: Any) -> Sequence[Value]:
 
 @lowers("ResourceApplyRMSProp", "ResourceApplyCenteredRMSProp")
 def _rms_prop(c: Any, op: Any) -> Sequence[Value]:
-    """ms += (1 - rho)(g^2 - ms); mom = momentum mom + lr g / sqrt(ms [- mg^2] + eps); var -= mom."""
+    """ms += (1 - rho)(g^2 - ms); mom = mu mom + lr g / sqrt(ms [- mg^2] + eps); var -= mom."""
     centered = op.type == "ResourceApplyCenteredRMSProp"
     handles = list(op.inputs[: 4 if centered else 3])
     rate, rho, momentum, eps, grad = (c.value(t) for t in op.inputs[len(handles) :])

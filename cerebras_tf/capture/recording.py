@@ -1,7 +1,6 @@
 """Records which tensors of a TensorFlow graph are gradients of which.
 
-While a model_fn runs, every call of tf.gradients (and of GradientTape.gradient in a graph) is noted:
-what was differentiated, by what, and which tensors came out. TensorFlow still builds its own
+While a model_fn runs, every call of tf.gradients (and of GradientTape.gradient) is noted: what was differentiated, by what, and which tensors came out. TensorFlow still builds its own
 backward graph, untouched; this file deliberately reads none of it.
 """
 
@@ -27,6 +26,7 @@ class GradientCall:
         xs: tensors differentiated by; resource handles stand for variables.
         stops: tensors behind which nothing is differentiated.
         results: a tensor, IndexedSlices or None for every x.
+        made: operations TensorFlow built for this call.
     """
 
     ys: list[Any]
@@ -34,6 +34,7 @@ class GradientCall:
     xs: list[Any]
     stops: list[Any]
     results: list[Any]
+    made: set[Any] = field(default_factory=set)
 
 
 @dataclass
@@ -101,6 +102,7 @@ class GradientRecorder:
                     xs=[_tensor(x) for x in tf.nest.flatten(xs)],
                     stops=[_tensor(s) for s in tf.nest.flatten(stops)] if stops else [],
                     results=[_made_in(fresh, item) for item in tf.nest.flatten(result)],
+                    made=fresh,
                 )
             )
         return result

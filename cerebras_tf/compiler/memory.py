@@ -48,9 +48,7 @@ def plan_memory(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int]:
 def _best_gap(placed: list[tuple[int, int, int, int]], life: Lifetime, size: int) -> int:
     """Offset of the smallest gap that fits among the values alive at the same time."""
     busy = sorted(
-        (low, high)
-        for low, high, start, end in placed
-        if start <= life.end and life.start <= end
+        (low, high) for low, high, start, end in placed if start <= life.end and life.start <= end
     )
     best, best_room, position = -1, 0, 0
     for low, high in busy:

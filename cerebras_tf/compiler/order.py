@@ -40,9 +40,7 @@ def order_nodes(step: StepGraph, layers: int) -> dict[Node, GroupKey]:
     return keys
 
 
-def _own_key(
-    node: Node, layers: int, homes: dict[Node, int], before: list[GroupKey]
-) -> GroupKey:
+def _own_key(node: Node, layers: int, homes: dict[Node, int], before: list[GroupKey]) -> GroupKey:
     if node.op == "constant":
         return (0, -1)
     if node.layer >= 0 and node.direction == "forward":

@@ -65,3 +65,8 @@ class MemoryStore:
     def bytes(self) -> int:
         """Bytes of all variables, set or not."""
         return sum(spec.type.bytes for spec in self.specs.values())
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the variables that are set."""
+        return sum(array.nbytes for array in self._arrays.values())

@@ -120,7 +120,8 @@ def _make(graph: Graph, members: list[Node], outputs: list[Value]) -> Node:
                 continue
             constant = value.constant
             if constant is not None and constant.size == 1:
-                inner = body.make_node("constant", [], dict(value.node.attrs), [value.type])  # type: ignore[union-attr]
+                attrs = {"value": constant, "dtype": value.dtype}
+                inner = body.make_node("constant", [], attrs, [value.type])
                 body.nodes.append(inner)
                 mapping[value] = inner.output
             else:

@@ -1,7 +1,7 @@
 """Removes what changes nothing, and folds what is constant.
 
 Before: `%b = identity(%a)  %c = add(%b, %zero)`; after: uses of %c are uses of %a. It must not
-remove `identity` or `stop_gradient` while `gradient` nodes remain: they tell one value from another.
+remove `identity` or `stop_gradient` while `gradient` nodes remain: they tell values apart.
 """
 
 from __future__ import annotations
@@ -114,9 +114,7 @@ def _rewrite(b: Builder, node: Node) -> Optional[Value]:
         return b.op("reshape", below.inputs[0], shape=node.attrs["shape"])
     if node.op == "transpose" and below.op == "transpose":
         first, second = below.attrs["permutation"], node.attrs["permutation"]
-        return b.op(
-            "transpose", below.inputs[0], permutation=tuple(first[axis] for axis in second)
-        )
+        return b.op("transpose", below.inputs[0], permutation=tuple(first[axis] for axis in second))
     if node.op == "neg" and below.op == "neg":
         return below.inputs[0]
     return _drop_broadcast(b, node)

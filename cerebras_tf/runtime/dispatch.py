@@ -43,8 +43,8 @@ def choose(
         if fast is not None and static:
             return _filling(fast(attrs["body"]))
         return _copying(lambda *arrays: run_graph(attrs["body"], arrays))
-    found = COMPILED.get(op)
-    if found is not None and static and (found.supports is None or found.supports(*inputs, **attrs)):
+    found = COMPILED.get(op) if static else None
+    if found is not None and (found.supports is None or found.supports(*inputs, **attrs)):
         compiled = found.run
         return _filling(lambda arrays, out: compiled(*arrays, out=tuple(out), **attrs))
     if op not in PLAIN:
@@ -67,9 +67,7 @@ def _filling(kernel: Callable[..., Any]) -> Call:
 def _copying(kernel: Callable[..., Any]) -> Call:
     """A plain kernel: its results are copied to where they belong."""
 
-    def call(
-        arrays: Sequence[np.ndarray], out: list[Optional[np.ndarray]]
-    ) -> Sequence[np.ndarray]:
+    def call(arrays: Sequence[np.ndarray], out: list[Optional[np.ndarray]]) -> Sequence[np.ndarray]:
         results = kernel(*arrays)
         if not isinstance(results, tuple):
             results = (results,)

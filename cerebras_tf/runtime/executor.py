@@ -14,7 +14,7 @@ import numpy as np
 from cerebras_tf.errors import CapacityError
 from cerebras_tf.ir.program import (
     ARENA,
-    CONSTANT,
+    HEAP,
     VIEW,
     Free,
     Program,
@@ -26,6 +26,8 @@ from cerebras_tf.ir.program import (
 from cerebras_tf.memoryx.stream import MemoryX
 from cerebras_tf.runtime.dispatch import Call, choose
 
+# Numba and BLAS kernels are at their best on whole cache lines.
+ALIGNMENT_BYTES = 128
 BoundBody = list[tuple[Call, tuple[int, ...], tuple[int, ...], tuple[bool, ...]]]
 
 
@@ -48,9 +50,19 @@ class Machine:
     """
 
     def __init__(
-        self, program: Program, memoryx: MemoryX, listeners: Sequence[Listener] = ()
+        self,
+        program: Program,
+        memoryx: MemoryX,
+        listeners: Sequence[Listener] = (),
+        arena: Optional[np.ndarray] = None,
     ) -> None:
-        """Loads a program: allocates the arena and chooses kernels.
+        """Loads a program: binds the arena and chooses kernels.
+
+        Args:
+            program: what to run.
+            memoryx: where variables come from and go to.
+            listeners: told of every schedule step.
+            arena: uint8 [at least program.arena_bytes]; allocated where not given.
 
         Raises:
             CapacityError: the arena does not fit in memory.
@@ -61,13 +73,32 @@ class Machine:
         self._listeners = list(listeners)
         self._table: list[Optional[np.ndarray]] = [None] * len(program.slots)
         self._names = {slot: name for name, slot in program.variables.items()}
-        self._arena = _allocate(program.arena_bytes)
-        for index, slot in enumerate(program.slots):
-            if slot.kind == ARENA:
-                self._table[index] = _place(self._arena, slot.offset, slot.type)
-            elif slot.kind == CONSTANT:
-                self._table[index] = program.constants[index]
+        for index, content in program.constants.items():
+            self._table[index] = content
+        self.bind(self.allocate(program.arena_bytes) if arena is None else arena)
         self._bodies = self._bind_bodies()
+
+    def bind(self, arena: np.ndarray) -> None:
+        """Puts the activations into this memory from now on; nothing is kept from before."""
+        self.arena = arena
+        for index, slot in enumerate(self.program.slots):
+            if slot.kind == ARENA:
+                end = slot.offset + slot.type.bytes
+                part = arena[slot.offset : end].view(slot.type.numpy_dtype)
+                self._table[index] = part.reshape(slot.type.shape)
+
+    @staticmethod
+    def allocate(size: int) -> np.ndarray:
+        """uint8 [size], aligned; raises CapacityError where memory is short."""
+        try:
+            memory = np.empty(size + ALIGNMENT_BYTES, np.uint8)
+        except MemoryError as error:
+            raise CapacityError(
+                f"activations: {size / 1e9:.1f} GB must fit in memory. Received: no memory. "
+                "Lower train_input.batch_size or max_sequence_length."
+            ) from error
+        start = -memory.ctypes.data % ALIGNMENT_BYTES
+        return memory[start : start + size]
 
     def run(self, features: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Runs one step.
@@ -132,24 +163,7 @@ class Machine:
                     [slots[i].type for i in item.inputs],
                     [slots[i].type for i in item.outputs],
                 )
-                fresh = tuple(slots[i].kind in ("heap", VIEW) for i in item.outputs)
+                fresh = tuple(slots[i].kind in (HEAP, VIEW) for i in item.outputs)
                 calls.append((call, item.inputs, item.outputs, fresh))
             bound.append(calls)
         return bound
-
-
-def _allocate(size: int) -> np.ndarray:
-    try:
-        return np.empty(max(size, 1), np.uint8)
-    except MemoryError as error:
-        raise CapacityError(
-            f"activations: {size / 1e9:.1f} GB must fit in memory. Received: no memory. "
-            "Lower train_input.batch_size or max_sequence_length."
-        ) from error
-
-
-def _place(arena: np.ndarray, offset: int, type: object) -> np.ndarray:
-    from cerebras_tf.ir import TensorType
-
-    assert isinstance(type, TensorType)
-    return arena[offset : offset + type.bytes].view(type.numpy_dtype).reshape(type.shape)

@@ -1,0 +1,1 @@
+"""StepGraph -> Program: layers, order of work, memory and schedule. No arithmetic happens here."""

@@ -1,0 +1,174 @@
+"""Puts one model's graph on the wafer: calls model_fn, captures, wires, and makes the scaffold.
+
+It deliberately does not train: tf.estimator's own loop does, with the spec made here.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, field
+from typing import Any, Callable, Optional
+
+import tensorflow as tf
+
+# Private API of TF 2.15: the estimator's own reading of the global step, made before model_fn.
+from tensorflow.python.training import training_util
+
+from cerebras_tf.capture.capture import Capture
+from cerebras_tf.capture.custom_gradients import prepare_custom_gradients
+from cerebras_tf.capture.placement import Placement
+from cerebras_tf.capture.recording import GradientRecorder
+from cerebras_tf.capture.variables import managed_variables, variable_spec
+from cerebras_tf.compiler.pipeline import Options
+from cerebras_tf.estimator import initial_values
+from cerebras_tf.estimator.capacity import check_memory
+from cerebras_tf.estimator.saver import WaferSaver
+from cerebras_tf.estimator.session import WaferHook
+from cerebras_tf.estimator.wafer_step import WaferStep
+from cerebras_tf.estimator.wiring import Wiring
+from cerebras_tf.ir.program import Program
+from cerebras_tf.kernels.registry import evaluate
+from cerebras_tf.memoryx.store import MemoryStore
+from cerebras_tf.memoryx.stream import MemoryX
+
+Phase = Callable[[str], Any]
+
+
+@dataclass
+class ModelGraph:
+    """A model's graph with its step on the wafer.
+
+    Attributes:
+        spec: the spec for tf.estimator's loop; fetching it runs the wafer.
+        step: the wafer's step.
+        store: the wafer's variables.
+        wiring: the nodes between both.
+        fed: tensors the session feeds.
+    """
+
+    spec: Any
+    step: WaferStep
+    store: MemoryStore
+    wiring: Wiring
+    fed: list[Any] = field(default_factory=list)
+
+
+def build(
+    call_model_fn: Callable[[], Any],
+    mode: str,
+    options: Options,
+    phase: Phase,
+    max_to_keep: int,
+) -> ModelGraph:
+    """Calls a model function and puts its step on the wafer.
+
+    Args:
+        call_model_fn: calls it in the default graph and returns an EstimatorSpec.
+        mode: a tf.estimator.ModeKeys.
+        options: how to compile.
+        phase: context manager that announces a named phase.
+        max_to_keep: number of checkpoints kept.
+
+    Raises:
+        UnsupportedOpError: the model needs operations without an IR form; all are listed.
+    """
+    graph = tf.compat.v1.get_default_graph()
+    global_step = tf.compat.v1.train.get_or_create_global_step()
+    step_read = training_util._get_or_create_global_step_read(graph)
+    start = len(graph.get_operations())
+    recorder = GradientRecorder()
+    scope = tf.compat.v1.get_variable_scope()
+    # Resource variables in every model: reads and assignments are then operations of their own.
+    with recorder, tf.compat.v1.variable_scope(scope, use_resource=True):
+        spec = call_model_fn()
+    custom = prepare_custom_gradients(graph, recorder)
+    owned = managed_variables(graph)
+    handles = {op: variable_spec(variable) for op, variable in owned.items()}
+    handles[global_step.handle.op] = variable_spec(global_step)
+    placement = Placement(graph, start, handles, global_step.handle.op, recorder.calls)
+    placement.update()
+
+    def make_capture(features: dict[Any, Any]) -> Capture:
+        return Capture(handles, features, recorder.calls, evaluate, custom)
+
+    effects = [spec.train_op.op if isinstance(spec.train_op, tf.Tensor) else spec.train_op]
+    effects = effects if mode == tf.estimator.ModeKeys.TRAIN else []
+    roots = _roots(placement, spec, effects)
+    fed, beside = placement.boundary(make_capture({}), roots)
+    store = MemoryStore(variable_spec(variable) for variable in owned.values())
+
+    def check(program: Program) -> None:
+        check_memory(program, store.bytes, store.held_bytes)
+
+    step = WaferStep(
+        make_capture, fed, effects, global_step.op.name, MemoryX(store), options, phase, check
+    )
+    wiring = Wiring(step, placement, fed, global_step, step_read, beside, bool(effects))
+    hook = WaferHook(wiring, effects[0] if effects else None)
+    variables = {variable.op.name: variable for variable in owned.values()}
+    saver = WaferSaver(store, [global_step], max_to_keep)
+    scaffold = _scaffold(spec.scaffold, variables, store, saver, phase)
+    spec = _rerouted(spec, wiring, hook, scaffold, mode)
+    return ModelGraph(spec, step, store, wiring, fed)
+
+
+def _roots(placement: Placement, spec: Any, effects: list[Any]) -> list[Any]:
+    """Operations whose values the session or the training op needs."""
+    readers = [tensor.op for _, _, tensor in placement.host_readers()]
+    named = [spec.loss, *tf.nest.flatten(spec.predictions)]
+    own = [t.op for t in named if isinstance(t, tf.Tensor) and placement.on_wafer(t.op)]
+    return [*effects, *own, *readers]
+
+
+def _rerouted(spec: Any, wiring: Wiring, hook: WaferHook, scaffold: Any, mode: str) -> Any:
+    """The spec with tensors of the wafer replaced by what the session can fetch."""
+
+    def entry(tensor: Any) -> Any:
+        if isinstance(tensor, tf.Tensor) and wiring.placement.on_wafer(tensor.op):
+            return wiring.entry(tensor)
+        return tensor
+
+    changes: dict[str, Any] = {"scaffold": scaffold, "loss": entry(spec.loss)}
+    if spec.predictions is not None:
+        changes["predictions"] = tf.nest.map_structure(entry, spec.predictions)
+    if mode == tf.estimator.ModeKeys.TRAIN:
+        changes["train_op"] = wiring.train_op
+        changes["training_hooks"] = [*spec.training_hooks, hook]
+    elif mode == tf.estimator.ModeKeys.EVAL:
+        changes["evaluation_hooks"] = [*(spec.evaluation_hooks or []), hook]
+        changes["eval_metric_ops"] = {
+            name: (entry(value), update)
+            for name, (value, update) in (spec.eval_metric_ops or {}).items()
+        }
+    else:
+        changes["prediction_hooks"] = [*(spec.prediction_hooks or []), hook]
+    return spec._replace(**changes)
+
+
+def _scaffold(
+    given: Optional[Any], variables: dict[str, Any], store: MemoryStore, saver: Any, phase: Phase
+) -> Any:
+    """A scaffold that leaves the wafer's variables out of the session."""
+    session_variables = [
+        v
+        for v in tf.compat.v1.global_variables()
+        if v.op.name not in variables and v.op.name not in store.specs
+    ]
+    user_init = getattr(given, "_user_init_fn", None)  # no public accessor in TF 2.15
+
+    def init_fn(scaffold: Any, session: Any) -> None:
+        with phase("sending weights"):
+            initial_values.initialise(session, variables, store)
+        if user_init is not None:
+            user_init(scaffold, session)
+            initial_values.adopt(session, variables, store)
+
+    nothing_missing = functools.partial(tf.constant, [], tf.string)
+    return tf.compat.v1.train.Scaffold(
+        init_op=tf.compat.v1.variables_initializer(session_variables),
+        init_fn=init_fn,
+        ready_op=nothing_missing(name="wafer/ready"),
+        ready_for_local_init_op=nothing_missing(name="wafer/ready_for_local_init"),
+        saver=saver,
+        copy_from_scaffold=given,
+    )

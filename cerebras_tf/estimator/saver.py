@@ -1,0 +1,194 @@
+"""Checkpoints of a model whose variables are not in the session.
+
+Files are ordinary TensorFlow checkpoints with the model's own variable names, written one shard a
+group of variables and joined at the end, so a checkpoint is complete or not there. It deliberately
+does not decide when to save.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from typing import Any, Optional
+
+import numpy as np
+import tensorflow as tf
+
+from cerebras_tf.errors import CheckpointError
+from cerebras_tf.memoryx.store import MemoryStore
+
+# A shard holds variables of at most this many bytes together, or a single larger one.
+SHARD_BYTES = 1 << 28
+
+
+class WaferSaver(tf.compat.v1.train.Saver):
+    """Saves and restores the wafer's variables, and the session's own, in one checkpoint.
+
+    Args:
+        store: the wafer's variables.
+        session_variables: variables that live in the session (the global step).
+        max_to_keep: number of checkpoints kept; 0 keeps all.
+    """
+
+    def __init__(
+        self, store: MemoryStore, session_variables: Sequence[Any], max_to_keep: int
+    ) -> None:
+        self._wafer_store = store
+        self._session_variables = list(session_variables)
+        super().__init__(
+            var_list=self._session_variables,
+            max_to_keep=max_to_keep,
+            save_relative_paths=True,
+        )
+
+    def save(
+        self,
+        sess: Any,
+        save_path: str,
+        global_step: Optional[Any] = None,
+        latest_filename: Optional[str] = None,
+        meta_graph_suffix: str = "meta",
+        write_meta_graph: bool = True,
+        write_state: bool = True,
+        strip_default_attrs: bool = False,
+        save_debug_info: bool = False,
+    ) -> str:
+        """Writes a checkpoint; see tf.train.Saver.save.
+
+        Returns:
+            Path prefix of the checkpoint.
+
+        Raises:
+            CheckpointError: it could not be written; older checkpoints are untouched.
+        """
+        if global_step is not None and not isinstance(global_step, (int, np.integer)):
+            global_step = sess.run(global_step)
+        prefix = save_path if global_step is None else f"{save_path}-{int(global_step)}"
+        content = {v.op.name: sess.run(v) for v in self._session_variables}
+        try:
+            write_checkpoint(prefix, self._shards(content))
+        except (tf.errors.OpError, OSError) as error:
+            raise CheckpointError(
+                f"checkpoint {prefix}: must be written whole. Received: {_first_line(error)}. "
+                "Free disk space or correct the folder's permissions; the last checkpoint is "
+                "untouched."
+            ) from error
+        if write_state:
+            self._record(prefix, latest_filename)
+        if write_meta_graph:
+            self.export_meta_graph(f"{prefix}.{meta_graph_suffix}")
+        return prefix
+
+    def _record(self, prefix: str, latest_filename: Optional[str]) -> None:
+        # Private API of TF 2.15: the bookkeeping of kept checkpoints has no public entry.
+        self._RecordLastCheckpoint(prefix)
+        tf.compat.v1.train.update_checkpoint_state(
+            os.path.dirname(prefix),
+            os.path.basename(prefix),
+            all_model_checkpoint_paths=[os.path.basename(p) for p in self.last_checkpoints],
+            latest_filename=latest_filename,
+        )
+        self._MaybeDeleteOldCheckpoints(meta_graph_suffix="meta")
+
+    def _shards(self, content: dict[str, np.ndarray]) -> Iterator[dict[str, np.ndarray]]:
+        shard, size = dict(content), 0
+        for name in self._wafer_store.specs:
+            array = self._wafer_store.get(name)
+            if size and size + array.nbytes > SHARD_BYTES:
+                yield shard
+                shard, size = {}, 0
+            shard[name] = array
+            size += array.nbytes
+        if shard:
+            yield shard
+
+    def restore(self, sess: Any, save_path: str) -> None:
+        """Loads a checkpoint into the wafer and the session.
+
+        Raises:
+            CheckpointError: it is missing or damaged, lacks variables or has other shapes; all
+                differences are listed.
+        """
+        reader = _open(save_path)
+        shapes = reader.get_variable_to_shape_map()
+        wanted = {name: list(spec.type.shape) for name, spec in self._wafer_store.specs.items()}
+        for variable in self._session_variables:
+            wanted[variable.op.name] = variable.shape.as_list()
+        _compare(save_path, wanted, shapes)
+        for name in self._wafer_store.specs:
+            self._wafer_store.put(name, reader.get_tensor(name))
+        for variable in self._session_variables:
+            variable.load(reader.get_tensor(variable.op.name), sess)
+
+
+def write_checkpoint(prefix: str, shards: Iterator[dict[str, np.ndarray]]) -> None:
+    """Writes arrays as a TensorFlow checkpoint; all of it or nothing appears under the prefix.
+
+    Args:
+        prefix: path prefix of the checkpoint's files.
+        shards: arrays by variable name; one shard is in memory at a time.
+    """
+    folder = f"{prefix}_writing_{os.getpid()}"
+    parts = []
+    try:
+        os.makedirs(folder)
+        for number, shard in enumerate(shards):
+            part = os.path.join(folder, f"part-{number:05d}")
+            _save_shard(part, shard)
+            parts.append(part)
+        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+            session.run(
+                tf.raw_ops.MergeV2Checkpoints(
+                    checkpoint_prefixes=tf.constant(parts), destination_prefix=prefix
+                )
+            )
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _save_shard(path: str, shard: dict[str, np.ndarray]) -> None:
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        inputs = [tf.compat.v1.placeholder(array.dtype, array.shape) for array in shard.values()]
+        names = list(shard)
+        op = tf.raw_ops.SaveV2(
+            prefix=path, tensor_names=names, shape_and_slices=[""] * len(names), tensors=inputs
+        )
+        session.run(op, dict(zip(inputs, shard.values())))
+
+
+def _open(save_path: str) -> Any:
+    try:
+        return tf.compat.v1.train.NewCheckpointReader(save_path)
+    except (tf.errors.OpError, ValueError) as error:
+        raise CheckpointError(
+            f"checkpoint {save_path}: must be a readable TensorFlow checkpoint. "
+            f"Received: {_first_line(error)}. Give the prefix of its files, such as "
+            "model_dir/model.ckpt-100."
+        ) from error
+
+
+def _compare(path: str, wanted: dict[str, list[int]], found: dict[str, list[int]]) -> None:
+    """Raises CheckpointError that lists missing variables and other shapes."""
+    missing = sorted(name for name in wanted if name not in found)
+    differing = sorted(
+        f"{name} {found[name]} instead of {shape}"
+        for name, shape in wanted.items()
+        if name in found and list(found[name]) != shape
+    )
+    if not missing and not differing:
+        return
+    parts = []
+    if differing:
+        parts.append(f"{len(differing)} of another shape ({'; '.join(differing[:3])})")
+    if missing:
+        parts.append(f"{len(missing)} missing ({', '.join(missing[:3])})")
+    raise CheckpointError(
+        f"checkpoint {path}: must hold the model's {len(wanted)} variables. "
+        f"Received: {', '.join(parts)}. Use the configuration it was trained with, or another "
+        "model_dir."
+    )
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,116 @@
+"""The hook that connects a wafer to a running session.
+
+It sees what every session.run fetches: wanted wafer values are asked for before the step runs, and
+tensors of the model that a hook fetches directly are filled in afterwards. It deliberately changes
+no values.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Optional
+
+import tensorflow as tf
+
+from cerebras_tf.errors import CerebrasError
+from cerebras_tf.estimator.wiring import Wiring
+
+
+class WaferHook(tf.estimator.SessionRunHook):
+    """Must be the last hook: its `begin` re-routes what other hooks have added to the graph.
+
+    Args:
+        wiring: the wafer's nodes in the graph.
+        train_op: the model's own training op, replaced wherever it is fetched.
+    """
+
+    def __init__(
+        self,
+        wiring: Wiring,
+        train_op: Optional[Any],
+    ) -> None:
+        self._wiring = wiring
+        self._train_op = train_op
+
+    def begin(self) -> None:
+        """Re-routes readers of wafer values; compiles now where shapes are known."""
+        self._wiring.reroute()
+        self._wiring.step.prepare()
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        """Wraps the session's run."""
+        run = session.run
+
+        def wrapped(
+            fetches: Any, feed_dict: Any = None, options: Any = None, run_metadata: Any = None
+        ) -> Any:
+            return self._run(run, session.graph, fetches, feed_dict, options, run_metadata)
+
+        session.run = wrapped
+
+    def _run(self, run: Any, graph: Any, fetches: Any, *rest: Any) -> Any:
+        direct: dict[str, Any] = {}
+        wanted: set[str] = set()
+        wiring = self._wiring
+
+        def replace(item: Any) -> Any:
+            element = graph.as_graph_element(item, allow_tensor=True, allow_operation=True)
+            op = element if isinstance(element, tf.Operation) else element.op
+            if op is self._train_op and wiring.train_op is not None:
+                element = wiring.train_op
+            elif wiring.placement.on_wafer(op):
+                if isinstance(element, tf.Operation):
+                    return wiring.token.op
+                wiring.step.tensors.setdefault(element.name, element)
+                direct[element.name] = element
+                wanted.add(element.name)
+                return wiring.token
+            wanted.update(wiring.needs(element))
+            return element
+
+        replaced = _map(fetches, replace)
+        wiring.step.want(wanted)
+        try:
+            results = run(replaced, *rest)
+        except tf.errors.OpError:
+            error, wiring.step.error = wiring.step.error, None
+            if isinstance(error, CerebrasError):
+                raise error from None
+            raise
+        if not direct:
+            return results
+        return _fill(fetches, results, lambda item: self._direct(graph, item, direct))
+
+    def _direct(self, graph: Any, item: Any, direct: dict[str, Any]) -> Any:
+        element = graph.as_graph_element(item, allow_tensor=True, allow_operation=True)
+        name = getattr(element, "name", "")
+        if isinstance(element, tf.Tensor) and name in direct:
+            return self._wiring.step.result(name)
+        return None
+
+
+def _map(structure: Any, change: Callable[[Any], Any]) -> Any:
+    """Applies a function to the leaves of a fetch structure."""
+    if structure is None:
+        return None
+    if isinstance(structure, dict):
+        return type(structure)((key, _map(item, change)) for key, item in structure.items())
+    if isinstance(structure, tuple) and hasattr(structure, "_fields"):
+        return type(structure)(*(_map(item, change) for item in structure))
+    if isinstance(structure, (list, tuple)):
+        return type(structure)(_map(item, change) for item in structure)
+    return change(structure)
+
+
+def _fill(fetches: Any, results: Any, value_of: Callable[[Any], Any]) -> Any:
+    """Replaces results of leaves for which `value_of` gives a value."""
+    if fetches is None:
+        return results
+    if isinstance(fetches, dict):
+        return {key: _fill(item, results[key], value_of) for key, item in fetches.items()}
+    if isinstance(fetches, (list, tuple)):
+        filled = [_fill(item, result, value_of) for item, result in zip(fetches, results)]
+        if hasattr(fetches, "_fields"):
+            return type(fetches)(*filled)
+        return type(fetches)(filled)
+    value = value_of(fetches)
+    return results if value is None else value

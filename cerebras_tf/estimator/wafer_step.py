@@ -1,0 +1,188 @@
+"""The wafer's side of a session: compiles steps for the shapes that come, and runs them.
+
+One WaferStep serves one graph. It holds a compiled variant for every combination of feature shapes
+and wanted values met so far. It deliberately knows no sessions and no hooks.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any, Callable, Optional
+
+import numpy as np
+
+from cerebras_tf.capture.capture import RANDOM_STEP, Capture
+from cerebras_tf.compiler.pipeline import Options, compile_step
+from cerebras_tf.errors import DataError
+from cerebras_tf.ir import StepGraph, TensorType
+from cerebras_tf.ir.program import Program
+from cerebras_tf.kernels.registry import evaluate
+from cerebras_tf.memoryx.stream import MemoryX
+from cerebras_tf.runtime.executor import Machine
+
+GLOBAL_STEP_UPDATE = "global_step/update"
+Phase = Callable[[str], Any]
+# Wanted values of at most this many bytes are returned by every step; larger ones on request.
+_SMALL_BYTES = 1 << 16
+
+
+class WaferStep:
+    """Runs one model function's steps on the wafer.
+
+    Attributes:
+        memoryx: the variables.
+        tensors: tensors whose values may be asked for, by name.
+        error: the error that ended the last step, if any; sessions cannot carry it.
+        program: the program that ran last.
+        text: text form of the graph compiled last.
+    """
+
+    def __init__(
+        self,
+        make_capture: Callable[[dict[Any, TensorType]], Capture],
+        fed: Sequence[Any],
+        effects: Sequence[Any],
+        global_step: str,
+        memoryx: MemoryX,
+        options: Options,
+        phase: Phase,
+        check: Callable[[Program], None],
+    ) -> None:
+        """Prepares a step.
+
+        Args:
+            make_capture: a fresh capture for the concrete types of the fed tensors.
+            fed: tensors the session feeds, in order.
+            effects: operations whose assignments the step makes.
+            global_step: name of the global step variable.
+            memoryx: the variables.
+            options: how to compile.
+            phase: context manager that announces a named phase.
+            check: refuses a program that does not fit in memory.
+        """
+        self._check = check
+        self.text = ""
+        self.memoryx = memoryx
+        self.tensors: dict[str, Any] = {}
+        self.error: Optional[BaseException] = None
+        self.program: Optional[Program] = None
+        self.seconds = 0.0
+        self._make_capture = make_capture
+        self._fed = list(fed)
+        self._effects = list(effects)
+        self._global_step = global_step
+        self._options = options
+        self._phase = phase
+        self._machines: dict[Any, Machine] = {}
+        self._wanted: frozenset[str] = frozenset()
+        self._results: dict[str, np.ndarray] = {}
+
+    def want(self, names: Iterable[str]) -> None:
+        """Says which values the next step must return."""
+        self._wanted = frozenset(names)
+
+    def run(self, global_step: int, arrays: Sequence[np.ndarray]) -> int:
+        """Runs a step.
+
+        Args:
+            global_step: steps made before.
+            arrays: content of the fed tensors, in order.
+
+        Returns:
+            The global step afterwards.
+        """
+        started = time.perf_counter()
+        machine = self.machine([TensorType(a.dtype.name, a.shape) for a in arrays])
+        features = {t.name: array for t, array in zip(self._fed, arrays)}
+        features[self._global_step] = np.asarray(global_step, np.int64)
+        features[RANDOM_STEP] = np.asarray(global_step, np.int64)
+        needed = {name: features[name] for name in machine.program.features}
+        self._results = machine.run(needed)
+        self.program = machine.program
+        self.seconds = time.perf_counter() - started
+        return int(self._results.get(GLOBAL_STEP_UPDATE, global_step))
+
+    def result(self, name: str) -> np.ndarray:
+        """A wanted value of the last step."""
+        return self._results[name]
+
+    def prepare(self) -> None:
+        """Compiles before the first step where the shapes of all fed tensors are known."""
+        if all(tensor.shape.is_fully_defined() for tensor in self._fed):
+            types = [TensorType(t.dtype.name, tuple(t.shape.as_list())) for t in self._fed]
+            self.machine(types)
+
+    def machine(self, types: Sequence[TensorType]) -> Machine:
+        """The machine for features of these types and the values wanted now; compiled once."""
+        for key, machine in self._machines.items():
+            if key[0] == tuple(types) and self._wanted <= key[1]:
+                return machine
+        return self._compile(types)
+
+    def captured(self, types: Sequence[TensorType]) -> StepGraph:
+        """The step for fed tensors of these types, not compiled.
+
+        Raises:
+            DataError: a type does not fit the tensor.
+            UnsupportedOpError: operations have no IR form.
+        """
+        for tensor, type in zip(self._fed, types):
+            _check_shape(tensor, type)
+        capture = self._make_capture(dict(zip(self._fed, types)))
+        wanted = {name: self.tensors[name] for name in self._wanted}
+        for name, tensor in self.tensors.items():
+            if _is_small(capture.tf_type(tensor)):
+                wanted[name] = tensor
+        step = capture.run(wanted, self._effects)
+        _global_step_to_host(step, self._global_step)
+        return step
+
+    def compiled(self, types: Sequence[TensorType]) -> Program:
+        """The program for fed tensors of these types, not loaded."""
+        with self._phase("capturing"):
+            step = self.captured(types)
+        with self._phase("compiling"):
+            program = compile_step(step, evaluate, self._options)
+        self.text = str(step.graph)
+        return program
+
+    def _compile(self, types: Sequence[TensorType]) -> Machine:
+        program = self.compiled(types)
+        self._check(program)
+        with self._phase(f"loading {len(program.layers)} layers"):
+            machine = Machine(program, self.memoryx, arena=self._arena(program.arena_bytes))
+        self._machines[(tuple(types), frozenset(program.results))] = machine
+        return machine
+
+    def _arena(self, size: int) -> np.ndarray:
+        """Activation memory that all variants share; grown, and given to all anew, when needed."""
+        held = max((m.arena for m in self._machines.values()), key=len, default=None)
+        if held is not None and len(held) >= size:
+            return held
+        arena = Machine.allocate(size)
+        for machine in self._machines.values():
+            machine.bind(arena)
+        return arena
+
+
+def _is_small(type: TensorType) -> bool:
+    return type.is_static and type.bytes <= _SMALL_BYTES
+
+
+def _global_step_to_host(step: StepGraph, name: str) -> None:
+    """The global step lives in the session: fed to the step, and returned by it."""
+    if name in step.variables:
+        step.features[name] = step.variables.pop(name)
+    if name in step.updates:
+        step.results[GLOBAL_STEP_UPDATE] = step.updates.pop(name)
+    step.set_outputs()
+
+
+def _check_shape(tensor: Any, type: TensorType) -> None:
+    """Raises DataError where fed content does not fit the tensor's static shape."""
+    if not tensor.shape.is_compatible_with(type.shape):
+        raise DataError(
+            f"feature {tensor.name}: shape must fit {tensor.shape}. Received: {list(type.shape)}. "
+            "Correct the input function."
+        )

@@ -1,0 +1,132 @@
+"""Wires a wafer step into the session's graph.
+
+The step is one node; values of the wafer that the session reads come from small nodes behind it,
+and operations that read them are re-routed. It deliberately leaves the model's own operations in
+place: nothing fetches them any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Optional
+
+import numpy as np
+import tensorflow as tf
+
+from cerebras_tf.capture.placement import Placement
+from cerebras_tf.errors import CerebrasError
+from cerebras_tf.estimator.wafer_step import WaferStep
+
+_SCOPE = "wafer"
+
+
+class Wiring:
+    """The step node of one graph, and the nodes that bring its values into the session.
+
+    Attributes:
+        step: runs on the wafer.
+        placement: what is on the wafer.
+        train_op: makes a training step and updates the global step; None outside training.
+        token: int64 scalar made by the step node: the global step afterwards.
+    """
+
+    def __init__(
+        self,
+        step: WaferStep,
+        placement: Placement,
+        fed: Iterable[Any],
+        global_step: Any,
+        global_step_read: Any,
+        beside: Iterable[Any],
+        training: bool,
+    ) -> None:
+        """Adds the step node.
+
+        Args:
+            step: what the node runs.
+            placement: what is on the wafer.
+            fed: tensors fed to it, in order.
+            global_step: the variable.
+            global_step_read: a tensor with its value before the step.
+            beside: operations of the session that must run with the step (checks, prints).
+            training: whether the step updates the global step.
+        """
+        self.step = step
+        self.placement = placement
+        self._entries: dict[str, Any] = {}
+        self._needs: dict[Any, frozenset[str]] = {}
+        with tf.name_scope(_SCOPE), tf.control_dependencies(_safe(beside)):
+            self.token = tf.numpy_function(
+                self._run, [global_step_read, *fed], tf.int64, name="step"
+            )
+            self.token.set_shape([])
+            self.train_op: Optional[Any] = None
+            if training:
+                # The increment is computed on the wafer: a skipped step may skip it.
+                self.train_op = tf.compat.v1.assign(global_step, self.token, name="train_op").op
+
+    def _run(self, global_step: np.ndarray, *arrays: np.ndarray) -> np.ndarray:
+        try:
+            return np.int64(self.step.run(int(global_step), arrays))
+        except CerebrasError as error:
+            self.step.error = error
+            raise
+
+    def entry(self, tensor: Any) -> Any:
+        """A session tensor with the value of a wafer tensor after the step."""
+        name = tensor.name
+        if name not in self._entries:
+            self.step.tensors[name] = tensor
+            with tf.name_scope(_SCOPE), tf.control_dependencies(None):
+                node = tf.numpy_function(
+                    lambda token: self._fetch(name, tensor.dtype),
+                    [self.token],
+                    tensor.dtype,
+                    name="value",
+                )
+            node.set_shape(tensor.shape)
+            self._entries[name] = node
+        return self._entries[name]
+
+    def _fetch(self, name: str, dtype: Any) -> np.ndarray:
+        return np.asarray(self.step.result(name), dtype.as_numpy_dtype)
+
+    def reroute(self) -> None:
+        """Re-routes all operations of the session that read wafer values."""
+        self.placement.update()
+        for op, index, tensor in self.placement.host_readers():
+            # Private API of TF 2.15: there is no public way to change an operation's input.
+            op._update_input(index, self.entry(tensor))
+        for op in self.placement.graph.get_operations():
+            if self.placement.in_step(op) or self.placement.is_backward(op):
+                continue
+            kept = [other for other in op.control_inputs if not self.placement.in_step(other)]
+            if len(kept) != len(op.control_inputs):
+                op._remove_all_control_inputs()
+                op._add_control_inputs([*kept, self.token.op])
+
+    def needs(self, fetch: Any) -> frozenset[str]:
+        """Names of wafer values that a fetched operation depends on."""
+        op = fetch if isinstance(fetch, tf.Operation) else fetch.op
+        if op not in self._needs:
+            entries = {node.op: name for name, node in self._entries.items()}
+            found, seen, stack = set(), set(), [op]
+            while stack:
+                current = stack.pop()
+                if current in seen:
+                    continue
+                seen.add(current)
+                if current in entries:
+                    found.add(entries[current])
+                stack.extend(tensor.op for tensor in current.inputs)
+                stack.extend(current.control_inputs)
+            self._needs[op] = frozenset(found)
+        return self._needs[op]
+
+    def entry_of(self, tensor: Any) -> Optional[Any]:
+        """The session tensor made for a wafer tensor, if any."""
+        return self._entries.get(tensor.name)
+
+
+def _safe(operations: Iterable[Any]) -> list[Any]:
+    return [op for op in operations if isinstance(op, tf.Operation)]

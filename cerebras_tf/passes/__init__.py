@@ -1,0 +1,1 @@
+"""Graph -> better graph, one file each; every pass is verified after it ran."""

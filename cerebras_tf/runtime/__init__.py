@@ -1,0 +1,1 @@
+"""Runs programs: one loop, kernels chosen once. What ops mean is not known here."""
