@@ -14,6 +14,7 @@ from cerebras_tf.ir import Value
 # Attribute names of the op types' two transposes; for real numbers an adjoint is a transpose.
 _TRANSPOSES = {
     "MatMul": ("transpose_a", "transpose_b"),
+    "SparseMatMul": ("transpose_a", "transpose_b"),
     "BatchMatMul": ("adj_x", "adj_y"),
     "BatchMatMulV2": ("adj_x", "adj_y"),
     "BatchMatMulV3": ("adj_x", "adj_y"),

@@ -112,3 +112,20 @@ def _fused_batch_norm_grad(low: Lowering, op: Any) -> Sequence[Value]:
     dx = b.op("mul", dx, along_channels(low, op, b.op("mul", scale, rstd), rank))
     empty = _empty(low, scale.dtype)
     return [_cast(low, dx, dtype), dscale, doffset, empty, empty]
+
+
+@lowers("LRN")
+def _local_response_normalization(low: Lowering, op: Any) -> Sequence[Value]:
+    """x / (bias + alpha sum of x^2 over neighbouring channels)^beta.
+
+    Krizhevsky et al., ImageNet Classification with Deep Convolutional Neural Networks, 2012,
+    section 3.3. The sum over neighbours is a product with a band matrix.
+    """
+    b = low.b
+    (x,) = low.inputs(op)
+    channels = np.arange(x.type.with_shape(x.shape[-1:]).size)
+    near = np.abs(channels[:, None] - channels) <= op.get_attr("depth_radius")
+    band = b.constant(near * op.get_attr("alpha"), x.dtype)
+    total = b.op("matmul", b.op("square", x), band, transpose_a=False, transpose_b=False)
+    scale = b.op("pow", b.op("add", total, op.get_attr("bias")), -float(op.get_attr("beta")))
+    return [b.op("mul", x, scale)]

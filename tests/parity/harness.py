@@ -44,7 +44,11 @@ def run_graph(graph: Graph, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
     values: dict[Value, np.ndarray] = dict(zip(graph.inputs, inputs))
     for node in graph.nodes:
         operands = [values[value] for value in node.inputs]
-        results = evaluate(node.op, operands, node.attrs)
+        if node.op == "cond":
+            branch = node.attrs["then" if operands[0] else "orelse"]
+            results = tuple(run_graph(branch, operands[1:]))
+        else:
+            results = evaluate(node.op, operands, node.attrs)
         assert len(results) == len(node.outputs), node
         for value, array in zip(node.outputs, results):
             assert array.shape == value.shape, f"{node}: {array.shape} for {value}"

@@ -267,6 +267,22 @@ def test_gradient_ops_agree_with_tensorflow(op_type, cotangent, other):
     check_parity(build, inputs, "elementwise", gradient=False)
 
 
+ACTIVATIONS = ["elu", "exponential", "gelu", "hard_sigmoid", "mish", "selu", "softplus", "softsign"]
+ACTIVATIONS += ["swish", "tanh", "sigmoid", "relu"]
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_keras_activations_agree_with_tensorflow(name):
+    check_parity(lambda x: tf.keras.activations.get(name)(x[0]), [normal(6, 9)], "elementwise")
+
+
+@pytest.mark.parametrize("approximate", [False, True])
+def test_gelu_agrees_with_tensorflow(approximate):
+    """1 + tanh (or erf) cancels for negative numbers: the tolerance is that of sums."""
+    inputs = [normal(6, 9, scale=2.0)]
+    check_parity(lambda x: tf.nn.gelu(x[0], approximate=approximate), inputs, "reduction")
+
+
 def test_integers_take_no_gradient():
     inputs = [integers(4, high=5), normal(4)]
     check_parity(lambda x: tf.cast(x[0], tf.float32) * x[1], inputs, "elementwise")

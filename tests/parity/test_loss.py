@@ -104,3 +104,36 @@ def test_linear_softmax_xent_agrees_with_tensorflows_composition(transpose_weigh
     for results in (separate, joined[1:]):
         for ours, theirs in zip(results, grads):
             assert_close(ours, theirs, TOLERANCES["gradient"], "gradient")
+
+
+KERAS = ["BinaryCrossentropy", "CategoricalCrossentropy", "CategoricalHinge", "CosineSimilarity"]
+KERAS += ["Hinge", "Huber", "KLDivergence", "LogCosh", "MeanAbsoluteError", "MeanSquaredError"]
+KERAS += ["MeanSquaredLogarithmicError", "Poisson", "SquaredHinge", "BinaryFocalCrossentropy"]
+
+
+@pytest.mark.parametrize("name", KERAS)
+def test_keras_losses_agree_with_tensorflow(name):
+    def build(x):
+        return getattr(tf.keras.losses, name)(reduction="none")(x[0], x[1])
+
+    check_parity(build, [_probabilities(6, 11), _probabilities(6, 11)[::-1].copy()], "loss")
+
+
+@pytest.mark.parametrize("name", ["BinaryCrossentropy", "CategoricalCrossentropy"])
+def test_keras_losses_of_logits_agree_with_tensorflow(name):
+    def build(x):
+        return getattr(tf.keras.losses, name)(from_logits=True, label_smoothing=0.1)(x[0], x[1])
+
+    check_parity(build, [_probabilities(6, 11), normal(6, 11)], "loss")
+
+
+VERSION_1 = ["absolute_difference", "hinge_loss", "huber_loss", "log_loss", "mean_squared_error"]
+VERSION_1 += ["sigmoid_cross_entropy", "softmax_cross_entropy", "mean_pairwise_squared_error"]
+
+
+@pytest.mark.parametrize("name", VERSION_1)
+def test_losses_of_version_1_agree_with_tensorflow(name):
+    def build(x):
+        return getattr(tf.compat.v1.losses, name)(x[0], x[1])
+
+    check_parity(build, [_probabilities(6, 11), _probabilities(6, 11)[::-1].copy()], "loss")

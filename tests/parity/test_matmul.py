@@ -45,6 +45,13 @@ def test_matmul_of_integers_agrees_with_tensorflow():
     check_parity(_matmul(), inputs, "matmul", gradient=False)
 
 
+def test_matmul_marked_sparse_agrees_with_tensorflow():
+    def build(x):
+        return tf.matmul(x[0], x[1], transpose_b=True, a_is_sparse=True)
+
+    check_parity(build, [normal(4, 5), normal(3, 5, seed=1)], "matmul")
+
+
 BIASES = [
     ("NHWC", (2, 5, 7), 7),
     ("NHWC", (2, 3, 4, 5), 5),

@@ -42,6 +42,14 @@ def test_softmax_over_another_axis_agrees_with_tensorflow():
     check_parity(lambda x: tf.nn.softmax(x[0], axis=1), inputs, "normalization")
 
 
+@pytest.mark.parametrize("radius", [1, 2, 5])
+def test_local_response_normalization_agrees_with_tensorflow(radius):
+    def build(x):
+        return tf.nn.lrn(x[0], depth_radius=radius, bias=1.5, alpha=0.3, beta=0.75)
+
+    check_parity(build, [normal(2, 3, 3, 8)], "normalization")
+
+
 def _layer_norm(x, gamma, beta):
     mean, variance = tf.nn.moments(x, [-1], keepdims=True)
     return (x - mean) * tf.math.rsqrt(variance + EPSILON) * gamma + beta
