@@ -25,7 +25,7 @@ def make_estimator(model_fn, params, use_cs):
         save_checkpoints_steps=runconfig.save_checkpoints_steps,
         keep_checkpoint_max=runconfig.keep_checkpoint_max,
         log_step_count_steps=None if runconfig.disable_standard_logs else every,
-        device_fn=(lambda operation: runconfig.device) if runconfig.device else None,
+        device_fn=(lambda op: runconfig.device) if runconfig.device else None,
     )
     return CerebrasEstimator(
         model_fn=model_fn,

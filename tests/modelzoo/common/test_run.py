@@ -1,0 +1,199 @@
+"""Tests of run.py: every mode on the host, resuming, and what bad calls are told."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.tf
+tf = pytest.importorskip("tensorflow.compat.v1")
+
+from cerebras_tf.errors import CheckpointError, ConfigError, DataError  # noqa: E402
+from modelzoo.common import run  # noqa: E402
+from modelzoo.common.model_dir import default_model_dir, locked  # noqa: E402
+
+YAML = """\
+model_name: gpt3
+train_input:
+    data_processor: GptTextDataProcessor
+    data_dir: texts
+    eval_fraction: 0.0
+    max_sequence_length: 8
+    batch_size: 2
+eval_input:
+    data_dir: texts
+    data_processor: GptTextDataProcessor
+model:
+    hidden_size: 8
+    num_hidden_layers: 1
+    num_heads: 2
+    filter_size: 16
+optimizer:
+    optimizer_type: adamw
+    learning_rate: 1e-2
+runconfig:
+    max_steps: 6
+    eval_steps: 2
+    save_checkpoints_steps: 3
+    save_summary_steps: 2
+    tf_random_seed: 1
+"""
+
+
+@pytest.fixture
+def call(tmp_path):
+    """Returns a function that runs one command line on the host."""
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "a.txt").write_text("to be or not to be, that is the question. " * 20)
+    path = tmp_path / "params_gpt_x.yaml"
+    path.write_text(YAML)
+
+    def run_main(mode, *flags, out="out", device="/cpu:0"):
+        folder = str(tmp_path / out)
+        run.main(["-m", mode, "-p", str(path), "-o", folder, "--device", device, *flags])
+        return folder
+
+    run_main.path = path
+    return run_main
+
+
+def values(folder):
+    reader = tf.train.load_checkpoint(folder)
+    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+
+
+def summaries(folder):
+    """Returns the tags of a folder's event files."""
+    tags = set()
+    for path in tf.gfile.Glob(f"{folder}/events.*"):
+        for event in tf.train.summary_iterator(path):
+            tags |= {value.tag for value in event.summary.value}
+    return tags
+
+
+def test_train_writes_checkpoint_params_and_summaries(call):
+    folder = call("train")
+    assert values(folder)["global_step"] == 6
+    assert {
+        "params",
+        "train/lr",
+        "train/lm_cost",
+        "train/lm_perplexity",
+        "train/lm_bpb",
+        "train/unclipped_grad_norm",
+        "train/loss_scale",
+    } <= summaries(folder)
+    call("train", "-p", f"{folder}/params.yaml", "--max_steps", "7")
+    assert values(folder)["global_step"] == 7
+
+
+def test_stopped_and_resumed_run_equals_an_uninterrupted_one(call):
+    call("train", "--max_steps", "2", out="parts")
+    parts = values(call("train", "--steps", "4", out="parts"))
+    whole = values(call("train", out="whole"))
+    assert parts["global_step"] == whole["global_step"] == 6
+    for name, value in whole.items():
+        np.testing.assert_array_equal(parts[name], value, err_msg=name)
+
+
+def test_eval_reports_metrics_of_the_checkpoint(call):
+    folder = call("train")
+    call("eval")
+    assert {"eval/accuracy", "eval/lm_perplexity", "eval/bits_per_byte"} <= summaries(
+        f"{folder}/eval"
+    )
+
+
+def test_train_and_eval_evaluates_every_checkpoint(call):
+    folder = call("train_and_eval")
+    steps = set()
+    for path in tf.gfile.Glob(f"{folder}/eval/events.*"):
+        for event in tf.train.summary_iterator(path):
+            if any(value.tag == "eval/accuracy" for value in event.summary.value):
+                steps.add(event.step)
+    assert {3, 6} <= steps
+    call("eval_all")
+
+
+def test_predict_writes_arrays_and_lines(call):
+    folder = call("train")
+    call("predict")
+    arrays = np.load(f"{folder}/predict/predictions_tf_0.npz")
+    assert arrays["next_token_ids"].shape == (2, 8)
+    assert (arrays["next_token_log_probs"] <= 0).all()
+    with open(f"{folder}/predict/predictions_tf_0.jsonl") as file:
+        rows = [json.loads(line) for line in file]
+    assert [row["next_token_ids"] for row in rows] == arrays["next_token_ids"].tolist()
+
+
+def test_eval_without_checkpoint_says_so(call):
+    with pytest.raises(CheckpointError, match="Train first"):
+        call("eval")
+
+
+def test_folder_in_use_is_refused(call, tmp_path):
+    (tmp_path / "out").mkdir()
+    with open(tmp_path / "out" / ".lock", "w") as file:
+        file.write("123\n")
+        file.flush()
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(ConfigError, match="process 123 is training"):
+            call("train")
+    with locked(str(tmp_path / "out")):
+        pass
+
+
+def test_file_in_place_of_the_folder_is_refused(call, tmp_path):
+    (tmp_path / "out").write_text("")
+    with pytest.raises(ConfigError, match="model_dir: must be a folder"):
+        call("train")
+
+
+def test_mode_without_its_section_or_steps_is_refused(call):
+    text = YAML.replace("    max_steps: 6\n", "")
+    call.path.write_text(text)
+    with pytest.raises(ConfigError, match="needs runconfig.max_steps or --steps"):
+        call("train")
+    start, end = text.index("eval_input:"), text.index("model:")
+    call.path.write_text(text[:start] + text[end:])
+    with pytest.raises(ConfigError, match="mode eval needs the section eval_input"):
+        call("eval")
+
+
+def test_device_and_wafer_address_exclude_each_other(call):
+    with pytest.raises(ConfigError, match="device: runs the model on the host"):
+        call("train", "--cs_ip", "127.0.0.1")
+
+
+def test_empty_data_folder_leaves_no_checkpoint(call, tmp_path):
+    (tmp_path / "texts" / "a.txt").unlink()
+    with pytest.raises(DataError, match="must hold files named"):
+        call("train")
+    assert tf.train.latest_checkpoint(str(tmp_path / "out")) is None
+
+
+def test_data_loss_while_reading_names_the_file(tmp_path):
+    folder = tmp_path / "records"
+    folder.mkdir()
+    with tf.io.TFRecordWriter(str(folder / "bad.tfrecords")) as writer:
+        writer.write(b"x" * 100)
+    data = (folder / "bad.tfrecords").read_bytes()
+    (folder / "bad.tfrecords").write_bytes(data[:-1])
+
+    class Section:
+        data_dir = str(folder)
+
+    class Params:
+        train_input = Section
+
+    error = tf.errors.DataLossError(None, None, "truncated record")
+    named = run.data_losses_named(Params, ["train_input"])
+    with pytest.raises(DataError, match="bad.tfrecords: must be a whole"), named:
+        raise error
+
+
+def test_default_folder_is_named_after_the_params_file():
+    assert default_model_dir("configs/params_gpt3_tiny.yaml") == "model_dir/gpt3_tiny"
