@@ -16,7 +16,7 @@ import numpy as np
 from cerebras_tf.kernels.compiled_jit import jit
 from cerebras_tf.kernels.compiled_layout import all_float32, ordinary
 from cerebras_tf.kernels.compiled_math import exp, log
-from cerebras_tf.kernels.compiled_rows import exp_into, row_max
+from cerebras_tf.kernels.compiled_rows import exp_in_place, row_max
 from cerebras_tf.kernels.compiled_threads import for_rows
 from cerebras_tf.kernels.registry import compiled
 
@@ -91,7 +91,7 @@ def _softmax_scores(
                 row[j] *= scale
         hidden = F(0) if seen else F(np.nan)
         top = row_max(row)
-        total = exp_into(row, top, row)
+        total = exp_in_place(row, top)
         inverse = F(1) / total
         for j in range(seen):
             row[j] *= inverse

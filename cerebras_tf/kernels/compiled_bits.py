@@ -12,8 +12,6 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-FLOATS = {"float32": types.float32, "float64": types.float64}
-
 
 @intrinsic
 def bits_of(typingctx: Any, x: Any) -> Any:
@@ -55,29 +53,27 @@ def double_of(typingctx: Any, x: Any) -> Any:
     return types.float64(types.int64), generate
 
 
-def _llvm(name: str, operands: int) -> Any:
-    """An LLVM intrinsic on floats of one type."""
+def _rounding(name: str) -> Any:
+    """An LLVM intrinsic of one float32 or float64."""
 
-    def typed(*kinds: Any) -> Any:
-        if kinds[0] not in (types.float32, types.float64) or any(k != kinds[0] for k in kinds):
+    def typed(typingctx: Any, x: Any) -> Any:
+        if x not in (types.float32, types.float64):
             return None
 
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            function = builder.module.declare_intrinsic(f"llvm.{name}", [args[0].type] * 1)
+            function = builder.module.declare_intrinsic(f"llvm.{name}", [args[0].type])
             return builder.call(function, args)
 
-        return kinds[0](*kinds), generate
+        return x(x), generate
 
-    if operands == 1:
-        return intrinsic(lambda typingctx, x: typed(x))
-    return intrinsic(lambda typingctx, x, y, z: typed(x, y, z))
+    return intrinsic(typed)
 
 
-floor = _llvm("floor", 1)
-ceil = _llvm("ceil", 1)
-rint = _llvm("rint", 1)
-sqrt = _llvm("sqrt", 1)
-fabs = _llvm("fabs", 1)
+floor = _rounding("floor")
+ceil = _rounding("ceil")
+rint = _rounding("rint")
+sqrt = _rounding("sqrt")
+fabs = _rounding("fabs")
 
 
 @intrinsic
@@ -95,76 +91,84 @@ def _element(dtype: str) -> ir.Type:
         return ir.HalfType()
     if dtype in ("float32", "float64"):
         return ir.FloatType() if dtype == "float32" else ir.DoubleType()
-    return ir.IntType(8 if dtype == "bool" else 8 * types_by_name(dtype).bitwidth // 8)
+    return ir.IntType(8 if dtype == "bool" else register_type(dtype).bitwidth)
 
 
-def types_by_name(dtype: str) -> Any:
-    """Numba's scalar type that holds an element in a register; float16 is held as float32."""
+def register_type(dtype: str) -> Any:
+    """Numba's type of an element in a register; float16 is held as float32."""
     if dtype == "float16":
         return types.float32
     return types.boolean if dtype == "bool" else getattr(types, dtype)
 
 
 def _pointer(builder: Any, address: Any, index: Any, element: ir.Type) -> Any:
-    base = builder.inttoptr(address, element.as_pointer())
-    return builder.gep(base, [index])
-
-
-def _scopes(builder: Any, count: int) -> list[Any]:
-    """Metadata of `count` regions of memory that do not overlap."""
-    module = builder.module
-    domain = module.add_metadata(["cerebras_tf elementwise"])
-    return [module.add_metadata([f"cerebras_tf region {i}", domain]) for i in range(count)]
+    return builder.gep(builder.inttoptr(address, element.as_pointer()), [index])
 
 
 def _mark(builder: Any, instruction: Any, region: int, regions: int) -> None:
-    """Says that an access touches one of `regions` regions only: written ones never overlap.
-
-    Region -1 is memory that is only read; it may overlap itself but nothing that is written.
-    """
-    scopes = _scopes(builder, regions)
+    """Tells LLVM which memory an access touches, so that loops need no overlap tests."""
+    module = builder.module
+    domain = module.add_metadata(["cerebras_tf elementwise"])
+    scopes = [module.add_metadata([f"cerebras_tf written {i}", domain]) for i in range(regions)]
     others = [scope for i, scope in enumerate(scopes) if i != region]
     if region >= 0:
-        instruction.set_metadata("alias.scope", builder.module.add_metadata([scopes[region]]))
+        instruction.set_metadata("alias.scope", module.add_metadata([scopes[region]]))
     if others:
-        instruction.set_metadata("noalias", builder.module.add_metadata(others))
+        instruction.set_metadata("noalias", module.add_metadata(others))
+
+
+def loader(dtype: str, region: int, regions: int) -> Any:
+    """A function (address, index) -> element `index` of the array at an address.
+
+    Args:
+        dtype: of the array.
+        region: which of the written arrays it is; -1: an array that is only read.
+        regions: number of written arrays; they overlap neither each other nor what is only read.
+    """
+
+    @intrinsic
+    def load(typingctx: Any, address: Any, index: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            element = _element(dtype)
+            value = builder.load(_pointer(builder, args[0], args[1], element))
+            _mark(builder, value, region, regions)
+            if dtype == "float16":
+                return builder.fpext(value, ir.FloatType())
+            if dtype == "bool":
+                return builder.icmp_unsigned("!=", value, ir.Constant(element, 0))
+            return value
+
+        return register_type(dtype)(types.int64, types.int64), generate
+
+    return load
+
+
+def storer(dtype: str, region: int, regions: int) -> Any:
+    """A function (address, index, value) that writes one element; arguments as for loader."""
+
+    @intrinsic
+    def store(typingctx: Any, address: Any, index: Any, value: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            element = _element(dtype)
+            value = args[2]
+            if dtype == "float16":
+                value = builder.fptrunc(value, element)
+            elif dtype == "bool":
+                value = builder.zext(value, element)
+            written = builder.store(value, _pointer(builder, args[0], args[1], element))
+            _mark(builder, written, region, regions)
+            return context.get_dummy_value()
+
+        return types.void(types.int64, types.int64, register_type(dtype)), generate
+
+    return store
 
 
 @intrinsic
-def load(typingctx: Any, dtype: Any, region: Any, regions: Any, address: Any, index: Any) -> Any:
-    """load(dtype, region, regions, address, index): element `index` of an array at `address`."""
-    name, here, count = dtype.literal_value, region.literal_value, regions.literal_value
+def half(typingctx: Any, x: Any) -> Any:
+    """A float32 rounded to float16 and back."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        element = _element(name)
-        value = builder.load(_pointer(builder, args[3], args[4], element))
-        _mark(builder, value, here, count)
-        if name == "float16":
-            return builder.fpext(value, ir.FloatType())
-        if name == "bool":
-            return builder.icmp_unsigned("!=", value, ir.Constant(element, 0))
-        return value
+        return builder.fpext(builder.fptrunc(args[0], ir.HalfType()), ir.FloatType())
 
-    return types_by_name(name)(dtype, region, regions, types.int64, types.int64), generate
-
-
-@intrinsic
-def store(
-    typingctx: Any, dtype: Any, region: Any, regions: Any, address: Any, index: Any, value: Any
-) -> Any:
-    """store(dtype, region, regions, address, index, value): the inverse of load."""
-    name, here, count = dtype.literal_value, region.literal_value, regions.literal_value
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        element = _element(name)
-        value = args[5]
-        if name == "float16":
-            value = builder.fptrunc(value, element)
-        elif name == "bool":
-            value = builder.zext(value, element)
-        written = builder.store(value, _pointer(builder, args[3], args[4], element))
-        _mark(builder, written, here, count)
-        return context.get_dummy_value()
-
-    kinds = (dtype, region, regions, types.int64, types.int64, types_by_name(name))
-    return types.void(*kinds), generate
+    return types.float32(types.float32), generate

@@ -17,7 +17,7 @@ from cerebras_tf.kernels.compiled_jit import jit
 from cerebras_tf.kernels.compiled_layout import floats_are_float32, matrix
 from cerebras_tf.kernels.compiled_loss import label_vector
 from cerebras_tf.kernels.compiled_math import log
-from cerebras_tf.kernels.compiled_rows import exp_into, row_max, sum_of_exp
+from cerebras_tf.kernels.compiled_rows import exp_in_place, row_max, sum_of_exp
 from cerebras_tf.kernels.compiled_threads import for_rows
 from cerebras_tf.kernels.registry import compiled
 
@@ -53,7 +53,7 @@ def _loss_rows(
                 row[j] += bias[j]
         top = row_max(row)
         target = row[labels[i]] - top
-        total = exp_into(row, top, row) if differentiate else sum_of_exp(row, top)
+        total = exp_in_place(row, top) if differentiate else sum_of_exp(row, top)
         shift = log(total)
         lse[i] = top + shift
         loss[i] = shift - target

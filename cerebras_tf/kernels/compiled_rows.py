@@ -28,6 +28,19 @@ def row_max(row: Any) -> Any:
 
 
 @numba.njit(forceinline=True, fastmath=ANY_ORDER, boundscheck=False)
+def row_sum(row: Any) -> Any:
+    """Sum of a row, in blocks."""
+    total = F(0)
+    for start in range(0, row.size, _BLOCK):
+        part = row[start : min(start + _BLOCK, row.size)]
+        some = F(0)
+        for j in range(part.size):
+            some += part[j]
+        total += some
+    return total
+
+
+@numba.njit(forceinline=True, fastmath=ANY_ORDER, boundscheck=False)
 def sum_of_exp(row: Any, top: Any) -> Any:
     """Sum of e^(x - top), in blocks: one running sum of a vocabulary would lose digits."""
     total = F(0)
@@ -42,7 +55,7 @@ def sum_of_exp(row: Any, top: Any) -> Any:
 
 @numba.njit(forceinline=True, fastmath=ANY_ORDER, boundscheck=False)
 def exp_into(row: Any, top: Any, out: Any) -> Any:
-    """out = e^(row - top); returns the sum, in blocks as sum_of_exp. Row and out may be one."""
+    """out = e^(row - top), in other memory; returns the sum, in blocks as sum_of_exp."""
     total = F(0)
     for start in range(0, row.size, _BLOCK):
         part = row[start : min(start + _BLOCK, row.size)]
@@ -51,6 +64,21 @@ def exp_into(row: Any, top: Any, out: Any) -> Any:
         for j in range(part.size):
             e = exp(part[j] - top)
             result[j] = e
+            some += e
+        total += some
+    return total
+
+
+@numba.njit(forceinline=True, fastmath=ANY_ORDER, boundscheck=False)
+def exp_in_place(row: Any, top: Any) -> Any:
+    """row = e^(row - top); returns the sum. Two names of one array would not vectorise."""
+    total = F(0)
+    for start in range(0, row.size, _BLOCK):
+        part = row[start : min(start + _BLOCK, row.size)]
+        some = F(0)
+        for j in range(part.size):
+            e = exp(part[j] - top)
+            part[j] = e
             some += e
         total += some
     return total

@@ -1,0 +1,96 @@
+"""Compiled gathers and scatters of rows, float32: embedding look-up and its gradient.
+
+Letters: V rows of the table, H width, N look-ups. Other axes are deliberately left to the plain
+kernels.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from cerebras_tf.errors import DataError
+from cerebras_tf.kernels.compiled_jit import jit
+from cerebras_tf.kernels.compiled_layout import matrix, ordinary
+from cerebras_tf.kernels.compiled_threads import for_rows
+from cerebras_tf.kernels.registry import compiled
+
+F = np.float32
+Out = tuple[np.ndarray, ...]
+
+
+def _positions(indices: np.ndarray, rows: int, where: str) -> np.ndarray:
+    """Indices as contiguous int64 [N], each checked to lie in [0, rows)."""
+    flat = np.array(indices, np.int64).reshape(-1)
+    if flat.size and (flat.min() < 0 or flat.max() >= rows):
+        at = int(np.flatnonzero((flat < 0) | (flat >= rows))[0])
+        raise DataError(
+            f"{where}: indices must lie in [0, {rows}). Received: {flat[at]} at position {at} of "
+            f"{flat.size}. Correct the indices or the size of the table."
+        )
+    return flat
+
+
+@jit()
+def _gather_rows(start: Any, stop: Any, table: Any, positions: Any, out: Any) -> None:
+    for i in range(start, stop):
+        source = table[positions[i]]
+        row = out[i]
+        for j in range(row.size):
+            row[j] = source[j]
+
+
+def _supports_gather(params: Any, indices: Any, *, axis: int, batch_dims: int) -> bool:
+    rank = len(params.shape)
+    integer = "int" in str(indices.dtype)
+    return params.dtype == "float32" and integer and axis == 0 == batch_dims and rank >= 1
+
+
+@compiled("gather", supports=_supports_gather)
+def gather(
+    params: np.ndarray, indices: np.ndarray, *, out: Out, axis: int, batch_dims: int
+) -> None:
+    """Rows of params [V, ...] at indices [...] into [..., ...].
+
+    Raises:
+        DataError: an index is not in [0, V).
+    """
+    positions = _positions(indices, len(params), "gather")
+    if not out[0].size:
+        return
+    table = ordinary(params).reshape(len(params), -1)
+    rows = out[0].reshape(len(positions), -1)
+    for_rows(_gather_rows, len(rows), rows.size, table, positions, rows)
+
+
+@jit()
+def _scatter_columns(start: Any, stop: Any, positions: Any, updates: Any, out: Any) -> None:
+    for i in range(out.shape[0]):
+        row = out[i, start:stop]
+        for j in range(row.size):
+            row[j] = F(0)
+    for i in range(positions.size):
+        row = out[positions[i], start:stop]
+        update = updates[i, start:stop]
+        for j in range(row.size):
+            row[j] += update[j]
+
+
+def _supports_scatter(indices: Any, updates: Any, *, num_rows: int) -> bool:
+    return updates.dtype == "float32" and "int" in str(indices.dtype)
+
+
+@compiled("scatter_add_rows", supports=_supports_scatter)
+def scatter_add_rows(indices: np.ndarray, updates: np.ndarray, *, out: Out, num_rows: int) -> None:
+    """Sums of the updates [N, ...] of each row into [num_rows, ...], in the order they come.
+
+    Raises:
+        DataError: an index is not in [0, num_rows).
+    """
+    positions = _positions(indices, num_rows, "scatter_add_rows")
+    if not out[0].size:
+        return
+    rows = out[0].reshape(num_rows, -1)
+    added = matrix(ordinary(updates).reshape(len(positions), rows.shape[1]))
+    for_rows(_scatter_columns, rows.shape[1], rows.size, positions, added, rows)
