@@ -55,7 +55,6 @@ _UFUNCS: dict[str, Any] = {
     "maximum": np.maximum,
     "minimum": np.minimum,
     "pow": np.power,
-    "floor_div": np.floor_divide,
     "floor_mod": np.mod,
     "trunc_mod": np.fmod,
     "atan2": np.arctan2,
@@ -118,6 +117,14 @@ def div(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     if np.issubdtype(x.dtype, np.integer):
         return np.asarray(np.trunc(np.true_divide(x, y)).astype(x.dtype))
     return np.asarray(np.true_divide(x, y))
+
+
+@plain("floor_div")
+def floor_div(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """floor(x / y) of the rounded quotient, as TensorFlow has it; NumPy's takes the exact one."""
+    if np.issubdtype(x.dtype, np.integer):
+        return np.asarray(np.floor_divide(x, y))
+    return np.asarray(np.floor(np.true_divide(x, y)))
 
 
 @plain("div_no_nan")

@@ -75,7 +75,26 @@ def test_step_functions_agree_with_tensorflow_at_halves(op_type):
     check_parity(_unary(op_type), inputs, "elementwise")
 
 
-@pytest.mark.parametrize("op_type", [*TESTS_OF_VALUES, "Relu", "Relu6", "Elu", "Selu", "Softplus"])
+SPECIAL_VALUES_OF = ["Abs", "Elu", "Erf", "Exp", "Expm1", "LeakyRelu", "Log", "Log1p", "Reciprocal"]
+SPECIAL_VALUES_OF += [
+    "Relu",
+    "Relu6",
+    "Rsqrt",
+    "Selu",
+    "Sigmoid",
+    "Sign",
+    "Softplus",
+    "Sqrt",
+    "Tanh",
+]
+
+
+@pytest.mark.parametrize("op_type", SPECIAL_VALUES_OF)
+def test_special_values_and_their_gradients_agree_with_tensorflow(op_type):
+    check_parity(_unary(op_type), [SPECIAL], "elementwise")
+
+
+@pytest.mark.parametrize("op_type", [*TESTS_OF_VALUES, "Erfc", "Floor", "Round", "Softsign"])
 def test_special_values_agree_with_tensorflow(op_type):
     check_parity(_unary(op_type), [SPECIAL], "elementwise", gradient=False)
 
@@ -136,6 +155,26 @@ def test_zeros_agree_with_tensorflow(op_type):
     check_parity(_binary(op_type), [x, y], "elementwise")
 
 
+PAIRS = [pair.ravel() for pair in np.meshgrid(SPECIAL, SPECIAL)]
+
+
+@pytest.mark.parametrize(
+    "op_type", ["DivNoNan", "Maximum", "Minimum", "Mul", "RealDiv", "SquaredDifference"]
+)
+def test_pairs_of_special_values_and_their_gradients_agree_with_tensorflow(op_type):
+    check_parity(_binary(op_type), PAIRS, "elementwise")
+
+
+@pytest.mark.parametrize("op_type", ["Atan2", "FloorDiv", "FloorMod", "Pow"])
+def test_pairs_of_special_values_agree_with_tensorflow(op_type):
+    check_parity(_binary(op_type), PAIRS, "elementwise", gradient=False)
+
+
+def test_floor_div_takes_the_rounded_quotient():
+    inputs = [np.array([1.0, 0.7, -0.3], np.float32), np.array([0.1, 0.1, 0.1], np.float32)]
+    check_parity(_binary("FloorDiv"), inputs, "elementwise", gradient=False)
+
+
 def test_power_of_zero_and_negative_bases_agrees_with_tensorflow():
     base = np.array([0.0, 0.0, -2.0, -2.0, 3.0], np.float32)
     exponent = np.array([1.0, 2.0, 2.0, 3.0, 0.0], np.float32)
@@ -170,8 +209,7 @@ COMPARISONS = ["Equal", "NotEqual", "Less", "LessEqual", "Greater", "GreaterEqua
 
 @pytest.mark.parametrize("op_type", COMPARISONS)
 def test_comparisons_agree_with_tensorflow(op_type):
-    pairs = np.meshgrid(SPECIAL, SPECIAL)
-    check_parity(_binary(op_type), [pair.ravel() for pair in pairs], "elementwise", gradient=False)
+    check_parity(_binary(op_type), PAIRS, "elementwise", gradient=False)
 
 
 def test_logic_agrees_with_tensorflow():
