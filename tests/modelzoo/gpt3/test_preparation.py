@@ -110,7 +110,7 @@ def test_files_hold_at_most_the_records_asked_for(inputs, tmp_path):
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("{oops", "b.jsonl:2: must be a JSON object. Received: '{oops'"),
+        ("{oops", "b.jsonl:2: must be a JSON object. Received: '{oops"),
         ('{"body": "x"}', "b.jsonl:2: .*'text'. Received: body. Name the key with --text_key"),
         ("[1]", "b.jsonl:2: .*Received: list"),
     ],
@@ -212,6 +212,6 @@ def test_wikitext_with_the_gpt2_vocabulary_has_its_tokens(tmp_path):
     loaded = tokenizer.load_tokenizer(
         settings.tokenizer_type, settings.vocab_file, settings.encoder_file
     )
-    text = open(REAL / "wikitext-2/valid.txt", encoding="utf-8", newline="").read()
+    text = (REAL / "wikitext-2/valid.txt").read_bytes().decode("utf-8")
     assert manifest["tokens"] == len(loaded.encode(text)) + 1
     assert manifest["records"] == (manifest["tokens"] - 1) // 1024
