@@ -102,7 +102,7 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
 @plain("softplus")
 def softplus(x: np.ndarray) -> np.ndarray:
     """log(1 + exp(x)) = max(x, 0) + log1p(exp(-|x|))."""
-    return np.asarray(np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x))))
+    return np.asarray(np.maximum(x, x.dtype.type(0)) + np.log1p(np.exp(-np.abs(x))))
 
 
 @plain("relu")
