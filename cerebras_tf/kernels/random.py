@@ -1,0 +1,176 @@
+"""Plain kernels of TensorFlow's stateful random ops: the definitions, bit for bit its CPU kernels.
+
+Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011) turns a key
+and a 128-bit counter into four 32-bit words. TensorFlow's key is `seed`, the counter's upper half
+starts as `seed2`, and every invocation moves the counter on by 256 a number made. Seeds of 0 and 0,
+which TensorFlow replaces by chance, are deliberately taken as they are.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Union
+
+import numpy as np
+
+from cerebras_tf.kernels.registry import plain
+
+# Multipliers and key increments of Philox4x32 (Salmon et al., table 2).
+MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+WEYL = (0x9E3779B9, 0xBB67AE85)
+ROUNDS = 10
+# TensorFlow's GuardedPhiloxRandom reserves this many counters for each number of an invocation.
+RESERVED = 256
+_MASK = 0xFFFFFFFF
+Step = Union[int, np.ndarray]
+
+
+def first_counter(step: Step, size: int, seed2: int) -> int:
+    """The 128-bit counter that an invocation starts from.
+
+    Args:
+        step: number of earlier invocations of the op.
+        size: numbers that each makes.
+        seed2: the op's second seed.
+    """
+    return (((seed2 % 2**64) << 64) + int(step) * size * RESERVED) % 2**128
+
+
+def _philox(counter: int, offsets: np.ndarray, seed: int) -> np.ndarray:
+    """Words [N, 4] uint32 of the counters counter + offsets [N]."""
+    start, above = np.uint64(counter % 2**64), np.uint64(counter >> 64)
+    low = start + offsets
+    high = np.where(low < start, np.uint64(((counter >> 64) + 1) % 2**64), above)
+    mask, shift = np.uint64(_MASK), np.uint64(32)
+    words = [low & mask, low >> shift, high & mask, high >> shift]
+    key = [seed % 2**32, seed >> 32 & _MASK]
+    for _ in range(ROUNDS):
+        product0 = words[0] * np.uint64(MULTIPLIERS[0])
+        product1 = words[2] * np.uint64(MULTIPLIERS[1])
+        words = [
+            (product1 >> shift) ^ words[1] ^ np.uint64(key[0]),
+            product1 & mask,
+            (product0 >> shift) ^ words[3] ^ np.uint64(key[1]),
+            product0 & mask,
+        ]
+        key = [(k + w) & _MASK for k, w in zip(key, WEYL)]
+    return np.stack(words, axis=-1).astype(np.uint32)
+
+
+def _words(step: Step, size: int, a_group: int, seed: int, seed2: int) -> np.ndarray:
+    """Words [groups, 4] for `size` numbers, of which each counter gives `a_group`."""
+    groups = np.arange(-(-size // a_group), dtype=np.uint64)
+    return _philox(first_counter(step, size, seed2), groups, seed)
+
+
+def _unit(words: np.ndarray, dtype: str) -> np.ndarray:
+    """Numbers in [0, 1): low bits of words as the fraction of a number in [1, 2), less 1.
+
+    A float64 takes a pair of words, [..., 2k] -> [..., k]; the others one each.
+    """
+    if dtype == "float16":
+        bits = (words & 0x3FF).astype(np.uint16) | np.uint16(15 << 10)
+        return bits.view(np.float16) - np.float16(1)
+    if dtype == "float64":
+        high, low = words[..., 0::2].astype(np.uint64), words[..., 1::2].astype(np.uint64)
+        fraction = (high & np.uint64(0xFFFFF)) << np.uint64(32) | low
+        return (fraction | np.uint64(1023 << 52)).view(np.float64) - 1.0
+    if dtype == "bfloat16":
+        return _unit_bits((words & 0x7F) << 16)
+    return _unit_bits(words & 0x7FFFFF)
+
+
+def _unit_bits(fraction: np.ndarray) -> np.ndarray:
+    return (fraction | np.uint32(127 << 23)).astype(np.uint32).view(np.float32) - np.float32(1)
+
+
+@plain("random_uniform")
+def random_uniform(
+    step: Step, *, shape: tuple[int, ...], seed: int, seed2: int, dtype: str
+) -> np.ndarray:
+    """Numbers in [0, 1) of `shape`; step is the number of earlier invocations, int64 []."""
+    size = math.prod(shape)
+    words = _words(step, size, 2 if dtype == "float64" else 4, seed, seed2)
+    return _unit(words, dtype).reshape(-1)[:size].reshape(shape)
+
+
+@plain("random_uniform_int")
+def random_uniform_int(
+    step: Step,
+    *,
+    shape: tuple[int, ...],
+    seed: int,
+    seed2: int,
+    dtype: str,
+    low: int,
+    high: int,
+) -> np.ndarray:
+    """Integers in [low, high): low + word modulo (high - low), as TensorFlow, bias included."""
+    size = math.prod(shape)
+    wide = dtype == "int64"
+    words = _words(step, size, 2 if wide else 4, seed, seed2).astype(np.uint64)
+    if wide:
+        words = words[:, 0::2] | words[:, 1::2] << np.uint64(32)
+    values = (words % np.uint64(high - low)).astype(np.int64) + low
+    return values.reshape(-1)[:size].reshape(shape).astype(dtype)
+
+
+def _box_muller(words: np.ndarray, dtype: str) -> np.ndarray:
+    """Normal numbers from words [..., 4] (Box and Muller, 1958): [..., 4], of float64 [..., 2].
+
+    Log and sine of float32 are taken in float64 and rounded, which is what C's are within a unit.
+    """
+    kind = np.float64 if dtype == "float64" else np.float32
+    uniform = _unit(words, "float64" if dtype == "float64" else "float32")
+    first = np.maximum(uniform[..., 0::2], kind(1e-7)).astype(np.float64)
+    angle = (2 * math.pi * uniform[..., 1::2].astype(np.float64)).astype(kind).astype(np.float64)
+    radius = np.sqrt(kind(-2) * np.log(first).astype(kind))
+    pairs = [np.sin(angle).astype(kind) * radius, np.cos(angle).astype(kind) * radius]
+    return np.stack(pairs, axis=-1).reshape(*words.shape[:-1], -1)
+
+
+def _rounded(x: np.ndarray, dtype: str) -> np.ndarray:
+    """x in dtype; bfloat16 is held as float32 with the lower half of the bits rounded away."""
+    if dtype != "bfloat16":
+        return x.astype(dtype)
+    bits = x.astype(np.float32).view(np.uint32)
+    even = (bits >> np.uint32(16)) & np.uint32(1)
+    return ((bits + np.uint32(0x7FFF) + even) & np.uint32(0xFFFF0000)).view(np.float32)
+
+
+@plain("random_normal")
+def random_normal(
+    step: Step, *, shape: tuple[int, ...], seed: int, seed2: int, dtype: str
+) -> np.ndarray:
+    """Normal numbers of mean 0 and deviation 1."""
+    size = math.prod(shape)
+    words = _words(step, size, 2 if dtype == "float64" else 4, seed, seed2)
+    normal = _box_muller(words, dtype).reshape(-1)[:size]
+    return _rounded(normal, dtype).reshape(shape)
+
+
+@plain("truncated_normal")
+def truncated_normal(
+    step: Step, *, shape: tuple[int, ...], seed: int, seed2: int, dtype: str
+) -> np.ndarray:
+    """Normal numbers, those of magnitude 2 and more drawn again.
+
+    A group of 4 numbers (of float64: 2) takes what it needs from its own 256 counters a number.
+    """
+    size = math.prod(shape)
+    a_group = 2 if dtype == "float64" else 4
+    groups = -(-size // a_group)
+    skip = a_group * RESERVED // 4
+    start = first_counter(step, size, seed2)
+    blocks = 4
+    while True:
+        offsets = np.arange(groups)[:, None] * skip + np.arange(blocks)
+        words = _philox(start, offsets.reshape(-1).astype(np.uint64), seed)
+        normal = _box_muller(words, dtype).reshape(groups, -1)
+        kept = np.abs(normal) < 2
+        if blocks == skip or kept.sum(axis=1).min(initial=a_group) >= a_group:
+            break
+        blocks = min(2 * blocks, skip)
+    order = np.argsort(~kept, axis=1, kind="stable")[:, :a_group]
+    values = np.take_along_axis(normal, order, axis=1).reshape(-1)[:size]
+    return _rounded(values, dtype).reshape(shape)
