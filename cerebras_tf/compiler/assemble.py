@@ -212,15 +212,22 @@ class _Assembler:
         names = {value: name for name, value in self.step.variables.items()}
         used: list[list[str]] = [[] for _ in range(self.layers)]
         for node in self._nodes:
-            if node.direction == "forward" and 0 <= node.layer < self.layers:
+            if node.direction != "update" and 0 <= node.layer < self.layers:
                 for value in node.inputs:
                     if value in names and names[value] not in used[node.layer]:
                         used[node.layer].append(names[value])
         layers = []
         for index, found in enumerate(used):
             sizes = sum(self.step.variables[name].type.bytes for name in found)
-            layers.append(Layer(_common_name(found) or f"layer_{index}", tuple(found), sizes))
+            layers.append(Layer(self._layer_name(index, found), tuple(found), sizes))
         return layers
+
+    def _layer_name(self, index: int, names: list[str]) -> str:
+        """The folder of the layer's largest variable: 'decoder/ffn_1', or 'layer_3' without one."""
+        if not names:
+            return f"layer_{index}"
+        largest = max(names, key=lambda name: self.step.variables[name].type.bytes)
+        return "/".join(largest.split("/")[:-1][:2]) or largest
 
 
 def _group(nodes: list[Node]) -> list[list[Node]]:
@@ -249,16 +256,3 @@ def _flops(node: Node) -> int:
 
 def _attrs_key(attrs: dict[str, Any]) -> tuple[tuple[str, str], ...]:
     return tuple((key, print_attribute(value)) for key, value in attrs.items())
-
-
-def _common_name(names: list[str]) -> str:
-    """The longest common folder of variable names: 'decoder/ffn' for its kernels and biases."""
-    if not names:
-        return ""
-    parts = [name.split("/")[:-1] or [name] for name in names]
-    common = []
-    for pieces in zip(*parts):
-        if len(set(pieces)) > 1:
-            break
-        common.append(pieces[0])
-    return "/".join(common)

@@ -25,13 +25,14 @@ def assign_layers(step: StepGraph) -> int:
         Number of layers.
     """
     nodes = forward_nodes(step)
-    weights = set(step.variables.values())
-    uses = [i for i, node in enumerate(nodes) if _first_use(node, weights)]
+    weights = _weights(step, nodes)
+    unused = set(weights)
+    uses = [i for i, node in enumerate(nodes) if _first_use(node, weights, unused)]
     if not uses:
         for node in nodes:
             node.layer = 0
         return 1
-    live = _live_bytes(nodes, set(step.variables.values()))
+    live = _live_bytes(nodes, weights)
     candidates = []
     for start, end in zip(uses, uses[1:]):
         position = min(range(start + 1, end + 1), key=lambda p: (live[p], -p))
@@ -69,8 +70,19 @@ def forward_nodes(step: StepGraph) -> list[Node]:
     return kept[::-1]
 
 
-def _first_use(node: Node, unused: set[Value]) -> bool:
-    """Whether the node is the first to use some weight; those weights leave `unused`."""
+def _weights(step: StepGraph, nodes: list[Node]) -> set[Value]:
+    """Variables, and what merely repeats or casts them."""
+    found = set(step.variables.values())
+    for node in nodes:
+        if node.op in ("identity", "cast") and node.inputs[0] in found:
+            found.add(node.output)
+    return found
+
+
+def _first_use(node: Node, weights: set[Value], unused: set[Value]) -> bool:
+    """Whether the node is the first to compute with some weight; it leaves `unused`."""
+    if node.outputs[0] in weights:
+        return False
     found = [value for value in node.inputs if value in unused]
     unused.difference_update(found)
     return bool(found)
@@ -82,7 +94,7 @@ def _live_bytes(nodes: list[Node], weights: set[Value]) -> list[int]:
     made: dict[Value, int] = {}
     last: dict[Value, int] = {}
     for i, node in enumerate(nodes):
-        if any(value in active for value in node.inputs):
+        if any(value in active for value in node.inputs) and node.outputs[0] not in weights:
             for value in node.outputs:
                 active.add(value)
                 made[value] = i

@@ -7,6 +7,8 @@ the way. It deliberately moves nodes only, and computes nothing.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from cerebras_tf.ir import Node, StepGraph, Value
 
 # (stage, layer of an update or -1): stages 0..L-1 forward, L..2L-1 backward, 2L the rest.
@@ -24,11 +26,16 @@ def order_nodes(step: StepGraph, layers: int) -> dict[Node, GroupKey]:
         Group of every node; equal keys run together.
     """
     homes = _homes(step)
-    keys: dict[Node, GroupKey] = {}
-    for node in step.graph.nodes:
-        before = [keys[value.node] for value in node.inputs if value.node is not None]
-        own = _own_key(node, layers, homes, before)
-        keys[node] = max([own, *before])
+    earliest = _raised(step, {node: _forward_key(node, layers) for node in step.graph.nodes})
+    stage_of: dict[int, int] = {}
+    for node, home in homes.items():
+        stage_of[home.number] = max(stage_of.get(home.number, 0), earliest[node][0])
+    own = dict(earliest)
+    for node, home in homes.items():
+        stage = stage_of[home.number]
+        if stage >= layers:  # what needs no gradient (weight decay) still waits for the others
+            own[node] = (min(stage, 2 * layers), home.layer)
+    keys = _raised(step, own)
     for node, (stage, home) in keys.items():
         if stage < layers:
             node.direction, node.layer = "forward", stage
@@ -40,23 +47,33 @@ def order_nodes(step: StepGraph, layers: int) -> dict[Node, GroupKey]:
     return keys
 
 
-def _own_key(node: Node, layers: int, homes: dict[Node, int], before: list[GroupKey]) -> GroupKey:
-    if node.op == "constant":
+@dataclass(frozen=True)
+class _Home:
+    """Update nodes that belong together: their number, and the layer of their variables."""
+
+    number: int
+    layer: int
+
+
+def _forward_key(node: Node, layers: int) -> GroupKey:
+    if node.op == "constant" or node.layer < 0:
         return (0, -1)
-    if node.layer >= 0 and node.direction == "forward":
+    if node.direction == "forward":
         return (node.layer, -1)
-    if node.layer >= 0:
-        return (2 * layers - 1 - node.layer, -1)
-    latest = max(before, default=(0, -1))[0]
-    if node not in homes or latest < layers:
-        return (0, -1)
-    if latest < 2 * layers:
-        return (latest, homes[node])  # nothing global is needed: right behind the gradient
-    return (2 * layers, homes[node])
+    return (2 * layers - 1 - node.layer, -1)
 
 
-def _homes(step: StepGraph) -> dict[Node, int]:
-    """Update nodes that belong to one layer's variables, with the number of that layer.
+def _raised(step: StepGraph, own: dict[Node, GroupKey]) -> dict[Node, GroupKey]:
+    """Keys raised so that no node comes before what it needs; gradients end the backward pass."""
+    keys: dict[Node, GroupKey] = {}
+    for node in step.graph.nodes:
+        before = [keys[value.node] for value in node.inputs if value.node is not None]
+        keys[node] = max([own[node], *before])
+    return keys
+
+
+def _homes(step: StepGraph) -> dict[Node, _Home]:
+    """Update nodes that belong to one variable and its optimizer state.
 
     Nodes belong together where a value of more than one element passes between them; what passes
     only scalars (a norm, a rate) joins nothing.
@@ -81,7 +98,10 @@ def _homes(step: StepGraph) -> dict[Node, int]:
             top = root(value.node)
             layer = layer_of.get(name, layer_of.get(_owner(name, layer_of), 0))
             found[top] = max(found.get(top, 0), layer)
-    return {node: found[root(node)] for node in nodes if root(node) in found}
+    number = {top: i for i, top in enumerate(found)}
+    return {
+        node: _Home(number[root(node)], found[root(node)]) for node in nodes if root(node) in found
+    }
 
 
 def _is_scalar(value: Value) -> bool:

@@ -17,9 +17,13 @@ from cerebras_tf.ir import StepGraph, verify
 from cerebras_tf.ir.program import Program
 from cerebras_tf.ops import Evaluate, infer
 from cerebras_tf.passes.differentiate import differentiate
+from cerebras_tf.passes.fuse_attention import fuse_attention
 from cerebras_tf.passes.fuse_elementwise import fuse_elementwise
+from cerebras_tf.passes.fuse_layer_norm import fuse_layer_norm
+from cerebras_tf.passes.fuse_linear_loss import fuse_linear_loss, merge_linear_loss
 from cerebras_tf.passes.inline_conditionals import inline_conditionals
 from cerebras_tf.passes.merge_common import merge_common
+from cerebras_tf.passes.recompute_elementwise import recompute_elementwise
 from cerebras_tf.passes.simplify import simplify
 from cerebras_tf.passes.widen_precision import widen_precision
 
@@ -43,6 +47,13 @@ class Options:
 Pass = tuple[str, Callable[[StepGraph], None]]
 
 
+_PATTERNS: list[Pass] = [
+    ("fuse_layer_norm", lambda s: fuse_layer_norm(s.graph)),
+    ("fuse_attention", lambda s: fuse_attention(s.graph, set(s.variables.values()))),
+    ("fuse_linear_loss", lambda s: fuse_linear_loss(s.graph)),
+]
+
+
 def compile_step(
     step: StepGraph, evaluate: Optional[Evaluate] = None, options: Options = Options()
 ) -> Program:
@@ -63,6 +74,9 @@ def compile_step(
         *([("widen_precision", _widen)] if options.widen else []),
         ("simplify", lambda s: simplify(s.graph, evaluate)),
         ("merge_common", lambda s: merge_common(s.graph)),
+        # Patterns are found before differentiation, so that backward passes are fused too.
+        *(_PATTERNS if options.fuse else []),
+        ("simplify", lambda s: simplify(s.graph, evaluate)),
     ]
     run_passes(step, forward)
     layers = assign_layers(step)
@@ -71,15 +85,18 @@ def compile_step(
         # Identities told values apart for differentiation only.
         ("simplify", lambda s: simplify(s.graph, evaluate)),
         ("merge_common", lambda s: merge_common(s.graph)),
+        *([("merge_linear_loss", lambda s: merge_linear_loss(s.graph))] if options.fuse else []),
     ]
     run_passes(step, backward)
-    keys = order_nodes(step, layers)
+    order_nodes(step, layers)
     if options.fuse:
         groups: list[Pass] = [
+            # Needs directions; must come before fusion, which hides single ops.
+            ("recompute_elementwise", lambda s: recompute_elementwise(s.graph)),
             (
                 "fuse_elementwise",
-                lambda s: fuse_elementwise(s.graph, lambda node: keys.get(node, node.layer)),
-            )
+                lambda s: fuse_elementwise(s.graph, lambda n: (n.direction, n.layer)),
+            ),
         ]
         run_passes(step, groups)
     return assemble(step, layers, options.streaming)

@@ -1,6 +1,6 @@
-"""Gives the wafer's variables their first values: each TensorFlow initializer runs once, alone.
+"""Gives the wafer's variables their first values: each TensorFlow initializer runs once.
 
-Host and wafer therefore start equal, and no more than one variable is in the session at a time. It
+Host and wafer therefore start equal, and only a few variables are in the session at a time. It
 deliberately restores no checkpoints.
 """
 
@@ -13,6 +13,9 @@ import numpy as np
 
 from cerebras_tf.memoryx.store import MemoryStore
 
+# Initializers run together until their results are this large: a session call costs milliseconds.
+BATCH_BYTES = 1 << 28
+
 
 def initialise(session: Any, variables: Mapping[str, Any], store: MemoryStore) -> None:
     """Runs the initializers.
@@ -22,10 +25,22 @@ def initialise(session: Any, variables: Mapping[str, Any], store: MemoryStore) -
         variables: TensorFlow variables by name.
         store: gets the values.
     """
+    batch: dict[str, Any] = {}
+    size = 0
     for name, variable in variables.items():
         # The second input of the assignment: what a warm start put there, or the initial value.
-        value = variable.initializer.inputs[1]
-        store.put(name, np.asarray(session.run(value)))
+        batch[name] = variable.initializer.inputs[1]
+        size += store.specs[name].type.bytes
+        if size >= BATCH_BYTES:
+            _run(session, batch, store)
+            batch, size = {}, 0
+    _run(session, batch, store)
+
+
+def _run(session: Any, values: Mapping[str, Any], store: MemoryStore) -> None:
+    if values:
+        for name, content in session.run(dict(values)).items():
+            store.put(name, np.asarray(content))
 
 
 def adopt(session: Any, variables: Mapping[str, Any], store: MemoryStore) -> None:

@@ -139,7 +139,7 @@ def _reverse_vjp(b: Builder, node: Node, dy: Value) -> Cotangents:
 
 
 _free = element_flops(0)
-register("slice", _slice_infer, _slice_vjp, flops=_free)
+register("slice", _slice_infer, _slice_vjp, view=True, flops=_free)
 register("place", _place_infer, _place_vjp, flops=_free)
 register("pad", _pad_infer, _pad_vjp, flops=_free)
 register("concat", _concat_infer, _concat_vjp, flops=_free)

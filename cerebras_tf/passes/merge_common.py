@@ -1,7 +1,8 @@
 """Computes equal expressions once.
 
 Before: `%a = exp(%x)  %b = exp(%x)`; after: uses of %b are uses of %a. It must not merge nodes with
-effects of their own: random ops draw anew, so they are left alone.
+effects of their own: random ops draw anew, so they are left alone. Nor values that a `gradient` node
+reads: two equal values are two places to differentiate by.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ _DISTINCT = ("random_uniform", "random_normal", "truncated_normal", "random_unif
 
 def merge_common(graph: Graph) -> None:
     """Merges in place; the earlier node stays."""
+    apart = {value for node in graph.nodes if node.op == "gradient" for value in node.inputs}
     seen: dict[Any, list[Value]] = {}
     mapping: dict[Value, Value] = {}
     kept = []
     for node in graph.nodes:
         node.inputs = [mapping.get(value, value) for value in node.inputs]
-        if node.op in _DISTINCT:
+        if node.op in _DISTINCT or any(value in apart for value in node.outputs):
             kept.append(node)
             continue
         attrs = tuple((key, print_attribute(value)) for key, value in sorted(node.attrs.items()))

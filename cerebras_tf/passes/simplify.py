@@ -1,7 +1,8 @@
 """Removes what changes nothing, and folds what is constant.
 
 Before: `%b = identity(%a)  %c = add(%b, %zero)`; after: uses of %c are uses of %a. It must not
-remove `identity` or `stop_gradient` while `gradient` nodes remain: they tell values apart.
+remove `identity` or `stop_gradient` while `gradient` nodes remain: they tell values apart; nor go
+round a value that a `gradient` node reads.
 """
 
 from __future__ import annotations
@@ -18,37 +19,43 @@ _FOLD_BYTES = 1 << 26
 _KEPT = ("constant", "random_uniform", "random_normal", "truncated_normal", "cond")
 
 
-def simplify(graph: Graph, evaluate: Optional[Evaluate] = None) -> None:
+def simplify(
+    graph: Graph, evaluate: Optional[Evaluate] = None, differentiated: bool = False
+) -> None:
     """Simplifies in place until nothing changes; drops nodes nobody needs.
 
     Args:
         graph: any graph; inner graphs are simplified too.
         evaluate: computes ops on constants, where given.
+        differentiated: whether `gradient` nodes of a graph around this one may remain.
     """
     while True:
         graph.prune()
-        has_gradients = any(node.op == "gradient" for node in graph.nodes)
+        has_gradients = differentiated or any(node.op == "gradient" for node in graph.nodes)
         changed = _sweep(graph, evaluate, has_gradients)
         if not changed:
             break
     for node in graph.nodes:
         for inner in node.subgraphs.values():
-            simplify(inner, evaluate)
+            simplify(inner, evaluate, has_gradients)
 
 
 def _sweep(graph: Graph, evaluate: Optional[Evaluate], has_gradients: bool) -> bool:
     nodes = graph.nodes
+    read = {value for node in nodes if node.op == "gradient" for value in node.inputs}
     graph.nodes = []
     b = Builder(graph, evaluate)
     mapping: dict[Value, Value] = {}
     for node in nodes:
         node.inputs = [mapping.get(value, value) for value in node.inputs]
-        same = _same(node, has_gradients)
+        same = None if node.outputs[0] in read else _same(node, has_gradients)
         if same is not None:
             mapping[node.outputs[0]] = same
             continue
         b.source, b.layer, b.direction = node.source, node.layer, node.direction
-        better = _fold(b, node) or _rewrite(b, node)
+        better = _fold(b, node)
+        if better is None and not any(value in read for value in node.inputs):
+            better = _rewrite(b, node)
         if better is not None:
             mapping[node.outputs[0]] = better
             continue

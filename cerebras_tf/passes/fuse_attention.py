@@ -1,0 +1,168 @@
+"""Joins scaled dot-product attention into one op that never holds all scores.
+
+Before: `matmul(softmax(matmul(q, k, transpose_b) * scale + mask), v)` on [B, A, S, D]; after:
+`attention(q, k, v [, bias]; scale, causal)` on [B, S, A, D], transposes beside it. A constant mask
+that hides later positions becomes `causal`. It must not fire where the weights are used otherwise
+(dropout, pictures), where the mask is trained, or where a row of the mask hides everything.
+Source: Vaswani et al., Attention Is All You Need (2017), equation 1.
+"""
+
+from __future__ import annotations
+
+from typing import Optional
+
+import numpy as np
+
+from cerebras_tf.ir import Graph, Node, Value
+from cerebras_tf.ops import Builder
+
+# A mask at or below this hides: exp(score + mask - max) is 0 in float32 for scores within 9e3.
+HIDDEN = -1e4
+_SWAP = (0, 2, 1, 3)
+
+
+def fuse_attention(graph: Graph, variables: set[Value]) -> None:
+    """Replaces in place.
+
+    Args:
+        graph: a graph whose gradients are not expanded yet.
+        variables: values of trained variables; a mask must not depend on them.
+    """
+    users = graph.users()
+    trained = set(variables)
+    for node in graph.nodes:
+        if any(value in trained for value in node.inputs):
+            trained.update(node.outputs)
+    for node in list(graph.nodes):
+        if node.op == "matmul" and not node.attrs["transpose_a"] and not node.attrs["transpose_b"]:
+            found = _match(node, users, trained, set(graph.outputs))
+            if found is not None:
+                _emit(graph, node, *found)
+    graph.prune()
+
+
+_Found = tuple[Value, Value, Value, Optional[Value], float, bool]
+
+
+def _match(
+    node: Node, users: dict[Value, list[Node]], trained: set[Value], wanted: set[Value]
+) -> Optional[_Found]:
+    """(q, k, v, bias, scale, causal) with q, k, v [B, A, S, D], or None."""
+    weights, value = node.inputs
+    softmax = weights.node
+    if softmax is None or softmax.op != "softmax" or weights in wanted:
+        return None
+    if len(users.get(weights, ())) != 1 or value.type.rank != 4 or not value.type.is_static:
+        return None
+    scores, scale = softmax.inputs[0], 1.0
+    bias: Optional[Value] = None
+    causal = False
+    while True:
+        made = scores.node
+        if made is None:
+            return None
+        if made.op == "matmul":
+            break
+        constant = _scalar(made)
+        if made.op in ("mul", "div") and constant is not None:
+            scores = made.inputs[0] if made.inputs[1].constant is not None else made.inputs[1]
+            if bias is not None:
+                return None  # the mask would be scaled too
+            scale *= constant if made.op == "mul" else 1.0 / constant
+        elif made.op == "add" and scale == 1.0:
+            scores, mask = _split_mask(made)
+            if mask is None or mask in trained:
+                return None
+            if is_causal(mask):
+                causal = True
+            elif bias is None:
+                bias = mask
+            else:
+                return None
+        else:
+            return None
+    if made.attrs["transpose_a"] or not _fits(made, value):
+        return None
+    key = made.inputs[1]
+    if not made.attrs["transpose_b"]:
+        below = key.node
+        if below is None or below.op != "transpose":
+            return None
+        if tuple(below.attrs["permutation"]) != (0, 1, 3, 2):
+            return None
+        key = below.inputs[0]
+    return made.inputs[0], key, value, bias, scale, causal
+
+
+def _fits(scores: Node, value: Value) -> bool:
+    q, k = scores.inputs
+    shapes = [v.shape for v in (q, k, value)]
+    if any(len(shape) != 4 for shape in shapes):
+        return False
+    return q.type.is_static and shapes[0][:2] == shapes[1][:2] == shapes[2][:2]
+
+
+def _scalar(node: Node) -> Optional[float]:
+    for value in node.inputs[1:] if node.op == "div" else node.inputs:
+        if value.constant is not None and value.constant.size == 1:
+            return float(value.constant.reshape(()))
+    return None
+
+
+def _split_mask(node: Node) -> tuple[Value, Optional[Value]]:
+    """(scores, mask) of an addition: the mask is the operand that is broadcast or constant."""
+    first, second = node.inputs
+    if second.shape != node.output.shape or second.constant is not None:
+        return first, second
+    if first.shape != node.output.shape or first.constant is not None:
+        return second, first
+    return first, second if second.node is None or second.node.op != "matmul" else None
+
+
+def is_causal(mask: Value) -> bool:
+    """Whether a constant [1.., S, T] is 0 up to the diagonal that ends in the corner, and hides
+    what is behind it."""
+    array = mask.constant
+    if array is None or array.ndim < 2 or array.size != array.shape[-2] * array.shape[-1]:
+        return False
+    square = array.reshape(array.shape[-2:])
+    rows, columns = square.shape
+    if columns < rows:
+        return False
+    hidden = np.arange(columns)[None, :] > np.arange(rows)[:, None] + (columns - rows)
+    return bool(np.all(square[~hidden] == 0) and np.all(square[hidden] <= HIDDEN))
+
+
+def _emit(
+    graph: Graph,
+    node: Node,
+    q: Value,
+    k: Value,
+    v: Value,
+    bias: Optional[Value],
+    scale: float,
+    causal: bool,
+) -> None:
+    at = graph.nodes.index(node)
+    rest = graph.nodes[at:]
+    graph.nodes = graph.nodes[:at]
+    b = Builder(graph)
+    b.source, b.layer, b.direction = node.source, node.layer, node.direction
+    operands = [_swapped(b, value) for value in (q, k, v)]
+    if bias is not None:
+        rank = bias.type.rank
+        if rank < 4:
+            bias = b.op("reshape", bias, shape=(1,) * (4 - rank) + bias.shape)
+        operands.append(bias)
+    out, _ = b.multi("attention", *operands, scale=scale, causal=causal)
+    swapped = b.op("transpose", out, permutation=_SWAP)
+    graph.nodes.extend(rest)
+    graph.replace({node.output: swapped})
+
+
+def _swapped(b: Builder, value: Value) -> Value:
+    """[B, A, S, D] as [B, S, A, D]; a transpose that did the opposite is passed by."""
+    node = value.node
+    if node is not None and node.op == "transpose" and tuple(node.attrs["permutation"]) == _SWAP:
+        return node.inputs[0]
+    return b.op("transpose", value, permutation=_SWAP)

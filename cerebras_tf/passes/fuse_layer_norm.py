@@ -1,0 +1,204 @@
+"""Recognises layer normalization in whatever form it is written.
+
+Before: mean, squared differences, mean, rsqrt, products with gamma and beta in any order; after:
+`%y, %mean, %rstd = layer_norm(%x, %gamma, %beta)`. The products are compared as polynomials, so
+x*(r*g) + (b - m*(r*g)) and ((x - m)*r)*g + b are one. It must not fire where the statistics are of
+another axis than the last, or gamma or beta vary along any other. Source: Ba, Kiros and Hinton,
+Layer Normalization (2016), equation 4.
+"""
+
+from __future__ import annotations
+
+from typing import Optional
+
+from cerebras_tf.ir import Graph, Node, Value
+from cerebras_tf.ops import Builder
+
+# A sum of products: {factors, in order of their ids: coefficient}.
+Polynomial = dict[tuple[int, ...], float]
+_MOST_TERMS = 4
+
+
+def fuse_layer_norm(graph: Graph) -> None:
+    """Replaces in place; what nobody else uses is pruned."""
+    for node in list(graph.nodes):
+        if node.op in ("rsqrt", "sqrt") and node in graph.nodes:
+            found = _Match(graph, node)
+            if found.statistics():
+                found.replace()
+    graph.prune()
+
+
+class _Match:
+    def __init__(self, graph: Graph, root: Node) -> None:
+        self.graph = graph
+        self.root = root
+        self.x: Optional[Value] = None
+        self.mean: set[Value] = set()
+        self.epsilon = 0.0
+
+    def statistics(self) -> bool:
+        """Whether the root is 1/sqrt(variance + epsilon) (or its inverse) over the last axis."""
+        total = _made_by(self.root.inputs[0], "add")
+        if total is None:
+            return False
+        variance, epsilon = total.inputs
+        if epsilon.constant is None:
+            variance, epsilon = epsilon, variance
+        if epsilon.constant is None or epsilon.constant.size != 1:
+            return False
+        self.epsilon = float(epsilon.constant.reshape(()))
+        mean_square = _mean_of_last(variance)
+        if mean_square is None:
+            return False
+        difference = mean_square.node
+        if difference is not None and difference.op == "square":
+            difference = _made_by(difference.inputs[0], "sub")
+        elif difference is not None and difference.op == "mul":
+            same = difference.inputs[0] is difference.inputs[1]
+            difference = _made_by(difference.inputs[0], "sub") if same else None
+        elif difference is None or difference.op != "squared_difference":
+            return False
+        if difference is None:
+            return False
+        self.x, mean = difference.inputs
+        return self._is_mean(mean)
+
+    def _is_mean(self, value: Value) -> bool:
+        while value.node is not None and value.node.op in ("stop_gradient", "identity"):
+            self.mean.add(value)
+            value = value.node.inputs[0]
+        self.mean.add(value)
+        return self.x is not None and _mean_of_last(value) is self.x
+
+    def replace(self) -> None:
+        """Looks among the users for a product that is the norm, and replaces the last such."""
+        assert self.x is not None
+        self.atoms: dict[int, Value] = {}
+        polynomials: dict[Value, Polynomial] = {self.x: self._atom(self.x)}
+        for value in self.mean:
+            polynomials[value] = self._named("mean")
+        inverse = self.root.op == "rsqrt"
+        if inverse:
+            polynomials[self.root.output] = self._named("r")
+        best: Optional[tuple[Node, Value, Value]] = None
+        start = self.graph.nodes.index(self.root)
+        known_from = {node: i for i, node in enumerate(self.graph.nodes)}
+        begin = min(start, *(known_from.get(v.node, start) for v in self.mean if v.node))
+        for node in self.graph.nodes[begin:]:
+            polynomial = self._combine(node, polynomials, inverse)
+            if polynomial is None:
+                continue
+            polynomials[node.output] = polynomial
+            affine = self._affine(polynomial, node.output)
+            if affine is not None:
+                best = (node, *affine)
+        if best is not None:
+            self._emit(*best)
+
+    def _atom(self, value: Value) -> Polynomial:
+        self.atoms[id(value)] = value
+        return {(id(value),): 1.0}
+
+    def _named(self, name: str) -> Polynomial:
+        return {(-1 if name == "mean" else -2,): 1.0}
+
+    def _combine(
+        self, node: Node, known: dict[Value, Polynomial], inverse: bool
+    ) -> Optional[Polynomial]:
+        """The node's value as a polynomial, where it is made of known ones and small vectors."""
+        if node.op not in ("add", "sub", "mul", "div", "neg", "identity") or node.outputs == []:
+            return None
+        if not any(value in known for value in node.inputs):
+            return None
+        if node.op == "div":
+            if node.inputs[1] is not self.root.output or inverse or node.inputs[0] not in known:
+                return None
+            return _times(known[node.inputs[0]], self._named("r"))
+        parts = []
+        for value in node.inputs:
+            polynomial = known.get(value)
+            if polynomial is None:
+                if not self._is_vector(value):
+                    return None
+                polynomial = self._atom(value)
+            parts.append(polynomial)
+        if node.op == "identity":
+            return parts[0]
+        if node.op == "neg":
+            return _plus({}, parts[0], -1.0)
+        if node.op == "mul":
+            return _times(*parts)
+        return _plus(parts[0], parts[1], 1.0 if node.op == "add" else -1.0)
+
+    def _is_vector(self, value: Value) -> bool:
+        assert self.x is not None
+        width = self.x.shape[-1]
+        return value.type.is_static and value.type.size == width and value.shape[-1:] == (width,)
+
+    def _affine(self, polynomial: Polynomial, output: Value) -> Optional[tuple[Value, Value]]:
+        """(gamma, beta) where the polynomial is x r gamma - mean r gamma + beta."""
+        assert self.x is not None
+        if len(polynomial) != 3 or output.type != self.x.type:
+            return None
+        scaled = [key for key in polynomial if len(key) == 3]
+        plain = [key for key in polynomial if len(key) == 1]
+        if len(scaled) != 2 or len(plain) != 1 or polynomial[plain[0]] != 1.0:
+            return None
+        gammas = set()
+        for key in scaled:
+            rest = [factor for factor in key if factor not in (-1, -2, id(self.x))]
+            wanted = 1.0 if id(self.x) in key else -1.0
+            if len(rest) != 1 or -2 not in key or polynomial[key] != wanted:
+                return None
+            gammas.add(rest[0])
+        if len(gammas) != 1 or plain[0][0] in (-1, -2, id(self.x)):
+            return None
+        return self.atoms[gammas.pop()], self.atoms[plain[0][0]]
+
+    def _emit(self, node: Node, gamma: Value, beta: Value) -> None:
+        assert self.x is not None
+        at = self.graph.nodes.index(node)
+        rest = self.graph.nodes[at:]
+        self.graph.nodes = self.graph.nodes[:at]
+        b = Builder(self.graph)
+        b.source, b.layer, b.direction = node.source, node.layer, node.direction
+        width = self.x.shape[-1]
+        vectors = [
+            value if value.type.rank == 1 else b.op("reshape", value, shape=(width,))
+            for value in (gamma, beta)
+        ]
+        y, _, _ = b.multi("layer_norm", self.x, *vectors, epsilon=self.epsilon)
+        self.graph.nodes.extend(rest)
+        self.graph.replace({node.output: y})
+
+
+def _made_by(value: Value, op: str) -> Optional[Node]:
+    node = value.node
+    return node if node is not None and node.op == op else None
+
+
+def _mean_of_last(value: Value) -> Optional[Value]:
+    """x, where the value is the mean of x over its last axis, that axis kept."""
+    node = _made_by(value, "mean")
+    if node is None or not node.attrs["keepdims"]:
+        return None
+    x = node.inputs[0]
+    return x if tuple(node.attrs["axes"]) == (x.type.rank - 1,) else None
+
+
+def _plus(a: Polynomial, b: Polynomial, factor: float) -> Optional[Polynomial]:
+    total = dict(a)
+    for key, coefficient in b.items():
+        total[key] = total.get(key, 0.0) + factor * coefficient
+    total = {key: coefficient for key, coefficient in total.items() if coefficient}
+    return total if len(total) <= _MOST_TERMS else None
+
+
+def _times(a: Polynomial, b: Polynomial) -> Optional[Polynomial]:
+    product: Polynomial = {}
+    for key, x in a.items():
+        for other, y in b.items():
+            joined = tuple(sorted(key + other))
+            product[joined] = product.get(joined, 0.0) + x * y
+    return product if len(product) <= _MOST_TERMS else None

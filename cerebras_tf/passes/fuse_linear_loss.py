@@ -1,0 +1,112 @@
+"""Joins the output projection with softmax cross-entropy, so that logits are never held whole.
+
+Before: `%logits = matmul(%h, %w)  %loss, %lse = sparse_softmax_xent(%logits, %labels)`; after:
+`%loss, %lse = linear_softmax_xent(%h, %w, %labels)`. It must not fire where the logits are used
+otherwise (accuracy, predictions): they exist then anyway.
+"""
+
+from __future__ import annotations
+
+from typing import Optional
+
+from cerebras_tf.ir import Graph, Node, Value
+from cerebras_tf.ops import Builder
+
+
+def fuse_linear_loss(graph: Graph) -> None:
+    """Replaces in place, before gradients are expanded."""
+    users = graph.users()
+    wanted = set(graph.outputs)
+    for node in list(graph.nodes):
+        if node.op != "sparse_softmax_xent":
+            continue
+        product = _product(node, users, wanted)
+        if product is not None:
+            _emit(graph, node, product)
+    graph.prune()
+
+
+def _product(node: Node, users: dict[Value, list[Node]], wanted: set[Value]) -> Optional[Node]:
+    """The matmul that makes the logits, where nothing else reads them."""
+    value = node.inputs[0]
+    while True:
+        if len(users.get(value, ())) != 1 or value in wanted or value.node is None:
+            return None
+        made = value.node
+        if made.op in ("identity", "cast") and made.inputs[0].type == value.type:
+            value = made.inputs[0]
+            continue
+        break
+    if made.op != "matmul" or made.attrs["transpose_a"]:
+        return None
+    if any(v.type.rank != 2 or v.dtype != "float32" for v in made.inputs):
+        return None
+    return made
+
+
+def _emit(graph: Graph, node: Node, product: Node) -> None:
+    at = graph.nodes.index(node)
+    rest = graph.nodes[at:]
+    graph.nodes = graph.nodes[:at]
+    b = Builder(graph)
+    b.source, b.layer, b.direction = node.source, node.layer, node.direction
+    hidden, weight = product.inputs
+    outputs = b.multi(
+        "linear_softmax_xent",
+        hidden,
+        weight,
+        node.inputs[1],
+        transpose_weight=product.attrs["transpose_b"],
+    )
+    graph.nodes.extend(rest)
+    graph.replace(dict(zip(node.outputs, outputs)))
+
+
+def merge_linear_loss(graph: Graph) -> None:
+    """Joins a linear_softmax_xent with its gradient, so that logits are computed once.
+
+    Before: forward node and `linear_softmax_xent_grad`; after: one `linear_softmax_xent_train`. It
+    must not fire where the loss's cotangent depends on the loss itself.
+    """
+    for node in list(graph.nodes):
+        if node.op != "linear_softmax_xent_grad":
+            continue
+        forward = node.inputs[4].node
+        if forward is None or forward.op != "linear_softmax_xent":
+            continue
+        if _reaches(graph, forward, node.inputs[0]):
+            continue
+        _merge(graph, forward, node)
+    graph.prune()
+    graph.sort()
+
+
+def _reaches(graph: Graph, start: Node, value: Value) -> bool:
+    """Whether a value depends on a node."""
+    behind = set(start.outputs)
+    for node in graph.nodes:
+        if any(operand in behind for operand in node.inputs):
+            behind.update(node.outputs)
+    return value in behind
+
+
+def _merge(graph: Graph, forward: Node, backward: Node) -> None:
+    at = graph.nodes.index(backward)
+    rest = graph.nodes[at:]
+    graph.nodes = graph.nodes[:at]
+    b = Builder(graph)
+    b.source, b.layer, b.direction = backward.source, backward.layer, backward.direction
+    dloss, hidden, weight, labels, _, *bias = backward.inputs
+    outputs = b.multi(
+        "linear_softmax_xent_train",
+        dloss,
+        hidden,
+        weight,
+        labels,
+        *bias,
+        transpose_weight=backward.attrs["transpose_weight"],
+    )
+    graph.nodes.extend(rest)
+    mapping = dict(zip(backward.outputs, outputs[1:]))
+    mapping[forward.outputs[0]] = outputs[0]
+    graph.replace(mapping)

@@ -1,0 +1,85 @@
+"""Computes cheap forward values again in the backward pass instead of keeping them.
+
+Before: `%t = tanh(%u)` of the forward pass is read by backward nodes; after: backward nodes read a
+copy of `%t = tanh(%u)` made from values that are kept anyway (products, norms, layer inputs).
+Memory traffic is dearer than elementwise arithmetic. It must not copy random ops, nor go further back than
+the layer: what passes between layers is kept.
+"""
+
+from __future__ import annotations
+
+from cerebras_tf.ir import Graph, Node, Value
+from cerebras_tf.ops import Builder, lookup
+
+# Longer chains of copies than this cost more than reading what they save.
+_LONGEST = 16
+
+
+def recompute_elementwise(graph: Graph) -> None:
+    """Copies in place; layers and directions of all nodes must be set."""
+    kept = _kept(graph)
+    nodes = graph.nodes
+    graph.nodes = []
+    b = Builder(graph)
+    copies: dict[tuple[Value, int], Value] = {}
+    for node in nodes:
+        if node.direction == "backward":
+            b.direction, b.layer = "backward", node.layer
+            node.inputs = [_again(b, value, node.layer, kept, copies) for value in node.inputs]
+        graph.nodes.append(node)
+    graph.prune()
+
+
+def _kept(graph: Graph) -> set[Value]:
+    """Forward values that exist in memory anyway: read by nodes that cannot fuse with them."""
+    kept = set(graph.outputs)
+    for node in graph.nodes:
+        for value in node.inputs:
+            made = value.node
+            if made is None or made.direction != "forward":
+                kept.add(value)
+            elif node.direction == "forward":
+                same = made.layer == node.layer and _cheap(node) and _cheap(made)
+                if not same or node.outputs[0].shape != value.shape:
+                    kept.add(value)
+    return kept
+
+
+def _cheap(node: Node) -> bool:
+    return lookup(node.op).elementwise
+
+
+def _again(
+    b: Builder,
+    value: Value,
+    layer: int,
+    kept: set[Value],
+    copies: dict[tuple[Value, int], Value],
+) -> Value:
+    """The value, or its copy in the backward pass of the layer."""
+    if value in kept or not _can_copy(value, kept, 0):
+        return value
+    key = (value, layer)
+    if key not in copies:
+        made = value.node
+        assert made is not None
+        operands = [_again(b, operand, layer, kept, copies) for operand in made.inputs]
+        b.source = made.source
+        copies[key] = b.op(made.op, *operands, **made.attrs)
+    return copies[key]
+
+
+def _can_copy(value: Value, kept: set[Value], depth: int) -> bool:
+    made = value.node
+    if made is None or made.direction != "forward" or made.op == "constant":
+        return False
+    if not _cheap(made) or value.type.rank == 0 or depth > _LONGEST:
+        return False
+    return all(
+        operand in kept
+        or operand.node is None
+        or operand.constant is not None
+        or operand.node.direction != "forward"
+        or _can_copy(operand, kept, depth + 1)
+        for operand in made.inputs
+    )
