@@ -1,8 +1,8 @@
 """Computes equal expressions once.
 
 Before: `%a = exp(%x)  %b = exp(%x)`; after: uses of %b are uses of %a. It must not merge nodes with
-effects of their own: random ops draw anew, so they are left alone. Nor values that a `gradient` node
-reads: two equal values are two places to differentiate by.
+effects of their own: random ops draw anew, so they are left alone. Nor values that a `gradient`
+node reads: two equal values are two places to differentiate by.
 """
 
 from __future__ import annotations

@@ -58,6 +58,8 @@ def _sweep(graph: Graph, evaluate: Optional[Evaluate], has_gradients: bool) -> b
             better = _rewrite(b, node)
         if better is not None:
             mapping[node.outputs[0]] = better
+            if node.outputs[0] in read:
+                read.add(better)
             continue
         graph.nodes.append(node)
     graph.replace(mapping)
