@@ -1,0 +1,247 @@
+"""Saves a program as one file and loads it again: a zip of JSON and .npy members.
+
+JSON holds the structure, with graphs in their text form; arrays stand beside it, each once. No
+member is a pickle, so loading runs no code. Weights are deliberately not part of the file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import math
+import os
+import tempfile
+import zipfile
+from pathlib import Path
+from typing import Any, Union
+
+import numpy as np
+
+from cerebras_tf.errors import GraphError
+from cerebras_tf.ir.graph import Graph
+from cerebras_tf.ir.program import (
+    Free,
+    Instruction,
+    Layer,
+    Program,
+    Run,
+    Slot,
+    Step,
+    StreamIn,
+    StreamOut,
+)
+from cerebras_tf.ir.text import collect_constants, parse_graph, print_graph
+from cerebras_tf.ir.types import Array, parse_type
+
+FORMAT = "cerebras_tf program"
+# Raised whenever a file of the new kind cannot be read as one of the old.
+VERSION = 1
+_STRUCTURE = "program.json"
+Json = dict[str, Any]
+
+
+def save_program(program: Program, path: Union[str, Path]) -> None:
+    """Writes a program; the file appears complete or not at all.
+
+    Args:
+        program: what to save. Attributes are Python literals, arrays or graphs.
+        path: the file; replaced where it exists.
+
+    Raises:
+        GraphError: an attribute is of another kind.
+        OSError: the file cannot be written.
+    """
+    target = Path(path)
+    arrays: dict[str, Array] = {}
+    structure = json.dumps(_encode_program(program, arrays), allow_nan=False)
+    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            with zipfile.ZipFile(file, "w") as archive:
+                archive.writestr(_STRUCTURE, structure)
+                for name, array in arrays.items():
+                    with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                        np.save(member, array, allow_pickle=False)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def load_program(path: Union[str, Path]) -> Program:
+    """Reads a program that save_program wrote.
+
+    Raises:
+        GraphError: the file is damaged, of another kind or of another version.
+        OSError: the file cannot be read.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            structure = json.loads(archive.read(_STRUCTURE))
+            if structure["format"] != FORMAT:
+                raise _fault(path, f"format must be '{FORMAT}'", structure["format"])
+            if structure["version"] != VERSION:
+                raise _fault(path, f"version must be {VERSION}", structure["version"])
+            return _decode_program(structure, _Arrays(archive))
+    except GraphError:
+        raise
+    except zipfile.BadZipFile as error:
+        raise _fault(path, "file must be a whole saved program", error) from error
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, SyntaxError) as error:
+        raise _fault(path, "file must hold what save_program writes", repr(error)) from error
+
+
+def _fault(path: Union[str, Path], rule: str, received: Any) -> GraphError:
+    return GraphError(f"{path}: {rule}. Received: {received}. Compile the model again.")
+
+
+class _Arrays:
+    """Arrays of an open file by name, each read once."""
+
+    def __init__(self, archive: zipfile.ZipFile) -> None:
+        self._archive = archive
+        self._read: dict[str, Array] = {}
+
+    def __getitem__(self, name: str) -> Array:
+        if name not in self._read:
+            content = io.BytesIO(self._archive.read(f"{name}.npy"))
+            array: Array = np.load(content, allow_pickle=False)
+            self._read[name] = array
+        return self._read[name]
+
+
+def _encode_program(program: Program, arrays: dict[str, Array]) -> Json:
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "slots": [[str(s.type), s.kind, s.name, s.offset, s.base] for s in program.slots],
+        "constants": {str(k): _keep(v, arrays) for k, v in program.constants.items()},
+        "bodies": [[_encode_instruction(i, arrays) for i in body] for body in program.bodies],
+        "steps": [_encode_step(step) for step in program.steps],
+        "layers": [[item.name, item.variables, item.weight_bytes] for item in program.layers],
+        "features": program.features,
+        "variables": program.variables,
+        "results": program.results,
+        "arena_bytes": program.arena_bytes,
+        "flops": program.flops,
+    }
+
+
+def _decode_program(found: Json, arrays: _Arrays) -> Program:
+    return Program(
+        slots=[Slot(parse_type(type), *rest) for type, *rest in found["slots"]],
+        constants={int(slot): arrays[name] for slot, name in found["constants"].items()},
+        bodies=[[_decode_instruction(i, arrays) for i in body] for body in found["bodies"]],
+        steps=[_decode_step(step) for step in found["steps"]],
+        layers=[Layer(name, tuple(names), size) for name, names, size in found["layers"]],
+        features=dict(found["features"]),
+        variables=dict(found["variables"]),
+        results=dict(found["results"]),
+        arena_bytes=found["arena_bytes"],
+        flops=found["flops"],
+    )
+
+
+def _encode_instruction(item: Instruction, arrays: dict[str, Array]) -> Json:
+    attrs = {key: _encode(value, arrays) for key, value in item.attrs.items()}
+    return {
+        "op": item.op,
+        "inputs": item.inputs,
+        "outputs": item.outputs,
+        "attrs": attrs,
+        "source": item.source,
+    }
+
+
+def _decode_instruction(found: Json, arrays: _Arrays) -> Instruction:
+    attrs = {key: _decode(value, arrays) for key, value in found["attrs"].items()}
+    inputs, outputs = tuple(found["inputs"]), tuple(found["outputs"])
+    return Instruction(found["op"], inputs, outputs, attrs, found["source"])
+
+
+def _encode_step(step: Step) -> list[Any]:
+    if isinstance(step, StreamIn):
+        return ["stream_in", step.layer, step.slots]
+    if isinstance(step, Run):
+        return ["run", step.layer, step.direction, step.body, step.slots]
+    if isinstance(step, StreamOut):
+        return ["stream_out", step.layer, step.stores]
+    return ["free", step.slots]
+
+
+def _decode_step(found: list[Any]) -> Step:
+    kind, *parts = found
+    if kind == "stream_in":
+        layer, slots = parts
+        return StreamIn(layer, tuple(slots))
+    if kind == "run":
+        layer, direction, body, slots = parts
+        return Run(layer, direction, body, tuple(slots))
+    if kind == "stream_out":
+        layer, stores = parts
+        return StreamOut(layer, tuple((name, slot) for name, slot in stores))
+    if kind == "free":
+        (slots,) = parts
+        return Free(tuple(slots))
+    raise GraphError(f"saved program: unknown step. Received: {kind}. Compile the model again.")
+
+
+def _encode(value: Any, arrays: dict[str, Array]) -> Any:
+    """JSON of an attribute; what JSON has no form for becomes an object of one tagged entry."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else {"float": repr(value)}
+    if isinstance(value, (list, tuple)):
+        items = [_encode(item, arrays) for item in value]
+        return items if isinstance(value, list) else {"tuple": items}
+    if isinstance(value, bytes):
+        return {"bytes": value.hex()}
+    if isinstance(value, dict):
+        return {"dict": [[_encode(k, arrays), _encode(v, arrays)] for k, v in value.items()]}
+    if isinstance(value, np.ndarray):
+        return {"array": _keep(value, arrays)}
+    if isinstance(value, Graph):
+        table = {key: _keep(array, arrays) for key, array in collect_constants(value).items()}
+        return {"graph": print_graph(value), "constants": table}
+    raise GraphError(
+        "saved program: attributes must be literals, arrays or graphs. "
+        f"Received: {type(value).__name__}. Convert the attribute where the node is made."
+    )
+
+
+def _decode(found: Any, arrays: _Arrays) -> Any:
+    if isinstance(found, list):
+        return [_decode(item, arrays) for item in found]
+    if not isinstance(found, dict):
+        return found
+    if "graph" in found:
+        table = {key: arrays[name] for key, name in found["constants"].items()}
+        return parse_graph(found["graph"], table)
+    ((kind, content),) = found.items()
+    if kind == "float":
+        return float(content)
+    if kind == "tuple":
+        return tuple(_decode(item, arrays) for item in content)
+    if kind == "bytes":
+        return bytes.fromhex(content)
+    if kind == "dict":
+        return {_decode(key, arrays): _decode(value, arrays) for key, value in content}
+    if kind == "array":
+        return arrays[content]
+    raise GraphError(
+        f"saved program: unknown kind of attribute. Received: {kind}. Compile the model again."
+    )
+
+
+def _keep(array: Array, arrays: dict[str, Array]) -> str:
+    """Adds an array to those that are written; returns its name, equal for equal arrays."""
+    head = f"{array.dtype.str}{array.shape}".encode()
+    name = hashlib.sha256(head + array.tobytes()).hexdigest()[:32]
+    arrays[name] = array
+    return name
