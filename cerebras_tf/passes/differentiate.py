@@ -16,6 +16,7 @@ from cerebras_tf.errors import UnsupportedOpError
 from cerebras_tf.ir import Graph, Node, Value
 from cerebras_tf.ops import Builder, Evaluate, lookup
 from cerebras_tf.ops.control import inline
+from cerebras_tf.ops.shape import broadcast_as
 
 
 def differentiate(graph: Graph, evaluate: Optional[Evaluate] = None) -> None:
@@ -184,8 +185,5 @@ def _zeros(b: Builder, like: Value) -> Value:
 
 
 def _filled(b: Builder, like: Value, number: int) -> Value:
-    if like.type.is_static:
-        scalar = b.constant(np.asarray(number, like.type.numpy_dtype), like.dtype)
-        return b.op("broadcast_to", scalar, shape=like.shape) if like.shape else scalar
-    zero = b.op("mul", like, 0.0)
-    return b.op("add", zero, float(number)) if number else zero
+    scalar = b.constant(np.asarray(number, like.type.numpy_dtype), like.dtype)
+    return broadcast_as(b, scalar, like)
