@@ -5,10 +5,15 @@ It deliberately trains nothing.
 
 from __future__ import annotations
 
-from cerebras_tf import CerebrasEstimator, CSEstimatorSpec, CSRunConfig
-from modelzoo.common import schema
+import tensorflow.compat.v1 as tf
 
-__all__ = ["CSEstimatorSpec", "make_estimator"]
+from cerebras_tf import CerebrasEstimator, CSEstimatorSpec, CSRunConfig
+from cerebras_tf.errors import CheckpointError
+from modelzoo.common import schema
+from modelzoo.common.model_dir import write_text_summary
+from modelzoo.common.params import save_params
+
+__all__ = ["CSEstimatorSpec", "StartHook", "check_shapes", "make_estimator"]
 
 
 def make_estimator(model_fn, params, use_cs):
@@ -36,3 +41,51 @@ def make_estimator(model_fn, params, use_cs):
         warm_start_from=runconfig.checkpoint_path if "train" in runconfig.mode else None,
         use_cs=use_cs,
     )
+
+
+class StartHook(tf.estimator.SessionRunHook):
+    """Checks the folder's checkpoint before training, and writes the parameters once it begins.
+
+    ``params.yaml`` and its text for TensorBoard are written when the model is ready, so a run that
+    is refused before, for its data or for a checkpoint of another shape, leaves the folder as it
+    was.
+
+    Args:
+        params: a model's parameters.
+        step: global step at which the text stands.
+    """
+
+    def __init__(self, params, step):
+        self._params = params
+        self._step = step
+
+    def begin(self):
+        """Compares the shapes of the model with those of the latest checkpoint.
+
+        Raises:
+            CheckpointError: names the variables that differ.
+        """
+        path = tf.train.latest_checkpoint(self._params.runconfig.model_dir)
+        if path is not None:
+            check_shapes(path, tf.global_variables())
+
+    def after_create_session(self, session, coord):
+        """Writes the parameters."""
+        model_dir = self._params.runconfig.model_dir
+        write_text_summary(model_dir, save_params(self._params, model_dir), self._step)
+
+
+def check_shapes(path, variables):
+    """Raises a CheckpointError if the checkpoint `path` has a variable in another shape."""
+    saved = tf.train.NewCheckpointReader(path).get_variable_to_shape_map()
+    wrong = [
+        f"{v.op.name} is {saved[v.op.name]} there and {v.shape.as_list()} in the model"
+        for v in variables
+        if v.op.name in saved and saved[v.op.name] != v.shape.as_list()
+    ]
+    if wrong:
+        more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
+        raise CheckpointError(
+            f"{path}: must fit the model. Received: {'; '.join(wrong[:3])}{more}. Give another "
+            "folder after -o, or the params file that this checkpoint was trained with."
+        )

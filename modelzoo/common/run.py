@@ -20,7 +20,7 @@ from cerebras_tf.cli.exit_codes import run_main
 from cerebras_tf.errors import CheckpointError, ConfigError, DataError
 from modelzoo.common import model_dir as folder
 from modelzoo.common import registry
-from modelzoo.common.params import load_params, save_params
+from modelzoo.common.params import load_params
 
 SECTIONS = {
     "train": ("train_input",),
@@ -90,7 +90,6 @@ def run_mode(mode, params):
     import tensorflow.compat.v1 as tf
 
     from modelzoo.common.estimator import make_estimator
-    from modelzoo.common.input.resume import checkpoint_step
 
     quiet_logging(tf)
     runconfig = params.runconfig
@@ -98,22 +97,28 @@ def run_mode(mode, params):
     use_cs = not runconfig.device
     estimator = make_estimator(model.model_fn, params, use_cs)
     if runconfig.validate_only or runconfig.compile_only:
-        input_fn, tf_mode = {
-            "eval": (data.eval_input_fn, tf.estimator.ModeKeys.EVAL),
-            "eval_all": (data.eval_input_fn, tf.estimator.ModeKeys.EVAL),
-            "predict": (data.predict_input_fn, tf.estimator.ModeKeys.PREDICT),
-        }.get(mode, (data.train_input_fn, tf.estimator.ModeKeys.TRAIN))
-        estimator.compile(input_fn, validate_only=runconfig.validate_only, mode=tf_mode)
-        return
-    if mode in ("train", "train_and_eval"):
-        step = checkpoint_step(runconfig.model_dir)
-        text = save_params(params, runconfig.model_dir)
-        folder.write_text_summary(runconfig.model_dir, text, step)
-        train(estimator, data, mode, runconfig, last_step(runconfig, step), use_cs)
+        compile_model(estimator, data, mode, runconfig)
+    elif mode in ("train", "train_and_eval"):
+        train(estimator, data, mode, params, use_cs)
     elif mode == "predict":
         predict(estimator, data, params, use_cs)
     else:
         evaluate(estimator, data, mode, runconfig, use_cs)
+
+
+def compile_model(estimator, data, mode, runconfig):
+    """Compiles the model for `mode` and runs nothing."""
+    import tensorflow.compat.v1 as tf
+
+    modes = tf.estimator.ModeKeys
+    input_fn, tf_mode = {
+        "train": (data.train_input_fn, modes.TRAIN),
+        "train_and_eval": (data.train_input_fn, modes.TRAIN),
+        "eval": (data.eval_input_fn, modes.EVAL),
+        "eval_all": (data.eval_input_fn, modes.EVAL),
+        "predict": (data.predict_input_fn, modes.PREDICT),
+    }[mode]
+    estimator.compile(input_fn, validate_only=runconfig.validate_only, mode=tf_mode)
 
 
 def last_step(runconfig, step):
@@ -122,16 +127,31 @@ def last_step(runconfig, step):
     return min(end for end in ends if end is not None)
 
 
-def train(estimator, data, mode, runconfig, end, use_cs):
-    """Trains up to the global step `end`, evaluating at every checkpoint where `mode` says so."""
+def train(estimator, data, mode, params, use_cs):
+    """Trains up to the last step, evaluating at every checkpoint where `mode` says so."""
     import tensorflow.compat.v1 as tf
 
+    from modelzoo.common.estimator import StartHook
+    from modelzoo.common.input.resume import checkpoint_step
+
+    runconfig = params.runconfig
+    step = checkpoint_step(runconfig.model_dir)
+    end = last_step(runconfig, step)
+    if step >= end:
+        tf.logging.info(
+            "nothing to train: %s is at step %d of %d. Raise --max_steps, or give another -o.",
+            runconfig.model_dir,
+            step,
+            end,
+        )
+        return
+    hooks = [StartHook(params, step)]
     if mode == "train":
-        estimator.train(data.train_input_fn, max_steps=end, use_cs=use_cs)
+        estimator.train(data.train_input_fn, hooks=hooks, max_steps=end, use_cs=use_cs)
         return
     tf.estimator.train_and_evaluate(
         estimator,
-        tf.estimator.TrainSpec(data.train_input_fn, max_steps=end),
+        tf.estimator.TrainSpec(data.train_input_fn, max_steps=end, hooks=hooks),
         tf.estimator.EvalSpec(
             data.eval_input_fn,
             steps=eval_steps(runconfig),

@@ -162,6 +162,8 @@ class Params:
 
     def problems(self):
         """Yields what is wrong between the sections."""
+        if self.csconfig.use_cbfloat16 and not self.model.mixed_precision:
+            yield "csconfig.use_cbfloat16", "needs model.mixed_precision. Set that to True."
         longest = self.model.max_position_embeddings or self.train_input.max_sequence_length
         for name in ("train_input", "eval_input", "predict_input"):
             section = getattr(self, name)

@@ -99,6 +99,27 @@ def test_stopped_and_resumed_run_equals_an_uninterrupted_one(call):
         np.testing.assert_array_equal(parts[name], value, err_msg=name)
 
 
+def test_checkpoint_of_another_shape_is_refused_and_left_as_it_was(call, tmp_path):
+    folder = call("train")
+    before = {p.name: p.read_bytes() for p in (tmp_path / "out").glob("model.ckpt*")}
+    before["params.yaml"] = (tmp_path / "out" / "params.yaml").read_bytes()
+    call.path.write_text(YAML.replace("hidden_size: 8", "hidden_size: 16"))
+    with pytest.raises(CheckpointError, match=r"\[257, 8\] there and \[257, 16\] in"):
+        call("train", "--max_steps", "9")
+    for name, data in before.items():
+        assert (tmp_path / "out" / name).read_bytes() == data
+    assert values(folder)["global_step"] == 6
+
+
+def test_finished_run_is_told_that_nothing_is_left(call, caplog):
+    folder = call("train")
+    before = values(folder)
+    with caplog.at_level("INFO", logger="tensorflow"):
+        call("train")
+    assert "nothing to train" in caplog.text
+    assert values(folder).keys() == before.keys()
+
+
 def test_eval_reports_metrics_of_the_checkpoint(call):
     folder = call("train")
     call("eval")

@@ -116,3 +116,19 @@ def test_variables_have_the_names_of_the_original_checkpoints():
     norm = "post_decoder_layer_norm"
     expected |= {f"{norm}/{norm}/{part}" for part in ("gamma", "beta")}
     assert names == expected
+
+
+def test_readme_lists_every_config_with_its_dimensions():
+    readme = (CONFIGS.parent / "modelzoo" / "gpt3" / "README.md").read_text()
+    rows = {}
+    for line in readme.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if cells[0].startswith("`configs/"):
+            rows[Path(cells[0].strip("`")).stem] = [int(c.replace(",", "")) for c in cells[1:]]
+    expected = {}
+    for name in NAMES:
+        params = load(name)
+        m, length = params.model, params.train_input.max_sequence_length
+        sizes = [m.num_hidden_layers, m.hidden_size, m.num_heads, m.filter_size, length]
+        expected[name] = [*sizes, formula(params)]
+    assert rows == expected
