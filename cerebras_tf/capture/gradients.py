@@ -7,7 +7,7 @@ numbers beside it, as TensorFlow has it. The reverse pass itself deliberately st
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Optional
 
 import tensorflow as tf
 
@@ -29,7 +29,7 @@ def lower_call(capture: Any, call: GradientCall) -> Iterator[tuple[Any, Value]]:
     ys = [capture.value(tensor) for tensor in call.ys]
     dys = [None if dy is None else capture.value(dy) for dy in call.dys]
     xs: list[Value] = []
-    results = []
+    results: list[tuple[Any, int, Optional[list[Any]]]] = []
     for x, result in zip(call.xs, call.results):
         if result is None:
             continue
@@ -44,12 +44,12 @@ def lower_call(capture: Any, call: GradientCall) -> Iterator[tuple[Any, Value]]:
     operands = [*ys, *(dy for dy in dys if dy is not None), *xs, *stops]
     given = tuple(dy is not None for dy in dys)
     outputs = capture.b.multi("gradient", *operands, ys=len(ys), dys=given, xs=len(xs))
-    for result, start, gathers in results:
-        if gathers is None:
+    for result, start, rows in results:
+        if rows is None:
             yield result, outputs[start]
         else:
-            parts = outputs[start : start + len(gathers)]
-            yield from _slices(capture, result, parts, gathers)
+            parts = outputs[start : start + len(rows)]
+            yield from _slices(capture, result, parts, rows)
 
 
 def _differentiated(capture: Any, tensor: Any) -> Value:

@@ -1,7 +1,8 @@
 """Records which tensors of a TensorFlow graph are gradients of which.
 
-While a model_fn runs, every call of tf.gradients (and of GradientTape.gradient) is noted: what was differentiated, by what, and which tensors came out. TensorFlow still builds its own
-backward graph, untouched; this file deliberately reads none of it.
+While a model_fn runs, every call of tf.gradients (and of GradientTape.gradient) is noted: what was
+differentiated, by what, and which tensors came out. TensorFlow still builds its own backward graph,
+untouched; this file deliberately reads none of it.
 """
 
 from __future__ import annotations

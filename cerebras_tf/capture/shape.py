@@ -29,7 +29,8 @@ def known_numbers(value: Value) -> Numbers:
     """
     if value.constant is not None:
         return [int(number) for number in value.constant.reshape(-1)]
-    node, nothing = value.node, [None] * value.type.size
+    node = value.node
+    nothing: Numbers = [None] * value.type.size
     if node is None or value.type.rank > 1:
         return nothing
     if node.op == "shape_of":

@@ -1,6 +1,6 @@
 """`cerebras-tf info`: what a run on this machine would use.
 
-This file deliberately measures nothing; `cerebras-tf bench` does.
+This file deliberately measures nothing; scripts/bench.py does.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ import os
 import platform
 from pathlib import Path
 from typing import Any, Optional
-
-import numpy as np
 
 PACKAGES = ("tensorflow-cpu", "tensorflow", "tensorflow-estimator", "numpy", "numba", "mpi4py")
 
@@ -46,13 +44,6 @@ def memory_bytes() -> tuple[int, Optional[int]]:
     return total, None
 
 
-def blas_name() -> str:
-    """Returns the name and version of the BLAS that NumPy's matrix products run on."""
-    show_config: Any = np.show_config  # its annotations lack `mode`
-    blas = show_config(mode="dicts")["Build Dependencies"]["blas"]
-    return f"{blas['name']} {blas['version']}"
-
-
 def describe_cache(folder: Optional[Path]) -> str:
     """Returns where compiled kernels are kept and how many files and bytes they take."""
     if folder is None:
@@ -75,6 +66,8 @@ def kernel_cache_folder() -> Optional[Path]:
 
 def collect() -> dict[str, str]:
     """Returns the lines of the report, label to text."""
+    from cerebras_tf.kernels.matmul import blas_name
+
     total, available = memory_bytes()
     free = "" if available is None else f", {available / 2**30:.1f} GiB available"
     rows = {"python": platform.python_version(), **package_versions()}

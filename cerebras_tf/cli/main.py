@@ -16,7 +16,6 @@ PROGRAM = "cerebras-tf"
 # Each module offers add_arguments(parser) and run(args) -> exit code or None. Only the one asked
 # for is imported, because some import TensorFlow.
 COMMANDS = {
-    "bench": ("cerebras_tf.cli.bench", "measure the wafer against the host in the same run"),
     "info": ("cerebras_tf.cli.info", "show versions, cores, memory, BLAS and kernel cache"),
 }
 

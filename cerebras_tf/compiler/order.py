@@ -36,13 +36,13 @@ def order_nodes(step: StepGraph, layers: int) -> dict[Node, GroupKey]:
         if stage >= layers:  # what needs no gradient (weight decay) still waits for the others
             own[node] = (min(stage, 2 * layers), home.layer)
     keys = _raised(step, own)
-    for node, (stage, home) in keys.items():
+    for node, (stage, home_layer) in keys.items():
         if stage < layers:
             node.direction, node.layer = "forward", stage
-        elif stage < 2 * layers and home < 0:
+        elif stage < 2 * layers and home_layer < 0:
             node.direction, node.layer = "backward", 2 * layers - 1 - stage
         else:
-            node.direction, node.layer = "update", home
+            node.direction, node.layer = "update", home_layer
     step.graph.nodes.sort(key=lambda node: keys[node])  # stable: order within a group is kept
     return keys
 

@@ -62,8 +62,8 @@ class CerebrasEstimator(tf.estimator.Estimator):
         self._steps: Optional[int] = None
         self._model: Optional[ModelGraph] = None
         # The console's lines are ProgressHook's; tf.estimator's own would double them.
-        self._log_every = self._config.log_step_count_steps
-        self._config = self._config.replace(log_step_count_steps=None)
+        self._log_every = config.log_step_count_steps
+        self._config: Any = self._config.replace(log_step_count_steps=None)
 
     def _assert_members_are_not_overridden(self) -> None:
         """tf.estimator forbids overriding; this class overrides on purpose."""

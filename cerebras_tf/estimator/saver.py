@@ -112,7 +112,9 @@ class WaferSaver(tf.compat.v1.train.Saver):
         """
         reader = _open(save_path)
         shapes = reader.get_variable_to_shape_map()
-        wanted = {name: list(spec.type.shape) for name, spec in self._wafer_store.specs.items()}
+        wanted: dict[str, Any] = {
+            name: list(spec.type.shape) for name, spec in self._wafer_store.specs.items()
+        }
         for variable in self._session_variables:
             wanted[variable.op.name] = variable.shape.as_list()
         _compare(save_path, wanted, shapes)

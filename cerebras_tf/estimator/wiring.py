@@ -67,7 +67,7 @@ class Wiring:
 
     def _run(self, global_step: np.ndarray, *arrays: np.ndarray) -> np.ndarray:
         try:
-            return np.int64(self.step.run(int(global_step), arrays))
+            return np.asarray(self.step.run(int(global_step), arrays), np.int64)
         except CerebrasError as error:
             self.step.error = error
             raise

@@ -26,7 +26,7 @@ _BLOCK_ELEMENTS = 1 << 14
 def _reduced(rank: int, axes: Any) -> tuple[int, ...]:
     if axes is None:
         return tuple(range(rank))
-    numbers = [axes] if np.isscalar(axes) else list(axes)
+    numbers: list[Any] = [axes] if np.isscalar(axes) else list(axes)
     return tuple(sorted({int(axis) % max(rank, 1) for axis in numbers}))
 
 

@@ -20,6 +20,11 @@ Pair = tuple[int, int]
 Padding = tuple[Pair, Pair]
 
 
+def sides(x: np.ndarray, first: int = 1) -> Pair:
+    """Height and width: an image's axes 1 and 2, a filter's 0 and 1."""
+    return x.shape[first], x.shape[first + 1]
+
+
 def pad_image(x: np.ndarray, padding: Padding, value: Any = 0) -> np.ndarray:
     """x [N,H,W,C] with `value` around it; x itself where there is no padding."""
     if padding == ((0, 0), (0, 0)):
@@ -119,11 +124,11 @@ def conv2d_input_grad(
     dilations: Pair,
 ) -> np.ndarray:
     """dy times transposed filters, every row added back to the window it belongs to."""
-    window, channels = w.shape[:2], w.shape[2]
+    window, channels = sides(w, first=0), w.shape[2]
     rows = dy.reshape(-1, dy.shape[3]) @ w.reshape(-1, w.shape[3]).T
     parts = rows.reshape(*dy.shape[:3], *window, channels)
     image = _blank_image(dy, padding, size, channels)
-    for r, s, view in taps(image, window, dy.shape[1:3], strides, dilations):
+    for r, s, view in taps(image, window, sides(dy), strides, dilations):
         view += parts[:, :, :, r, s]
     return _crop(image, padding, size)
 
@@ -133,9 +138,9 @@ def depthwise_conv2d(
     x: np.ndarray, w: np.ndarray, *, strides: Pair, padding: Padding, dilations: Pair
 ) -> np.ndarray:
     """Sum over taps; filters of one channel follow each other in the result."""
-    counts = counts_of(x.shape[1:3], w.shape[:2], strides, padding, dilations)
+    counts = counts_of(x.shape[1:3], sides(w, first=0), strides, padding, dilations)
     total = np.zeros((x.shape[0], *counts, *w.shape[2:]), x.dtype)
-    for r, s, view in taps(pad_image(x, padding), w.shape[:2], counts, strides, dilations):
+    for r, s, view in taps(pad_image(x, padding), sides(w, first=0), counts, strides, dilations):
         total += view[..., None] * w[r, s]
     return total.reshape(x.shape[0], *counts, -1)
 
@@ -154,7 +159,7 @@ def depthwise_conv2d_filter_grad(
     channels = x.shape[3]
     parts = dy.reshape(*dy.shape[:3], channels, -1)
     result = np.empty((*window, channels, parts.shape[-1]), x.dtype)
-    counts = dy.shape[1:3]
+    counts = sides(dy)
     for r, s, view in taps(pad_image(x, padding), window, counts, strides, dilations):
         result[r, s] = np.einsum("nhwc,nhwcm->cm", view, parts)
     return result
@@ -173,6 +178,6 @@ def depthwise_conv2d_input_grad(
     """dy times each tap's filters, added back to the elements the tap read."""
     parts = dy.reshape(*dy.shape[:3], w.shape[2], -1)
     image = _blank_image(dy, padding, size, w.shape[2])
-    for r, s, view in taps(image, w.shape[:2], dy.shape[1:3], strides, dilations):
+    for r, s, view in taps(image, sides(w, first=0), sides(dy), strides, dilations):
         view += (parts * w[r, s]).sum(-1)
     return _crop(image, padding, size)

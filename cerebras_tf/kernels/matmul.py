@@ -13,6 +13,13 @@ import numpy as np
 from cerebras_tf.kernels.registry import compiled, plain
 
 
+def blas_name() -> str:
+    """Name and version of the BLAS that NumPy's matrix products run on."""
+    show_config: Any = np.show_config  # its annotations lack `mode`
+    blas = show_config(mode="dicts")["Build Dependencies"]["blas"]
+    return f"{blas['name']} {blas['version']}"
+
+
 def _operand(array: np.ndarray, transpose: bool) -> np.ndarray:
     """The operand as it enters the product, copied only where BLAS cannot read it as it lies."""
     view = array.swapaxes(-1, -2) if transpose else array

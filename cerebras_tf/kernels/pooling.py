@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from cerebras_tf.kernels.convolution import Padding, Pair, counts_of, pad_image, taps
+from cerebras_tf.kernels.convolution import Padding, Pair, counts_of, pad_image, sides, taps
 from cerebras_tf.kernels.registry import plain
 
 _ONES = (1, 1)
@@ -42,7 +42,7 @@ def _first_hits(
     """For every place of a window, at which positions it holds the first largest element."""
     image = pad_image(x, padding, _lowest(x.dtype))
     free = np.ones(y.shape, bool)
-    for view in _views(image, window, y.shape[1:3], strides):
+    for view in _views(image, window, sides(y), strides):
         hit = free & (view == y)
         free &= ~hit
         yield hit
@@ -60,7 +60,7 @@ def max_pool_grad(
 ) -> np.ndarray:
     """dy added to the first largest element of each window."""
     image = pad_image(np.zeros_like(x), padding)
-    views = _views(image, window, y.shape[1:3], strides)
+    views = _views(image, window, sides(y), strides)
     for view, hit in zip(views, _first_hits(x, y, window, strides, padding)):
         view += np.where(hit, dy, dy.dtype.type(0))
     (top, _), (left, _) = padding
@@ -79,7 +79,7 @@ def max_pool_select(
 ) -> np.ndarray:
     """The element of z that stands where x has the first largest of each window."""
     result = np.zeros(y.shape, z.dtype)
-    views = _views(pad_image(z, padding), window, y.shape[1:3], strides)
+    views = _views(pad_image(z, padding), window, sides(y), strides)
     for view, hit in zip(views, _first_hits(x, y, window, strides, padding)):
         np.copyto(result, view, where=hit)
     return result
@@ -104,7 +104,7 @@ def avg_pool(x: np.ndarray, *, window: Pair, strides: Pair, padding: Padding) ->
     total = np.zeros((x.shape[0], *counts, x.shape[3]), x.dtype)
     for view in _views(pad_image(x, padding), window, counts, strides):
         total += view
-    return total / _shares(x.shape[1:3], x.dtype, window, strides, padding)
+    return total / _shares(sides(x), x.dtype, window, strides, padding)
 
 
 @plain("avg_pool_grad")
@@ -114,7 +114,7 @@ def avg_pool_grad(
     """dy in equal shares for the elements of each window."""
     part = dy / _shares(size, dy.dtype, window, strides, padding)
     image = pad_image(np.zeros((dy.shape[0], *size, dy.shape[3]), dy.dtype), padding)
-    for view in _views(image, window, dy.shape[1:3], strides):
+    for view in _views(image, window, sides(dy), strides):
         view += part
     (top, _), (left, _) = padding
     return np.asarray(image[:, top : top + size[0], left : left + size[1]], order="C")

@@ -124,7 +124,7 @@ def _box_muller(words: np.ndarray, dtype: str) -> np.ndarray:
     uniform = _unit(words, "float64" if dtype == "float64" else "float32")
     first = np.maximum(uniform[..., 0::2], kind(1e-7)).astype(np.float64)
     angle = (2 * math.pi * uniform[..., 1::2].astype(np.float64)).astype(kind).astype(np.float64)
-    radius = np.sqrt(kind(-2) * np.log(first).astype(kind))
+    radius = np.sqrt(np.multiply(-2, np.log(first).astype(kind)))
     pairs = [np.sin(angle).astype(kind) * radius, np.cos(angle).astype(kind) * radius]
     return np.stack(pairs, axis=-1).reshape(*words.shape[:-1], -1)
 

@@ -39,7 +39,7 @@ class MemoryStore:
         held = self._arrays.get(name)
         try:
             if held is None:
-                held = np.empty(type.shape, type.numpy_dtype)
+                held = np.empty(content.shape, type.numpy_dtype)
             held[...] = content
         except MemoryError as error:
             raise CapacityError(

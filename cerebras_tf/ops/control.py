@@ -53,9 +53,9 @@ def _custom_gradient_infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> li
     return [value.type for value in inputs[: attrs["xs"]]]
 
 
-register("cond", _cond_infer)
-register("gradient", _gradient_infer, differentiable=False)
-register("custom_gradient", _custom_gradient_infer)
+register("cond", _cond_infer, structural=True)
+register("gradient", _gradient_infer, differentiable=False, structural=True)
+register("custom_gradient", _custom_gradient_infer, structural=True)
 
 
 def inline(b: Any, graph: Graph, arguments: Sequence[Value]) -> list[Value]:

@@ -25,4 +25,6 @@ def _fused_flops(node: Node) -> int:
     return total
 
 
-register("fused_elementwise", _fused_infer, differentiable=False, flops=_fused_flops)
+register(
+    "fused_elementwise", _fused_infer, differentiable=False, structural=True, flops=_fused_flops
+)

@@ -35,6 +35,8 @@ class OpDef:
         differentiable: False for ops whose derivative is zero or not defined (comparisons, ...).
         elementwise: one output, computed element by element after broadcasting; may be fused.
         view: the output is the input's memory under another shape.
+        structural: its attributes hold graphs, or it stands for nodes still to be written. It has
+            no kernel: dispatch runs the graphs, or a pass expands the node, gradient included.
         flops: floating point operations of one node; multiply and add count two.
     """
 
@@ -45,6 +47,7 @@ class OpDef:
     differentiable: bool = True
     elementwise: bool = False
     view: bool = False
+    structural: bool = False
     flops: Optional[Flops] = None
 
 
@@ -59,6 +62,7 @@ def register(
     differentiable: bool = True,
     elementwise: bool = False,
     view: bool = False,
+    structural: bool = False,
     flops: Optional[Flops] = None,
 ) -> None:
     """Adds an op to the table; the family is the file of its inference or gradient function."""
@@ -66,7 +70,9 @@ def register(
     family = owner.__module__.rpartition(".")[2]
     if name in OPS:
         raise GraphError(f"op table: {name} must be registered once. Received it twice. Rename it.")
-    OPS[name] = OpDef(name, family, infer, vjp, differentiable, elementwise, view, flops)
+    OPS[name] = OpDef(
+        name, family, infer, vjp, differentiable, elementwise, view, structural, flops
+    )
 
 
 def lookup(name: str) -> OpDef:

@@ -128,7 +128,7 @@ def _refuse_missing_rules(nodes: list[Node], ys: list[Value], depends: set[Value
         if not any(value in needed and value in depends for value in node.outputs):
             continue
         needed.update(node.inputs)
-        known = lookup(node.op).vjp is not None or node.op in ("cond", "custom_gradient")
+        known = lookup(node.op).vjp is not None or lookup(node.op).structural
         if not known and any(value in depends for value in node.inputs):
             missing[node.op] = node
     if missing:

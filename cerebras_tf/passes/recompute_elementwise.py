@@ -2,8 +2,8 @@
 
 Before: `%t = tanh(%u)` of the forward pass is read by backward nodes; after: backward nodes read a
 copy of `%t = tanh(%u)` made from values that are kept anyway (products, norms, layer inputs).
-Memory traffic is dearer than elementwise arithmetic. It must not copy random ops, nor go further back than
-the layer: what passes between layers is kept.
+Memory traffic is dearer than elementwise arithmetic. It must not copy random ops, nor go further
+back than the layer: what passes between layers is kept.
 """
 
 from __future__ import annotations

@@ -85,7 +85,8 @@ class Machine:
             if slot.kind == ARENA:
                 end = slot.offset + slot.type.bytes
                 part = arena[slot.offset : end].view(slot.type.numpy_dtype)
-                self._table[index] = part.reshape(slot.type.shape)
+                # Slots of the arena have static shapes.
+                self._table[index] = part.reshape(slot.type.shape)  # type: ignore[arg-type]
 
     @staticmethod
     def allocate(size: int) -> np.ndarray:
@@ -133,8 +134,8 @@ class Machine:
                     if new:
                         table[slots[i]] = result
         elif isinstance(step, StreamIn):
-            arrays = self.memoryx.stream_in([self._names[slot] for slot in step.slots])
-            for slot, array in zip(step.slots, arrays):
+            weights = self.memoryx.stream_in([self._names[slot] for slot in step.slots])
+            for slot, array in zip(step.slots, weights):
                 table[slot] = array
         elif isinstance(step, StreamOut):
             self.memoryx.stream_out((name, self._read(slot)) for name, slot in step.stores)

@@ -220,7 +220,7 @@ class OptimizerParams:
     epsilon: Optional[float] = None
     use_bias_correction: bool = False
     weight_decay_rate: float = field(0.0, minimum=0.0)
-    exclude_from_weight_decay: list[str] = ("LayerNorm", "layer_norm", "bias", "Bias")
+    exclude_from_weight_decay: list[str] = field(("LayerNorm", "layer_norm", "bias", "Bias"))
     max_gradient_norm: Optional[float] = field(None, minimum=0.0)
     max_gradient_value: Optional[float] = field(None, minimum=0.0)
     grad_accum_steps: int = field(1, minimum=1)

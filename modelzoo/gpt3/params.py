@@ -98,7 +98,7 @@ class GptTextDataInput:
     max_sequence_length: int = field(minimum=2)
     batch_size: int = field(minimum=1)
     data_dir: Union[str, list[str], None] = field(None, path=True)
-    file_patterns: list[str] = ("*.txt", "*.md", "*.rst", "*.py")
+    file_patterns: list[str] = field(("*.txt", "*.md", "*.rst", "*.py"))
     eval_fraction: float = field(0.05, minimum=0.0)
     vocab_size: int = field(BYTE_VOCAB_SIZE, minimum=BYTE_VOCAB_SIZE)
     shuffle: bool = True

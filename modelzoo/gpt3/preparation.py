@@ -12,7 +12,7 @@ import contextlib
 import multiprocessing
 import os
 from dataclasses import dataclass
-from typing import Optional
+from typing import Any, Optional
 
 import numpy as np
 
@@ -85,7 +85,7 @@ class Packer:
         return {"input_ids": ids, "input_mask": mask, "labels": labels}
 
 
-_worker_tokenizer = None
+_worker_tokenizer: Any = None
 
 
 def _start_worker(arguments):
@@ -138,7 +138,7 @@ def encoder(arguments, processes):
 
 def _ordered(pool, batches, ahead):
     """Like imap, but reads only `ahead` batches before their results are taken."""
-    waiting = collections.deque()
+    waiting: collections.deque[Any] = collections.deque()
     for batch in batches:
         waiting.append(pool.apply_async(_encode_batch, (batch,)))
         if len(waiting) >= ahead:

@@ -29,7 +29,7 @@ def find_inputs(paths):
     Raises:
         DataError: if a path is missing or a folder holds no such file.
     """
-    found = set()
+    found: set[str] = set()
     for path in map(Path, paths):
         if path.is_dir():
             inside = [p for p in path.rglob("*") if p.name.endswith(SUFFIXES) and p.is_file()]
@@ -139,7 +139,8 @@ def split_document(text, limit=1 << 20):
 
 def group_files(files, group_bytes):
     """Groups files, in order, so that each group but the last has at least `group_bytes`."""
-    groups, size = [[]], 0
+    groups: list[list[str]] = [[]]
+    size = 0
     for path in files:
         if size >= group_bytes:
             groups.append([])
