@@ -32,7 +32,6 @@ _ANY = {
     "less_equal": "{0} <= {1}",
     "greater": "{0} > {1}",
     "greater_equal": "{0} >= {1}",
-    "floor_div": "{0} // {1}",
     "floor_mod": "{0} % {1}",
 }
 _BOOL = {
@@ -45,6 +44,8 @@ _INTEGER = {
     **_ANY,
     "abs": "abs({0})",
     "div": "np.float64({0}) / np.float64({1})",
+    "floor_div": "{0} // {1}",
+    "trunc_mod": "abs({0}) % abs({1}) * (1 if {0} >= 0 else -1)",
     "pow": "{0} ** {1}",
 }
 _FLOAT = {
@@ -59,17 +60,27 @@ _FLOAT = {
     "is_finite": "fabs({0}) < {inf}",
     "div": "{0} / {1}",
     "div_no_nan": "{zero} if {1} == {zero} else {0} / {1}",
+    "floor_div": "floor({0} / {1})",
+    "trunc_mod": "np.fmod({0}, {1})",
     "reciprocal": "{one} / {0}",
     "rsqrt": "{one} / sqrt({0})",
 }
 _LIBRARY = ("exp", "expm1", "log", "log1p", "sin", "cos", "tanh", "erf")
+# Rare ones, computed in float64 by C's library for every dtype.
+_RARE = ("tan", "sinh", "cosh", "asin", "acos", "atan", "asinh", "acosh", "atanh", "erfc")
+_FROM_C = {
+    **{op: f"math.{op}(np.float64({{0}}))" for op in _RARE},
+    "atan2": "math.atan2(np.float64({0}), np.float64({1}))",
+}
 _FLOAT32 = {
     **_FLOAT,
+    **_FROM_C,
     **{op: f"vector.{op}({{0}})" for op in (*_LIBRARY, "sigmoid", "softplus")},
     "pow": "vector.power({0}, {1})",
 }
 _FLOAT64 = {
     **_FLOAT,
+    **_FROM_C,
     **{op: f"math.{op}({{0}})" for op in _LIBRARY},
     "pow": "math.pow({0}, {1})",
     "sigmoid": "({one} if {0} >= {zero} else math.exp({0})) / ({one} + math.exp(-abs({0})))",
