@@ -11,8 +11,8 @@ from typing import Optional
 
 import numpy as np
 
-from cerebras_tf.ir import Graph, Node, Value
-from cerebras_tf.ops import Builder, Evaluate
+from cerebras_tf.ir import Array, Graph, Node, Value
+from cerebras_tf.ops import Builder, Evaluate, lookup
 
 # Constants up to this many bytes are made by folding; larger ones are computed once a step.
 _FOLD_BYTES = 1 << 26
@@ -103,7 +103,7 @@ def _is(value: Value, number: float) -> bool:
 def _fold(b: Builder, node: Node) -> Optional[Value]:
     if b.evaluate is None or node.op in _KEPT or not node.inputs or len(node.outputs) != 1:
         return None
-    arrays = [value.constant for value in node.inputs]
+    arrays = [_content(b.evaluate, value, node) for value in node.inputs]
     known = [array for array in arrays if array is not None]
     type = node.output.type
     if len(known) != len(arrays) or not type.is_static or type.bytes > _FOLD_BYTES:
@@ -112,6 +112,17 @@ def _fold(b: Builder, node: Node) -> Optional[Value]:
         return None
     (result,) = b.evaluate(node.op, known, node.attrs)
     return b.constant(result, type.dtype)
+
+
+def _content(evaluate: Evaluate, value: Value, user: Node) -> Optional[Array]:
+    """A constant's content; a broadcast one's too, where its user would need it written out."""
+    made = value.node
+    if made is None or made.op != "broadcast_to" or lookup(user.op).elementwise:
+        return value.constant
+    inner = made.inputs[0].constant
+    if inner is None or not value.type.is_static or value.type.bytes > _FOLD_BYTES:
+        return None
+    return evaluate("broadcast_to", [inner], made.attrs)[0]
 
 
 def _rewrite(b: Builder, node: Node) -> Optional[Value]:
