@@ -1,0 +1,37 @@
+"""How a compiled kernel is compared with its definition: the plain kernel in float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from cerebras_tf.kernels.registry import COMPILED, evaluate
+
+
+def check_compiled(
+    name: str, arrays: list[np.ndarray], near: tuple[float, float], **attrs: Any
+) -> tuple[np.ndarray, ...]:
+    """Runs both kernels, asserts that they agree, and returns the compiled one's outputs.
+
+    Args:
+        name: op.
+        arrays: operands; float32 ones are widened for the plain kernel.
+        near: relative tolerance, and absolute one as a share of the largest expected magnitude.
+        attrs: attributes.
+    """
+    kept = [np.array(array) for array in arrays]
+    wide = [a.astype(np.float64) if a.dtype == np.float32 else a for a in arrays]
+    expected = evaluate(name, wide, attrs)
+    out = tuple(
+        np.full(e.shape, np.nan, np.float32 if e.dtype == np.float64 else e.dtype) for e in expected
+    )
+    COMPILED[name].run(*arrays, out=out, **attrs)
+    for found, wanted in zip(out, expected):
+        largest = np.abs(wanted[np.isfinite(wanted)]).max(initial=1e-30)
+        np.testing.assert_allclose(
+            found, wanted, near[0], near[1] * max(largest, 1.0), err_msg=name
+        )
+    for array, before in zip(arrays, kept):
+        np.testing.assert_array_equal(array, before, err_msg=f"{name} wrote to an operand")
+    return out

@@ -1,0 +1,50 @@
+"""Plain attention: the formula written out, the mask, and gradients by central differences."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from cerebras_tf.kernels.registry import PLAIN
+
+RANDOM = np.random.default_rng(10)
+B, S, T, A, D = 2, 3, 4, 2, 3
+Q = RANDOM.standard_normal((B, S, A, D))
+K, V = RANDOM.standard_normal((2, B, T, A, D))
+BIAS = RANDOM.standard_normal((1, A, S, T))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("bias", [(), (BIAS,)])
+def test_attention_is_its_formula(causal, bias):
+    out, lse = PLAIN["attention"](Q, K, V, *bias, scale=0.7, causal=causal)
+    for b, s, a in np.ndindex(B, S, A):
+        keys = range(min(T, s + T - S + 1)) if causal else range(T)
+        weights = [
+            math.exp(0.7 * Q[b, s, a] @ K[b, t, a] + (BIAS[0, a, s, t] if bias else 0))
+            for t in keys
+        ]
+        mean = sum(w * V[b, t, a] for w, t in zip(weights, keys)) / sum(weights)
+        np.testing.assert_allclose(out[b, s, a], mean, rtol=1e-12)
+        assert math.isclose(lse[b, a, s], math.log(sum(weights)))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_gradients_equal_central_differences(causal):
+    dout = RANDOM.standard_normal(Q.shape)
+    attrs = {"scale": 0.7, "causal": causal}
+    out, lse = PLAIN["attention"](Q, K, V, BIAS, **attrs)
+    found = PLAIN["attention_grad"](dout, Q, K, V, out, lse, BIAS, **attrs)
+    operands = [Q, K, V]
+    for i, gradient in enumerate(found):
+        for at in np.ndindex(gradient.shape):
+            losses = []
+            for move in (1e-6, -1e-6):
+                moved = [array.copy() for array in operands]
+                moved[i][at] += move
+                losses.append((PLAIN["attention"](*moved, BIAS, **attrs)[0] * dout).sum())
+            assert math.isclose(
+                gradient[at], (losses[0] - losses[1]) / 2e-6, rel_tol=1e-5, abs_tol=1e-8
+            )

@@ -1,0 +1,85 @@
+"""Compiled attention against the plain form in float64: blocks, masks, biases, layouts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.kernels.compare import check_compiled
+from tests.tolerances import TOLERANCES
+
+pytest.importorskip("numba")
+
+from cerebras_tf.kernels import compiled_attention
+from cerebras_tf.kernels.registry import COMPILED
+
+NEAR = TOLERANCES["attention"]
+RANDOM = np.random.default_rng(11)
+
+
+def _normal(*shape):
+    return RANDOM.standard_normal(shape).astype("f")
+
+
+def _check(q, k, v, bias=(), **attrs):
+    attrs = {"scale": 0.3, **attrs}
+    out, lse = check_compiled("attention", [q, k, v, *bias], NEAR, **attrs)
+    check_compiled("attention_grad", [_normal(*q.shape), q, k, v, out, lse, *bias], NEAR, **attrs)
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    """Blocks of 4 queries and of about 2 heads, so that small operands cross every boundary."""
+    monkeypatch.setattr(compiled_attention, "_QUERIES", 4)
+    monkeypatch.setattr(compiled_attention, "_SCORE_BYTES", 2 * 4 * 4 * 11)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("lengths", [(1, 1), (4, 4), (11, 11), (9, 13), (1, 7)])
+def test_every_length_equals_the_plain_kernel(small_blocks, lengths, causal):
+    queries, keys = lengths
+    k, v = _normal(2, keys, 3, 5), _normal(2, keys, 3, 5)
+    _check(_normal(2, queries, 3, 5), k, v, causal=causal)
+
+
+@pytest.mark.parametrize(
+    "shape", [(2, 3, 9, 11), (1, 3, 9, 11), (2, 1, 1, 11), (1, 1, 9, 1), (9, 11), ()]
+)
+@pytest.mark.parametrize("causal", [False, True])
+def test_every_broadcast_bias_equals_the_plain_kernel(small_blocks, shape, causal):
+    q, k, v = _normal(2, 9, 3, 5), _normal(2, 11, 3, 5), _normal(2, 11, 3, 5)
+    _check(q, k, v, [_normal(*shape)], causal=causal)
+
+
+def test_slices_of_one_fused_projection_need_no_copies(small_blocks):
+    fused = _normal(2, 10, 3, 4, 6)
+    _check(fused[:, :, 0], fused[:, :, 1], fused[:, :, 2], causal=True)
+
+
+def test_heads_stored_first_and_odd_strides_give_the_same_numbers(small_blocks):
+    q, k, v = (_normal(2, 3, 10, 4).transpose(0, 2, 1, 3) for _ in range(3))
+    _check(q, k, v, causal=True)
+    q, k, v = (_normal(2, 10, 3, 8)[..., ::2] for _ in range(3))
+    _check(q, k, v, causal=False)
+
+
+def test_hidden_keys_by_minus_infinity_do_not_count(small_blocks):
+    q, k, v = _normal(1, 9, 2, 4), _normal(1, 11, 2, 4), _normal(1, 11, 2, 4)
+    bias = np.where(np.arange(11) < 6, 0, -np.inf).astype("f")
+    masked, cut = np.empty_like(q), np.empty_like(q)
+    lse = np.empty((1, 2, 9), "f")
+    COMPILED["attention"].run(q, k, v, bias, out=(masked, lse), scale=0.5, causal=False)
+    COMPILED["attention"].run(q, k[:, :6], v[:, :6], out=(cut, lse), scale=0.5, causal=False)
+    np.testing.assert_allclose(masked, cut, *NEAR)
+
+
+def test_blocks_cover_every_query_once_and_hold_few_scores():
+    q = np.empty((2, 1000, 12, 64), "f")
+    covered = np.zeros((2, 12, 1000), int)
+    for block in compiled_attention._blocks(q, 1000, True):
+        covered[block.item, block.heads, block.queries] += 1
+        heads = block.heads.stop - block.heads.start
+        queries = block.queries.stop - block.queries.start
+        assert 4 * heads * queries * block.keys <= compiled_attention._SCORE_BYTES
+        assert block.keys == block.queries.stop
+    assert (covered == 1).all()

@@ -1,0 +1,43 @@
+"""Compiled random_uniform: bit for bit the plain kernel's numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("numba")
+
+from cerebras_tf.kernels.registry import COMPILED, PLAIN
+
+
+@pytest.mark.parametrize(
+    "shape, seed, seed2, step",
+    [
+        ((), 1, 2, 0),
+        ((0, 3), 1, 2, 0),
+        ((3,), 1, 2, 0),
+        ((1000, 333), 7, 99, 5),
+        ((17,), 2**40 + 5, 2**63 - 1, 2**50 + 1),
+        ((1023,), -3, -1, (2**64 - 100) // 1023 // 256),
+    ],
+)
+def test_numbers_equal_the_plain_kernel_s(shape, seed, seed2, step):
+    attrs = {"shape": shape, "seed": seed, "seed2": seed2, "dtype": "float32"}
+    out = np.full(shape, np.nan, "f")
+    COMPILED["random_uniform"].run(np.int64(step), out=(out,), **attrs)
+    np.testing.assert_array_equal(out, PLAIN["random_uniform"](np.int64(step), **attrs))
+
+
+def test_a_counter_that_carries_within_an_invocation_is_right():
+    """16383 divides 2^56 - 1, so that this step starts 256 counters before 2^64."""
+    size = 2**14 - 1
+    step = (2**56 - 1) // size
+    assert step * size * 256 == 2**64 - 256
+    attrs = {"shape": (size,), "seed": 5, "seed2": 2**64 - 1, "dtype": "float32"}
+    out = np.empty(size, "f")
+    COMPILED["random_uniform"].run(step, out=(out,), **attrs)
+    np.testing.assert_array_equal(out, PLAIN["random_uniform"](step, **attrs))
+
+
+def test_other_dtypes_are_left_to_the_plain_kernel():
+    assert not COMPILED["random_uniform"].supports(0, shape=(2,), seed=1, seed2=2, dtype="float64")

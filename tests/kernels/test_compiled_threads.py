@@ -1,0 +1,82 @@
+"""The thread pool: every row once, errors reach the caller, forks and nesting do not hang."""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+
+import numpy as np
+import pytest
+
+pytest.importorskip("numba")
+
+from cerebras_tf.kernels import compiled_threads
+from cerebras_tf.kernels.compiled_threads import for_chunks, for_rows
+
+
+@pytest.fixture
+def three_threads(monkeypatch):
+    monkeypatch.setattr(compiled_threads, "_pool", compiled_threads._Pool(3))
+
+
+@pytest.mark.parametrize("rows", [0, 1, 2, 7, 1000])
+def test_every_row_is_run_once(three_threads, rows):
+    seen = np.zeros(rows, int)
+
+    def kernel(start, stop, step):
+        seen[start:stop] += step
+
+    for_rows(kernel, rows, 10**7, 2)
+    assert (seen == 2).all()
+
+
+def test_small_work_stays_on_the_calling_thread(three_threads):
+    names = []
+    for_rows(lambda start, stop: names.append(threading.get_ident()), 100, 1000)
+    assert names == [threading.get_ident()]
+
+
+def test_an_error_in_a_chunk_reaches_the_caller_and_the_pool_goes_on(three_threads):
+    def fail(chunk):
+        raise ValueError(f"chunk {chunk}")
+
+    with pytest.raises(ValueError, match="chunk"):
+        for_chunks(fail, 5, 10**7)
+    done = []
+    for_chunks(done.append, 5, 10**7)
+    assert sorted(done) == [0, 1, 2, 3, 4]
+
+
+def test_several_threads_may_call_at_once(three_threads):
+    totals = [np.zeros(50, int) for _ in range(4)]
+
+    def call(total):
+        def kernel(start, stop):
+            total[start:stop] += 1
+
+        for _ in range(50):
+            for_rows(kernel, 50, 10**7)
+
+    callers = [threading.Thread(target=call, args=(total,)) for total in totals]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert all((total == 50).all() for total in totals)
+
+
+def _in_child(queue):
+    done = []
+    for_chunks(done.append, 4, 10**7)
+    queue.put(sorted(done))
+
+
+def test_a_forked_process_makes_its_own_threads(three_threads):
+    for_chunks(lambda chunk: None, 4, 10**7)
+    context = multiprocessing.get_context("fork")
+    queue = context.SimpleQueue()
+    child = context.Process(target=_in_child, args=(queue,))
+    child.start()
+    assert queue.get() == [0, 1, 2, 3]
+    child.join()
+    assert child.exitcode == 0
