@@ -16,6 +16,7 @@ from cerebras_tf.errors import CerebrasError
 from cerebras_tf.ir import StepGraph, verify
 from cerebras_tf.ir.program import Program
 from cerebras_tf.ops import Evaluate, infer
+from cerebras_tf.passes.copy_old_values import copy_old_values
 from cerebras_tf.passes.differentiate import differentiate
 from cerebras_tf.passes.fuse_attention import fuse_attention
 from cerebras_tf.passes.fuse_elementwise import fuse_elementwise
@@ -57,16 +58,26 @@ _PATTERNS: list[Pass] = [
 def compile_step(
     step: StepGraph, evaluate: Optional[Evaluate] = None, options: Options = Options()
 ) -> Program:
-    """Compiles a step; the step's graph is consumed.
+    """Compiles a step: cut_into_layers, then compile_layers. The step's graph is consumed."""
+    layers = cut_into_layers(step, evaluate, options)
+    return compile_layers(step, layers, evaluate, options)
+
+
+def cut_into_layers(
+    step: StepGraph, evaluate: Optional[Evaluate] = None, options: Options = Options()
+) -> int:
+    """Simplifies the forward graph, finds its patterns and cuts it into layers.
 
     Args:
-        step: what capture made.
+        step: what capture made; changed in place.
         evaluate: computes ops on constants.
         options: how to compile.
 
+    Returns:
+        Number of layers.
+
     Raises:
         GraphError: a pass broke an invariant; the message names the passes that ran.
-        UnsupportedOpError: an op between weights and loss has no gradient rule.
     """
     forward: list[Pass] = [
         ("inline_conditionals", lambda s: inline_conditionals(s.graph, evaluate)),
@@ -79,13 +90,35 @@ def compile_step(
         ("simplify", lambda s: simplify(s.graph, evaluate)),
     ]
     run_passes(step, forward)
-    layers = assign_layers(step)
+    return assign_layers(step)
+
+
+def compile_layers(
+    step: StepGraph,
+    layers: int,
+    evaluate: Optional[Evaluate] = None,
+    options: Options = Options(),
+) -> Program:
+    """Differentiates, fuses, schedules and places a step that is cut into layers.
+
+    Args:
+        step: what cut_into_layers left; consumed.
+        layers: what it returned.
+        evaluate: computes ops on constants.
+        options: how to compile.
+
+    Raises:
+        GraphError: a pass broke an invariant; the message names the passes that ran.
+        UnsupportedOpError: an op between weights and loss has no gradient rule.
+    """
     backward: list[Pass] = [
         ("differentiate", lambda s: differentiate(s.graph, evaluate)),
         # Identities told values apart for differentiation only.
         ("simplify", lambda s: simplify(s.graph, evaluate)),
         ("merge_common", lambda s: merge_common(s.graph)),
         *([("merge_linear_loss", lambda s: merge_linear_loss(s.graph))] if options.fuse else []),
+        # Behind every pass that removes identities.
+        ("copy_old_values", copy_old_values),
     ]
     run_passes(step, backward)
     order_nodes(step, layers)

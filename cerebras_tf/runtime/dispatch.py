@@ -16,6 +16,7 @@ from cerebras_tf.errors import UnsupportedOpError
 from cerebras_tf.ir import Graph, TensorType
 from cerebras_tf.ir.program import Instruction
 from cerebras_tf.kernels.registry import COMPILED, PLAIN
+from cerebras_tf.ops import lookup
 
 # call(inputs, outputs): outputs are arrays to fill, or None where the result decides its shape.
 Call = Callable[[Sequence[np.ndarray], "list[Optional[np.ndarray]]"], Sequence[np.ndarray]]
@@ -53,7 +54,7 @@ def choose(
             "Add it in cerebras_tf/kernels/."
         )
     plain = PLAIN[op]
-    return _copying(lambda *arrays: plain(*arrays, **attrs))
+    return _copying(lambda *arrays: plain(*arrays, **attrs), view=lookup(op).view)
 
 
 def _filling(kernel: Callable[..., Any]) -> Call:
@@ -64,13 +65,19 @@ def _filling(kernel: Callable[..., Any]) -> Call:
     return call
 
 
-def _copying(kernel: Callable[..., Any]) -> Call:
-    """A plain kernel: its results are copied to where they belong."""
+def _copying(kernel: Callable[..., Any], view: bool = False) -> Call:
+    """A plain kernel: its results are copied to where they belong.
+
+    A result that is memory of an operand is copied too, unless it is meant to be a view: that
+    memory is used anew, by the next output already where an operand is written over.
+    """
 
     def call(arrays: Sequence[np.ndarray], out: list[Optional[np.ndarray]]) -> Sequence[np.ndarray]:
         results = kernel(*arrays)
         if not isinstance(results, tuple):
             results = (results,)
+        if not view and (len(results) > 1 or any(target is None for target in out)):
+            results = [_owned(result, arrays) for result in results]
         placed = []
         for result, target in zip(results, out):
             if target is None:
@@ -81,6 +88,11 @@ def _copying(kernel: Callable[..., Any]) -> Call:
         return placed
 
     return call
+
+
+def _owned(result: np.ndarray, operands: Sequence[np.ndarray]) -> np.ndarray:
+    shared = any(np.may_share_memory(result, operand) for operand in operands)
+    return np.array(result) if shared else result
 
 
 def _conditional(then: Graph, orelse: Graph) -> Call:

@@ -1,0 +1,112 @@
+"""Runs compiled programs in tests, and walks them without computing.
+
+`check_schedule` is the abstract machine: it knows which slots hold something readable and nothing
+of their contents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from cerebras_tf.ir import StepGraph
+from cerebras_tf.ir.program import (
+    ARENA,
+    CONSTANT,
+    FEATURE,
+    VARIABLE,
+    VIEW,
+    Free,
+    Program,
+    Run,
+    StreamIn,
+    StreamOut,
+)
+from cerebras_tf.memoryx.store import MemoryStore
+from cerebras_tf.memoryx.stream import MemoryX
+from cerebras_tf.runtime.executor import Machine
+from tests.steps import Arrays
+
+
+def run_program(
+    program: Program, step: StepGraph, variables: Arrays, steps: Sequence[Arrays]
+) -> tuple[Arrays, Arrays]:
+    """Results of the last step and variables after it."""
+    store = MemoryStore(step.specs.values())
+    for name, content in variables.items():
+        store.put(name, content)
+    machine = Machine(program, MemoryX(store))
+    machine.arena[:] = 0xFF  # what is read before it is written is NaN
+    results: Arrays = {}
+    for features in steps:
+        results = machine.run(features)
+    return results, {name: np.array(store.get(name)) for name in variables}
+
+
+def check_schedule(program: Program) -> None:
+    """Asserts that every slot read holds its value: it came or was made, and nothing replaced it.
+
+    Also: what is freed was there, variables leave at most once, only variables stream in, and
+    arena slots lie inside the arena.
+    """
+    slots = program.slots
+    readable = {i for i, slot in enumerate(slots) if slot.kind in (FEATURE, CONSTANT)}
+    made = set(readable)
+    left: list[str] = []
+    for slot in slots:
+        if slot.kind == ARENA:
+            assert slot.offset >= 0 and slot.offset + slot.type.bytes <= program.arena_bytes
+    for step in program.steps:
+        if isinstance(step, StreamIn):
+            assert all(slots[i].kind == VARIABLE for i in step.slots), step
+            readable.update(step.slots)
+            made.update(step.slots)
+        elif isinstance(step, Run):
+            _check_run(program, step, readable)
+            made.update(step.slots)
+        elif isinstance(step, StreamOut):
+            for name, slot in step.stores:
+                assert slot in readable or slots[slot].kind == VARIABLE, (name, slot)
+                left.append(name)
+        else:
+            assert isinstance(step, Free)
+            assert set(step.slots) <= made, f"freed twice or never made: {step}"
+            made.difference_update(step.slots)
+            readable.difference_update(step.slots)
+    assert len(left) == len(set(left))
+    for name, slot in program.results.items():
+        assert slot in readable or slots[slot].kind == VARIABLE, f"result {name} is lost"
+
+
+def _check_run(program: Program, run: Run, readable: set[int]) -> None:
+    slots = program.slots
+    for item in program.bodies[run.body]:
+        for i in item.inputs:
+            slot = run.slots[i]
+            assert slot in readable, f"{item.op} reads slot {slot} ({slots[slot]}) in {run}"
+        for i in item.outputs:
+            slot = run.slots[i]
+            if slots[slot].kind == VARIABLE:
+                assert slot in readable, f"{item.op} writes {slots[slot]} that is not here"
+            if slots[slot].kind == ARENA:
+                readable.difference_update(_overwritten(program, slot))
+            readable.add(slot)
+
+
+def _overwritten(program: Program, slot: int) -> set[int]:
+    """Slots whose bytes lie where this arena slot's do, views of them included."""
+    slots = program.slots
+    start, end = slots[slot].offset, slots[slot].offset + slots[slot].type.bytes
+    hit = {
+        i
+        for i, other in enumerate(slots)
+        if other.kind == ARENA
+        and i != slot
+        and other.offset < end
+        and start < other.offset + other.type.bytes
+    }
+    for i, other in enumerate(slots):  # a view's base has a smaller number
+        if other.kind == VIEW and (other.base in hit or other.base == slot):
+            hit.add(i)
+    return hit
