@@ -238,7 +238,11 @@ class CerebrasEstimator(tf.estimator.Estimator):
         """tf.estimator's call of model_fn, with the model put on the wafer where it is wanted."""
 
         def call() -> Any:
-            spec = super(CerebrasEstimator, self)._call_model_fn(features, labels, mode, config)
+            scope = tf.compat.v1.get_variable_scope()
+            # Resource variables on host and wafer alike: reads and assignments are operations of
+            # their own, and seeds, which count operations, come out equal.
+            with tf.compat.v1.variable_scope(scope, use_resource=True):
+                spec = super(CerebrasEstimator, self)._call_model_fn(features, labels, mode, config)
             return _with_host_call(spec, mode)
 
         if not self._use_cs:

@@ -77,9 +77,7 @@ def build(
     step_read = training_util._get_or_create_global_step_read(graph)
     start = len(graph.get_operations())
     recorder = GradientRecorder()
-    scope = tf.compat.v1.get_variable_scope()
-    # Resource variables in every model: reads and assignments are then operations of their own.
-    with recorder, tf.compat.v1.variable_scope(scope, use_resource=True):
+    with recorder:
         spec = call_model_fn()
     custom = prepare_custom_gradients(graph, recorder)
     owned = managed_variables(graph)
@@ -91,6 +89,9 @@ def build(
     def make_capture(features: dict[Any, Any]) -> Capture:
         return Capture(handles, features, recorder.calls, evaluate, custom)
 
+    def make_fallback(features: dict[Any, Any]) -> Capture:
+        return Capture(handles, features, (), evaluate, custom)
+
     effects = [spec.train_op.op if isinstance(spec.train_op, tf.Tensor) else spec.train_op]
     effects = effects if mode == tf.estimator.ModeKeys.TRAIN else []
     roots = _roots(placement, spec, effects)
@@ -101,7 +102,15 @@ def build(
         check_memory(program, store.bytes, store.held_bytes)
 
     step = WaferStep(
-        make_capture, fed, effects, global_step.op.name, MemoryX(store), options, phase, check
+        make_capture,
+        make_fallback if recorder.calls else None,
+        fed,
+        effects,
+        global_step.op.name,
+        MemoryX(store),
+        options,
+        phase,
+        check,
     )
     wiring = Wiring(step, placement, fed, global_step, step_read, beside, bool(effects))
     hook = WaferHook(wiring, effects[0] if effects else None)

@@ -13,8 +13,8 @@ from typing import Any, Callable, Optional
 import numpy as np
 
 from cerebras_tf.capture.capture import RANDOM_STEP, Capture
-from cerebras_tf.compiler.pipeline import Options, compile_step
-from cerebras_tf.errors import DataError
+from cerebras_tf.compiler.pipeline import Options, compile_layers, cut_into_layers
+from cerebras_tf.errors import DataError, UnsupportedOpError
 from cerebras_tf.ir import StepGraph, TensorType
 from cerebras_tf.ir.program import Program
 from cerebras_tf.kernels.registry import evaluate
@@ -23,6 +23,7 @@ from cerebras_tf.runtime.executor import Machine
 
 GLOBAL_STEP_UPDATE = "global_step/update"
 Phase = Callable[[str], Any]
+MakeCapture = Callable[[dict[Any, TensorType]], Capture]
 # Wanted values of at most this many bytes are returned by every step; larger ones on request.
 _SMALL_BYTES = 1 << 16
 
@@ -40,7 +41,8 @@ class WaferStep:
 
     def __init__(
         self,
-        make_capture: Callable[[dict[Any, TensorType]], Capture],
+        make_capture: MakeCapture,
+        make_fallback: Optional[MakeCapture],
         fed: Sequence[Any],
         effects: Sequence[Any],
         global_step: str,
@@ -53,6 +55,8 @@ class WaferStep:
 
         Args:
             make_capture: a fresh capture for the concrete types of the fed tensors.
+            make_fallback: one that takes TensorFlow's backward graph as it is; None outside
+                training.
             fed: tensors the session feeds, in order.
             effects: operations whose assignments the step makes.
             global_step: name of the global step variable.
@@ -69,11 +73,13 @@ class WaferStep:
         self.program: Optional[Program] = None
         self.seconds = 0.0
         self._make_capture = make_capture
+        self._make_fallback = make_fallback
         self._fed = list(fed)
         self._effects = list(effects)
         self._global_step = global_step
         self._options = options
         self._phase = phase
+        self._ran: list[Machine] = []
         self._machines: dict[Any, Machine] = {}
         self._wanted: frozenset[str] = frozenset()
         self._results: dict[str, np.ndarray] = {}
@@ -98,7 +104,12 @@ class WaferStep:
         features[self._global_step] = np.asarray(global_step, np.int64)
         features[RANDOM_STEP] = np.asarray(global_step, np.int64)
         needed = {name: features[name] for name in machine.program.features}
-        self._results = machine.run(needed)
+        if machine in self._ran:
+            self._results = machine.run(needed)
+        else:  # kernels are compiled at their first call, or read from the cache on disk
+            self._ran.append(machine)
+            with self._phase("first step, with kernels to compile"):
+                self._results = machine.run(needed)
         self.program = machine.program
         self.seconds = time.perf_counter() - started
         return int(self._results.get(GLOBAL_STEP_UPDATE, global_step))
@@ -120,7 +131,9 @@ class WaferStep:
                 return machine
         return self._compile(types)
 
-    def captured(self, types: Sequence[TensorType]) -> StepGraph:
+    def captured(
+        self, types: Sequence[TensorType], make_capture: Optional[MakeCapture] = None
+    ) -> StepGraph:
         """The step for fed tensors of these types, not compiled.
 
         Raises:
@@ -129,7 +142,7 @@ class WaferStep:
         """
         for tensor, type in zip(self._fed, types):
             _check_shape(tensor, type)
-        capture = self._make_capture(dict(zip(self._fed, types)))
+        capture = (make_capture or self._make_capture)(dict(zip(self._fed, types)))
         wanted = {name: self.tensors[name] for name in self._wanted}
         for name, tensor in self.tensors.items():
             if _is_small(capture.tf_type(tensor)):
@@ -140,18 +153,30 @@ class WaferStep:
 
     def compiled(self, types: Sequence[TensorType]) -> Program:
         """The program for fed tensors of these types, not loaded."""
+        try:
+            return self._compiled(types, self._make_capture)
+        except UnsupportedOpError:
+            if self._make_fallback is None:
+                raise
+        # An op on the way to the loss has no gradient rule: TensorFlow's own backward graph has.
+        try:
+            return self._compiled(types, self._make_fallback)
+        except UnsupportedOpError:
+            return self._compiled(types, self._make_capture)  # raises what concerns the model
+
+    def _compiled(self, types: Sequence[TensorType], make_capture: MakeCapture) -> Program:
         with self._phase("capturing"):
-            step = self.captured(types)
-        with self._phase("compiling"):
-            program = compile_step(step, evaluate, self._options)
+            step = self.captured(types, make_capture)
+            layers = cut_into_layers(step, evaluate, self._options)
+        with self._phase(f"compiling {layers} layers"):
+            program = compile_layers(step, layers, evaluate, self._options)
         self.text = str(step.graph)
         return program
 
     def _compile(self, types: Sequence[TensorType]) -> Machine:
         program = self.compiled(types)
         self._check(program)
-        with self._phase(f"loading {len(program.layers)} layers"):
-            machine = Machine(program, self.memoryx, arena=self._arena(program.arena_bytes))
+        machine = Machine(program, self.memoryx, arena=self._arena(program.arena_bytes))
         self._machines[(tuple(types), frozenset(program.results))] = machine
         return machine
 
