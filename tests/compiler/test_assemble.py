@@ -65,6 +65,15 @@ def with_average():
     return s.done(loss=loss, new=new)
 
 
+def with_a_view_of_itself():
+    """A variable whose new value reads a row of the old one, for every row."""
+    s = StepBuilder()
+    w, x = s.variable("w", 64, 6), s.feature("x", 64, 6)
+    row = s.b.op("slice", w, starts=(1, 0), sizes=(1, 6), strides=(1, 1))
+    s.step.updates["w"] = s.b.op("sub", s.b.op("mul", w, x), row)
+    return s.done()
+
+
 def with_tied_weights():
     """One matrix used in the first and in the last layer."""
     s = StepBuilder()
@@ -114,6 +123,7 @@ STEPS = {
     "copies": with_copies,
     "views": with_views,
     "average": with_average,
+    "a view of itself": with_a_view_of_itself,
     "tied": with_tied_weights,
     "unknown sizes": with_unknown_sizes,
     "counter": with_counter,

@@ -1,0 +1,151 @@
+"""The machine runs a schedule step by step and hands out copies."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from cerebras_tf.compiler.pipeline import Options, compile_step
+from cerebras_tf.errors import CapacityError, UnsupportedOpError
+from cerebras_tf.ir.program import ARENA, Instruction, Program, Run
+from cerebras_tf.kernels.registry import evaluate
+from cerebras_tf.memoryx.store import MemoryStore
+from cerebras_tf.memoryx.stream import MemoryX
+from cerebras_tf.runtime.executor import ALIGNMENT_BYTES, Machine
+from tests.steps import features_of, residual_step, starting_values
+
+
+def loaded(program, step, listeners=(), arena=None):
+    store = MemoryStore(step.specs.values())
+    for name, content in starting_values(step).items():
+        store.put(name, content)
+    return Machine(program, MemoryX(store), listeners, arena)
+
+
+@pytest.fixture
+def step():
+    return residual_step(2)
+
+
+@pytest.fixture
+def program(step):
+    return compile_step(step, evaluate)
+
+
+class Recorder:
+    def __init__(self):
+        self.seen = []
+
+    def before(self, step):
+        self.seen.append(("before", step))
+
+    def after(self, step):
+        self.seen.append(("after", step))
+
+
+def test_listeners_see_every_step_before_and_after(program, step):
+    recorder = Recorder()
+    machine = loaded(program, step, [recorder])
+    machine.run(features_of(step))
+    wanted = [(when, item) for item in program.steps for when in ("before", "after")]
+    assert recorder.seen == wanted
+
+
+def test_listeners_change_no_number(program, step):
+    quiet = loaded(program, step).run(features_of(step))
+    watched = loaded(program, step, [Recorder(), Recorder()]).run(features_of(step))
+    for name in quiet:
+        np.testing.assert_array_equal(quiet[name], watched[name])
+
+
+def test_results_are_copies(program, step):
+    machine = loaded(program, step)
+    first = machine.run(features_of(step, 1))
+    kept = {name: np.array(array) for name, array in first.items()}
+    machine.run(features_of(step, 2))
+    for name, array in first.items():
+        np.testing.assert_array_equal(array, kept[name])
+        assert not np.shares_memory(array, machine.arena)
+
+
+def test_features_are_not_changed(program, step):
+    features = features_of(step)
+    kept = {name: np.array(array) for name, array in features.items()}
+    loaded(program, step).run(features)
+    for name in kept:
+        np.testing.assert_array_equal(features[name], kept[name])
+
+
+def test_two_machines_may_share_one_arena(program, step):
+    """A training and an evaluation program run in turns on the memory of the larger."""
+    forward_step = residual_step(2, train=False)
+    forward = compile_step(forward_step, evaluate)
+    apart = [loaded(program, step), loaded(forward, forward_step)]
+    arena = Machine.allocate(max(program.arena_bytes, forward.arena_bytes))
+    together = [loaded(program, step, arena=arena), loaded(forward, forward_step, arena=arena)]
+    for _ in range(2):
+        for alone, shared in zip(apart, together):
+            wanted, found = (m.run(features_of(step)) for m in (alone, shared))
+            for name in wanted:
+                np.testing.assert_array_equal(found[name], wanted[name])
+
+
+def test_bind_moves_the_activations(program, step):
+    machine = loaded(program, step)
+    other = loaded(program, step)
+    other.bind(Machine.allocate(program.arena_bytes))
+    machine.arena[:] = 0xFF
+    wanted, found = machine.run(features_of(step)), other.run(features_of(step))
+    np.testing.assert_array_equal(found["out"], wanted["out"])
+    before = np.array(other.arena)
+    machine.run(features_of(step, 9))
+    np.testing.assert_array_equal(other.arena, before)
+
+
+def test_an_arena_starts_on_a_cache_line():
+    for size in (1, 100, 1000):
+        arena = Machine.allocate(size)
+        assert arena.nbytes == size
+        assert arena.ctypes.data % ALIGNMENT_BYTES == 0
+
+
+def test_an_arena_larger_than_the_machine_is_refused_with_a_remedy():
+    with pytest.raises(CapacityError, match=r"activations: 1000000000.0 GB must fit in memory"):
+        Machine.allocate(10**18)
+
+
+def test_an_op_without_a_kernel_is_found_when_the_program_is_loaded():
+    program = Program(bodies=[[Instruction("frobnicate", (), (), {})]])
+    program.steps = [Run(0, "forward", 0, ())]
+    with pytest.raises(UnsupportedOpError, match="op frobnicate"):
+        Machine(program, MemoryX(MemoryStore([])))
+
+
+def test_a_step_streams_every_weight_forward_and_backward(program, step):
+    machine = loaded(program, step)
+    machine.run(features_of(step))
+    state = sum(spec.type.bytes for spec in step.specs.values())
+    assert machine.memoryx.bytes_out == state
+    assert machine.memoryx.bytes_in > 1.5 * state
+
+
+def test_pipelined_mode_streams_every_weight_once_a_step():
+    step = residual_step(2)
+    machine = loaded(compile_step(step, evaluate, Options(streaming=False)), step)
+    machine.run(features_of(step))
+    assert machine.memoryx.bytes_in == machine.memoryx.bytes_out
+    assert machine.memoryx.bytes_in == sum(spec.type.bytes for spec in step.specs.values())
+
+
+def test_values_that_are_not_finite_raise_no_warning(program, step, recwarn):
+    machine = loaded(program, step)
+    features = {name: np.full_like(a, 3e38) for name, a in features_of(step).items()}
+    assert not np.isfinite(machine.run(features)["loss"])
+    assert not recwarn.list
+
+
+def test_the_arena_holds_every_activation(program, step):
+    machine = loaded(program, step)
+    for slot in program.slots:
+        if slot.kind == ARENA:
+            assert slot.offset + slot.type.bytes <= machine.arena.nbytes
