@@ -66,8 +66,6 @@ def _match(
         constant = _scalar(made)
         if made.op in ("mul", "div") and constant is not None:
             scores = made.inputs[0] if made.inputs[1].constant is not None else made.inputs[1]
-            if bias is not None:
-                return None  # the mask would be scaled too
             scale *= constant if made.op == "mul" else 1.0 / constant
         elif made.op == "add" and scale == 1.0:
             scores, mask = _split_mask(made)
