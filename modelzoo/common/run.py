@@ -17,7 +17,7 @@ import sys
 
 from cerebras_tf.cli.arguments import parse_arguments
 from cerebras_tf.cli.exit_codes import run_main
-from cerebras_tf.errors import CheckpointError, ConfigError, DataError
+from cerebras_tf.errors import CapacityError, CheckpointError, ConfigError, DataError
 from modelzoo.common import model_dir as folder
 from modelzoo.common import registry
 from modelzoo.common.params import load_params
@@ -146,8 +146,20 @@ def train(estimator, data, mode, params, use_cs):
         )
         return
     hooks = [StartHook(params, step)]
+    try:
+        train_until(estimator, data, mode, runconfig, hooks, end)
+    except DataError as missing:
+        if use_cs:
+            check_size(estimator, data, missing)
+        raise
+
+
+def train_until(estimator, data, mode, runconfig, hooks, end):
+    """Trains up to the global step `end`."""
+    import tensorflow.compat.v1 as tf
+
     if mode == "train":
-        estimator.train(data.train_input_fn, hooks=hooks, max_steps=end, use_cs=use_cs)
+        estimator.train(data.train_input_fn, hooks=hooks, max_steps=end)
         return
     tf.estimator.train_and_evaluate(
         estimator,
@@ -159,6 +171,18 @@ def train(estimator, data, mode, params, use_cs):
             throttle_secs=runconfig.throttle_secs,
         ),
     )
+
+
+def check_size(estimator, data, missing):
+    """Says of a model without data whether it would fit, so that nobody prepares data in vain.
+
+    Raises:
+        CapacityError: if it does not; names what is missing as well.
+    """
+    try:
+        estimator.compile(data.blank_input_fn)
+    except CapacityError as error:
+        raise CapacityError(f"{error} Its data is missing too. {missing}") from missing
 
 
 def eval_steps(runconfig):

@@ -103,5 +103,12 @@ def predict_input_fn(params):
     return dataset.map(lambda features, labels: features)
 
 
+def blank_input_fn(params):
+    """Returns training batches of zeros, of the shapes that data would have; reads no file."""
+    section = params_from_dict(Params, params).train_input
+    ids = tf.zeros([section.batch_size, section.max_sequence_length], tf.int32)
+    return tf.data.Dataset.from_tensors(({"input_ids": ids, "input_mask": ids}, ids)).repeat()
+
+
 def _processor(section):
     return PROCESSORS[section.data_processor](section)
