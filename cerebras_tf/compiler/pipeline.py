@@ -80,8 +80,6 @@ def cut_into_layers(
         GraphError: a pass broke an invariant; the message names the passes that ran.
     """
     forward: list[Pass] = [
-        ("inline_conditionals", lambda s: inline_conditionals(s.graph, evaluate)),
-        # After inlining, so that casts inside branches go too.
         *([("widen_precision", _widen)] if options.widen else []),
         ("simplify", lambda s: simplify(s.graph, evaluate)),
         ("merge_common", lambda s: merge_common(s.graph)),
@@ -113,6 +111,9 @@ def compile_layers(
     """
     backward: list[Pass] = [
         ("differentiate", lambda s: differentiate(s.graph, evaluate)),
+        # Behind differentiation: the gradient of `select` is not finite where the branch that is
+        # not taken divides by zero; that of `cond` never looks there.
+        ("inline_conditionals", lambda s: inline_conditionals(s.graph, evaluate)),
         # Identities told values apart for differentiation only.
         ("simplify", lambda s: simplify(s.graph, evaluate)),
         ("merge_common", lambda s: merge_common(s.graph)),

@@ -1,7 +1,7 @@
 """Removes what changes nothing, and folds what is constant.
 
 Before: `%b = identity(%a)  %c = add(%b, %zero)`; after: uses of %c are uses of %a. It must not
-remove `identity` or `stop_gradient` while `gradient` nodes remain: they tell values apart; nor go
+remove `identity`, `stop_gradient` or `custom_gradient` while `gradient` nodes remain: they tell values apart; nor go
 round a value that a `gradient` node reads.
 """
 
@@ -48,9 +48,15 @@ def _sweep(graph: Graph, evaluate: Optional[Evaluate], has_gradients: bool) -> b
     mapping: dict[Value, Value] = {}
     for node in nodes:
         node.inputs = [mapping.get(value, value) for value in node.inputs]
+        if node.op == "custom_gradient" and not has_gradients:
+            mapping.update(zip(node.outputs, node.inputs))
+            continue
         same = None if node.outputs[0] in read else _same(node, has_gradients)
         if same is not None:
             mapping[node.outputs[0]] = same
+            continue
+        if node.op == "custom_gradient" and not has_gradients:
+            mapping.update(zip(node.outputs, node.inputs))
             continue
         b.source, b.layer, b.direction = node.source, node.layer, node.direction
         better = _fold(b, node)

@@ -1,0 +1,92 @@
+"""The passes in their order: what only holds when they run together."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from cerebras_tf.compiler.pipeline import Options, compile_step, run_passes
+from cerebras_tf.errors import GraphError, UnsupportedOpError
+from cerebras_tf.ir import Graph
+from cerebras_tf.kernels.registry import evaluate
+from cerebras_tf.ops import OPS, Builder
+from tests.machines import check_schedule, run_program
+from tests.steps import StepBuilder, residual_step, starting_values
+
+
+def branch(name, build, *values):
+    graph = Graph(name)
+    inputs = [graph.add_input(f"v{i}", value.type) for i, value in enumerate(values)]
+    graph.outputs = [build(Builder(graph), *inputs)]
+    return graph
+
+
+def guarded_step():
+    """w / |w|^2 where the norm is not zero, else w: tf.cond guards the division."""
+    s = StepBuilder()
+    w, x = s.variable("w", 4), s.feature("x", 4)
+    norm = s.b.op("sum", s.b.op("square", w), axes=(0,), keepdims=False)
+    graphs = {
+        "then": branch("t", lambda b, v, n: b.op("div", v, n), w, norm),
+        "orelse": branch("e", lambda b, v, n: b.op("mul", v, 2.0), w, norm),
+    }
+    (unit,) = s.b.multi("cond", s.b.op("greater", norm, 0.0), w, norm, **graphs)
+    loss = s.b.op("sum", s.b.op("mul", unit, x), axes=(0,), keepdims=False)
+    s.momentum(loss, ["w"], clip=False)
+    return s.done(loss=loss)
+
+
+def test_the_branch_not_taken_does_not_reach_the_gradient():
+    step = guarded_step()
+    program = compile_step(step, evaluate)
+    check_schedule(program)
+    variables = {"w": np.zeros(4, np.float32), "w/Momentum": np.zeros(4, np.float32)}
+    x = np.arange(4, dtype=np.float32)
+    _, state = run_program(program, step, variables, [{"x": x}])
+    np.testing.assert_allclose(state["w"], -0.01 * 2 * x, rtol=1e-6)
+
+
+def test_a_broken_pass_is_named_with_those_before_it():
+    step = residual_step(1)
+
+    def breaking(s):
+        s.graph.nodes.reverse()
+
+    with pytest.raises(GraphError, match=r"pass breaking \(passes before it: idle\): graph step"):
+        run_passes(step, [("idle", lambda s: None), ("breaking", breaking)])
+
+
+def test_an_op_without_a_gradient_rule_is_named_with_the_pass(monkeypatch):
+    tanh = OPS["tanh"]
+    monkeypatch.setitem(OPS, "no_rule", type(tanh)("no_rule", tanh.family, tanh.infer))
+    s = StepBuilder()
+    w = s.variable("w", 4)
+    loss = s.b.op("sum", s.b.op("no_rule", w), axes=(0,), keepdims=False)
+    s.momentum(loss, ["w"], clip=False)
+    with pytest.raises(UnsupportedOpError, match=r"pass differentiate .*no_rule"):
+        compile_step(s.done(loss=loss), evaluate)
+
+
+def half_step():
+    s = StepBuilder()
+    x = s.feature("x", 2, 2, dtype="float16")
+    w = s.variable("w", 2, 2)
+    half = s.b.op("cast", w, dtype="float16")
+    y = s.b.op("cast", s.b.op("mul", s.matmul(x, half), 3e4), dtype="float32")
+    return s.done(y=y)
+
+
+@pytest.mark.parametrize(("widen", "finite"), [(True, True), (False, False)])
+def test_half_precision_overflows_only_where_it_is_kept(widen, finite):
+    step = half_step()
+    program = compile_step(step, evaluate, Options(widen=widen))
+    features = {"x": np.full((2, 2), 3, np.float16)}
+    results, _ = run_program(program, step, {"w": np.ones((2, 2), np.float32)}, [features])
+    assert np.isfinite(results["y"]).all() == finite
+
+
+def test_compiling_twice_gives_equal_programs():
+    first, second = (compile_step(residual_step(3), evaluate) for _ in range(2))
+    assert first.steps == second.steps
+    assert first.slots == second.slots
+    assert starting_values(residual_step(3)).keys() == first.variables.keys()
