@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from cerebras_tf.capture.custom_gradients import CustomGradient
-from cerebras_tf.capture.functions import function_bodies
+from cerebras_tf.capture.functions import body_operations, data_outputs, function_bodies
 from cerebras_tf.capture.gradients import lower_call
 from cerebras_tf.capture.order import execution_order
 from cerebras_tf.capture.recording import GradientCall
@@ -171,8 +171,8 @@ class Capture:
         return [
             inner
             for body in function_bodies(op)
-            for inner in body.get_operations()
-            if inner.type != "Placeholder" and inner.type not in CHECKS
+            for inner in body_operations(body)
+            if inner.type not in CHECKS
             for inner in self.unsupported(inner)
         ]
 
@@ -217,7 +217,7 @@ class Capture:
 
     def dependencies(self, op: Any) -> list[Any]:
         """Operations that must be captured before this one."""
-        if op.outputs and all(self.has(tensor) for tensor in op.outputs):
+        if self._is_known(op):
             return []
         found = []
         for tensor in op.inputs:
@@ -235,7 +235,11 @@ class Capture:
             return True
         if op.type in CHECKS or self._is_handle(op):
             return True
-        return bool(op.outputs) and all(self.has(tensor) for tensor in op.outputs)
+        return self._is_known(op)
+
+    def _is_known(self, op: Any) -> bool:
+        """Whether all outputs of the operation have values."""
+        return bool(op.outputs) and all(self.has(tensor) for tensor in data_outputs(op))
 
     def _is_handle(self, op: Any) -> bool:
         """Whether the operation only names a variable, at the top or as a function's input."""
@@ -244,8 +248,7 @@ class Capture:
     def lower(self, op: Any) -> None:
         """Applies the rule of one operation and remembers the values of its outputs."""
         self.b.source = op.name
-        known = bool(op.outputs) and all(self.has(tensor) for tensor in op.outputs)
-        if known or op.type in CHECKS or self._is_handle(op):
+        if self._is_known(op) or op.type in CHECKS or self._is_handle(op):
             return
         if self._recorded(op) is not None:
             self._lower_gradient(op)
@@ -254,7 +257,7 @@ class Capture:
             results = LOWERINGS[op.type](self, op)
         except CerebrasError as error:
             raise type(error)(f"op '{op.name}' ({op.type}): {error}") from error
-        for tensor, value in zip(op.outputs, results):
+        for tensor, value in zip(data_outputs(op), results):
             self.bind(tensor, value)
 
     def _add_feature(self, tensor: Any) -> None:

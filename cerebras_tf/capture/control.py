@@ -11,7 +11,7 @@ from typing import Any, Optional
 
 import tensorflow as tf
 
-from cerebras_tf.capture.functions import function_bodies
+from cerebras_tf.capture.functions import data_outputs, function_bodies
 from cerebras_tf.capture.registry import lowers
 from cerebras_tf.capture.state import VariableState
 from cerebras_tf.errors import UnsupportedOpError
@@ -48,8 +48,9 @@ def lower_body(
         else:
             given = argument if isinstance(argument, Value) else c.value(argument)
             inner.bind(parameter, given)
-    inner.lower_all([tensor.op for tensor in body.outputs] + list(body.control_outputs))
-    return [inner.value(tensor) for tensor in body.outputs]
+    outputs = data_outputs(body)
+    inner.lower_all([tensor.op for tensor in outputs] + list(body.control_outputs))
+    return [inner.value(tensor) for tensor in outputs]
 
 
 @lowers("If", "StatelessIf")
@@ -71,7 +72,7 @@ def _if(c: Any, op: Any) -> Sequence[Value]:
     if uses_random:
         given.append(c.random_step())
     results = c.b.multi("cond", predicate, *given, then=graphs[0], orelse=graphs[1])
-    count = len(op.outputs)
+    count = len(data_outputs(op))
     for name, value in zip(assigned, results[count:]):
         c.state.assign(handles[name], value)
     return results[:count]

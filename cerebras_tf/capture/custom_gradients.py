@@ -8,6 +8,7 @@ deliberately left alone.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Optional
@@ -54,7 +55,8 @@ def prepare_custom_gradients(
             if not fresh:
                 return found
             for op in fresh:
-                found[op] = _call(op)
+                with contextlib.suppress(NotImplementedError):  # tf.recompute_grad has no second
+                    found[op] = _call(op)
 
 
 def overridden(op: Any) -> bool:

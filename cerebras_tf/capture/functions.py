@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import tensorflow as tf
+
 # Operation type -> attributes that name the functions it runs.
 FUNCTION_ATTRIBUTES = {
     "If": ("then_branch", "else_branch"),
@@ -20,6 +22,24 @@ def function_bodies(op: Any) -> list[Any]:
     """FuncGraphs an operation runs, in the order of its attributes; [] for ordinary operations."""
     names = FUNCTION_ATTRIBUTES.get(op.type, ())
     return [_body(op, op.get_attr(name).name) for name in names]
+
+
+def data_outputs(op_or_body: Any) -> list[Any]:
+    """Outputs that hold data; variants keep intermediates for TensorFlow's own backward graph."""
+    return [tensor for tensor in op_or_body.outputs if tensor.dtype != tf.variant]
+
+
+def body_operations(body: Any) -> list[Any]:
+    """Operations that a body's data outputs and effects need, inputs of the body left out."""
+    stack = [tensor.op for tensor in data_outputs(body)] + list(body.control_outputs)
+    found: dict[Any, None] = {}
+    while stack:
+        op = stack.pop()
+        if op not in found:
+            found[op] = None
+            stack.extend(tensor.op for tensor in op.inputs)
+            stack.extend(op.control_inputs)
+    return [op for op in found if op.type != "Placeholder"]
 
 
 def _body(op: Any, name: str) -> Any:

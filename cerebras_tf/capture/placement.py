@@ -13,7 +13,8 @@ from typing import Any
 import tensorflow as tf
 
 from cerebras_tf.capture.capture import CHECKS
-from cerebras_tf.capture.functions import FUNCTION_ATTRIBUTES, function_bodies
+from cerebras_tf.capture.functions import FUNCTION_ATTRIBUTES, body_operations, function_bodies
+from cerebras_tf.capture.order import execution_order
 from cerebras_tf.capture.recording import GradientCall
 from cerebras_tf.capture.registry import LOWERINGS
 from cerebras_tf.capture.source import missing_op_report
@@ -65,9 +66,14 @@ class Placement:
     def update(self) -> None:
         """Looks at operations added since the last call."""
         operations = self.graph.get_operations()
-        for op in operations[self._seen :]:
-            self._classify(op)
+        fresh = {op: i for i, op in enumerate(operations[self._seen :])}
         self._seen = len(operations)
+        # Inputs first: version 1 conditionals add a Switch after the operation that reads it.
+        ordered = execution_order(
+            fresh, lambda op: [t.op for t in op.inputs if t.op in fresh], fresh
+        )
+        for op in dict.fromkeys([*ordered, *fresh]):  # those without an order are loops
+            self._classify(op)
 
     def on_wafer(self, op: Any) -> bool:
         """Whether an operation's outputs are computed on the wafer."""
@@ -87,6 +93,10 @@ class Placement:
     def in_step(self, op: Any) -> bool:
         """Whether a step stands for the operation, so that the session must not run it."""
         return op in self._in_step or self.on_wafer(op)
+
+    def is_computed(self, op: Any) -> bool:
+        """Whether every step runs the operation."""
+        return op in self._in_step
 
     def is_backward(self, op: Any) -> bool:
         """Whether TensorFlow made the operation for a gradient that is recorded."""
@@ -130,7 +140,9 @@ class Placement:
                     stack.append(other)
             beside.extend(other for other in op.control_inputs if other.type in CHECKS)
         if missing:
-            raise UnsupportedOpError(missing_op_report(list(dict.fromkeys(missing))))
+            position = {op: i for i, op in enumerate(self.graph.get_operations())}
+            missing = sorted(dict.fromkeys(missing), key=lambda op: position.get(op, 0))
+            raise UnsupportedOpError(missing_op_report(missing))
         self._in_step.update(seen)
         # What the step computes of the global step is read from the step, not computed again.
         self._depends.update(op for op in seen if op in self._reads_step and op not in self.owned)
@@ -148,9 +160,9 @@ class Placement:
             return True
         if op.type in FUNCTION_ATTRIBUTES:
             return all(
-                inner.type == "Placeholder" or inner.type in CHECKS or self._lowerable(inner)
+                inner.type in CHECKS or self._lowerable(inner)
                 for body in function_bodies(op)
-                for inner in body.get_operations()
+                for inner in body_operations(body)
             )
         if op.type not in LOWERINGS:
             return False

@@ -16,7 +16,12 @@ import tensorflow as tf
 from cerebras_tf.compiler.pipeline import Options
 from cerebras_tf.errors import ConfigError
 from cerebras_tf.estimator.capacity import check_memory
-from cerebras_tf.estimator.hooks import GracefulStopHook, NanGuardHook, PerformanceSummaryHook
+from cerebras_tf.estimator.hooks import (
+    FiniteStateListener,
+    GracefulStopHook,
+    NanGuardHook,
+    PerformanceSummaryHook,
+)
 from cerebras_tf.estimator.host_call import host_call_to_eval_metric_ops
 from cerebras_tf.estimator.model_graph import ModelGraph, build
 from cerebras_tf.estimator.progress import PhaseReporter, ProgressHook
@@ -60,6 +65,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
         self._use_cs = bool(use_cs)
         self._last_step: Optional[int] = None
         self._steps: Optional[int] = None
+        self._given_hooks: list[Any] = []
         self._model: Optional[ModelGraph] = None
         # The console's lines are ProgressHook's; tf.estimator's own would double them.
         self._log_every = config.log_step_count_steps
@@ -113,7 +119,8 @@ class CerebrasEstimator(tf.estimator.Estimator):
             )
         self._steps, self._last_step = steps, max_steps
         with self._placed(use_cs), GracefulStopHook() as stop:
-            super().train(input_fn, [*(hooks or []), stop], steps, max_steps, saving_listeners)
+            self._given_hooks = [*(hooks or []), stop]
+            super().train(input_fn, self._given_hooks, steps, max_steps, saving_listeners)
         return self
 
     def evaluate(
@@ -188,13 +195,15 @@ class CerebrasEstimator(tf.estimator.Estimator):
         with tf.Graph().as_default() as graph:
             tf.compat.v1.random.set_random_seed(self._config.tf_random_seed)
             self._create_and_assert_global_step(graph)
-            features, labels, _ = self._get_features_and_labels_from_input_fn(input_fn, mode)
+            features, labels, input_hooks = self._get_features_and_labels_from_input_fn(
+                input_fn, mode
+            )
             with self._placed(True):
                 self._call_model_fn(features, labels, mode, self._config)
             model = self._model
             assert model is not None
             model.wiring.reroute()
-            types = self._static_types(model) or self._types_of_first_batch(model)
+            types = self._static_types(model) or self._types_of_first_batch(model, input_hooks)
             if validate_only:
                 with self.phases.phase("capturing"):
                     model.step.captured(types)
@@ -225,12 +234,12 @@ class CerebrasEstimator(tf.estimator.Estimator):
             types.append(TensorType(tensor.dtype.name, tuple(tensor.shape.as_list())))
         return types
 
-    def _types_of_first_batch(self, model: ModelGraph) -> list[TensorType]:
+    def _types_of_first_batch(self, model: ModelGraph, input_hooks: Any) -> list[TensorType]:
         nothing = tf.constant([], tf.string)
         scaffold = tf.compat.v1.train.Scaffold(
             init_op=tf.no_op(), ready_op=nothing, ready_for_local_init_op=nothing
         )
-        with tf.compat.v1.train.SingularMonitoredSession(scaffold=scaffold) as session:
+        with tf.compat.v1.train.SingularMonitoredSession(input_hooks, scaffold) as session:
             arrays = session.run(model.fed)
         return [TensorType(array.dtype.name, array.shape) for array in arrays]
 
@@ -253,13 +262,40 @@ class CerebrasEstimator(tf.estimator.Estimator):
             self._model = build(call, mode, options, self.phases.phase, keep)
             spec = self._model.spec
         if mode == _TRAIN:
-            own = self._own_hooks(spec, features)
-            spec = spec._replace(training_hooks=[*own, *spec.training_hooks])
+            chief = self._guarded_saver(spec)
+            spec = spec._replace(
+                training_hooks=[*self._own_hooks(spec, features), *spec.training_hooks],
+                training_chief_hooks=[*chief, *spec.training_chief_hooks],
+            )
         return spec
 
+    def _guarded_saver(self, spec: Any) -> list[Any]:
+        """The guard against NaN, then the saver: tf.estimator's own would save the damage first."""
+        guard = NanGuardHook(spec.loss)
+        config, saver_type = self._config, tf.compat.v1.train.CheckpointSaverHook
+        given = [*self._given_hooks, *spec.training_hooks, *spec.training_chief_hooks]
+        wanted = config.save_checkpoints_secs or config.save_checkpoints_steps
+        if not wanted or any(isinstance(hook, saver_type) for hook in given):
+            return [guard]
+        saver = saver_type(
+            self.model_dir,
+            save_secs=config.save_checkpoints_secs,
+            save_steps=config.save_checkpoints_steps,
+            scaffold=spec.scaffold,
+            listeners=[FiniteStateListener(self._trainable_weights)],
+            save_graph_def=config.checkpoint_save_graph_def,
+        )
+        return [guard, saver]
+
+    def _trainable_weights(self) -> Iterator[tuple[str, Any]]:
+        """Weights on the wafer; none where the model is on the host."""
+        if self._use_cs and self._model is not None:
+            store = self._model.store
+            yield from ((name, store.get(name)) for name, s in store.specs.items() if s.trainable)
+
     def _own_hooks(self, spec: Any, features: Any) -> list[Any]:
-        """Console lines, rates and the guard against NaN."""
-        hooks: list[Any] = [NanGuardHook(spec.loss)]
+        """Console lines and rates."""
+        hooks: list[Any] = []
         if self._log_every:
             hooks.append(ProgressHook(spec.loss, self._log_every, self._last_step, self._steps))
         if self._config.save_summary_steps:

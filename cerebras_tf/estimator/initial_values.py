@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from cerebras_tf.memoryx.store import MemoryStore
 
@@ -43,16 +44,21 @@ def _run(session: Any, values: Mapping[str, Any], store: MemoryStore) -> None:
             store.put(name, np.asarray(content))
 
 
-def adopt(session: Any, variables: Mapping[str, Any], store: MemoryStore) -> None:
-    """Takes over variables that a user's init_fn has set in the session.
+class Adoption:
+    """Takes over variables that a user's init_fn sets in the session.
 
     Args:
-        session: session of the model's graph.
-        variables: TensorFlow variables by name.
-        store: gets the values.
+        variables: TensorFlow variables by name; reading them takes operations, made here while the
+            graph may still grow.
     """
-    names = list(variables)
-    flags = session.run([variables[name].is_initialized() for name in names])
-    for name, is_set in zip(names, flags):
-        if is_set:
-            store.put(name, session.run(variables[name].value()))
+
+    def __init__(self, variables: Mapping[str, Any]) -> None:
+        with tf.name_scope("wafer/adopted/"):
+            self._flags = {name: v.is_initialized() for name, v in variables.items()}
+            self._reads = {name: v.read_value() for name, v in variables.items()}
+
+    def take(self, session: Any, store: MemoryStore) -> None:
+        """Puts the variables that have a value in the session into the store."""
+        for name, is_set in session.run(self._flags).items():
+            if is_set:
+                store.put(name, session.run(self._reads[name]))

@@ -163,18 +163,23 @@ def _scaffold(
         for v in tf.compat.v1.global_variables()
         if v.op.name not in variables and v.op.name not in store.specs
     ]
-    user_init = getattr(given, "_user_init_fn", None)  # no public accessor in TF 2.15
+    # Private API of TF 2.15: there is no public accessor of what a scaffold was given.
+    user_init, user_op = getattr(given, "_user_init_fn", None), getattr(given, "_init_op", None)
+    user_sets = user_init is not None or user_op is not None
+    adoption = initial_values.Adoption(variables) if user_sets else None
+    init_op = tf.compat.v1.variables_initializer(session_variables)
 
     def init_fn(scaffold: Any, session: Any) -> None:
         with phase("sending weights"):
             initial_values.initialise(session, variables, store)
         if user_init is not None:
             user_init(scaffold, session)
-            initial_values.adopt(session, variables, store)
+        if adoption is not None:
+            adoption.take(session, store)
 
     nothing_missing = functools.partial(tf.constant, [], tf.string)
     return tf.compat.v1.train.Scaffold(
-        init_op=tf.compat.v1.variables_initializer(session_variables),
+        init_op=init_op if user_op is None else tf.group(init_op, user_op),
         init_fn=init_fn,
         ready_op=nothing_missing(name="wafer/ready"),
         ready_for_local_init_op=nothing_missing(name="wafer/ready_for_local_init"),

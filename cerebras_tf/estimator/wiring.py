@@ -100,10 +100,18 @@ class Wiring:
         for op in self.placement.graph.get_operations():
             if self.placement.in_step(op) or self.placement.is_backward(op):
                 continue
-            kept = [other for other in op.control_inputs if not self.placement.in_step(other)]
+            kept = [other for other in op.control_inputs if not self._stands_for(other)]
             if len(kept) != len(op.control_inputs):
                 op._remove_all_control_inputs()
                 op._add_control_inputs([*kept, self.token.op])
+
+    def _stands_for(self, op: Any) -> bool:
+        """Whether the step stands for an operation; initializers of variables are for nothing."""
+        if not self.placement.in_step(op):
+            return False
+        given = [t.op for t in op.inputs if t.dtype != tf.resource]
+        initializes = op.type == "AssignVariableOp" and not any(map(self.placement.on_wafer, given))
+        return self.placement.is_computed(op) or not initializes
 
     def needs(self, fetch: Any) -> frozenset[str]:
         """Names of wafer values that a fetched operation depends on."""
