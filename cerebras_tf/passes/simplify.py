@@ -1,8 +1,8 @@
 """Removes what changes nothing, and folds what is constant.
 
 Before: `%b = identity(%a)  %c = add(%b, %zero)`; after: uses of %c are uses of %a. It must not
-remove `identity`, `stop_gradient` or `custom_gradient` while `gradient` nodes remain: they tell values apart; nor go
-round a value that a `gradient` node reads.
+remove `identity`, `stop_gradient` or `custom_gradient` while `gradient` nodes remain: they tell
+values apart; nor go round a value that a `gradient` node reads.
 """
 
 from __future__ import annotations
