@@ -1,0 +1,77 @@
+"""scripts/bench.py at its smoke shape: it prints every figure, and both sides compute the same.
+
+No time is judged here.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "bench.py"
+
+
+def bench(*arguments):
+    command = [sys.executable, str(SCRIPT), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300)
+
+
+@pytest.fixture(scope="module")
+def printed():
+    ran = bench("--smoke", "--rounds", "2", "--steps", "2", "--batch", "3")
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+def figures(printed, side):
+    """The numbers in a side's row: s/step, CPU s, tokens/s, GFLOP/s, percent of sgemm, loss."""
+    (row,) = re.findall(rf"^{side} +(\d.*)$", printed, flags=re.MULTILINE)
+    return [float(word.rstrip("%")) for word in row.split()]
+
+
+@pytest.mark.tf
+def test_bench_prints_figures_of_both_sides_that_fit_each_other(printed):
+    for side in ("wafer", "host"):
+        step_s, cpu_s, tokens_per_s, gflops_per_s, share, _ = figures(printed, side)
+        assert min(step_s, cpu_s, tokens_per_s, gflops_per_s, share) > 0
+        assert tokens_per_s == pytest.approx(3 * 32 / step_s, rel=0.1)
+    assert re.search(r"^sgemm +\d+\.\d  \(\d+\.\d to \d+\.\d; 256 x 256\)$", printed, re.MULTILINE)
+    assert re.search(r"^wafer: \d+\.\d\d times as fast as the host \(by round:", printed, re.M)
+
+
+@pytest.mark.tf
+def test_bench_lets_sides_alternate_and_shows_every_step(printed):
+    turns = re.findall(r"^round (\d), (\w+) *: (\d+\.\d+), (\d+\.\d+) s$", printed, re.MULTILINE)
+    assert [turn[:2] for turn in turns] == [
+        ("1", "wafer"),
+        ("1", "host"),
+        ("2", "wafer"),
+        ("2", "host"),
+    ]
+
+
+@pytest.mark.tf
+def test_bench_trains_the_same_model_on_both_sides(printed):
+    losses = [figures(printed, side)[-1] for side in ("wafer", "host")]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+@pytest.mark.tf
+def test_bench_counts_the_matrix_products_of_a_step(printed):
+    """6 operations a weight and token, and 7 products of attention scores, half of them masked."""
+    hidden, vocabulary, tokens, sequence = 128, 257, 3 * 32, 32
+    weights = 12 * hidden**2 + vocabulary * hidden
+    products = 6 * weights * tokens + 7 * tokens * sequence * hidden
+    flops = 1e12 * float(re.search(r"^(\S+) TFLOP a step", printed, re.MULTILINE)[1])
+    assert products <= flops <= 1.15 * products
+
+
+def test_bench_refuses_a_width_that_its_heads_do_not_divide():
+    ran = bench("--smoke", "--hidden", "200")
+    assert ran.returncode == 2
+    assert "hidden_size" in ran.stderr
+    assert ran.stderr.startswith("bench.py: ")
