@@ -48,9 +48,6 @@ def _sweep(graph: Graph, evaluate: Optional[Evaluate], has_gradients: bool) -> b
     mapping: dict[Value, Value] = {}
     for node in nodes:
         node.inputs = [mapping.get(value, value) for value in node.inputs]
-        if node.op == "custom_gradient" and not has_gradients:
-            mapping.update(zip(node.outputs, node.inputs))
-            continue
         same = None if node.outputs[0] in read else _same(node, has_gradients)
         if same is not None:
             mapping[node.outputs[0]] = same
