@@ -15,9 +15,9 @@ import tensorflow as tf
 from tensorflow.python.training import training_util
 
 from cerebras_tf.capture.capture import Capture
-from cerebras_tf.capture.custom_gradients import prepare_custom_gradients
+from cerebras_tf.capture.custom_gradients import CustomGradient, prepare_custom_gradients
 from cerebras_tf.capture.placement import Placement
-from cerebras_tf.capture.recording import GradientRecorder
+from cerebras_tf.capture.recording import GradientCall, GradientRecorder
 from cerebras_tf.capture.variables import managed_variables, variable_spec
 from cerebras_tf.compiler.pipeline import Options
 from cerebras_tf.estimator import initial_values
@@ -26,6 +26,7 @@ from cerebras_tf.estimator.saver import WaferSaver
 from cerebras_tf.estimator.session import WaferHook
 from cerebras_tf.estimator.wafer_step import WaferStep
 from cerebras_tf.estimator.wiring import Wiring
+from cerebras_tf.ir import TensorType, Variable
 from cerebras_tf.ir.program import Program
 from cerebras_tf.kernels.registry import evaluate
 from cerebras_tf.memoryx.store import MemoryStore
@@ -72,38 +73,21 @@ def build(
     Raises:
         UnsupportedOpError: the model needs operations without an IR form; all are listed.
     """
-    graph = tf.compat.v1.get_default_graph()
     global_step = tf.compat.v1.train.get_or_create_global_step()
-    step_read = training_util._get_or_create_global_step_read(graph)
-    start = len(graph.get_operations())
-    recorder = GradientRecorder()
-    with recorder:
-        spec = call_model_fn()
-    custom = prepare_custom_gradients(graph, recorder)
-    owned = managed_variables(graph)
-    handles = {op: variable_spec(variable) for op, variable in owned.items()}
-    handles[global_step.handle.op] = variable_spec(global_step)
-    placement = Placement(graph, start, handles, global_step.handle.op, recorder.calls)
-    placement.update()
-
-    def make_capture(features: dict[Any, Any]) -> Capture:
-        return Capture(handles, features, recorder.calls, evaluate, custom)
-
-    def make_fallback(features: dict[Any, Any]) -> Capture:
-        return Capture(handles, features, (), evaluate, custom)
-
+    step_read = training_util._get_or_create_global_step_read()
+    model = _record(call_model_fn, global_step)
+    spec, placement = model.spec, model.placement
     effects = [spec.train_op.op if isinstance(spec.train_op, tf.Tensor) else spec.train_op]
     effects = effects if mode == tf.estimator.ModeKeys.TRAIN else []
-    roots = _roots(placement, spec, effects)
-    fed, beside = placement.boundary(make_capture({}), roots)
-    store = MemoryStore(variable_spec(variable) for variable in owned.values())
+    fed, beside = placement.boundary(model.capture({}), _roots(placement, spec, effects))
+    store = MemoryStore(variable_spec(variable) for variable in model.variables.values())
 
     def check(program: Program) -> None:
         check_memory(program, store.bytes, store.held_bytes)
 
     step = WaferStep(
-        make_capture,
-        make_fallback if recorder.calls else None,
+        model.capture,
+        model.capture_whole if model.gradients else None,
         fed,
         effects,
         global_step.op.name,
@@ -114,11 +98,46 @@ def build(
     )
     wiring = Wiring(step, placement, fed, global_step, step_read, beside, bool(effects))
     hook = WaferHook(wiring, effects[0] if effects else None)
-    variables = {variable.op.name: variable for variable in owned.values()}
     saver = WaferSaver(store, [global_step], max_to_keep)
-    scaffold = _scaffold(spec.scaffold, variables, store, saver, phase)
+    scaffold = _scaffold(spec.scaffold, model.variables, store, saver, phase)
     spec = _rerouted(spec, wiring, hook, scaffold, mode)
     return ModelGraph(spec, step, store, wiring, fed)
+
+
+@dataclass(frozen=True)
+class _Recording:
+    """A called model function: its spec, and what capture needs to know of its graph."""
+
+    spec: Any
+    variables: dict[str, Any]
+    handles: dict[Any, Variable]
+    gradients: list[GradientCall]
+    custom_gradients: dict[Any, CustomGradient]
+    placement: Placement
+
+    def capture(self, features: dict[Any, TensorType]) -> Capture:
+        """A capture that takes gradients as they are recorded."""
+        return Capture(self.handles, features, self.gradients, evaluate, self.custom_gradients)
+
+    def capture_whole(self, features: dict[Any, TensorType]) -> Capture:
+        """A capture that takes TensorFlow's backward graph as it is."""
+        return Capture(self.handles, features, (), evaluate, self.custom_gradients)
+
+
+def _record(call_model_fn: Callable[[], Any], global_step: Any) -> _Recording:
+    graph = tf.compat.v1.get_default_graph()
+    start = len(graph.get_operations())
+    recorder = GradientRecorder()
+    with recorder:
+        spec = call_model_fn()
+    custom = prepare_custom_gradients(graph, recorder)
+    owned = managed_variables(graph)
+    handles = {op: variable_spec(variable) for op, variable in owned.items()}
+    handles[global_step.handle.op] = variable_spec(global_step)
+    placement = Placement(graph, start, handles, global_step.handle.op, recorder.calls)
+    placement.update()
+    variables = {variable.op.name: variable for variable in owned.values()}
+    return _Recording(spec, variables, handles, recorder.calls, custom, placement)
 
 
 def _roots(placement: Placement, spec: Any, effects: list[Any]) -> list[Any]:

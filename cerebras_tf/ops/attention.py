@@ -57,7 +57,7 @@ def _infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[TensorType]:
     -> out [B,S,A,D], lse [B,A,S]
 
     out = softmax(scale query key^T + bias) value per head; bias broadcasts to [B,A,S,T]. With
-    causal, query i sees the keys 0..i (S and T counted from the start). lse is the log of the
+    causal, query i sees the keys up to i + T - S: the last query sees all. lse is the log of the
     sum of the exponentials of each row of scores.
     """
     query, key, value = inputs[:3]

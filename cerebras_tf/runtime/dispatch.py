@@ -6,6 +6,7 @@ deliberately holds no arithmetic.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any, Callable, Optional
 
@@ -42,7 +43,9 @@ def choose(
     if op == "fused_elementwise":
         fast = kernels.elementwise_compiler()
         if fast is not None and static:
-            return _filling(fast(attrs["body"]))
+            # An op without a generated form: node by node, slower.
+            with contextlib.suppress(UnsupportedOpError):
+                return _filling(fast(attrs["body"]))
         return _copying(lambda *arrays: run_graph(attrs["body"], arrays))
     found = COMPILED.get(op) if static else None
     if found is not None and (found.supports is None or found.supports(*inputs, **attrs)):
