@@ -45,7 +45,7 @@ def random_inputs(graph: Graph, seed: int = 0, unknown: int = 3) -> list[np.ndar
 
 
 def run_plain(graph: Graph, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Outputs of a graph through the plain kernels."""
+    """Outputs of a graph through the plain kernels; asserts that all values have their types."""
     values: dict[Value, np.ndarray] = dict(zip(graph.inputs, arrays))
     for node in graph.nodes:
         operands = [values[value] for value in node.inputs]
@@ -58,8 +58,19 @@ def run_plain(graph: Graph, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
             results = operands[: node.attrs["xs"]]
         else:
             results = evaluate(node.op, operands, node.attrs)
-        values.update(zip(node.outputs, results))
+        assert len(results) == len(node.outputs), node
+        for value, array in zip(node.outputs, results):
+            assert_type(array, value, node)
+            values[value] = array
     return [values[value] for value in graph.outputs]
+
+
+def assert_type(array: np.ndarray, value: Value, where: object) -> None:
+    """Asserts that an array has the dtype and the known dimensions of a value."""
+    assert array.dtype == value.type.numpy_dtype, f"{where}: {array.dtype} for {value}"
+    assert array.ndim == value.type.rank, f"{where}: {array.shape} for {value}"
+    fits = [dim in (None, size) for dim, size in zip(value.shape, array.shape)]
+    assert all(fits), f"{where}: {array.shape} for {value}"
 
 
 def check_pass(

@@ -9,20 +9,12 @@ import pytest
 
 from cerebras_tf.errors import DataError
 from cerebras_tf.kernels.registry import PLAIN
+from tests.differences import gradient_of
 
 RANDOM = np.random.default_rng(8)
 LOGITS = RANDOM.standard_normal((4, 6))
 LABELS = np.array([0, 5, 2, 2])
 DLOSS = RANDOM.standard_normal(4)
-
-
-def _difference(function, x, step=1e-6):
-    gradient = np.zeros_like(x)
-    for at in np.ndindex(x.shape):
-        move = np.zeros_like(x)
-        move[at] = step
-        gradient[at] = (function(x + move) - function(x - move)) / (2 * step)
-    return gradient
 
 
 def test_sparse_loss_is_minus_the_log_of_the_label_s_probability():
@@ -41,14 +33,14 @@ def test_dense_loss_of_one_hot_labels_is_the_sparse_loss():
 def test_gradients_equal_central_differences():
     _, lse = PLAIN["sparse_softmax_xent"](LOGITS, LABELS)
     found = PLAIN["sparse_softmax_xent_grad"](DLOSS, LOGITS, LABELS, lse)
-    expected = _difference(
+    expected = gradient_of(
         lambda v: (PLAIN["sparse_softmax_xent"](v, LABELS)[0] * DLOSS).sum(), LOGITS
     )
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-9)
     dense = RANDOM.random((4, 6))
     dense /= dense.sum(1, keepdims=True)
     found = PLAIN["softmax_xent_grad"](DLOSS, LOGITS, dense)
-    expected = _difference(lambda v: (PLAIN["softmax_xent"](v, dense) * DLOSS).sum(), LOGITS)
+    expected = gradient_of(lambda v: (PLAIN["softmax_xent"](v, dense) * DLOSS).sum(), LOGITS)
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-9)
 
 
@@ -68,7 +60,7 @@ def test_projected_loss_and_gradients_equal_those_of_its_logits(transpose_weight
     np.testing.assert_allclose(found[0], PLAIN["sparse_softmax_xent"](logits, LABELS)[0])
     operands = [h, given, *bias]
     for i, gradient in enumerate(found[1:]):
-        expected = _difference(
+        expected = gradient_of(
             lambda v, i=i: loss(*operands[:i], v, *operands[i + 1 :]), operands[i]
         )
         np.testing.assert_allclose(gradient, expected, rtol=1e-5, atol=1e-8)

@@ -7,18 +7,9 @@ import math
 import numpy as np
 
 from cerebras_tf.kernels.registry import PLAIN
+from tests.differences import gradient_of
 
 RANDOM = np.random.default_rng(6)
-
-
-def _difference(function, x, step=1e-6):
-    """Gradient of a scalar function by central differences."""
-    gradient = np.zeros_like(x)
-    for at in np.ndindex(x.shape):
-        move = np.zeros_like(x)
-        move[at] = step
-        gradient[at] = (function(x + move) - function(x - move)) / (2 * step)
-    return gradient
 
 
 def test_layer_norm_is_its_formula_row_by_row():
@@ -41,9 +32,9 @@ def test_layer_norm_grad_equals_central_differences():
 
     _, mean, rstd = PLAIN["layer_norm"](x, gamma, beta, epsilon=1e-3)
     dx, dgamma, dbeta = PLAIN["layer_norm_grad"](dy, x, gamma, mean, rstd)
-    np.testing.assert_allclose(dx, _difference(lambda v: loss(v, gamma, beta), x), rtol=1e-6)
-    np.testing.assert_allclose(dgamma, _difference(lambda v: loss(x, v, beta), gamma), rtol=1e-6)
-    np.testing.assert_allclose(dbeta, _difference(lambda v: loss(x, gamma, v), beta), rtol=1e-6)
+    np.testing.assert_allclose(dx, gradient_of(lambda v: loss(v, gamma, beta), x), rtol=1e-6)
+    np.testing.assert_allclose(dgamma, gradient_of(lambda v: loss(x, v, beta), gamma), rtol=1e-6)
+    np.testing.assert_allclose(dbeta, gradient_of(lambda v: loss(x, gamma, v), beta), rtol=1e-6)
 
 
 def test_softmax_rows_sum_to_one_and_do_not_overflow():
@@ -57,5 +48,5 @@ def test_softmax_gradients_equal_central_differences():
     for name in ("softmax", "log_softmax"):
         forward = PLAIN[name]
         found = PLAIN[f"{name}_grad"](dy, forward(x))
-        expected = _difference(lambda v, f=forward: (f(v) * dy).sum(), x)
+        expected = gradient_of(lambda v, f=forward: (f(v) * dy).sum(), x)
         np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-9)

@@ -7,20 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from cerebras_tf.ir import Graph, TensorType, Value, verify
+from cerebras_tf.ir import Graph, TensorType, verify
 from cerebras_tf.kernels.registry import evaluate
 from cerebras_tf.ops import Builder, infer, lookup
-
-STEP = 1e-6
-
-
-def run(graph: Graph, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Outputs of a graph through the plain kernels."""
-    values: dict[Value, np.ndarray] = dict(zip(graph.inputs, arrays))
-    for node in graph.nodes:
-        results = evaluate(node.op, [values[value] for value in node.inputs], node.attrs)
-        values.update(zip(node.outputs, results))
-    return [values[value] for value in graph.outputs]
+from tests.differences import slope
+from tests.graphs import run_plain
 
 
 def check_vjp(op: str, arrays: Sequence[np.ndarray], rtol: float = 1e-6, **attrs: Any) -> None:
@@ -48,14 +39,10 @@ def check_vjp(op: str, arrays: Sequence[np.ndarray], rtol: float = 1e-6, **attrs
     verify(graph, infer)
     random = np.random.default_rng(11)
     cotangent = random.standard_normal(outputs[0].shape)
-    gradients = run(graph, [*arrays, cotangent])[1:]
+    gradients = run_plain(graph, [*arrays, cotangent])[1:]
     for (i, _), gradient in zip(found, gradients):
         assert gradient.shape == arrays[i].shape
         direction = random.standard_normal(arrays[i].shape)
-        values = []
-        for sign in (1, -1):
-            moved = list(arrays)
-            moved[i] = arrays[i] + sign * STEP * direction
-            values.append(evaluate(op, moved, attrs)[0])
-        expected = np.sum(cotangent * (values[0] - values[1])) / (2 * STEP)
+        change = slope(lambda moved: evaluate(op, moved, attrs)[0], arrays, i, direction)
+        expected = np.sum(cotangent * change)
         np.testing.assert_allclose(np.sum(gradient * direction), expected, rtol=rtol, atol=1e-7)

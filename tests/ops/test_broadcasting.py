@@ -8,7 +8,6 @@ import pytest
 from cerebras_tf.ir import Graph, TensorType
 from cerebras_tf.ops import Builder
 from cerebras_tf.ops.broadcasting import sum_to
-from tests.ops.differences import run
 
 
 @pytest.mark.parametrize("shape", [(2, 3, 4), (3, 4), (1, 4), (3, 1), (4,), (1,), (), (2, 1, 1)])
@@ -20,7 +19,7 @@ def test_sum_to_is_the_adjoint_of_broadcasting(shape):
     b.graph.outputs = [sum_to(b, dy, like)]
     random = np.random.default_rng(0)
     x, cotangent = random.standard_normal(shape), random.standard_normal((2, 3, 4))
-    (found,) = run(b.graph, [x, cotangent])
+    (found,) = run_plain(b.graph, [x, cotangent])
     assert found.shape == shape
     np.testing.assert_allclose(np.sum(found * x), np.sum(cotangent * x), rtol=1e-12)
 

@@ -17,6 +17,7 @@ from cerebras_tf.ir import Graph, TensorType, Value, verify
 from cerebras_tf.kernels.registry import evaluate
 from cerebras_tf.ops import Builder, infer
 from cerebras_tf.passes.differentiate import differentiate
+from tests.graphs import run_plain
 from tests.tolerances import TOLERANCES
 
 # Placeholders in, one tensor or several out.
@@ -39,24 +40,6 @@ def integers(*shape: int, high: int, dtype: str = "int32", seed: int = 0) -> np.
     return np.random.default_rng([seed, *shape]).integers(0, high, shape).astype(dtype)
 
 
-def run_graph(graph: Graph, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Outputs of a graph through the plain kernels, for arrays in the order of its inputs."""
-    values: dict[Value, np.ndarray] = dict(zip(graph.inputs, inputs))
-    for node in graph.nodes:
-        operands = [values[value] for value in node.inputs]
-        if node.op == "cond":
-            branch = node.attrs["then" if operands[0] else "orelse"]
-            results = tuple(run_graph(branch, operands[1:]))
-        else:
-            results = evaluate(node.op, operands, node.attrs)
-        assert len(results) == len(node.outputs), node
-        for value, array in zip(node.outputs, results):
-            assert array.shape == value.shape, f"{node}: {array.shape} for {value}"
-            assert array.dtype == value.type.numpy_dtype, f"{node}: {array.dtype} for {value}"
-            values[value] = array
-    return [values[value] for value in graph.outputs]
-
-
 def oracle_session() -> Any:
     """A TensorFlow session that runs the graph as written.
 
@@ -68,7 +51,11 @@ def oracle_session() -> Any:
 
 
 def check_parity(
-    build: Build, inputs: Sequence[np.ndarray], family: str, gradient: bool = True
+    build: Build,
+    inputs: Sequence[np.ndarray],
+    family: str,
+    gradient: bool = True,
+    sizes_from_data: bool = False,
 ) -> Graph:
     """Asserts that captured forward and reverse passes compute what TensorFlow computes.
 
@@ -78,6 +65,7 @@ def check_parity(
         family: row of the tolerance table for forward values; gradients use it too, or the row
             "gradient" where that is wider.
         gradient: whether to compare gradients of sum(output * fixed random numbers).
+        sizes_from_data: whether dimensions may be unknown; else every shape must be inferred.
 
     Returns:
         The IR graph that was run: outputs, then gradients.
@@ -105,7 +93,9 @@ def check_parity(
     differentiate(step.graph, evaluate)
     step.graph.prune()
     verify(step.graph, infer)
-    actual = run_graph(step.graph, arrays)
+    unknown = [n for n in step.graph.nodes if not all(v.type.is_static for v in n.outputs)]
+    assert sizes_from_data or not unknown, f"shapes not inferred: {unknown}"
+    actual = run_plain(step.graph, arrays)
     tolerance = TOLERANCES[family]
     for number, (ours, theirs) in enumerate(zip(actual, wanted)):
         assert_close(ours, theirs, tolerance, f"output {number}")

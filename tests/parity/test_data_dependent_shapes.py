@@ -2,38 +2,22 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pytest
 
 tf = pytest.importorskip("tensorflow")
 
-from cerebras_tf.kernels.registry import evaluate  # noqa: E402
 from tests.parity import harness  # noqa: E402
-from tests.parity.harness import check_parity, integers, normal  # noqa: E402
+from tests.parity.harness import integers, normal  # noqa: E402
 
 pytestmark = pytest.mark.tf
+check_parity = functools.partial(harness.check_parity, sizes_from_data=True)
 
 X = normal(6, 4)
 MASK = np.array([True, False, True, True, False, False])
 IDS = np.array([5, 3, 5, 2, 3, 1], "int32")
-
-
-def run_with_sizes_from_data(graph, inputs):
-    """Like the harness's own, with unknown dimensions free to be of any size."""
-    values = dict(zip(graph.inputs, inputs))
-    for node in graph.nodes:
-        results = evaluate(node.op, [values[value] for value in node.inputs], node.attrs)
-        for value, array in zip(node.outputs, results):
-            assert len(array.shape) == len(value.shape), node
-            assert all(dim in (None, size) for dim, size in zip(value.shape, array.shape)), node
-            assert array.dtype == value.type.numpy_dtype, node
-            values[value] = array
-    return [values[value] for value in graph.outputs]
-
-
-@pytest.fixture(autouse=True)
-def free_sizes(monkeypatch):
-    monkeypatch.setattr(harness, "run_graph", run_with_sizes_from_data)
 
 
 def _squares(value):

@@ -10,12 +10,12 @@ tf = pytest.importorskip("tensorflow")
 from cerebras_tf.capture.capture import Capture  # noqa: E402
 from cerebras_tf.ir import TensorType  # noqa: E402
 from cerebras_tf.kernels.registry import evaluate  # noqa: E402
+from tests.graphs import run_plain  # noqa: E402
 from tests.parity.harness import (  # noqa: E402
     assert_close,
     check_parity,
     normal,
     oracle_session,
-    run_graph,
     uniform,
 )
 from tests.tolerances import TOLERANCES  # noqa: E402
@@ -143,7 +143,7 @@ def _check_against_transposed(training, inputs):
             y, mean, variance = _batch_norm("FusedBatchNormV3", layout, training)(placeholders)
             step = Capture({}, types, evaluate=evaluate).run({"y": y, "m": mean, "v": variance})
         order = {p.name: a for p, a in zip(placeholders, arrays)}
-        results.append(run_graph(step.graph, [order[v.name] for v in step.graph.inputs]))
+        results.append(run_plain(step.graph, [order[v.name] for v in step.graph.inputs]))
     last, first = results
     assert_close(first[0].transpose(0, 2, 3, 1), last[0], TOLERANCES["normalization"], "y")
     for ours, theirs in zip(first[1:], last[1:]):

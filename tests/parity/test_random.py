@@ -10,7 +10,7 @@ tf = pytest.importorskip("tensorflow")
 from cerebras_tf.capture.capture import RANDOM_STEP, Capture  # noqa: E402
 from cerebras_tf.ir import TensorType  # noqa: E402
 from cerebras_tf.kernels.registry import evaluate  # noqa: E402
-from tests.parity.harness import run_graph  # noqa: E402
+from tests.graphs import run_plain  # noqa: E402
 from tests.tolerances import TOLERANCES  # noqa: E402
 
 pytestmark = pytest.mark.tf
@@ -32,7 +32,7 @@ def run_both(build, feeds=()):
     ours = []
     for step in range(STEPS):
         given[RANDOM_STEP] = np.array(step, np.int64)
-        ours += run_graph(graph, [given[value.name] for value in graph.inputs])
+        ours += run_plain(graph, [given[value.name] for value in graph.inputs])
     return ours, theirs
 
 
