@@ -15,6 +15,7 @@ import numpy as np
 
 from cerebras_tf.ir import Graph, Node, Value
 from cerebras_tf.ops import Builder
+from cerebras_tf.passes.watched import watched_values
 
 # A mask at or below this hides: exp(score + mask - max) is 0 in float32 for scores within 9e3.
 HIDDEN = -1e4
@@ -29,13 +30,14 @@ def fuse_attention(graph: Graph, variables: set[Value]) -> None:
         variables: values of trained variables; a mask must not depend on them.
     """
     users = graph.users()
+    watched = watched_values(graph)
     trained = set(variables)
     for node in graph.nodes:
         if any(value in trained for value in node.inputs):
             trained.update(node.outputs)
     for node in list(graph.nodes):
         if node.op == "matmul" and not node.attrs["transpose_a"] and not node.attrs["transpose_b"]:
-            found = _match(node, users, trained, set(graph.outputs))
+            found = _match(node, users, trained, set(graph.outputs) | watched)
             if found is not None:
                 _emit(graph, node, *found)
     graph.prune()
@@ -59,7 +61,7 @@ def _match(
     causal = False
     while True:
         made = scores.node
-        if made is None:
+        if made is None or scores in wanted:
             return None
         if made.op == "matmul":
             break

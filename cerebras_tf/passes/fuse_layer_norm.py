@@ -13,6 +13,7 @@ from typing import Optional
 
 from cerebras_tf.ir import Graph, Node, Value
 from cerebras_tf.ops import Builder
+from cerebras_tf.passes.watched import watched_values
 
 # A sum of products: {factors, in order of their ids: coefficient}.
 Polynomial = dict[tuple[int, ...], float]
@@ -76,8 +77,14 @@ class _Match:
         assert self.x is not None
         self.atoms: dict[int, Value] = {}
         polynomials: dict[Value, Polynomial] = {self.x: self._atom(self.x)}
+        watched = watched_values(self.graph) - {self.x}
+        if self.mean & watched or self.root.output in watched:
+            return
         for value in self.mean:
-            polynomials[value] = self._named("mean")
+            # A mean behind stop_gradient is as good in the variance, whose derivative by it is
+            # zero, but not in the difference.
+            if value.node is not None and value.node.op != "stop_gradient":
+                polynomials[value] = self._named("mean")
         inverse = self.root.op == "rsqrt"
         if inverse:
             polynomials[self.root.output] = self._named("r")
@@ -86,6 +93,8 @@ class _Match:
         known_from = {node: i for i, node in enumerate(self.graph.nodes)}
         begin = min(start, *(known_from.get(v.node, start) for v in self.mean if v.node))
         for node in self.graph.nodes[begin:]:
+            if any(value in watched for value in node.inputs):
+                continue
             polynomial = self._combine(node, polynomials, inverse)
             if polynomial is None:
                 continue
