@@ -8,6 +8,7 @@ import pytest
 from cerebras_tf.ir import Graph, TensorType
 from cerebras_tf.ops import Builder
 from cerebras_tf.ops.broadcasting import sum_to
+from tests.graphs import run_plain
 
 
 @pytest.mark.parametrize("shape", [(2, 3, 4), (3, 4), (1, 4), (3, 1), (4,), (1,), (), (2, 1, 1)])
