@@ -84,7 +84,7 @@ class WaferSaver(tf.compat.v1.train.Saver):
         # Private API of TF 2.15: the bookkeeping of kept checkpoints has no public entry.
         self._RecordLastCheckpoint(prefix)
         tf.compat.v1.train.update_checkpoint_state(
-            os.path.dirname(prefix),
+            os.path.abspath(os.path.dirname(prefix)),  # names relative to it are kept as they are
             os.path.basename(prefix),
             all_model_checkpoint_paths=[os.path.basename(p) for p in self.last_checkpoints],
             latest_filename=latest_filename,
