@@ -28,6 +28,7 @@ from cerebras_tf.estimator.progress import PhaseReporter, ProgressHook
 from cerebras_tf.estimator.run_config import CSRunConfig, check_wafer_address
 from cerebras_tf.ir import TensorType
 from cerebras_tf.ir.program import Program
+from cerebras_tf.ir.program_file import save_program
 
 _TRAIN = tf.estimator.ModeKeys.TRAIN
 
@@ -215,8 +216,9 @@ class CerebrasEstimator(tf.estimator.Estimator):
 
     def _write(self, program: Program, text: str) -> None:
         os.makedirs(self.compile_dir, exist_ok=True)
-        path = os.path.join(self.compile_dir, "program.txt")
-        with open(path, "w", encoding="utf-8") as out:
+        path = os.path.join(self.compile_dir, "program.zip")
+        save_program(program, path)
+        with open(os.path.join(self.compile_dir, "program.txt"), "w", encoding="utf-8") as out:
             out.write(text + "\n")
         tf.compat.v1.logging.info(
             "compiled %d layers, %.1f MB of activations, %.3g FLOP a step; program in %s",

@@ -26,6 +26,8 @@ Phase = Callable[[str], Any]
 MakeCapture = Callable[[dict[Any, TensorType]], Capture]
 # Wanted values of at most this many bytes are returned by every step; larger ones on request.
 _SMALL_BYTES = 1 << 16
+# Compiled variants kept; batches of more different shapes than this are compiled again.
+MOST_VARIANTS = 32
 
 
 class WaferStep:
@@ -79,7 +81,6 @@ class WaferStep:
         self._global_step = global_step
         self._options = options
         self._phase = phase
-        self._ran: list[Machine] = []
         self._machines: dict[Any, Machine] = {}
         self._wanted: frozenset[str] = frozenset()
         self._results: dict[str, np.ndarray] = {}
@@ -104,10 +105,9 @@ class WaferStep:
         features[self._global_step] = np.asarray(global_step, np.int64)
         features[RANDOM_STEP] = np.asarray(global_step, np.int64)
         needed = {name: features[name] for name in machine.program.features}
-        if machine in self._ran:
+        if machine.steps_run:
             self._results = machine.run(needed)
         else:  # kernels are compiled at their first call, or read from the cache on disk
-            self._ran.append(machine)
             with self._phase("first step, with kernels to compile"):
                 self._results = machine.run(needed)
         self.program = machine.program
@@ -178,6 +178,8 @@ class WaferStep:
         self._check(program)
         machine = Machine(program, self.memoryx, arena=self._arena(program.arena_bytes))
         self._machines[(tuple(types), frozenset(program.results))] = machine
+        if len(self._machines) > MOST_VARIANTS:
+            del self._machines[next(iter(self._machines))]
         return machine
 
     def _arena(self, size: int) -> np.ndarray:

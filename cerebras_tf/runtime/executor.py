@@ -47,6 +47,7 @@ class Machine:
     Attributes:
         program: what runs.
         memoryx: where variables come from and go to.
+        steps_run: steps made so far.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class Machine:
         """
         self.program = program
         self.memoryx = memoryx
+        self.steps_run = 0
         self._listeners = list(listeners)
         self._table: list[Optional[np.ndarray]] = [None] * len(program.slots)
         self._names = {slot: name for name, slot in program.variables.items()}
@@ -120,6 +122,7 @@ class Machine:
                 self._apply(step)
                 for listener in self._listeners:
                     listener.after(step)
+        self.steps_run += 1
         return {name: np.array(self._read(slot)) for name, slot in self.program.results.items()}
 
     def _apply(self, step: Step) -> None:
