@@ -5,10 +5,10 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
-from cerebras_tf.ops.builder import Builder, Evaluate, Operand
+from cerebras_tf.ops.builder import Builder, Evaluate, Operand, building_before
 from cerebras_tf.ops.registry import OPS, OpDef, infer, lookup
 
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
 
-__all__ = ["OPS", "Builder", "Evaluate", "OpDef", "Operand", "infer", "lookup"]
+__all__ = ["OPS", "Builder", "Evaluate", "OpDef", "Operand", "building_before", "infer", "lookup"]

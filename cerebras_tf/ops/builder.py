@@ -6,7 +6,8 @@ rule of any single op.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Callable, Optional, Union
 
 import numpy as np
@@ -102,3 +103,17 @@ class Builder:
             return None
         results = self.evaluate(name, known, attrs)
         return [self.constant(array, type.dtype) for array, type in zip(results, types)]
+
+
+@contextmanager
+def building_before(graph: Graph, node: Node) -> Iterator[Builder]:
+    """Gives a builder whose nodes go before `node`, with its source, direction and layer."""
+    at = graph.nodes.index(node)
+    rest = graph.nodes[at:]
+    graph.nodes = graph.nodes[:at]
+    b = Builder(graph)
+    b.source, b.direction, b.layer = node.source, node.direction, node.layer
+    try:
+        yield b
+    finally:
+        graph.nodes.extend(rest)

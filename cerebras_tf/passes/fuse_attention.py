@@ -14,7 +14,7 @@ from typing import Optional
 import numpy as np
 
 from cerebras_tf.ir import Graph, Node, Value
-from cerebras_tf.ops import Builder
+from cerebras_tf.ops import Builder, building_before
 from cerebras_tf.passes.watched import watched_values
 
 # A mask at or below this hides: exp(score + mask - max) is 0 in float32 for scores within 9e3.
@@ -143,20 +143,15 @@ def _emit(
     scale: float,
     causal: bool,
 ) -> None:
-    at = graph.nodes.index(node)
-    rest = graph.nodes[at:]
-    graph.nodes = graph.nodes[:at]
-    b = Builder(graph)
-    b.source, b.layer, b.direction = node.source, node.layer, node.direction
-    operands = [_swapped(b, value) for value in (q, k, v)]
-    if bias is not None:
-        rank = bias.type.rank
-        if rank < 4:
-            bias = b.op("reshape", bias, shape=(1,) * (4 - rank) + bias.shape)
-        operands.append(bias)
-    out, _ = b.multi("attention", *operands, scale=scale, causal=causal)
-    swapped = b.op("transpose", out, permutation=_SWAP)
-    graph.nodes.extend(rest)
+    with building_before(graph, node) as b:
+        operands = [_swapped(b, value) for value in (q, k, v)]
+        if bias is not None:
+            rank = bias.type.rank
+            if rank < 4:
+                bias = b.op("reshape", bias, shape=(1,) * (4 - rank) + bias.shape)
+            operands.append(bias)
+        out, _ = b.multi("attention", *operands, scale=scale, causal=causal)
+        swapped = b.op("transpose", out, permutation=_SWAP)
     graph.replace({node.output: swapped})
 
 

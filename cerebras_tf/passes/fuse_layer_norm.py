@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Optional
 
 from cerebras_tf.ir import Graph, Node, Value
-from cerebras_tf.ops import Builder
+from cerebras_tf.ops import building_before
 from cerebras_tf.passes.watched import watched_values
 
 # A sum of products: {factors, in order of their ids: coefficient}.
@@ -167,18 +167,13 @@ class _Match:
 
     def _emit(self, node: Node, gamma: Value, beta: Value) -> None:
         assert self.x is not None
-        at = self.graph.nodes.index(node)
-        rest = self.graph.nodes[at:]
-        self.graph.nodes = self.graph.nodes[:at]
-        b = Builder(self.graph)
-        b.source, b.layer, b.direction = node.source, node.layer, node.direction
-        width = self.x.shape[-1]
-        vectors = [
-            value if value.type.rank == 1 else b.op("reshape", value, shape=(width,))
-            for value in (gamma, beta)
-        ]
-        y, _, _ = b.multi("layer_norm", self.x, *vectors, epsilon=self.epsilon)
-        self.graph.nodes.extend(rest)
+        with building_before(self.graph, node) as b:
+            width = self.x.shape[-1]
+            vectors = [
+                value if value.type.rank == 1 else b.op("reshape", value, shape=(width,))
+                for value in (gamma, beta)
+            ]
+            y, _, _ = b.multi("layer_norm", self.x, *vectors, epsilon=self.epsilon)
         self.graph.replace({node.output: y})
 
 

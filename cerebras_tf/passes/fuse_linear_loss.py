@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Optional
 
 from cerebras_tf.ir import Graph, Node, Value
-from cerebras_tf.ops import Builder
+from cerebras_tf.ops import building_before
 
 
 def fuse_linear_loss(graph: Graph) -> None:
@@ -45,20 +45,15 @@ def _product(node: Node, users: dict[Value, list[Node]], wanted: set[Value]) -> 
 
 
 def _emit(graph: Graph, node: Node, product: Node) -> None:
-    at = graph.nodes.index(node)
-    rest = graph.nodes[at:]
-    graph.nodes = graph.nodes[:at]
-    b = Builder(graph)
-    b.source, b.layer, b.direction = node.source, node.layer, node.direction
-    hidden, weight = product.inputs
-    outputs = b.multi(
-        "linear_softmax_xent",
-        hidden,
-        weight,
-        node.inputs[1],
-        transpose_weight=product.attrs["transpose_b"],
-    )
-    graph.nodes.extend(rest)
+    with building_before(graph, node) as b:
+        hidden, weight = product.inputs
+        outputs = b.multi(
+            "linear_softmax_xent",
+            hidden,
+            weight,
+            node.inputs[1],
+            transpose_weight=product.attrs["transpose_b"],
+        )
     graph.replace(dict(zip(node.outputs, outputs)))
 
 
@@ -91,22 +86,17 @@ def _reaches(graph: Graph, start: Node, value: Value) -> bool:
 
 
 def _merge(graph: Graph, forward: Node, backward: Node) -> None:
-    at = graph.nodes.index(backward)
-    rest = graph.nodes[at:]
-    graph.nodes = graph.nodes[:at]
-    b = Builder(graph)
-    b.source, b.layer, b.direction = backward.source, backward.layer, backward.direction
-    dloss, hidden, weight, labels, _, *bias = backward.inputs
-    outputs = b.multi(
-        "linear_softmax_xent_train",
-        dloss,
-        hidden,
-        weight,
-        labels,
-        *bias,
-        transpose_weight=backward.attrs["transpose_weight"],
-    )
-    graph.nodes.extend(rest)
+    with building_before(graph, backward) as b:
+        dloss, hidden, weight, labels, _, *bias = backward.inputs
+        outputs = b.multi(
+            "linear_softmax_xent_train",
+            dloss,
+            hidden,
+            weight,
+            labels,
+            *bias,
+            transpose_weight=backward.attrs["transpose_weight"],
+        )
     mapping = dict(zip(backward.outputs, outputs[1:]))
     mapping[forward.outputs[0]] = outputs[0]
     graph.replace(mapping)
