@@ -86,13 +86,3 @@ def _adagrad(c: Any, op: Any) -> Sequence[Value]:
     step = b.op("div", b.op("mul", rate, grad), root)
     _store(c, op, var, ids, b.op("sub", _rows(c, var, ids), step))
     return []
-
-
-@lowers("ResourceSparseApplyGradientDescent")
-def _gradient_descent(c: Any, op: Any) -> Sequence[Value]:
-    """var -= lr g, on the rows given."""
-    rate, grad, ids = (c.value(tensor) for tensor in op.inputs[1:])
-    change = c.b.op("neg", c.b.op("mul", rate, grad))
-    table = c.state.read(op.inputs[0])
-    assign(c, op, op.inputs[0], c.b.op("rows_add", table, ids, change))
-    return []
