@@ -119,6 +119,11 @@ class Capture:
             features[RANDOM_STEP] = value
         return features[RANDOM_STEP]
 
+    @property
+    def differentiates(self) -> bool:
+        """Whether recorded gradients are taken, and not TensorFlow's own backward graph."""
+        return bool(self._gradients)
+
     def bind(self, tensor: Any, value: Value) -> None:
         """Says which IR value stands for a tensor."""
         self._environment[_key(tensor)] = value

@@ -8,7 +8,6 @@ deliberately left alone.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Optional
@@ -17,9 +16,11 @@ import tensorflow as tf
 
 # Private API of TF 2.15: the registry of gradient functions, where overrides are kept by name.
 from tensorflow.python.framework import ops as tf_ops
+from tensorflow.python.framework.func_graph import FuncGraph
 
 from cerebras_tf.capture.recording import GradientRecorder
 from cerebras_tf.capture.registry import lowers
+from cerebras_tf.errors import UnsupportedOpError
 from cerebras_tf.ir import Graph, StepGraph, Value
 
 
@@ -39,24 +40,31 @@ class CustomGradient:
 def prepare_custom_gradients(
     graph: tf.Graph, recorder: GradientRecorder
 ) -> dict[Any, CustomGradient]:
-    """Calls the override of every custom gradient in a graph, nested ones included.
+    """Calls the override of every custom gradient that something differentiated depends on.
+
+    Others are never differentiated: some have no gradient, or one whose gradient has a gradient of
+    its own, and so on without end.
 
     Args:
         graph: the model's graph, still open.
-        recorder: gets the gradient calls made inside overrides.
+        recorder: holds the gradient calls, and gets those made inside overrides.
     """
     found: dict[Any, CustomGradient] = {}
-    seen = 0
+    seen: set[Any] = set()
     with graph.as_default(), recorder:
         while True:
-            operations = graph.get_operations()
-            fresh = [op for op in operations[seen:] if overridden(op)]
-            seen = len(operations)
+            stack = [tensor.op for call in recorder.calls for tensor in call.ys]
+            fresh = []
+            while stack:
+                op = stack.pop()
+                if op not in seen:
+                    seen.add(op)
+                    stack.extend(tensor.op for tensor in op.inputs)
+                    if overridden(op):
+                        fresh.append(op)
             if not fresh:
                 return found
-            for op in fresh:
-                with contextlib.suppress(NotImplementedError):  # tf.recompute_grad has no second
-                    found[op] = _call(op)
+            found.update((op, _call(op)) for op in fresh)
 
 
 def overridden(op: Any) -> bool:
@@ -77,12 +85,22 @@ def _call(op: Any) -> CustomGradient:
     return CustomGradient(cotangents, flat)
 
 
+def _refuse_inside_function(c: Any, op: Any) -> None:
+    """Without its override a custom gradient would be differentiated as an identity."""
+    if c.differentiates and overridden(op) and isinstance(op.graph, FuncGraph):
+        raise UnsupportedOpError(
+            "a function with a gradient of its own must not be inside tf.cond or tf.function. "
+            "Received one there. Call it outside of them."
+        )
+
+
 @lowers("IdentityN")
 def _identity_n(c: Any, op: Any) -> Sequence[Value]:
     """Identity, or a function with a gradient of its own."""
     xs = [c.value(tensor) for tensor in op.inputs]
     custom = c.custom_gradients.get(op)
     if custom is None:
+        _refuse_inside_function(c, op)
         return [c.b.op("identity", x) for x in xs]
     step = StepGraph(Graph(op.name.rpartition("/")[2] + "_gradient"))
     backward = c.nested(step)

@@ -18,6 +18,7 @@ from cerebras_tf.capture.order import execution_order
 from cerebras_tf.capture.recording import GradientCall
 from cerebras_tf.capture.registry import LOWERINGS
 from cerebras_tf.capture.source import missing_op_report
+from cerebras_tf.capture.state import passed_handle
 from cerebras_tf.errors import UnsupportedOpError
 
 
@@ -166,7 +167,7 @@ class Placement:
             )
         if op.type not in LOWERINGS:
             return False
-        handles = [t.op for t in op.inputs if t.dtype == tf.resource]
+        handles = [passed_handle(t).op for t in op.inputs if t.dtype == tf.resource]
         return all(h in self.owned or h.type == "Placeholder" for h in handles)
 
     def _classify(self, op: Any) -> None:

@@ -31,11 +31,11 @@ class VariableState:
 
     def variable(self, handle: Any) -> Variable:
         """The variable a resource tensor refers to."""
-        return self._specs[_key(handle)]
+        return self._specs[_key(passed_handle(handle))]
 
     def knows(self, handle: Any) -> bool:
         """Whether the resource tensor refers to a variable of this capture."""
-        return _key(handle) in self._specs
+        return _key(passed_handle(handle)) in self._specs
 
     def initial(self, handle: Any) -> Value:
         """Value the variable has when the step begins."""
@@ -70,6 +70,13 @@ class VariableState:
     def updates(self) -> dict[str, Value]:
         """Variables that were assigned, with their last values."""
         return {name: self._current[name] for name in self._assigned}
+
+
+def passed_handle(handle: Any) -> Any:
+    """The resource tensor that a conditional of version 1 passes on under another name."""
+    while handle.op.type in ("Switch", "Identity") and handle.op.inputs:
+        handle = handle.op.inputs[0]
+    return handle
 
 
 def _key(tensor: Any) -> tuple[Any, int]:

@@ -7,6 +7,7 @@ does not decide when to save.
 
 from __future__ import annotations
 
+import glob
 import os
 import shutil
 from collections.abc import Iterator, Sequence
@@ -20,6 +21,8 @@ from cerebras_tf.memoryx.store import MemoryStore
 
 # A shard holds variables of at most this many bytes together, or a single larger one.
 SHARD_BYTES = 1 << 28
+# Between prefix and process number in the name of the folder where a checkpoint is written.
+_UNFINISHED = "_writing_"
 
 
 class WaferSaver(tf.compat.v1.train.Saver):
@@ -119,9 +122,9 @@ class WaferSaver(tf.compat.v1.train.Saver):
             wanted[variable.op.name] = variable.shape.as_list()
         _compare(save_path, wanted, shapes)
         for name in self._wafer_store.specs:
-            self._wafer_store.put(name, reader.get_tensor(name))
+            self._wafer_store.put(name, _read(reader, save_path, name))
         for variable in self._session_variables:
-            variable.load(reader.get_tensor(variable.op.name), sess)
+            variable.load(_read(reader, save_path, variable.op.name), sess)
 
 
 def write_checkpoint(prefix: str, shards: Iterator[dict[str, np.ndarray]]) -> None:
@@ -131,7 +134,8 @@ def write_checkpoint(prefix: str, shards: Iterator[dict[str, np.ndarray]]) -> No
         prefix: path prefix of the checkpoint's files.
         shards: arrays by variable name; one shard is in memory at a time.
     """
-    folder = f"{prefix}_writing_{os.getpid()}"
+    folder = f"{prefix}{_UNFINISHED}{os.getpid()}"
+    _remove_leftovers(os.path.dirname(prefix))
     parts = []
     try:
         os.makedirs(folder)
@@ -147,6 +151,24 @@ def write_checkpoint(prefix: str, shards: Iterator[dict[str, np.ndarray]]) -> No
             )
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove_leftovers(folder: str) -> None:
+    """Removes what processes that were killed while saving left in a folder."""
+    for path in glob.glob(os.path.join(glob.escape(folder), f"*{_UNFINISHED}*")):
+        number = path.rpartition("_")[2]
+        if number.isdecimal() and not _is_running(int(number)):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 def _save_shard(path: str, shard: dict[str, np.ndarray]) -> None:
@@ -168,6 +190,18 @@ def _open(save_path: str) -> Any:
             f"Received: {_first_line(error)}. Give the prefix of its files, such as "
             "model_dir/model.ckpt-100."
         ) from error
+
+
+def _read(reader: Any, path: str, name: str) -> np.ndarray:
+    try:
+        content: np.ndarray = reader.get_tensor(name)
+    except (tf.errors.OpError, IndexError, ValueError, RuntimeError) as error:
+        raise CheckpointError(
+            f"checkpoint {path}: must be whole. Received, at variable {name}: "
+            f"{_first_line(error)}. Restore the file, or remove this checkpoint and name an "
+            "earlier one in model_dir/checkpoint."
+        ) from error
+    return content
 
 
 def _compare(path: str, wanted: dict[str, list[int]], found: dict[str, list[int]]) -> None:

@@ -1,0 +1,166 @@
+"""Checks that checkpoints are TensorFlow's, are complete or absent, and are refused when unfit."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("tensorflow")
+
+import numpy as np
+import tensorflow as tf
+
+from cerebras_tf.errors import CheckpointError
+from cerebras_tf.estimator import saver
+from cerebras_tf.estimator.saver import write_checkpoint
+from tests.estimator import regression
+from tests.estimator.regression import assert_equal, build, dataset, variables_of
+
+pytestmark = pytest.mark.tf
+
+
+def test_a_checkpoint_of_several_shards_is_read_by_tensorflow(tmp_path):
+    shards = [{"a": np.arange(6.0).reshape(2, 3)}, {"b/c": np.array(7), "b/d": np.ones(2)}]
+    write_checkpoint(str(tmp_path / "model-3"), iter(shards))
+    reader = tf.train.load_checkpoint(str(tmp_path / "model-3"))
+    assert set(reader.get_variable_to_shape_map()) == {"a", "b/c", "b/d"}
+    np.testing.assert_array_equal(reader.get_tensor("a"), shards[0]["a"])
+    assert reader.get_tensor("b/c") == 7
+    assert sorted(os.listdir(tmp_path))[-1] == "model-3.index"
+
+
+def test_small_shards_hold_the_same_checkpoint(tmp_path, monkeypatch):
+    build(tmp_path / "whole").train(dataset, max_steps=2)
+    monkeypatch.setattr(saver, "SHARD_BYTES", 1)
+    build(tmp_path / "cut").train(dataset, max_steps=2)
+    assert_equal(variables_of(tmp_path / "cut"), variables_of(tmp_path / "whole"), 0)
+
+
+def test_host_and_wafer_write_the_same_names_types_and_files(tmp_path):
+    listings = []
+    for use_cs in (False, True):
+        folder = tmp_path / str(use_cs)
+        build(folder, save_checkpoints_steps=2).train(dataset, max_steps=4, use_cs=use_cs)
+        reader = tf.train.load_checkpoint(str(folder))
+        types = reader.get_variable_to_dtype_map()
+        files = {p.name for p in folder.iterdir() if "model.ckpt" in p.name}
+        listings.append((types, reader.get_variable_to_shape_map(), files))
+    assert listings[0][:2] == listings[1][:2]
+    kinds = [{name.split(".data-")[0] for name in files} for *_, files in listings]
+    assert kinds[0] == kinds[1]
+
+
+def test_old_checkpoints_are_deleted_also_those_of_earlier_runs(tmp_path):
+    for last in (3, 6):
+        made = build(tmp_path, save_checkpoints_steps=1, keep_checkpoint_max=2)
+        made.train(dataset, max_steps=last)
+    state = tf.train.get_checkpoint_state(str(tmp_path))
+    assert [Path(p).name for p in state.all_model_checkpoint_paths] == [
+        "model.ckpt-5",
+        "model.ckpt-6",
+    ]
+    assert {p.name.split(".")[1] for p in tmp_path.glob("model.ckpt-*")} == {"ckpt-5", "ckpt-6"}
+
+
+def test_a_checkpoint_of_other_shapes_is_refused_with_what_differs(tmp_path):
+    build(tmp_path).train(dataset, max_steps=1)
+    before = sorted(os.listdir(tmp_path))
+    with pytest.raises(CheckpointError) as raised:
+        build(tmp_path, {"width": 5}).train(dataset, max_steps=2)
+    assert "4 of another shape" in str(raised.value)
+    assert "layer/kernel [3, 2] instead of [3, 5]" in str(raised.value)
+    assert sorted(os.listdir(tmp_path)) == before
+
+
+def test_a_checkpoint_that_lacks_variables_is_refused_with_their_names(tmp_path):
+    def renamed(features, labels, mode, params):
+        with tf.compat.v1.variable_scope("other"):
+            return regression.model_fn(features, labels, mode, params)
+
+    build(tmp_path).train(dataset, max_steps=1)
+    with pytest.raises(CheckpointError, match="4 missing .*other/layer/kernel"):
+        build(tmp_path, model=renamed).train(dataset, max_steps=2)
+
+
+def test_a_truncated_checkpoint_is_refused(tmp_path):
+    made = build(tmp_path)
+    made.train(dataset, max_steps=1)
+    (content,) = tmp_path.glob("model.ckpt-1.data-*")
+    content.write_bytes(content.read_bytes()[:10])
+    for method in (made.evaluate, lambda input_fn: made.train(input_fn, max_steps=2)):
+        with pytest.raises(CheckpointError, match="must be"):
+            method(dataset)
+
+
+def test_a_damaged_index_is_refused(tmp_path):
+    made = build(tmp_path)
+    made.train(dataset, max_steps=1)
+    index = tmp_path / "model.ckpt-1.index"
+    index.write_bytes(index.read_bytes()[: index.stat().st_size // 2])
+    with pytest.raises(CheckpointError, match="must be a readable TensorFlow checkpoint"):
+        made.train(dataset, max_steps=2)
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs Linux's /dev/full")
+def test_a_full_disk_is_named_and_the_last_checkpoint_stays(tmp_path, monkeypatch):
+    made = build(tmp_path, save_checkpoints_steps=2)
+    made.train(dataset, max_steps=2)
+    before = variables_of(tmp_path)
+    monkeypatch.setattr(saver, "write_checkpoint", write_to_full_disk)
+    with pytest.raises(CheckpointError, match=r"No space left.*the last checkpoint is untouched"):
+        made.train(dataset, max_steps=4)
+    monkeypatch.undo()
+    assert_equal(variables_of(tmp_path), before, 0)
+    made.train(dataset, max_steps=4)
+    assert variables_of(tmp_path)["global_step"] == 4
+
+
+def write_to_full_disk(prefix, shards):
+    for _ in shards:
+        with open("/dev/full", "wb", buffering=0) as device:
+            device.write(b"0")
+
+
+def test_a_save_that_fails_halfway_leaves_nothing_behind(tmp_path):
+    def shards():
+        yield {"a": np.zeros(3)}
+        raise OSError("broken")
+
+    with pytest.raises(OSError, match="broken"):
+        write_checkpoint(str(tmp_path / "model-1"), shards())
+    assert os.listdir(tmp_path) == []
+
+
+# Trains, and ends itself without mercy while shard KILL_SHARD of the save of step 4 is written.
+KILLED = """
+import os, signal, sys
+from cerebras_tf.estimator import saver
+from tests.estimator.regression import build, dataset
+saver.SHARD_BYTES = 1
+save_shard = saver._save_shard
+def deadly(path, shard):
+    if "ckpt-4" in path and path.endswith("part-00002"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    save_shard(path, shard)
+saver._save_shard = deadly
+build(sys.argv[1], save_checkpoints_steps=2).train(dataset, max_steps=6)
+"""
+
+
+def test_a_run_killed_while_saving_goes_on_as_if_never_stopped(tmp_path):
+    root = Path(__file__).parents[2]
+    environment = {**os.environ, "PYTHONPATH": str(root), "TF_CPP_MIN_LOG_LEVEL": "2"}
+    command = [sys.executable, "-c", KILLED, str(tmp_path / "killed")]
+    done = subprocess.run(command, env=environment, cwd=root, capture_output=True, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr.decode()[-2000:]
+    assert variables_of(tmp_path / "killed")["global_step"] == 2
+    made = build(tmp_path / "killed", save_checkpoints_steps=2)
+    made.train(lambda: dataset(start=2), max_steps=6)
+    build(tmp_path / "pure").train(dataset, max_steps=6)
+    assert_equal(variables_of(tmp_path / "killed"), variables_of(tmp_path / "pure"), 0)
+    assert not list((tmp_path / "killed").glob("*_writing_*"))
