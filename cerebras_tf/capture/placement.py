@@ -130,7 +130,11 @@ class Placement:
                 beside.append(op)
                 continue
             if not self._lowerable(op) and op not in self.owned:
-                (missing if op in self._depends else beside).append(op)
+                if op in self._depends:
+                    missing.extend(capture.unsupported(op) or [op])
+                    stack.extend(tensor.op for tensor in op.inputs if tensor.op in self._depends)
+                else:
+                    beside.append(op)
                 continue
             missing.extend(capture.unsupported(op))
             for other in capture.dependencies(op):
@@ -142,7 +146,7 @@ class Placement:
             beside.extend(other for other in op.control_inputs if other.type in CHECKS)
         if missing:
             position = {op: i for i, op in enumerate(self.graph.get_operations())}
-            missing = sorted(dict.fromkeys(missing), key=lambda op: position.get(op, 0))
+            missing = sorted(dict.fromkeys(missing), key=lambda op: position.get(op, -1))
             raise UnsupportedOpError(missing_op_report(missing))
         self._in_step.update(seen)
         # What the step computes of the global step is read from the step, not computed again.

@@ -1,0 +1,32 @@
+"""Checks the order in which operations are visited."""
+
+from __future__ import annotations
+
+from cerebras_tf.capture.order import execution_order
+
+NEEDS = {"d": ["b", "c"], "c": ["a"], "b": ["a"], "a": [], "unused": ["a"]}
+BUILT = {name: place for place, name in enumerate(["a", "c", "b", "d", "unused"])}
+
+
+def order(roots, needs=NEEDS):
+    return execution_order(roots, lambda op: needs[op], BUILT)
+
+
+def test_operations_come_after_what_they_need_and_otherwise_as_built():
+    assert order(["d"]) == ["a", "c", "b", "d"]
+
+
+def test_what_no_root_needs_is_left_out():
+    assert order(["b"]) == ["a", "b"]
+
+
+def test_roots_come_once_also_when_named_twice():
+    assert order(["b", "d", "b"]) == ["a", "c", "b", "d"]
+
+
+def test_dependencies_win_over_the_order_of_building():
+    assert order(["a"], {"a": ["d"], "d": []}) == ["d", "a"]
+
+
+def test_loops_and_what_follows_them_have_no_place():
+    assert order(["d"], {"d": ["b"], "b": ["c", "a"], "c": ["b"], "a": []}) == ["a"]

@@ -1,0 +1,88 @@
+"""Checks which gradient calls are recorded, and that TensorFlow is left as it was."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("tensorflow")
+
+import tensorflow as tf
+from tensorflow.python.ops import gradients_util
+
+from cerebras_tf.capture.recording import GradientRecorder
+
+pytestmark = pytest.mark.tf
+v1 = tf.compat.v1
+
+
+@pytest.fixture
+def graph():
+    with tf.Graph().as_default() as made, v1.variable_scope("", use_resource=True):
+        yield made
+
+
+def test_a_gradient_call_is_recorded_with_what_it_made(graph):
+    weight = v1.get_variable("weight", [2])
+    x = v1.placeholder(tf.float32, [2])
+    with GradientRecorder() as recorder:
+        loss = tf.reduce_sum(weight * x)
+        by_weight, by_x = tf.gradients(loss, [weight, x], grad_ys=[tf.constant(2.0)])
+    (call,) = recorder.calls
+    assert call.ys == [loss]
+    assert call.xs[0] is weight.handle
+    assert call.xs[1] is x
+    assert call.results == [by_weight, by_x]
+    assert call.dys[0].op.type == "Const"
+    assert by_weight.op in call.made
+    assert loss.op not in call.made
+
+
+def test_variables_without_a_gradient_have_none(graph):
+    used, unused = v1.get_variable("used", [2]), v1.get_variable("unused", [2])
+    with GradientRecorder() as recorder:
+        tf.gradients(tf.reduce_sum(used * 2.0), [used, unused])
+    assert recorder.calls[0].results[1] is None
+
+
+def test_optimizers_and_tapes_are_recorded_once_each(graph):
+    weight = v1.get_variable("weight", [2])
+    with GradientRecorder() as recorder:
+        v1.train.GradientDescentOptimizer(0.1).minimize(tf.reduce_sum(weight**2))
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.exp(weight))
+        found = tape.gradient(loss, {"w": weight})
+    assert len(recorder.calls) == 2
+    assert recorder.calls[1].ys == [loss]
+    assert recorder.calls[1].results == [found["w"]]
+
+
+def test_stop_gradients_are_recorded(graph):
+    weight = v1.get_variable("weight", [2])
+    with GradientRecorder() as recorder:
+        middle = weight * 3.0
+        tf.gradients(tf.reduce_sum(middle * weight), weight, stop_gradients=[middle])
+    assert recorder.calls[0].stops == [middle]
+
+
+def test_sparse_gradients_are_recorded_as_they_are(graph):
+    table = v1.get_variable("table", [5, 2])
+    with GradientRecorder() as recorder:
+        (slices,) = tf.gradients(tf.reduce_sum(tf.gather(table, [1, 3])), table)
+    assert isinstance(slices, tf.IndexedSlices)
+    assert recorder.calls[0].results == [slices]
+
+
+def test_tensorflow_is_as_before_also_after_an_error(graph):
+    before = gradients_util._GradientsHelper, tf.GradientTape.gradient
+    with pytest.raises(ZeroDivisionError), GradientRecorder():
+        assert gradients_util._GradientsHelper is not before[0]
+        raise ZeroDivisionError
+    assert (gradients_util._GradientsHelper, tf.GradientTape.gradient) == before
+
+
+def test_eager_tapes_are_not_recorded():
+    with GradientRecorder() as recorder, tf.GradientTape() as tape:
+        x = tf.constant(2.0)
+        tape.watch(x)
+        assert tape.gradient(x * x, x).numpy() == 4.0
+    assert recorder.calls == []

@@ -1,0 +1,70 @@
+"""Checks that variables start on the wafer with what TensorFlow's initializers give."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("tensorflow")
+
+import numpy as np
+import tensorflow as tf
+
+from cerebras_tf.estimator import initial_values
+from cerebras_tf.estimator.initial_values import Adoption, initialise
+from cerebras_tf.ir import TensorType, Variable
+from cerebras_tf.memoryx.store import MemoryStore
+
+pytestmark = pytest.mark.tf
+v1 = tf.compat.v1
+
+
+def make_variables():
+    v1.set_random_seed(3)
+    with v1.variable_scope("", use_resource=True):
+        made = [
+            v1.get_variable("normal", [3, 2], initializer=v1.random_normal_initializer()),
+            v1.get_variable("uniform", [4], initializer=v1.random_uniform_initializer()),
+            v1.get_variable("ones", [], tf.float64, initializer=v1.ones_initializer()),
+        ]
+    return {variable.op.name: variable for variable in made}
+
+
+def store_for(variables):
+    specs = [
+        Variable(name, TensorType(v.dtype.base_dtype.name, tuple(v.shape.as_list())), True)
+        for name, v in variables.items()
+    ]
+    return MemoryStore(specs)
+
+
+@pytest.mark.parametrize("batch_bytes", [1, 1 << 28])
+def test_variables_start_as_in_a_session(monkeypatch, batch_bytes):
+    monkeypatch.setattr(initial_values, "BATCH_BYTES", batch_bytes)
+    with tf.Graph().as_default():
+        variables = make_variables()
+        with v1.Session() as session:
+            session.run(v1.global_variables_initializer())
+            expected = session.run({name: v.value() for name, v in variables.items()})
+        store = store_for(variables)
+        with v1.Session() as session:
+            initialise(session, variables, store)
+            assert not any(session.run([v.is_initialized() for v in variables.values()]))
+    for name, content in expected.items():
+        np.testing.assert_array_equal(store.get(name), content)
+        assert store.get(name).dtype == content.dtype
+
+
+def test_only_variables_that_were_set_in_the_session_are_taken_over():
+    with tf.Graph().as_default() as graph:
+        variables = make_variables()
+        adoption = Adoption(variables)
+        assign = variables["uniform"].assign(np.arange(4.0))
+        graph.finalize()
+        store = store_for(variables)
+        store.put("ones", np.array(5.0))
+        with v1.Session() as session:
+            session.run(assign)
+            adoption.take(session, store)
+    np.testing.assert_array_equal(store.get("uniform"), np.arange(4.0))
+    assert store.get("ones") == 5.0
+    assert not store.holds("normal")

@@ -1,0 +1,84 @@
+"""Checks how steps are compiled for the shapes and values that are asked for."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("tensorflow")
+
+import numpy as np
+import tensorflow as tf
+
+from cerebras_tf.errors import DataError
+from cerebras_tf.estimator.wafer_step import WaferStep
+from cerebras_tf.ir import TensorType
+from tests.estimator import regression
+from tests.estimator.regression import build, dataset
+
+pytestmark = pytest.mark.tf
+
+
+@pytest.fixture
+def compiled(monkeypatch):
+    """Feature types of every program compiled."""
+    seen = []
+    original = WaferStep.compiled
+
+    def counted(self, types):
+        seen.append([type.shape for type in types])
+        return original(self, types)
+
+    monkeypatch.setattr(WaferStep, "compiled", counted)
+    return seen
+
+
+def test_one_program_serves_all_steps_of_one_shape(tmp_path, compiled):
+    build(tmp_path).train(dataset, max_steps=4)
+    assert compiled == [[(4, 3), (4,)]]
+
+
+def test_a_new_shape_gets_a_program_of_its_own(tmp_path, compiled):
+    build(tmp_path).train(regression.ragged_dataset)
+    assert compiled == [[(10, 3), (10,)], [(8, 3), (8,)]]
+
+
+def test_features_that_do_not_fit_their_tensor_are_refused(tmp_path):
+    made = build(tmp_path)
+    made.train(dataset, max_steps=1)
+    with pytest.raises(DataError, match=r"shape must fit \(4, 3\). Received: \[5, 3\]"):
+        made._model.step.captured([TensorType("float32", (5, 3)), TensorType("float32", (4,))])
+
+
+def test_large_values_are_returned_only_when_asked_for(tmp_path):
+    def model(features, labels, mode, params):
+        spec = regression.model_fn(features, labels, mode, params)
+        hidden = tf.compat.v1.get_default_graph().get_tensor_by_name("hidden:0")
+        tf.compat.v1.summary.histogram("wide", tf.matmul(hidden, tf.ones([2, 8192]), name="wide"))
+        return spec
+
+    returned = []
+
+    class Watch(tf.estimator.SessionRunHook):
+        def after_run(self, run_context, run_values):
+            returned.append("wide:0" in made._model.step.program.results)
+
+    made = build(tmp_path, model=model, save_summary_steps=2)
+    made.train(dataset, hooks=[Watch()], max_steps=3)
+    assert returned == [True, False, True]
+
+
+def test_a_step_that_is_skipped_does_not_count(tmp_path):
+    """The training op raises the global step only where the loss is small."""
+
+    def model(features, labels, mode, params):
+        spec = regression.model_fn(features, labels, mode, params)
+        step = tf.compat.v1.train.get_global_step()
+        seen = tf.compat.v1.get_variable("seen", initializer=0, trainable=False)
+        with tf.control_dependencies([tf.compat.v1.assign_add(seen, 1)]):
+            even = tf.equal(seen.read_value() % 2, 0)
+            grown = tf.compat.v1.assign_add(step, tf.cast(even, tf.int64))
+        return spec._replace(train_op=grown.op)
+
+    build(tmp_path, model=model).train(dataset, max_steps=3)
+    found = regression.variables_of(tmp_path)
+    np.testing.assert_array_equal([found["global_step"], found["seen"]], [3, 6])
