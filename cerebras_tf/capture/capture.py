@@ -38,6 +38,7 @@ class Capture:
         b: builder of the IR graph.
         state: current values of the variables.
         step: the step graph being built.
+        path: names of the calls and conditionals around a function body, "" outside of them.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class Capture:
             custom_gradients: prepared gradients of tf.custom_gradient functions, by their op.
         """
         self.custom_gradients = custom_gradients or {}
+        self.path = ""
         self.step = StepGraph(Graph("step"))
         self.b = Builder(self.step.graph, evaluate)
         self.state = VariableState(self.step)

@@ -23,16 +23,17 @@ from cerebras_tf.ops import Builder
 def _call(c: Any, op: Any) -> Sequence[Value]:
     """The body, in place."""
     (body,) = function_bodies(op)
-    return lower_body(c, body, op.inputs, c.b, c.state)
+    return lower_body(c, op, body, op.inputs, c.b, c.state)
 
 
 def lower_body(
-    c: Any, body: Any, arguments: Sequence[Any], b: Builder, state: VariableState
+    c: Any, op: Any, body: Any, arguments: Sequence[Any], b: Builder, state: VariableState
 ) -> list[Value]:
     """Lowers a function body into a builder.
 
     Args:
         c: the capture around it.
+        op: the operation that runs it.
         body: FuncGraph to lower.
         arguments: tensors or values that stand for the body's inputs, in order.
         b: where nodes go.
@@ -42,6 +43,7 @@ def lower_body(
         Values of the body's outputs.
     """
     inner = c.child(b, state)
+    inner.path = f"{c.path}{op.name}/"
     for parameter, argument in zip(body.inputs, arguments):
         if parameter.dtype == tf.resource:
             state.bind_handle(parameter, c.state.variable(argument))
@@ -88,7 +90,7 @@ def _branch(c: Any, op: Any, body: Any, operands: list[Any]) -> tuple[StepGraph,
     for tensor in op.inputs[1:]:
         arguments.append(tensor if tensor.dtype == tf.resource else next(values))
     state = VariableState(step)
-    outputs = lower_body(c, body, arguments, b, state)
+    outputs = lower_body(c, op, body, arguments, b, state)
     step.updates = state.updates()
     return step, outputs
 

@@ -15,6 +15,8 @@ _FOREIGN = (
     f"{os.sep}keras{os.sep}",
     f"{os.sep}cerebras_tf{os.sep}",
 )
+# Parts of a loop of version 1, and loops of version 2: all are While to the user.
+_LOOPS = ("While", "StatelessWhile", "Enter", "Exit", "LoopCond", "NextIteration")
 
 
 def user_line(op: Any) -> str:
@@ -32,8 +34,16 @@ def user_line(op: Any) -> str:
 def missing_op_report(ops: Sequence[Any]) -> str:
     """The message for operations without an IR form: types, counts, names, source lines."""
     by_type: dict[str, list[Any]] = {}
+    loops: set[str] = set()
     for op in ops:
-        by_type.setdefault(op.type, []).append(op)
+        if op.type in _LOOPS:
+            # The operations of a version 1 loop share its name scope.
+            loop = op.name if "While" in op.type else op.name.rpartition("/")[0]
+            if loop not in loops:
+                by_type.setdefault("While", []).append(op)
+            loops.add(loop)
+        else:
+            by_type.setdefault(op.type, []).append(op)
     parts = []
     for op_type, found in sorted(by_type.items(), key=lambda item: (-len(item[1]), item[0])):
         line = user_line(found[0])
