@@ -36,6 +36,27 @@ def test_convolutions_and_pooling_train_as_on_the_host(tmp_path):
     check_parity(models.classifier(models.conv_net), models.images(), tmp_path)
 
 
+def test_normalized_and_transposed_convolutions_train_as_on_the_host(tmp_path):
+    def logits(features, training):
+        hidden = v1.layers.conv2d(features, 6, 3, padding="same", use_bias=False, strides=2)
+        hidden = tf.nn.relu(v1.layers.batch_normalization(hidden, training=training))
+        hidden = v1.layers.conv2d_transpose(hidden, 5, 3, strides=2, padding="same")
+        hidden = tf.keras.layers.DepthwiseConv2D(3)(tf.nn.relu(hidden))
+        return v1.layers.dense(tf.reduce_mean(hidden, [1, 2]), 4)
+
+    check_parity(models.classifier(logits), models.images(), tmp_path)
+
+
+def test_batches_of_unknown_size_train_as_on_the_host(tmp_path):
+    def model_fn(features, labels, mode, params):
+        features, labels = (
+            v1.placeholder_with_default(x, [None, *x.shape[1:]]) for x in (features, labels)
+        )
+        return models.language_model()(features, labels, mode, params)
+
+    check_parity(model_fn, models.tokens(), tmp_path)
+
+
 def test_small_gpt_trains_as_on_the_host(tmp_path):
     check_parity(models.language_model(), models.tokens(), tmp_path)
 

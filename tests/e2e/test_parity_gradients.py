@@ -75,6 +75,17 @@ def test_gradient_penalty_trains_as_on_the_host(tmp_path):
     check(tmp_path, logits, minimize)
 
 
+def test_a_table_that_is_looked_up_twice_and_multiplied_trains_as_on_the_host(tmp_path):
+    def logits(features, training):
+        table = v1.get_variable("table", [17, 16])
+        found = tf.nn.embedding_lookup(table, features)
+        found += tf.nn.embedding_lookup(table, (features + 1) % 17)
+        hidden = v1.layers.dense(tf.reduce_mean(found, 1), 16, activation=tf.nn.swish)
+        return tf.matmul(hidden, table, transpose_b=True)[:, :4]
+
+    check_parity(models.classifier(logits), models.sentences(), tmp_path)
+
+
 def test_two_optimizers_on_parts_of_a_model_train_as_on_the_host(tmp_path):
     def minimize(loss):
         first = [v for v in v1.trainable_variables() if v.op.name.startswith("hidden")]

@@ -100,15 +100,7 @@ def test_hand_written_adamw_trains_as_on_the_host(tmp_path):
         variables = v1.trainable_variables()
         updates = []
         for variable, gradient in zip(variables, tf.gradients(loss, variables)):
-            slots = [
-                v1.get_variable(
-                    f"{variable.op.name}/{slot}",
-                    variable.shape,
-                    initializer=tf.zeros_initializer(),
-                    trainable=False,
-                )
-                for slot in ("m", "v")
-            ]
+            slots = zeros_like(variable, "m"), zeros_like(variable, "v")
             m = 0.9 * slots[0] + 0.1 * gradient
             v = 0.999 * slots[1] + 0.001 * tf.square(gradient)
             change = m / (tf.sqrt(v) + 1e-6)
@@ -117,6 +109,58 @@ def test_hand_written_adamw_trains_as_on_the_host(tmp_path):
             rate = 1e-3 * tf.cast(step + 1, tf.float32)
             updates += [slots[0].assign(m), slots[1].assign(v), variable.assign_sub(rate * change)]
         with tf.control_dependencies(updates):
+            return v1.assign_add(step, 1).op
+
+    check_parity(models.classifier(models.mlp, minimize), models.points(), tmp_path)
+
+
+def zeros_like(variable, name):
+    return v1.get_variable(
+        f"{variable.op.name}/{name}",
+        variable.shape,
+        initializer=tf.zeros_initializer(),
+        trainable=False,
+    )
+
+
+def test_hand_written_lamb_trains_as_on_the_host(tmp_path):
+    def minimize(loss):
+        step = v1.train.get_global_step()
+        variables = v1.trainable_variables()
+        updates = []
+        for variable, gradient in zip(variables, tf.gradients(loss, variables)):
+            slots = zeros_like(variable, "m"), zeros_like(variable, "v")
+            m = 0.9 * slots[0] + 0.1 * gradient
+            v = 0.99 * slots[1] + 0.01 * tf.square(gradient)
+            change = m / (tf.sqrt(v) + 1e-6) + 0.01 * variable
+            norm, size = tf.norm(variable), tf.norm(change)
+            trust = tf.where((norm > 0) & (size > 0), norm / size, 1.0)
+            new = variable - 0.01 * trust * change
+            updates += [variable.assign(new), slots[0].assign(m), slots[1].assign(v)]
+        return tf.group(*updates, v1.assign_add(step, 1))
+
+    check_parity(models.classifier(models.mlp, minimize), models.points(), tmp_path)
+
+
+def test_accumulated_gradients_and_averages_train_as_on_the_host(tmp_path):
+    """Weights move every fourth step; averages of them follow at every step."""
+
+    def minimize(loss):
+        step = v1.train.get_global_step()
+        optimizer = v1.train.AdamOptimizer(1e-2)
+        gradients, variables = zip(*optimizer.compute_gradients(loss))
+        sums = [zeros_like(variable, "sum") for variable in variables]
+
+        def apply():
+            pairs = [(total.read_value() / 4, v) for total, v in zip(sums, variables)]
+            with tf.control_dependencies([optimizer.apply_gradients(pairs)]):
+                return tf.group(*[total.assign(tf.zeros_like(total)) for total in sums])
+
+        with tf.control_dependencies([s.assign_add(g) for s, g in zip(sums, gradients)]):
+            applied = tf.cond(tf.equal((step + 1) % 4, 0), apply, tf.no_op)
+        with tf.control_dependencies([applied]):
+            averaged = v1.train.ExponentialMovingAverage(0.9, step).apply(variables)
+        with tf.control_dependencies([averaged]):
             return v1.assign_add(step, 1).op
 
     check_parity(models.classifier(models.mlp, minimize), models.points(), tmp_path)
