@@ -177,7 +177,11 @@ class CerebrasEstimator(tf.estimator.Estimator):
             return tf.estimator.train_and_evaluate(self, train_spec, eval_spec)
 
     def compile(
-        self, input_fn: Callable[..., Any], validate_only: bool = False, mode: str = _TRAIN
+        self,
+        input_fn: Callable[..., Any],
+        validate_only: bool = False,
+        mode: str = _TRAIN,
+        save: bool = True,
     ) -> Optional[Program]:
         """Compiles a model without running it.
 
@@ -185,6 +189,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
             input_fn: gives the features' shapes.
             validate_only: stop after the model is captured: every operation is supported then.
             mode: a tf.estimator.ModeKeys.
+            save: write the program to compile_dir.
 
         Returns:
             The program; None with validate_only.
@@ -210,7 +215,8 @@ class CerebrasEstimator(tf.estimator.Estimator):
                     model.step.captured(types)
                 return None
             program = model.step.compiled(types)
-            self._write(program, model.step.text)
+            if save:
+                self._write(program, model.step.text)
             check_memory(program, model.store.bytes)
             return program
 

@@ -98,7 +98,7 @@ def build(
     )
     wiring = Wiring(step, placement, fed, global_step, step_read, beside, bool(effects))
     hook = WaferHook(wiring, effects[0] if effects else None)
-    saver = WaferSaver(store, [global_step], max_to_keep)
+    saver = WaferSaver(store, [global_step], max_to_keep, phase)
     scaffold = _scaffold(spec.scaffold, model.variables, store, saver, phase)
     spec = _rerouted(spec, wiring, hook, scaffold, mode)
     return ModelGraph(spec, step, store, wiring, fed)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any, Callable, Optional
@@ -27,30 +28,40 @@ class PhaseReporter:
 
     Args:
       clock: a monotonic clock in seconds.
+      announce_after_s: seconds after which a phase that still lasts is announced.
 
     Attributes:
       seconds: seconds by phase name, in the order the phases first ended.
     """
 
-    def __init__(self, clock: Clock = time.monotonic) -> None:
+    def __init__(self, clock: Clock = time.monotonic, announce_after_s: float = 1.0) -> None:
         self.seconds: dict[str, float] = {}
         self._clock = clock
+        self._announce_after_s = announce_after_s
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Logs `NAME ...` on entry and `NAME: 1.2 s` on exit, or `NAME: failed after 1.2 s`.
+        """Logs `NAME: 1.2 s` on exit, or `NAME: failed after 1.2 s`.
+
+        A phase that lasts longer than `announce_after_s` is announced by `NAME ...`.
 
         Args:
           name: what is done, such as "capturing" or "compiling 12 layers". A phase entered again
             adds to its seconds.
         """
-        tf.compat.v1.logging.info("%s ...", name)
+        announcement = threading.Timer(
+            self._announce_after_s, tf.compat.v1.logging.info, ("%s ...", name)
+        )
+        announcement.daemon = True
+        announcement.start()
         started = self._clock()
         outcome = "failed after "
         try:
             yield
             outcome = ""
         finally:
+            announcement.cancel()
+            announcement.join()  # or its line could come after the next
             elapsed_s = self._clock() - started
             self.seconds[name] = self.seconds.get(name, 0.0) + elapsed_s
             tf.compat.v1.logging.info("%s: %s%.1f s", name, outcome, elapsed_s)

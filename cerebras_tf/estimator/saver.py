@@ -7,11 +7,12 @@ does not decide when to save.
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
 import shutil
 from collections.abc import Iterator, Sequence
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -32,11 +33,17 @@ class WaferSaver(tf.compat.v1.train.Saver):
         store: the wafer's variables.
         session_variables: variables that live in the session (the global step).
         max_to_keep: number of checkpoints kept; 0 keeps all.
+        phase: context manager that announces a named phase.
     """
 
     def __init__(
-        self, store: MemoryStore, session_variables: Sequence[Any], max_to_keep: int
+        self,
+        store: MemoryStore,
+        session_variables: Sequence[Any],
+        max_to_keep: int,
+        phase: Callable[[str], Any] = contextlib.nullcontext,
     ) -> None:
+        self._phase = phase
         self._wafer_store = store
         self._session_variables = list(session_variables)
         super().__init__(
@@ -121,8 +128,10 @@ class WaferSaver(tf.compat.v1.train.Saver):
         for variable in self._session_variables:
             wanted[variable.op.name] = variable.shape.as_list()
         _compare(save_path, wanted, shapes)
-        for name in self._wafer_store.specs:
-            self._wafer_store.put(name, _read(reader, save_path, name))
+        tf.compat.v1.logging.info("Restoring parameters from %s", save_path)
+        with self._phase("sending weights"):
+            for name in self._wafer_store.specs:
+                self._wafer_store.put(name, _read(reader, save_path, name))
         for variable in self._session_variables:
             variable.load(_read(reader, save_path, variable.op.name), sess)
 

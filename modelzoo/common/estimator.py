@@ -13,12 +13,15 @@ from modelzoo.common import schema
 from modelzoo.common.model_dir import write_text_summary
 from modelzoo.common.params import save_params
 
-__all__ = ["CSEstimatorSpec", "StartHook", "check_shapes", "make_estimator"]
+__all__ = ["CSEstimatorSpec", "CheckpointHook", "StartHook", "check_variables", "make_estimator"]
 
 
 def make_estimator(model_fn, params, use_cs):
     """Makes the estimator that `params` describe."""
     runconfig = params.runconfig
+    # A folder that has a checkpoint goes on from that, and needs the other no more.
+    is_new = tf.train.latest_checkpoint(runconfig.model_dir) is None
+    trains = runconfig.mode in ("train", "train_and_eval")
     every = runconfig.log_step_count_steps or runconfig.save_summary_steps
     config = CSRunConfig(
         cs_ip=runconfig.cs_ip,
@@ -38,12 +41,32 @@ def make_estimator(model_fn, params, use_cs):
         compile_dir=runconfig.compile_dir,
         config=config,
         params=schema.as_tree(params),
-        warm_start_from=runconfig.checkpoint_path if "train" in runconfig.mode else None,
+        warm_start_from=runconfig.checkpoint_path if trains and is_new else None,
         use_cs=use_cs,
     )
 
 
-class StartHook(tf.estimator.SessionRunHook):
+class CheckpointHook(tf.estimator.SessionRunHook):
+    """Checks a checkpoint before anything is loaded from it.
+
+    Args:
+        path: prefix of the checkpoint; None checks nothing.
+    """
+
+    def __init__(self, path):
+        self._path = path
+
+    def begin(self):
+        """Compares the variables of the model with those of the checkpoint.
+
+        Raises:
+            CheckpointError: names the variables that differ.
+        """
+        if self._path is not None:
+            check_variables(self._path, tf.global_variables())
+
+
+class StartHook(CheckpointHook):
     """Checks the folder's checkpoint before training, and writes the parameters once it begins.
 
     ``params.yaml`` and its text for TensorBoard are written when the model is ready, so a run that
@@ -56,18 +79,9 @@ class StartHook(tf.estimator.SessionRunHook):
     """
 
     def __init__(self, params, step):
+        super().__init__(tf.train.latest_checkpoint(params.runconfig.model_dir))
         self._params = params
         self._step = step
-
-    def begin(self):
-        """Compares the shapes of the model with those of the latest checkpoint.
-
-        Raises:
-            CheckpointError: names the variables that differ.
-        """
-        path = tf.train.latest_checkpoint(self._params.runconfig.model_dir)
-        if path is not None:
-            check_shapes(path, tf.global_variables())
 
     def after_create_session(self, session, coord):
         """Writes the parameters."""
@@ -75,14 +89,29 @@ class StartHook(tf.estimator.SessionRunHook):
         write_text_summary(model_dir, save_params(self._params, model_dir), self._step)
 
 
-def check_shapes(path, variables):
-    """Raises a CheckpointError if the checkpoint `path` has a variable in another shape."""
-    saved = tf.train.NewCheckpointReader(path).get_variable_to_shape_map()
+def check_variables(path, variables):
+    """Compares variables with those of a checkpoint.
+
+    Args:
+        path: prefix of the checkpoint.
+        variables: TensorFlow variables that will be loaded from it.
+
+    Raises:
+        CheckpointError: if it cannot be read, or variables are missing or have other shapes.
+    """
+    try:
+        saved = tf.train.NewCheckpointReader(path).get_variable_to_shape_map()
+    except (tf.OpError, ValueError) as error:
+        raise CheckpointError(
+            f"{path}: must be a readable checkpoint. Received: {error}. Give the prefix of its "
+            "files, such as model_dir/model.ckpt-100."
+        ) from error
+    shapes = {variable.op.name: variable.shape.as_list() for variable in variables}
     wrong = [
-        f"{v.op.name} is {saved[v.op.name]} there and {v.shape.as_list()} in the model"
-        for v in variables
-        if v.op.name in saved and saved[v.op.name] != v.shape.as_list()
-    ]
+        f"{name} is {saved[name]} there and {shape} in the model"
+        for name, shape in shapes.items()
+        if name in saved and saved[name] != shape
+    ] + [f"{name} is not there" for name in shapes if name not in saved]
     if wrong:
         more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
         raise CheckpointError(

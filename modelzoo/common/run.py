@@ -11,7 +11,6 @@ import contextlib
 import dataclasses
 import functools
 import itertools
-import logging
 import os
 import sys
 
@@ -20,6 +19,7 @@ from cerebras_tf.cli.exit_codes import run_main
 from cerebras_tf.errors import CapacityError, CheckpointError, ConfigError, DataError
 from modelzoo.common import model_dir as folder
 from modelzoo.common import registry
+from modelzoo.common.console import quiet_logging, quiet_native_logging, quieter
 from modelzoo.common.params import load_params
 
 SECTIONS = {
@@ -29,6 +29,8 @@ SECTIONS = {
     "eval_all": ("eval_input",),
     "predict": ("predict_input",),
 }
+# What TensorFlow says where training starts from a checkpoint of other shapes.
+MISFIT = "doesn't match with shape of tensor"
 
 
 def run(model_name=None):
@@ -37,6 +39,7 @@ def run(model_name=None):
     Args:
         model_name: the model of YAMLs without a top-level ``model_name``.
     """
+    quiet_native_logging()
     sys.exit(run_main(functools.partial(main, model_name=model_name)))
 
 
@@ -55,7 +58,7 @@ def main(argv, model_name=None):
     runconfig = params.runconfig
     trains = args.mode in ("train", "train_and_eval")
     lock = folder.locked(runconfig.model_dir) if trains else contextlib.nullcontext()
-    with lock, data_losses_named(params, SECTIONS[args.mode]):
+    with lock, tensorflow_errors_named(params, SECTIONS[args.mode]):
         run_mode(args.mode, params)
 
 
@@ -95,6 +98,9 @@ def run_mode(mode, params):
     runconfig = params.runconfig
     model, data = registry.load_room(params.model_name)
     use_cs = not runconfig.device
+    check_device(runconfig.device)
+    if runconfig.multireplica and use_cs:
+        tf.logging.warning("multireplica: the emulated wafer holds one replica; one is trained")
     estimator = make_estimator(model.model_fn, params, use_cs)
     if runconfig.validate_only or runconfig.compile_only:
         compile_model(estimator, data, mode, runconfig)
@@ -104,6 +110,20 @@ def run_mode(mode, params):
         predict(estimator, data, params, use_cs)
     else:
         evaluate(estimator, data, mode, runconfig, use_cs)
+
+
+def check_device(device):
+    """Raises a ConfigError if this TensorFlow has no such device; it would take another."""
+    import tensorflow.compat.v1 as tf
+
+    devices = tf.config.list_physical_devices()
+    names = [item.name.replace("/physical_device:", "/") for item in devices]
+    wanted = (device or names[0]).lower().replace("device:", "").lstrip("/")
+    if f"/{wanted}" not in map(str.lower, names):
+        raise ConfigError(
+            f"device: must be one that TensorFlow has here: {', '.join(names)}. Received: "
+            f"{device!r}. Leave it out to train on the wafer."
+        )
 
 
 def compile_model(estimator, data, mode, runconfig):
@@ -131,7 +151,7 @@ def train(estimator, data, mode, params, use_cs):
     """Trains up to the last step, evaluating at every checkpoint where `mode` says so."""
     import tensorflow.compat.v1 as tf
 
-    from modelzoo.common.estimator import StartHook
+    from modelzoo.common.estimator import StartHook, check_variables
     from modelzoo.common.input.resume import checkpoint_step
 
     runconfig = params.runconfig
@@ -145,6 +165,8 @@ def train(estimator, data, mode, params, use_cs):
             end,
         )
         return
+    if runconfig.checkpoint_path and not step:
+        check_variables(chosen_checkpoint(runconfig), [])
     hooks = [StartHook(params, step)]
     try:
         train_until(estimator, data, mode, runconfig, hooks, end)
@@ -179,8 +201,11 @@ def check_size(estimator, data, missing):
     Raises:
         CapacityError: if it does not; names what is missing as well.
     """
+    import tensorflow.compat.v1 as tf
+
     try:
-        estimator.compile(data.blank_input_fn)
+        with quieter(tf):
+            estimator.compile(data.blank_input_fn, save=False)
     except CapacityError as error:
         raise CapacityError(f"{error} Its data is missing too. {missing}") from missing
 
@@ -194,16 +219,16 @@ def evaluate(estimator, data, mode, runconfig, use_cs):
     """Evaluates one checkpoint, or with `mode` eval_all every one in model_dir."""
     import tensorflow.compat.v1 as tf
 
+    from modelzoo.common.estimator import CheckpointHook
+
     paths = [chosen_checkpoint(runconfig)]
     if mode == "eval_all":
         state = tf.train.get_checkpoint_state(runconfig.model_dir)
         paths = list(state.all_model_checkpoint_paths) if state else paths
     for path in paths:
-        result = estimator.evaluate(
-            data.eval_input_fn, steps=eval_steps(runconfig), checkpoint_path=path, use_cs=use_cs
-        )
-        values = ", ".join(f"{key} = {value:.6g}" for key, value in sorted(result.items()))
-        tf.logging.info("evaluated %s: %s", path, values)
+        tf.logging.info("evaluating %s", path)
+        hooks = [CheckpointHook(path)]
+        estimator.evaluate(data.eval_input_fn, eval_steps(runconfig), hooks, path, use_cs=use_cs)
 
 
 def chosen_checkpoint(runconfig):
@@ -227,11 +252,13 @@ def predict(estimator, data, params, use_cs):
     """Writes the predictions of `predict_steps` batches to ``model_dir/predict``."""
     import tensorflow.compat.v1 as tf
 
+    from modelzoo.common.estimator import CheckpointHook
     from modelzoo.common.predictions import write_predictions
 
     runconfig = params.runconfig
+    path = chosen_checkpoint(runconfig)
     rows = estimator.predict(
-        data.predict_input_fn, checkpoint_path=chosen_checkpoint(runconfig), use_cs=use_cs
+        data.predict_input_fn, hooks=[CheckpointHook(path)], checkpoint_path=path, use_cs=use_cs
     )
     rows = itertools.islice(rows, runconfig.predict_steps * params.predict_input.batch_size)
     name = f"predictions_{'cs' if use_cs else 'tf'}_{estimator.config.task_id}"
@@ -240,11 +267,28 @@ def predict(estimator, data, params, use_cs):
 
 
 @contextlib.contextmanager
-def data_losses_named(params, sections):
-    """Turns TensorFlow's data loss into a DataError that names the damaged file."""
+def tensorflow_errors_named(params, sections):
+    """Turns what TensorFlow says of damaged files into an error that names the file.
+
+    Raises:
+        CheckpointError: a checkpoint is damaged, or does not fit where training starts from it.
+        DataError: an input file is damaged.
+    """
     try:
         yield
     except Exception as error:
+        path = params.runconfig.checkpoint_path or params.runconfig.model_dir
+        if MISFIT in str(error):
+            raise CheckpointError(
+                f"{path}: must fit the model. Received: {error} Start from another "
+                "--checkpoint_path, or use the params file it was trained with."
+            ) from error
+        if getattr(getattr(error, "op", None), "type", "") == "RestoreV2":
+            raise CheckpointError(
+                f"{path}: must hold whole checkpoints. Received: files that end too early or fail "
+                "their checksum. Restore them, or start from an earlier one with --checkpoint_path "
+                "and another -o."
+            ) from error
         if type(error).__name__ != "DataLossError":
             raise
         from modelzoo.common.input.tf_records import find_damage
@@ -256,19 +300,6 @@ def data_losses_named(params, sections):
             or f"{', '.join(map(str, folders))}: must hold whole TFRecord files. Received: "
             f"{error}. Make or copy the files again."
         ) from error
-
-
-def quiet_logging(tf):
-    """Shows the progress of training, and not TensorFlow's notes on its own old interfaces."""
-    tf.logging.set_verbosity(tf.logging.INFO)
-    logger = logging.getLogger("tensorflow")
-    if not any(isinstance(item, _DeprecationFilter) for item in logger.filters):
-        logger.addFilter(_DeprecationFilter())
-
-
-class _DeprecationFilter(logging.Filter):
-    def filter(self, record):
-        return "Instructions for updating" not in str(record.msg)
 
 
 if __name__ == "__main__":

@@ -25,15 +25,18 @@ class GptTfRecordsProcessor:
     def __init__(self, section):
         self.section = section
 
-    def create_dataset(self, training, skip):
+    def create_dataset(self, training, skip, keep_rest=False):
         """Returns the batches, without the first `skip`; `training` makes no difference here.
+
+        With `keep_rest` the last batch may be smaller than the others.
 
         Raises:
             DataError: for a missing, truncated or misshapen file.
         """
         section = self.section
         files = tf_records.find_record_files(section.data_dir)
-        tf_records.check_files(files, RECORD_FEATURES, section.max_sequence_length)
+        least = 1 if keep_rest else section.batch_size
+        tf_records.check_files(files, RECORD_FEATURES, section.max_sequence_length, least)
         parse = tf_records.parse_integers(RECORD_FEATURES, section.max_sequence_length)
 
         def example(records):
@@ -41,7 +44,7 @@ class GptTfRecordsProcessor:
             features = {"input_ids": parsed["input_ids"], "input_mask": 1 - parsed["input_mask"]}
             return features, parsed["labels"]
 
-        dataset = tf_records.record_batches(section, files, skip)
+        dataset = tf_records.record_batches(section, files, skip, keep_rest)
         return dataset.map(example, num_parallel_calls=2, deterministic=True).prefetch(2)
 
 
@@ -55,8 +58,10 @@ class GptTextDataProcessor:
     def __init__(self, section):
         self.section = section
 
-    def create_dataset(self, training, skip):
+    def create_dataset(self, training, skip, keep_rest=False):
         """Returns the batches of one split of the files, without the first `skip`.
+
+        With `keep_rest` the last batch may be smaller than the others.
 
         Raises:
             DataError: if files are missing or too few.
@@ -65,9 +70,10 @@ class GptTextDataProcessor:
         files = text_files.find_text_files(section.data_dir, section.file_patterns)
         files = text_files.split_files(files, section.eval_fraction, training)
         seed = (section.shuffle_seed or 0) if section.shuffle else None
-        shape = [section.batch_size, section.max_sequence_length + 1]
+        length, batch_size = section.max_sequence_length, section.batch_size
+        shape = [None if keep_rest else batch_size, length + 1]
         windows = text_files.Windows(
-            text_files.read_tokens(files), section.max_sequence_length, section.batch_size, seed
+            text_files.read_tokens(files), length, batch_size, seed, keep_rest
         )
 
         def example(number):
@@ -97,9 +103,9 @@ def eval_input_fn(params):
 
 
 def predict_input_fn(params):
-    """Returns batches of features without labels."""
+    """Returns batches of features without labels; every example, so the last may be smaller."""
     section = params_from_dict(Params, params).predict_input
-    dataset = _processor(section).create_dataset(False, section.skip_steps or 0)
+    dataset = _processor(section).create_dataset(False, section.skip_steps or 0, keep_rest=True)
     return dataset.map(lambda features, labels: features)
 
 

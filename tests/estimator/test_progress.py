@@ -6,6 +6,7 @@ import io
 import logging
 import re
 import sys
+import threading
 
 import pytest
 
@@ -79,13 +80,28 @@ def step_lines(logged):
     return [match.groups() for match in map(LINE.match, logged) if match]
 
 
-def test_phase_logs_its_start_and_its_seconds(messages):
+def test_phase_logs_its_seconds(messages):
     clock = FakeClock()
     reporter = PhaseReporter(clock)
     with reporter.phase("compiling 12 layers"):
         clock.advance(1.24)
-    assert messages() == ["compiling 12 layers ...", "compiling 12 layers: 1.2 s"]
+    assert messages() == ["compiling 12 layers: 1.2 s"]
     assert reporter.seconds == {"compiling 12 layers": pytest.approx(1.24)}
+
+
+def test_phase_that_lasts_is_announced(messages, monkeypatch):
+    announced, info = threading.Event(), tf.compat.v1.logging.info
+
+    def log(*arguments):
+        info(*arguments)
+        announced.set()
+
+    monkeypatch.setattr(tf.compat.v1.logging, "info", log)
+    with PhaseReporter(announce_after_s=0.0).phase("capturing"):
+        assert announced.wait(timeout=30)
+    first, last = messages()
+    assert first == "capturing ..."
+    assert re.fullmatch(r"capturing: \d+\.\d s", last)
 
 
 def test_phase_entered_twice_adds_up(messages):

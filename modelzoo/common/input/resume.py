@@ -6,15 +6,31 @@ seen gives the very stream that an uninterrupted run would have seen.
 
 from __future__ import annotations
 
+import os
+
 import tensorflow.compat.v1 as tf
+
+from cerebras_tf.errors import CheckpointError
 
 
 def checkpoint_step(model_dir):
-    """Returns the global step of the latest checkpoint in `model_dir`, 0 without one."""
-    path = tf.train.latest_checkpoint(model_dir) if model_dir else None
-    if path is None:
+    """Returns the global step of the latest checkpoint in `model_dir`, 0 without one.
+
+    Raises:
+        CheckpointError: if the latest checkpoint is gone or cannot be read.
+    """
+    state = tf.train.get_checkpoint_state(model_dir) if model_dir else None
+    if state is None:
         return 0
-    reader = tf.train.NewCheckpointReader(path)
+    path = state.model_checkpoint_path
+    try:
+        reader = tf.train.NewCheckpointReader(path)
+    except (tf.OpError, ValueError) as error:
+        raise CheckpointError(
+            f"{path}: must be a readable checkpoint, because it is the latest that "
+            f"{os.path.join(model_dir, 'checkpoint')} names. Received: {error}. Restore its "
+            "files, or name an earlier one in that file."
+        ) from error
     return int(reader.get_tensor("global_step")) if reader.has_tensor("global_step") else 0
 
 

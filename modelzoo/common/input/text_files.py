@@ -147,19 +147,24 @@ class Windows:
         length: tokens of a window.
         batch_size: windows of a batch.
         seed: of the order, or None for the order of the text.
+        keep_rest: whether an epoch ends with the windows that do not fill a batch.
 
     Raises:
-        DataError: if the tokens do not fill one batch.
+        DataError: if the tokens do not fill one batch, or with `keep_rest` one window.
     """
 
-    def __init__(self, tokens, length, batch_size, seed):
+    def __init__(self, tokens, length, batch_size, seed, keep_rest=False):
         self.length = length
         self.batch_size = batch_size
-        self.batches_per_epoch = (len(tokens) - 1) // length // batch_size
+        windows = (len(tokens) - 1) // length
+        self.batches_per_epoch = windows // batch_size
+        if keep_rest and windows % batch_size:
+            self.batches_per_epoch += 1
         if not self.batches_per_epoch:
+            least = 1 if keep_rest else batch_size
             raise DataError(
-                f"data_dir: must hold at least {batch_size * length + 1} bytes for one batch of "
-                f"{batch_size} windows of {length}. Received: {len(tokens)}. Add text, or lower "
+                f"data_dir: must hold at least {least * length + 1} bytes for one batch of "
+                f"{least} windows of {length}. Received: {len(tokens)}. Add text, or lower "
                 "batch_size or max_sequence_length."
             )
         self._tokens = tokens
@@ -167,7 +172,7 @@ class Windows:
         self._epoch, self._order = None, None
 
     def batch(self, number):
-        """Returns the batch of that number: [batch_size, length + 1] int32."""
+        """Returns the batch of that number: [batch_size, length + 1] int32, a rest has fewer."""
         epoch, position = divmod(int(number), self.batches_per_epoch)
         order = self._order_of(epoch)
         windows = order[position * self.batch_size : (position + 1) * self.batch_size]

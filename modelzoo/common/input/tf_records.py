@@ -40,22 +40,29 @@ def find_record_files(data_dir):
     return files
 
 
-def check_files(files, names, length):
-    """Checks the first record of each file, and small data sets for truncation.
+def check_files(files, names, length, batch_size=1):
+    """Checks the first record of each file, and small data sets for truncation and for too few.
 
     Args:
         files: paths.
         names: features each record must have.
         length: number of integers each must hold.
+        batch_size: records there must be at least.
 
     Raises:
-        DataError: names the first bad file.
+        DataError: names the first bad file, or says that there are too few records.
     """
     whole = sum(os.path.getsize(path) for path in files) <= WHOLE_CHECK_BYTES
+    count = 0
     for path in files:
         check_first_record(path, names, length)
         if whole:
-            check_frames(path)
+            count += check_frames(path)
+    if whole and count < batch_size:
+        raise DataError(
+            f"{os.path.dirname(files[0])}: must hold at least {batch_size} records, one batch. "
+            f"Received: {count}. Add records, or lower batch_size."
+        )
 
 
 def check_first_record(path, names, length):
@@ -85,12 +92,12 @@ def check_first_record(path, names, length):
 
 
 def check_frames(path):
-    """Walks over the records of a file without reading them.
+    """Walks over the records of a file without reading them, and returns their number.
 
     Raises:
         DataError: if the file ends within a record.
     """
-    size, position = os.path.getsize(path), 0
+    size, position, count = os.path.getsize(path), 0, 0
     with open(path, "rb") as file:
         while position < size:
             file.seek(position)
@@ -100,7 +107,8 @@ def check_frames(path):
                 step += FRAME.unpack(head)[0]
             if len(head) < FRAME.size or position + step > size:
                 raise _truncated(path, position)
-            position += step
+            position, count = position + step, count + 1
+    return count
 
 
 def _read_frame(file, path):
@@ -138,7 +146,7 @@ def worker_position():
     return len(workers), settings.get("task", {}).get("index", 0)
 
 
-def record_batches(section, files, skip):
+def record_batches(section, files, skip, keep_rest=False):
     """Makes the stream of batches of serialized records.
 
     The order is a function of the section's `shuffle_seed` (None counts as 0) and the epoch.
@@ -148,6 +156,7 @@ def record_batches(section, files, skip):
             n_parallel_reads and use_multiple_workers.
         files: paths.
         skip: batches to leave out at the beginning.
+        keep_rest: whether records that do not fill a batch make a smaller one at the end.
 
     Returns:
         A ``tf.data.Dataset`` of [batch_size] strings.
@@ -173,7 +182,7 @@ def record_batches(section, files, skip):
     if section.shuffle:
         buffer = section.shuffle_buffer or 10 * section.batch_size
         dataset = dataset.shuffle(buffer, seed=seed, reshuffle_each_iteration=True)
-    dataset = dataset.batch(section.batch_size, drop_remainder=True)
+    dataset = dataset.batch(section.batch_size, drop_remainder=not keep_rest)
     if section.repeat:
         dataset = dataset.repeat()
     return dataset.skip(skip) if skip else dataset

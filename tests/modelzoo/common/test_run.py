@@ -14,6 +14,7 @@ tf = pytest.importorskip("tensorflow.compat.v1")
 from cerebras_tf.errors import CheckpointError, ConfigError, DataError  # noqa: E402
 from modelzoo.common import run  # noqa: E402
 from modelzoo.common.model_dir import default_model_dir, locked  # noqa: E402
+from modelzoo.common.sections import RunConfigParams  # noqa: E402
 
 YAML = """\
 model_name: gpt3
@@ -209,9 +210,10 @@ def test_data_loss_while_reading_names_the_file(tmp_path):
 
     class Params:
         train_input = Section
+        runconfig = RunConfigParams()
 
     error = tf.errors.DataLossError(None, None, "truncated record")
-    named = run.data_losses_named(Params, ["train_input"])
+    named = run.tensorflow_errors_named(Params, ["train_input"])
     with pytest.raises(DataError, match="bad.tfrecords: must be a whole"), named:
         raise error
 

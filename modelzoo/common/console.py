@@ -1,0 +1,63 @@
+"""Keeps TensorFlow's notes on its own workings off the console. Prints no line of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+
+# Beginnings of tf.estimator's lines that tell of its workings, or repeat what another line says.
+NOISE = (
+    "Using config:",
+    "Calling model_fn.",
+    "Done calling model_fn.",
+    "Create CheckpointSaverHook.",
+    "Graph was finalized.",
+    "Running local_init_op.",
+    "Done running local_init_op.",
+    "Calling checkpoint listeners ",
+    "Not using Distribute Coordinator.",
+    "Running training and evaluation locally",
+    "Start train and evaluate loop.",
+    "Skipping training since max_steps has already saved.",
+    "Warm-starting with WarmStartSettings:",
+    "Warm-starting variables only in TRAINABLE_VARIABLES.",
+    "Could not find trained model in model_dir:",
+    "Starting evaluation at ",
+    "Inference Time : ",
+    "Finished evaluation at ",
+    "Saving 'checkpoint_path' summary ",
+)
+
+
+def quiet_native_logging():
+    """Silences TensorFlow's C++ lines below errors; only before TensorFlow is imported.
+
+    A level that the environment sets stays.
+    """
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+
+def quiet_logging(tf):
+    """Shows the progress of a run, and not the lines of `NOISE` or notes on old interfaces."""
+    tf.logging.set_verbosity(tf.logging.INFO)
+    logger = logging.getLogger("tensorflow")
+    if not any(isinstance(item, _NoiseFilter) for item in logger.filters):
+        logger.addFilter(_NoiseFilter())
+
+
+@contextlib.contextmanager
+def quieter(tf):
+    """Within: shows warnings only, for work that was not asked for."""
+    verbosity = tf.logging.get_verbosity()
+    tf.logging.set_verbosity(tf.logging.WARN)
+    try:
+        yield
+    finally:
+        tf.logging.set_verbosity(verbosity)
+
+
+class _NoiseFilter(logging.Filter):
+    def filter(self, record):
+        text = record.getMessage()
+        return not (text.startswith(NOISE) or "Instructions for updating" in text)
