@@ -11,6 +11,7 @@ from __future__ import annotations
 from cerebras_tf.ir import Graph, Node, Value
 from cerebras_tf.ops import Builder, lookup
 
+RANDOM_OPS = ("random_uniform", "random_normal", "truncated_normal")
 # Longer chains of copies than this cost more than reading what they save.
 _LONGEST = 16
 
@@ -75,6 +76,8 @@ def _can_copy(value: Value, kept: set[Value], depth: int) -> bool:
         return False
     if not _cheap(made) or value.type.rank == 0 or depth > _LONGEST:
         return False
+    if any(operand.node is not None and operand.node.op in RANDOM_OPS for operand in made.inputs):
+        return False  # a mask of one byte is kept, not the numbers it was made of
     return all(
         operand in kept
         or operand.node is None

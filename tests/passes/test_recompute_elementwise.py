@@ -105,3 +105,18 @@ def test_wanted_values_are_kept():
     step.reread_outputs()
     assert step.results["seen"] is seen
     assert np.sum([node.op == "tanh" for node in step.graph.nodes]) == 1
+
+
+def test_of_a_dropout_the_mask_is_kept_and_not_the_numbers():
+    s = StepBuilder()
+    product = s.matmul(s.feature("x", 4, 8), s.variable("w", 8, 8))
+    step = s.b.constant(np.asarray(0, np.int64), "int64")
+    numbers = s.b.op("random_uniform", step, shape=(4, 8), seed=1, seed2=2, dtype="float32")
+    dropped = s.b.op("select", s.b.op("greater_equal", numbers, 0.5), product, 0.0)
+    out = s.matmul(dropped, s.variable("v", 8, 8))
+    loss = s.b.op("sum", s.b.op("square", out), axes=(0, 1), keepdims=False)
+    s.momentum(loss, ["w", "v"], clip=False)
+    done = differentiated(s.done(loss=loss))
+    recompute_elementwise(done.graph)
+    read = forward_values_read_backward(done.graph)
+    assert "greater_equal" in read and "random_uniform" not in read
