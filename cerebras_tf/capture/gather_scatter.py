@@ -13,8 +13,9 @@ import numpy as np
 from cerebras_tf.capture.registry import Lowering, lowers
 from cerebras_tf.capture.shape import constant_if_known, integers
 from cerebras_tf.ir import Value
+from cerebras_tf.ops import Builder
 from cerebras_tf.ops.inference import normalize_axes
-from cerebras_tf.ops.shape import reshape
+from cerebras_tf.ops.shape import zeros_like
 
 
 @lowers("Gather", "GatherV2")
@@ -101,14 +102,25 @@ def _dynamic_partition(low: Lowering, op: Any) -> Sequence[Value]:
 @lowers("DynamicStitch", "ParallelDynamicStitch")
 def _dynamic_stitch(low: Lowering, op: Any) -> Sequence[Value]:
     """Rows of the operands in the order their positions say; of two at one position the last."""
-    count = int(op.get_attr("N"))
-    positions = [low.static(tensor, "positions") for tensor in op.inputs[:count]]
-    everywhere = np.concatenate([where.reshape(-1) for where in positions])
-    order = np.zeros(int(everywhere.max(initial=-1)) + 1, "int64")
-    order[everywhere] = np.arange(everywhere.size)
-    rows = []
-    for tensor, where in zip(op.inputs[count:], positions):
-        value = low.value(tensor)
-        rows.append(reshape(low.b, value, (where.size, *value.shape[where.ndim :])))
-    joined = rows[0] if count == 1 else low.b.op("concat", *rows, axis=0)
-    return [low.b.op("gather", joined, low.b.constant(order), axis=0, batch_dims=0)]
+    b, count = low.b, int(op.get_attr("N"))
+    positions, rows = [], []
+    for where, value in zip(low.inputs(op)[:count], low.inputs(op)[count:]):
+        size = where.type.size if where.type.is_static else -1
+        positions.append(b.op("reshape", where, shape=(size,)))
+        rows.append(b.op("reshape", value, shape=(size, *value.shape[where.type.rank :])))
+    everywhere = constant_if_known(low, _joined(b, positions))
+    known = everywhere.constant
+    if known is not None:
+        order = np.zeros(int(known.max(initial=-1)) + 1, "int64")
+        order[known] = np.arange(known.size)
+        return [b.op("gather", _joined(b, rows), b.constant(order), axis=0, batch_dims=0)]
+    last = b.op("max", everywhere, axes=(0,), keepdims=False)
+    zeros = zeros_like(b, rows[0])
+    result = b.op("unsorted_segment_sum", zeros, positions[0], b.op("add", last, 1))
+    for ids, part in zip(positions, rows):
+        result = b.op("rows_update", result, ids, part)
+    return [result]
+
+
+def _joined(b: Builder, parts: list[Value]) -> Value:
+    return parts[0] if len(parts) == 1 else b.op("concat", *parts, axis=0)

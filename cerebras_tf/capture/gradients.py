@@ -14,6 +14,7 @@ import tensorflow as tf
 from cerebras_tf.capture.recording import GradientCall
 from cerebras_tf.errors import UnsupportedOpError
 from cerebras_tf.ir import Value
+from cerebras_tf.ops import lookup
 
 
 def lower_call(capture: Any, call: GradientCall) -> Iterator[tuple[Any, Value]]:
@@ -28,19 +29,20 @@ def lower_call(capture: Any, call: GradientCall) -> Iterator[tuple[Any, Value]]:
     """
     ys = [capture.value(tensor) for tensor in call.ys]
     dys = [None if dy is None else capture.value(dy) for dy in call.dys]
+    stops = [_differentiated(capture, tensor) for tensor in call.stops]
+    reached = _reached(ys, stops)
     xs: list[Value] = []
     results: list[tuple[Any, int, Optional[list[Any]]]] = []
     for x, result in zip(call.xs, call.results):
         if result is None:
             continue
         if isinstance(result, tf.IndexedSlices):
-            gathers = _gathers(capture, x)
+            gathers = _gathers(capture, x, reached)
             results.append((result, len(xs), gathers))
             xs.extend(capture.value(op.outputs[0]) for op in gathers)
         else:
             results.append((result, len(xs), None))
             xs.append(_differentiated(capture, x))
-    stops = [_differentiated(capture, tensor) for tensor in call.stops]
     operands = [*ys, *(dy for dy in dys if dy is not None), *xs, *stops]
     given = tuple(dy is not None for dy in dys)
     outputs = capture.b.multi("gradient", *operands, ys=len(ys), dys=given, xs=len(xs))
@@ -60,12 +62,34 @@ def _differentiated(capture: Any, tensor: Any) -> Value:
     return value
 
 
-def _gathers(capture: Any, handle: Any) -> list[Any]:
-    """Captured operations that gather rows of a variable."""
+def _reached(ys: list[Value], stops: list[Value]) -> set[Value]:
+    """Values that the reverse pass from ys may reach."""
+    found: set[Value] = set()
+    stack = list(ys)
+    while stack:
+        value = stack.pop()
+        if value in found or not value.type.is_floating:
+            continue
+        found.add(value)
+        node = value.node
+        if node is None or value in stops or node.op == "stop_gradient":
+            continue
+        if node.op == "gradient" or lookup(node.op).differentiable:
+            stack.extend(node.inputs)
+    return found
+
+
+def _gathers(capture: Any, handle: Any, reached: set[Value]) -> list[Any]:
+    """Captured operations that gather rows of a variable on the way to what is differentiated.
+
+    Rows read for another purpose must stay out: optimizers move on whatever rows they are given.
+    """
     found = [
         op
         for op in handle.consumers()
-        if op.type == "ResourceGather" and capture.has(op.outputs[0])
+        if op.type == "ResourceGather"
+        and capture.has(op.outputs[0])
+        and capture.value(op.outputs[0]) in reached
     ]
     if not found:
         raise UnsupportedOpError(
@@ -83,8 +107,8 @@ def _slices(
     for part, op in zip(parts, gathers):
         ids = capture.value(op.inputs[1])
         width = part.shape[ids.type.rank :]
-        rows.append(b.op("reshape", part, shape=(ids.type.size, *width)))
-        numbers.append(b.op("reshape", ids, shape=(ids.type.size,)))
+        rows.append(b.op("reshape", part, shape=(-1, *width)))
+        numbers.append(b.op("reshape", ids, shape=(-1,)))
     values = rows[0] if len(rows) == 1 else b.op("concat", *rows, axis=0)
     indices = numbers[0] if len(numbers) == 1 else b.op("concat", *numbers, axis=0)
     wanted = result.indices.dtype.name

@@ -116,3 +116,14 @@ def test_segments_and_partitions_agree_with_tensorflow():
 
 def test_sequence_mask_of_computed_length_agrees_with_tensorflow():
     check_parity(lambda x: tf.sequence_mask(x[0], dtype="float32"), [IDS], "shape")
+
+
+def test_rows_stitched_at_computed_positions_agree_with_tensorflow():
+    """What a lookup in a table of several parts does."""
+
+    def build(x):
+        parts = tf.dynamic_partition(x[0], x[1] % 3, 3)
+        places = tf.dynamic_partition(tf.range(6), x[1] % 3, 3)
+        return tf.dynamic_stitch(places, [tf.square(part) for part in parts])
+
+    check_parity(build, [X, IDS], "gather_scatter")

@@ -1,0 +1,166 @@
+"""Recorded gradients, captured and differentiated, against TensorFlow's own backward graph."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tensorflow")
+
+import tensorflow as tf
+
+from tests.capture.steps_of_both import Built, check_steps
+
+pytestmark = pytest.mark.tf
+v1 = tf.compat.v1
+START = np.random.default_rng(1).standard_normal((5, 3)).astype(np.float32)
+X = [(np.random.default_rng(2 + n).standard_normal((4, 3)).astype(np.float32),) for n in range(3)]
+IDS = [(np.array(ids, np.int32),) for ids in ([1, 3, 1], [0, 4, 4], [2, 2, 2])]
+
+
+def optimizers():
+    return {
+        "sgd": v1.train.GradientDescentOptimizer(0.1),
+        "momentum": v1.train.MomentumOptimizer(0.1, 0.9),
+        "adam": v1.train.AdamOptimizer(0.01),
+        "adagrad": v1.train.AdagradOptimizer(0.1),
+    }
+
+
+def dense(gradients):
+    return {str(i): tf.convert_to_tensor(g) for i, g in enumerate(gradients) if g is not None}
+
+
+def test_gradients_by_weights_features_and_activations():
+    def build(x):
+        w = tf.Variable(START)
+        hidden = tf.tanh(tf.matmul(x, w, transpose_b=True))
+        loss = tf.reduce_sum(tf.square(hidden))
+        return Built(dense(tf.gradients(loss, [w, x, hidden])))
+
+    check_steps(build, *X)
+
+
+def test_several_outputs_with_cotangents_of_their_own():
+    def build(x):
+        w = tf.Variable(START[0])
+        ys = [tf.exp(x * w), tf.sin(x + w)]
+        return Built(dense(tf.gradients(ys, [w, x], grad_ys=[x, None])))
+
+    check_steps(build, *X)
+
+
+def test_what_is_stopped_counts_as_constant():
+    def build(x):
+        w = tf.Variable(START[0])
+        middle = tf.exp(w * x)
+        loss = tf.reduce_sum(middle * w + tf.stop_gradient(w * w) * x)
+        return Built(dense(tf.gradients(loss, [w], stop_gradients=[middle])))
+
+    check_steps(build, *X)
+
+
+def test_a_gradient_of_a_gradient():
+    def build(x):
+        w = tf.Variable(START[0])
+        (first,) = tf.gradients(tf.reduce_sum(tf.exp(w * x)), [x])
+        return Built(dense(tf.gradients(tf.reduce_sum(tf.square(first)), [w, x])))
+
+    check_steps(build, *X)
+
+
+def test_a_tape_of_a_tape():
+    def build(x):
+        w = tf.Variable(START[0])
+        with tf.GradientTape() as outer:
+            with tf.GradientTape() as inner:
+                loss = tf.reduce_sum(tf.exp(w * x))
+            first = inner.gradient(loss, w)
+            second = tf.reduce_sum(first**2)
+        return Built({"first": first, "second": outer.gradient(second, w)})
+
+    check_steps(build, *X)
+
+
+def test_unconnected_gradients_may_be_zeros():
+    def build(x):
+        w, unused = tf.Variable(START[0]), tf.Variable(START)
+        loss = tf.reduce_sum(w * x)
+        return Built(dense(tf.gradients(loss, [w, unused], unconnected_gradients="zero")))
+
+    check_steps(build, *X)
+
+
+def test_gradients_use_the_values_before_the_update_of_the_same_step():
+    def build(x):
+        w = tf.Variable(START[0])
+        loss = tf.reduce_sum(tf.exp(w * x))
+        (gradient,) = tf.gradients(loss, [w])
+        update = w.assign_sub(0.01 * gradient)
+        return Built({"loss": loss}, [update.op])
+
+    check_steps(build, *X)
+
+
+@pytest.mark.parametrize("name", optimizers())
+def test_a_table_looked_up_twice_is_trained_row_by_row(name):
+    def build(ids):
+        table = tf.Variable(START, name="table")
+        first, second = tf.gather(table, ids), tf.gather(table, ids[:2, tf.newaxis] // 2)
+        loss = tf.reduce_sum(tf.square(first)) + tf.reduce_sum(tf.exp(second))
+        return Built({"loss": loss}, [optimizers()[name].minimize(loss, var_list=[table])])
+
+    check_steps(build, *IDS)
+
+
+@pytest.mark.parametrize("name", optimizers())
+def test_a_table_also_used_as_a_matrix_is_trained_whole(name):
+    def build(ids):
+        table = tf.Variable(START, name="table")
+        logits = tf.matmul(tf.gather(table, ids), table, transpose_b=True)
+        loss = tf.reduce_mean(tf.square(logits))
+        return Built({"loss": loss}, [optimizers()[name].minimize(loss, var_list=[table])])
+
+    check_steps(build, *IDS)
+
+
+@pytest.mark.parametrize("name", optimizers())
+def test_a_table_in_parts_is_trained_part_by_part(name):
+    def build(ids):
+        table = v1.get_variable(
+            "table",
+            [5, 3],
+            initializer=v1.random_uniform_initializer(seed=1),
+            partitioner=v1.fixed_size_partitioner(2),
+            use_resource=True,
+        )
+        loss = tf.reduce_sum(tf.square(v1.nn.embedding_lookup(table, ids)))
+        return Built({"loss": loss}, [optimizers()[name].minimize(loss)])
+
+    check_steps(build, *IDS)
+
+
+def test_rows_read_for_another_purpose_are_not_touched():
+    """Momentum moves on only for rows that have a gradient, though their gradient be zero."""
+
+    def build(ids):
+        table = tf.Variable(START, name="table")
+        shown = tf.gather(table, (ids + 1) % 5)
+        loss = tf.reduce_sum(tf.square(tf.gather(table, ids)))
+        optimizer = optimizers()["momentum"]
+        return Built({"shown": shown}, [optimizer.minimize(loss, var_list=[table])])
+
+    check_steps(build, *IDS)
+
+
+def test_clipping_by_global_norm_counts_rows_named_twice_as_tensorflow_does():
+    def build(ids):
+        table = tf.Variable(START, name="table")
+        w = tf.Variable(START[0], name="w")
+        loss = tf.reduce_sum(tf.square(tf.gather(table, ids) * w))
+        gradients = tf.gradients(loss, [table, w])
+        clipped, norm = tf.clip_by_global_norm(gradients, 0.5)
+        optimizer = optimizers()["sgd"]
+        return Built({"norm": norm}, [optimizer.apply_gradients(zip(clipped, [table, w]))])
+
+    check_steps(build, *IDS)
