@@ -1,8 +1,8 @@
 """The hook that connects a wafer to a running session.
 
 It sees what every session.run fetches: wanted wafer values are asked for before the step runs, and
-tensors of the model that a hook fetches directly are filled in afterwards. It deliberately changes
-no values.
+tensors of the model that a hook fetches directly are filled in afterwards. Only a fetch of the training op trains. It
+deliberately changes no values.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Callable, Optional
 import tensorflow as tf
 
 from cerebras_tf.errors import CerebrasError
-from cerebras_tf.estimator.wiring import Wiring
+from cerebras_tf.estimator.wiring import TRAINS, Wiring
 
 
 class WaferHook(tf.estimator.SessionRunHook):
@@ -56,7 +56,7 @@ class WaferHook(tf.estimator.SessionRunHook):
             element = graph.as_graph_element(item, allow_tensor=True, allow_operation=True)
             op = element if isinstance(element, tf.Operation) else element.op
             if op is self._train_op and wiring.train_op is not None:
-                element = wiring.train_op
+                element = wiring.train_op  # fetched by name
             elif wiring.placement.on_wafer(op):
                 if isinstance(element, tf.Operation):
                     return wiring.token.op
@@ -68,7 +68,7 @@ class WaferHook(tf.estimator.SessionRunHook):
             return element
 
         replaced = _map(fetches, replace)
-        wiring.step.want(wanted)
+        wiring.step.want(wanted - {TRAINS}, update=TRAINS in wanted)
         try:
             results = run(replaced, *rest)
         except tf.errors.OpError:

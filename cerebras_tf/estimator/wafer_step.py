@@ -83,11 +83,19 @@ class WaferStep:
         self._phase = phase
         self._machines: dict[Any, Machine] = {}
         self._wanted: frozenset[str] = frozenset()
+        self._updates = bool(self._effects)
         self._results: dict[str, np.ndarray] = {}
 
-    def want(self, names: Iterable[str]) -> None:
-        """Says which values the next step must return."""
+    def want(self, names: Iterable[str], update: bool) -> None:
+        """Says what the next step is for.
+
+        Args:
+            names: values it must return.
+            update: whether it changes variables; a session that fetches values of a training
+                model without its training op must not train.
+        """
         self._wanted = frozenset(names)
+        self._updates = update
 
     def run(self, global_step: int, arrays: Sequence[np.ndarray]) -> int:
         """Runs a step.
@@ -127,7 +135,7 @@ class WaferStep:
     def machine(self, types: Sequence[TensorType]) -> Machine:
         """The machine for features of these types and the values wanted now; compiled once."""
         for key, machine in self._machines.items():
-            if key[0] == tuple(types) and self._wanted <= key[1]:
+            if key[:2] == (tuple(types), self._updates) and self._wanted <= key[2]:
                 return machine
         return self._compile(types)
 
@@ -147,7 +155,7 @@ class WaferStep:
         for name, tensor in self.tensors.items():
             if _is_small(capture.tf_type(tensor)):
                 wanted[name] = tensor
-        step = capture.run(wanted, self._effects)
+        step = capture.run(wanted, self._effects if self._updates else [])
         _global_step_to_host(step, self._global_step)
         return step
 
@@ -177,7 +185,8 @@ class WaferStep:
         program = self.compiled(types)
         self._check(program)
         machine = Machine(program, self.memoryx, arena=self._arena(program.arena_bytes))
-        self._machines[(tuple(types), frozenset(program.results))] = machine
+        key = (tuple(types), self._updates, frozenset(program.results))
+        self._machines[key] = machine
         if len(self._machines) > MOST_VARIANTS:
             del self._machines[next(iter(self._machines))]
         return machine

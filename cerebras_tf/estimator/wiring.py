@@ -18,6 +18,8 @@ from cerebras_tf.errors import CerebrasError
 from cerebras_tf.estimator.wafer_step import WaferStep
 
 _SCOPE = "wafer"
+# Stands among the needs of a fetch for "the training op"; no tensor is called so.
+TRAINS = ""
 
 
 class Wiring:
@@ -114,7 +116,7 @@ class Wiring:
         return self.placement.is_computed(op) or not initializes
 
     def needs(self, fetch: Any) -> frozenset[str]:
-        """Names of wafer values that a fetched operation depends on."""
+        """Names of wafer values that a fetched operation depends on, and TRAINS if it trains."""
         op = fetch if isinstance(fetch, tf.Operation) else fetch.op
         if op not in self._needs:
             entries = {node.op: name for name, node in self._entries.items()}
@@ -126,14 +128,12 @@ class Wiring:
                 seen.add(current)
                 if current in entries:
                     found.add(entries[current])
+                if current is self.train_op:
+                    found.add(TRAINS)
                 stack.extend(tensor.op for tensor in current.inputs)
                 stack.extend(current.control_inputs)
             self._needs[op] = frozenset(found)
         return self._needs[op]
-
-    def entry_of(self, tensor: Any) -> Optional[Any]:
-        """The session tensor made for a wafer tensor, if any."""
-        return self._entries.get(tensor.name)
 
 
 def _safe(operations: Iterable[Any]) -> list[Any]:
