@@ -1,8 +1,8 @@
 """The hook that connects a wafer to a running session.
 
 It sees what every session.run fetches: wanted wafer values are asked for before the step runs, and
-tensors of the model that a hook fetches directly are filled in afterwards. Only a fetch of the training op trains. It
-deliberately changes no values.
+tensors of the model that a hook fetches directly are filled in afterwards. Only a fetch of the
+training op trains. It deliberately changes no values.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A session that fetches values of a training model trains only where it fetches the training op."""
+"""A session that fetches values of a training model trains only with the training op."""
 
 from __future__ import annotations
 
