@@ -142,7 +142,7 @@ def make_input_fn(shape: Shape) -> Any:
 
 
 def make_turn_hook(pipe: Any) -> Any:
-    """A hook that makes steps when told to: a number over the pipe; 0 ends the training."""
+    """A hook that lets training go on by as many steps as the pipe tells."""
     import tensorflow as tf
 
     class TurnHook(tf.estimator.SessionRunHook):
@@ -169,14 +169,12 @@ def make_turn_hook(pipe: Any) -> Any:
             pipe.send(Turn(step_s, cpu_s, float(run_values.results)))
             self._left = pipe.recv()
             self._ends = [(time.perf_counter(), time.process_time())]
-            if not self._left:
-                run_context.request_stop()
 
     return TurnHook()
 
 
-def run_side(pipe: Any, shape: Shape, use_cs: bool) -> None:
-    """A side's process: warms up, says so, then makes steps when told to.
+def run_side(pipe: Any, folder: str, shape: Shape, use_cs: bool) -> None:
+    """A side's process: warms up, says so, then makes steps when told to, until it is ended.
 
     Sends, first, the floating point operations of a step where it runs on the wafer, else 0; then a
     Turn for the warm-up and for every number it gets. An error is sent in place of either.
@@ -185,11 +183,10 @@ def run_side(pipe: Any, shape: Shape, use_cs: bool) -> None:
 
     tf.compat.v1.logging.set_verbosity(tf.compat.v1.logging.WARN)
     try:
-        with tempfile.TemporaryDirectory(prefix="bench") as folder:
-            estimator = make_estimator(shape, use_cs, folder)
-            input_fn = make_input_fn(shape)
-            pipe.send(estimator.compile(input_fn).flops if use_cs else 0)
-            estimator.train(input_fn, hooks=[make_turn_hook(pipe)])
+        estimator = make_estimator(shape, use_cs, folder)
+        input_fn = make_input_fn(shape)
+        pipe.send(estimator.compile(input_fn).flops if use_cs else 0)
+        estimator.train(input_fn, hooks=[make_turn_hook(pipe)])
     except CerebrasError as error:
         pipe.send(error)
 
@@ -213,21 +210,19 @@ def side_processes(shape: Shape) -> Any:
     """Gives the pipes to both sides' processes, by name; ends them on leaving."""
     context = multiprocessing.get_context("spawn")
     pipes, processes = {}, []
-    try:
-        for side in SIDES:
-            pipes[side], theirs = context.Pipe()
-            process = context.Process(target=run_side, args=(theirs, shape, side == "wafer"))
-            process.start()
-            theirs.close()
-            processes.append(process)
-        yield pipes
-        for pipe, process in zip(pipes.values(), processes):
-            pipe.send(0)
-            process.join()
-    finally:
-        for process in processes:
-            process.kill()
-            process.join()
+    with tempfile.TemporaryDirectory(prefix="bench") as folder:
+        try:
+            for side in SIDES:
+                pipes[side], theirs = context.Pipe()
+                arguments = (theirs, f"{folder}/{side}", shape, side == "wafer")
+                processes.append(context.Process(target=run_side, args=arguments))
+                processes[-1].start()
+                theirs.close()
+            yield pipes
+        finally:
+            for process in processes:
+                process.kill()
+                process.join()
 
 
 def sgemm_flops_per_s(size: int) -> float:
