@@ -104,8 +104,9 @@ class GracefulStopHook(tf.estimator.SessionRunHook):
             self._abort(exit_code_of_signal(signal_number))
             return
         self.signal_number = signal_number
+        line_end = "\n" if sys.stderr.isatty() else ""  # a terminal has just shown ^C
         print(
-            f"{name}: stopping after this step and writing a checkpoint; "
+            f"{line_end}{name}: stopping after this step and writing a checkpoint; "
             "once more stops at once and loses the steps since the last checkpoint",
             file=sys.stderr,
             flush=True,

@@ -1,0 +1,219 @@
+"""Checks every mode of the command line on the wafer: what it computes, writes and prints."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tensorflow")
+
+import tensorflow as tf
+
+from cerebras_tf.ir.program_file import load_program
+from tests.e2e.command_line import WINDOWS, assert_same
+
+pytestmark = pytest.mark.tf
+LOSS = re.compile(r"^global_step = (\d+), loss = (\S+), rate = \d+\.\d{3} steps/sec$")
+SECONDS = r"\d+\.\d s"
+
+
+def losses(result):
+    """Loss by step of the lines printed."""
+    found = map(LOSS.match, result.lines)
+    return {int(match.group(1)): float(match.group(2)) for match in found if match}
+
+
+def scalars(folder, tag):
+    """Value by step of a scalar in a folder's events."""
+    found = {}
+    for path in folder.glob("events.*"):
+        for event in tf.compat.v1.train.summary_iterator(str(path)):
+            for value in event.summary.value:
+                if value.tag == tag:
+                    found[event.step] = value.simple_value
+    return found
+
+
+def metrics(result, step):
+    """Metrics by name, as an evaluation printed them."""
+    start = f"Saving dict for global step {step}: "
+    (line,) = [line for line in result.lines if line.startswith(start)]
+    return {key: float(value) for key, value in re.findall(r"(\S+) = ([^,\s]+)", line)}
+
+
+def test_train_prints_only_phases_steps_and_checkpoints(trained_once):
+    command_line, result = trained_once
+    saved = re.escape(str(command_line.folder / "out" / "model.ckpt"))
+    first = "first step, with kernels to compile"
+    expected = [
+        f"capturing: {SECONDS}",
+        rf"compiling \d+ layers: {SECONDS}",
+        f"sending weights: {SECONDS}",
+        rf"Saving checkpoints for 0 into {saved}\.",
+        r"training from step 0 to 10 \.\.\.",
+        f"{first}: {SECONDS}",
+        rf"Saving checkpoints for 5 into {saved}\.",
+        LOSS.pattern,
+        rf"Saving checkpoints for 10 into {saved}\.",
+        LOSS.pattern,
+        f"training: 10 steps in {SECONDS}",
+        r"Loss for final step: \S+\.",
+    ]
+    lines = [line for line in result.lines if not re.match(r"(?!training).* \.\.\.$", line)]
+    assert result.exit_code == 0
+    assert len(lines) == len(expected), lines
+    for line, pattern in zip(lines, expected):
+        assert re.fullmatch(pattern.strip("^$"), line), line
+    assert len(set(result.lines)) == len(result.lines)
+
+
+def test_losses_are_those_of_the_host(trained_once, command_line):
+    host = command_line("train", "--device", "/cpu:0")
+    assert host.exit_code == 0
+    wafer = losses(trained_once[1])
+    assert list(wafer) == [5, 10]
+    assert losses(host) == pytest.approx(wafer, rel=1e-5)
+
+
+def test_the_same_command_goes_on_and_ends_as_if_never_stopped(trained_once, command_line):
+    assert command_line("train", "--max_steps", "5").exit_code == 0
+    assert command_line.steps() == [0, 5]
+    result = command_line("train")
+    assert result.exit_code == 0
+    assert any(line.startswith("training from step 5 to 10") for line in result.lines)
+    assert any(re.fullmatch(f"sending weights: {SECONDS}", line) for line in result.lines)
+    assert command_line.steps() == [0, 5, 10]
+    assert_same(command_line.variables(), trained_once[0].variables())
+
+
+def test_a_relative_model_dir_goes_on_too(trained, monkeypatch):
+    monkeypatch.chdir(trained.folder)
+    shutil.rmtree("out")
+    for steps in ("2", "3"):
+        assert trained("train", "-o", "out", "--max_steps", steps).exit_code == 0
+    assert trained.steps() == [0, 2, 3]
+
+
+def test_a_finished_run_trains_no_further_and_steps_adds_some(trained):
+    before = trained.content()
+    result = trained("train", "--steps", "3")
+    assert result.exit_code == 0
+    assert "nothing to train" in result.lines[0]
+    assert trained.content() == before
+    assert trained("train", "--steps", "3", "--max_steps", "50").exit_code == 0
+    assert trained.steps()[-1] == 13
+
+
+def test_wafer_host_wafer_has_no_seam(trained_once, command_line):
+    command_line("train", "--max_steps", "4")
+    host = command_line("train", "--max_steps", "7", "--device", "/cpu:0")
+    wafer = command_line("train")
+    together = {**losses(host), **losses(wafer)}
+    assert together == pytest.approx(losses(trained_once[1]), rel=1e-5)
+
+
+def test_a_warm_start_takes_the_weights_and_counts_from_zero(trained):
+    path = str(trained.folder / "out" / "model.ckpt-10")
+    result = trained("train", "--checkpoint_path", path, "--max_steps", "1", out="warm")
+    assert result.exit_code == 0
+    assert trained.steps("warm") == [0, 1]
+    first = tf.train.load_checkpoint(str(trained.folder / "warm" / "model.ckpt-0"))
+    weights = trained.variables()
+    name = "input_embedding/embedding_weights"
+    np.testing.assert_array_equal(first.get_tensor(name), weights[name])
+    assert first.get_tensor("global_step") == 0
+    shutil.rmtree(trained.folder / "out")
+    again = trained("train", "--checkpoint_path", path, "--max_steps", "2", out="warm")
+    assert again.exit_code == 0
+    assert trained.steps("warm") == [0, 1, 2]
+
+
+def test_evaluation_agrees_with_the_host(trained):
+    wafer, host = trained("eval"), trained("eval", "--device", "/cpu:0")
+    assert wafer.exit_code == host.exit_code == 0
+    assert metrics(wafer, 10) == pytest.approx(metrics(host, 10), rel=1e-5)
+    assert {"loss", "eval/accuracy", "eval/lm_perplexity"} <= set(metrics(wafer, 10))
+
+
+def test_eval_all_evaluates_every_checkpoint(trained):
+    result = trained("eval_all")
+    assert result.exit_code == 0
+    values = [metrics(result, step)["loss"] for step in (0, 5, 10)]
+    assert values[0] > values[1] > values[2]
+    assert list(scalars(trained.folder / "out" / "eval", "loss")) == [0, 5, 10]
+
+
+def test_train_and_eval_evaluates_while_it_trains(trained_once, command_line):
+    result = command_line("train_and_eval")
+    assert result.exit_code == 0
+    assert metrics(result, 5)["loss"] > metrics(result, 10)["loss"]
+    assert losses(result) == losses(trained_once[1])
+    assert_same(command_line.variables(), trained_once[0].variables())
+
+
+def test_predict_writes_every_example_as_the_host_does(trained):
+    trained.change(("    eval_steps: 2", "    predict_steps: 1000"))
+    assert WINDOWS % 4
+    for place in ("cs", "tf"):
+        flags = [] if place == "cs" else ["--device", "/cpu:0"]
+        result = trained("predict", *flags)
+        assert result.exit_code == 0
+        assert result.lines[-1].startswith(f"wrote {WINDOWS} predictions to ")
+    stem = trained.folder / "out" / "predict" / "predictions"
+    wafer, host = np.load(f"{stem}_cs_0.npz"), np.load(f"{stem}_tf_0.npz")
+    assert wafer["next_token_ids"].shape == (WINDOWS, 16)
+    np.testing.assert_array_equal(wafer["next_token_ids"], host["next_token_ids"])
+    name = "next_token_log_probs"
+    np.testing.assert_allclose(wafer[name], host[name], rtol=1e-4, atol=1e-5)
+    with open(f"{stem}_cs_0.jsonl") as file:
+        rows = [json.loads(line)["next_token_ids"] for line in file]
+    assert rows == wafer["next_token_ids"].tolist()
+
+
+@pytest.mark.parametrize("mode", ["train", "eval", "predict"])
+def test_validate_only_checks_and_writes_nothing(command_line, mode):
+    result = command_line(mode, "--validate_only")
+    assert result.exit_code == 0
+    assert [line for line in result.lines if re.fullmatch(f"capturing: {SECONDS}", line)]
+    assert not command_line.content()
+
+
+def test_compile_only_writes_the_program(command_line):
+    result = command_line("train", "--compile_only")
+    assert result.exit_code == 0
+    program = load_program(command_line.folder / "out" / "compiled" / "program.zip")
+    assert f"compiled {len(program.layers)} layers" in result.lines[-1]
+    assert not command_line.steps()
+
+
+def test_pipelined_mode_computes_the_same(trained_once, command_line, monkeypatch):
+    monkeypatch.setenv("CEREBRAS_EXECUTION_MODE", "pipeline")
+    assert command_line("train").exit_code == 0
+    assert_same(command_line.variables(), trained_once[0].variables())
+
+
+def test_mixed_precision_with_a_dynamic_loss_scale_trains(command_line):
+    command_line.change(
+        ("filter_size: 64", "filter_size: 64\n    mixed_precision: True"),
+        ("learning_rate: 1e-2", "learning_rate: 1e-2\n    loss_scaling_factor: dynamic"),
+    )
+    result = command_line("train")
+    assert result.exit_code == 0
+    assert losses(result)[10] < 3
+    assert set(scalars(command_line.folder / "out", "train/loss_scale").values()) == {2.0**15}
+    assert command_line("eval").exit_code == 0
+
+
+def test_gradient_accumulation_agrees_with_the_host(command_line):
+    command_line.change(("learning_rate: 1e-2", "learning_rate: 1e-2\n    grad_accum_steps: 2"))
+    wafer, host = (
+        command_line("train", *flags, out=out)
+        for out, flags in (("wafer", ()), ("host", ("--device", "/cpu:0")))
+    )
+    assert wafer.exit_code == host.exit_code == 0
+    assert command_line.variables("wafer")["global_step"] == 10
+    assert losses(wafer) == pytest.approx(losses(host), rel=1e-5)
