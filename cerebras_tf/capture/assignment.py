@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from cerebras_tf.capture.control import guard
 from cerebras_tf.capture.optimizer import assign
 from cerebras_tf.capture.registry import lowers
 from cerebras_tf.ir import Value
@@ -58,7 +59,10 @@ def _gather(c: Any, op: Any) -> Sequence[Value]:
     """Rows of a variable; batch_dims as the op has it."""
     table, ids = c.state.read(op.inputs[0]), c.value(op.inputs[1])
     dims = op.get_attr("batch_dims")
-    return [c.b.op("gather", table, ids, axis=dims, batch_dims=dims)]
+    rows = c.b.op("gather", table, ids, axis=dims, batch_dims=dims)
+    if guard(c, op) is None:
+        c.gathers.append((c.state.variable(op.inputs[0]).name, ids, rows))
+    return [rows]
 
 
 def _lower_scatter(op_type: str, ir_op: str, negate: bool = False) -> None:

@@ -38,6 +38,7 @@ class Capture:
         b: builder of the IR graph.
         state: current values of the variables.
         step: the step graph being built.
+        gathers: (variable's name, row numbers, rows) of every read of rows that always happens.
         path: names of the calls and conditionals around a function body, "" outside of them.
     """
 
@@ -60,6 +61,7 @@ class Capture:
         """
         self.custom_gradients = custom_gradients or {}
         self.path = ""
+        self.gathers: list[tuple[str, Value, Value]] = []
         self.step = StepGraph(Graph("step"))
         self.b = Builder(self.step.graph, evaluate)
         self.state = VariableState(self.step)

@@ -30,28 +30,27 @@ def lower_call(capture: Any, call: GradientCall) -> Iterator[tuple[Any, Value]]:
     ys = [capture.value(tensor) for tensor in call.ys]
     dys = [None if dy is None else capture.value(dy) for dy in call.dys]
     stops = [_differentiated(capture, tensor) for tensor in call.stops]
-    reached = _reached(ys, stops)
     xs: list[Value] = []
-    results: list[tuple[Any, int, Optional[list[Any]]]] = []
+    results: list[tuple[Any, int, Optional[list[Value]]]] = []
     for x, result in zip(call.xs, call.results):
         if result is None:
             continue
         if isinstance(result, tf.IndexedSlices):
-            gathers = _gathers(capture, x, reached)
-            results.append((result, len(xs), gathers))
-            xs.extend(capture.value(op.outputs[0]) for op in gathers)
+            gathers = _gathers(capture, x, ys, stops)
+            results.append((result, len(xs), [ids for ids, _ in gathers]))
+            xs.extend(rows for _, rows in gathers)
         else:
             results.append((result, len(xs), None))
             xs.append(_differentiated(capture, x))
     operands = [*ys, *(dy for dy in dys if dy is not None), *xs, *stops]
     given = tuple(dy is not None for dy in dys)
     outputs = capture.b.multi("gradient", *operands, ys=len(ys), dys=given, xs=len(xs))
-    for result, start, rows in results:
-        if rows is None:
+    for result, start, numbers in results:
+        if numbers is None:
             yield result, outputs[start]
         else:
-            parts = outputs[start : start + len(rows)]
-            yield from _slices(capture, result, parts, rows)
+            parts = outputs[start : start + len(numbers)]
+            yield from _slices(capture, result, parts, numbers)
 
 
 def _differentiated(capture: Any, tensor: Any) -> Value:
@@ -79,36 +78,35 @@ def _reached(ys: list[Value], stops: list[Value]) -> set[Value]:
     return found
 
 
-def _gathers(capture: Any, handle: Any, reached: set[Value]) -> list[Any]:
-    """Captured operations that gather rows of a variable on the way to what is differentiated.
+def _gathers(
+    capture: Any, handle: Any, ys: list[Value], stops: list[Value]
+) -> list[tuple[Value, Value]]:
+    """(numbers, rows) gathered of a variable on the way to what is differentiated.
 
     Rows read for another purpose must stay out: optimizers move on whatever rows they are given.
     """
-    found = [
-        op
-        for op in handle.consumers()
-        if op.type == "ResourceGather"
-        and capture.has(op.outputs[0])
-        and capture.value(op.outputs[0]) in reached
-    ]
-    if not found:
+    name, reached = capture.state.variable(handle).name, _reached(ys, stops)
+    found = [(ids, rows) for of, ids, rows in capture.gathers if of == name and rows in reached]
+    # TensorFlow has found no other use of the table; what still leads to it is inside of a branch.
+    past = _reached(ys, [*stops, *(rows for _, rows in found)])
+    if not found or capture.state.initial(handle) in past:
         raise UnsupportedOpError(
-            f"gradient of '{handle.op.name}': a sparse gradient must come from gathered rows. "
-            "Received one of another origin. Multiply the table by 1.0 to make it dense."
+            f"gradient of '{handle.op.name}': a sparse gradient must come from rows that every "
+            "step gathers. Received one of another origin, as from a branch of tf.cond. Gather "
+            "before it, or multiply the table by 1.0 to make its gradient dense."
         )
     return found
 
 
 def _slices(
-    capture: Any, result: tf.IndexedSlices, parts: list[Value], gathers: list[Any]
+    capture: Any, result: tf.IndexedSlices, parts: list[Value], numbers: list[Value]
 ) -> Iterator[tuple[Any, Value]]:
     b = capture.b
-    rows, numbers = [], []
-    for part, op in zip(parts, gathers):
-        ids = capture.value(op.inputs[1])
-        width = part.shape[ids.type.rank :]
-        rows.append(b.op("reshape", part, shape=(-1, *width)))
-        numbers.append(b.op("reshape", ids, shape=(-1,)))
+    rows = [
+        b.op("reshape", part, shape=(-1, *part.shape[ids.type.rank :]))
+        for part, ids in zip(parts, numbers)
+    ]
+    numbers = [b.op("reshape", ids, shape=(-1,)) for ids in numbers]
     values = rows[0] if len(rows) == 1 else b.op("concat", *rows, axis=0)
     indices = numbers[0] if len(numbers) == 1 else b.op("concat", *numbers, axis=0)
     wanted = result.indices.dtype.name

@@ -32,7 +32,7 @@ class Built:
 
     Attributes:
         results: tensors whose values are compared.
-        effects: operations whose assignments are made.
+        effects: operations (or tensors of them) whose assignments are made.
     """
 
     results: dict[str, Any] = field(default_factory=dict)
@@ -63,7 +63,8 @@ def _captured(build: Build, arrays: Sequence[np.ndarray]) -> tuple[list[Any], Bu
     custom = prepare_custom_gradients(tf.compat.v1.get_default_graph(), recorder)
     types = {place: tensor_type(place) for place in places}
     capture = Capture(variables_by_handle(), types, recorder.calls, evaluate, custom)
-    return places, built, capture.run(built.results, built.effects)
+    effects = [e.op if isinstance(e, tf.Tensor) else e for e in built.effects]
+    return places, built, capture.run(built.results, effects)
 
 
 def run_step(step: StepGraph, features: Arrays, variables: Arrays) -> tuple[Arrays, Arrays]:

@@ -11,8 +11,10 @@ import tensorflow as tf
 
 from cerebras_tf.capture.capture import Capture
 from cerebras_tf.capture.variables import managed_variables, variable_spec
+from cerebras_tf.errors import UnsupportedOpError
 from cerebras_tf.ir import TensorType
 from cerebras_tf.kernels.registry import evaluate
+from tests.capture.steps_of_both import Built, captured, check_steps
 from tests.graphs import run_plain
 
 pytestmark = pytest.mark.tf
@@ -113,3 +115,135 @@ def test_called_functions_assign_and_return_what_tensorflow_does():
     expected, found = both(build, True)
     for theirs, ours in zip(expected, found):
         np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+
+
+START = np.arange(1, 4, dtype=np.float32)
+# Content of the placeholders in three steps: the first element decides, in both directions.
+BATCHES = [(sign * np.array([1.0, -2.0, 3.0], np.float32),) for sign in (1, -1, 2)]
+
+
+def test_branches_draw_random_numbers_as_tensorflow_does(control_flow):
+    """The branch not taken draws nothing; numbers of a step depend on the step alone."""
+
+    def build(x):
+        y = tf.cond(
+            x[0] > -9.0,
+            lambda: x + v1.random_uniform([3], seed=4),
+            lambda: x * v1.random_uniform([3], seed=5),
+        )
+        return Built({"y": y})
+
+    check_steps(build, *BATCHES)
+
+
+def test_gradients_pass_through_nested_conditionals(control_flow):
+    def build(x):
+        w = tf.Variable(START)
+
+        def inner():
+            return tf.cond(x[2] > 3.5, lambda: tf.exp(-w), lambda: w * w * x)
+
+        loss = tf.reduce_sum(tf.cond(x[0] > 0, inner, lambda: tf.sin(w) * x))
+        by_w, by_x = tf.gradients(loss, [w, x])
+        return Built({"w": by_w, "x": by_x})
+
+    check_steps(build, *BATCHES)
+
+
+def test_a_guarded_optimizer_step_moves_slots_and_weights_or_neither(control_flow):
+    def build(x):
+        w, good = tf.Variable(START, name="w"), tf.Variable(0, trainable=False, name="good")
+        optimizer = v1.train.MomentumOptimizer(0.1, 0.9)
+        pairs = optimizer.compute_gradients(tf.reduce_sum(tf.square(w) * x), [w])
+
+        def apply():
+            with tf.control_dependencies([optimizer.apply_gradients(pairs)]):
+                return tf.group(good.assign_add(1))
+
+        def skip():
+            return tf.group(good.assign(0))
+
+        return Built({}, [tf.cond(x[0] > 0, apply, skip)])
+
+    step = check_steps(build, *BATCHES)
+    assert set(step.updates) == {"w", "w/Momentum", "good"}
+
+
+def test_inner_conditionals_assign_under_both_conditions(control_flow):
+    def build(x):
+        w = tf.Variable(START, name="w")
+
+        def inner():
+            return tf.cond(x[1] < -3.0, lambda: w.assign(2.0 * w).op, lambda: w.assign_sub(x).op)
+
+        return Built({}, [tf.cond(x[0] > 0, inner, lambda: w.assign_add(x).op)])
+
+    check_steps(build, *BATCHES)
+
+
+def test_a_case_takes_the_first_condition_that_holds(control_flow):
+    def build(x):
+        w = tf.Variable(START)
+        y = tf.case(
+            [(x[0] < 0.0, lambda: x - w), (x[0] < 1.5, lambda: x * w)],
+            default=lambda: tf.exp(x),
+        )
+        return Built({"y": y})
+
+    check_steps(build, *BATCHES)
+
+
+def test_a_function_called_twice_reads_what_its_first_call_assigned():
+    @tf.function
+    def grow(variable, by):
+        variable.assign_add(by)
+        return tf.reduce_sum(variable) * by
+
+    def build(x):
+        w = tf.Variable(START)
+        first = grow(w, x)
+        with tf.control_dependencies([first]):
+            second = grow(w, first)
+        return Built({"first": first, "second": second})
+
+    check_steps(build, *BATCHES)
+
+
+def test_gradients_pass_through_functions_that_call_functions():
+    @tf.function
+    def inner(x, w):
+        return tf.exp(-x * w)
+
+    @tf.function
+    def outer(x, w):
+        return tf.square(inner(x, w)) + inner(w, x)
+
+    def build(x):
+        w = tf.Variable(START)
+        (gradient,) = tf.gradients(tf.reduce_sum(outer(x, w.read_value())), [w])
+        return Built({"gradient": gradient})
+
+    check_steps(build, *BATCHES)
+
+
+def test_dropout_of_a_keras_layer_is_tensorflows():
+    def build(x):
+        layer = tf.keras.layers.Dropout(0.5, seed=3)
+        tf.compat.v1.set_random_seed(5)
+        return Built({"y": layer(tf.tile(x, [20]), training=True)})
+
+    check_steps(build, *BATCHES)
+
+
+@pytest.mark.parametrize("traced", [True, False])
+def test_a_loop_is_refused_by_its_name(control_flow, traced):
+    def build(x):
+        w = tf.Variable(START)
+
+        def loop():
+            return tf.while_loop(lambda i, y: i < 3, lambda i, y: (i + 1, y * w), [0, x])[1]
+
+        return Built({"y": tf.function(loop)() if traced else loop()})
+
+    with pytest.raises(UnsupportedOpError, match=r"^1 TensorFlow op type has no IR form: While \("):
+        captured(build, *BATCHES[0])

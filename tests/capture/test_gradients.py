@@ -9,7 +9,8 @@ pytest.importorskip("tensorflow")
 
 import tensorflow as tf
 
-from tests.capture.steps_of_both import Built, check_steps
+from cerebras_tf.errors import UnsupportedOpError
+from tests.capture.steps_of_both import Built, captured, check_steps
 
 pytestmark = pytest.mark.tf
 v1 = tf.compat.v1
@@ -151,6 +152,38 @@ def test_rows_read_for_another_purpose_are_not_touched():
         return Built({"shown": shown}, [optimizer.minimize(loss, var_list=[table])])
 
     check_steps(build, *IDS)
+
+
+def test_rows_gathered_inside_a_function_are_trained():
+    @tf.function
+    def lookup(table, ids):
+        return tf.gather(table, ids)
+
+    def build(ids):
+        table = tf.Variable(START, name="table")
+        loss = tf.reduce_sum(tf.square(lookup(table, ids)) + tf.exp(lookup(table, ids // 2)))
+        optimizer = optimizers()["momentum"]
+        return Built({"loss": loss}, [optimizer.minimize(loss, var_list=[table])])
+
+    check_steps(build, *IDS)
+
+
+@pytest.mark.parametrize("also_outside", [True, False])
+@pytest.mark.parametrize("v2", [True, False])
+def test_rows_gathered_in_a_branch_are_refused_rather_than_forgotten(v2, also_outside):
+    def build(ids):
+        table = tf.Variable(START, name="table")
+        rows = tf.gather(table, ids)
+        branch = tf.cond(ids[0] > 0, lambda: tf.gather(table, ids), lambda: tf.ones([3, 3]))
+        loss = tf.reduce_sum(branch * rows if also_outside else branch)
+        return Built({}, [optimizers()["sgd"].minimize(loss, var_list=[table])])
+
+    (v1.enable_control_flow_v2 if v2 else v1.disable_control_flow_v2)()
+    try:
+        with pytest.raises(UnsupportedOpError, match="rows that every step gathers"):
+            captured(build, *IDS[0])
+    finally:
+        v1.enable_control_flow_v2()
 
 
 def test_clipping_by_global_norm_counts_rows_named_twice_as_tensorflow_does():
