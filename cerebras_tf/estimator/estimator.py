@@ -251,6 +251,12 @@ class CerebrasEstimator(tf.estimator.Estimator):
             arrays = session.run(model.fed)
         return [TensorType(array.dtype.name, array.shape) for array in arrays]
 
+    def _create_global_step(self, graph: tf.Graph) -> Any:
+        """A resource variable also where resource variables are switched off."""
+        scope = tf.compat.v1.get_variable_scope()
+        with tf.compat.v1.variable_scope(scope, use_resource=True):
+            return super()._create_global_step(graph)
+
     def _call_model_fn(self, features: Any, labels: Any, mode: str, config: Any) -> Any:
         """tf.estimator's call of model_fn, with the model put on the wafer where it is wanted."""
 
