@@ -6,14 +6,50 @@ hold all scores [B, A, S, T]; the compiled ones never do.
 
 from __future__ import annotations
 
-from typing import Optional
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 
+from cerebras_tf.kernels.random import random_uniform
 from cerebras_tf.kernels.registry import plain
 
 Pair = tuple[np.ndarray, np.ndarray]
 Triple = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+
+class Dropout(NamedTuple):
+    """Dropout of the probabilities.
+
+    Attributes:
+        step: number of earlier invocations.
+        rate: probabilities whose number is below it become 0.
+        kept_scale: what the others are multiplied by, usually 1 / (1 - rate).
+        seed, seed2: of the random_uniform that makes the float32 numbers [B, A, S, T].
+    """
+
+    step: int
+    rate: float
+    kept_scale: float
+    seed: int
+    seed2: int
+
+
+def bias_and_dropout(
+    others: tuple[np.ndarray, ...], attrs: dict[str, Any]
+) -> tuple[Optional[np.ndarray], Optional[Dropout]]:
+    """What the optional operands [bias] [step] and the attributes of dropout, or none, say."""
+    if not attrs:
+        return (others[0] if others else None), None
+    return (others[0] if len(others) > 1 else None), Dropout(int(others[-1]), **attrs)
+
+
+def _drop(x: np.ndarray, dropout: Optional[Dropout]) -> np.ndarray:
+    """x [B, A, S, T] scaled where kept, else 0; this function is its own derivative."""
+    if dropout is None:
+        return x
+    step, rate, kept_scale, seed, seed2 = dropout
+    numbers = random_uniform(step, shape=x.shape, seed=seed, seed2=seed2, dtype="float32")
+    return np.where(numbers >= np.float32(rate), x * x.dtype.type(kept_scale), x.dtype.type(0))
 
 
 def _scores(
@@ -35,29 +71,33 @@ def attention(
     q: np.ndarray,
     k: np.ndarray,
     v: np.ndarray,
-    bias: Optional[np.ndarray] = None,
-    *,
+    *others: np.ndarray,
     scale: float,
     causal: bool,
+    **dropout: Any,
 ) -> Pair:
-    """softmax(scale q k^T + bias) v for every head (Vaswani et al., 2017, eq. 1).
+    """dropout(softmax(scale q k^T + bias)) v for every head (Vaswani et al., 2017, eq. 1).
 
     Args:
         q: [B, S, A, D].
         k: [B, T, A, D].
         v: [B, T, A, D].
-        bias: added to the scores; broadcasts to [B, A, S, T].
+        others: where given, a bias, added to the scores, that broadcasts to [B, A, S, T]; and
+            with dropout the step, int64 [].
         scale: usually 1 / sqrt(D).
         causal: query i sees keys j <= i + (T - S) only, so that the last query sees all.
+        dropout: rate, kept_scale, seed and seed2 (see Dropout), or none of them.
 
     Returns:
         out [B, S, A, D], and log(sum(e^scores)) [B, A, S].
     """
+    bias, dropped = bias_and_dropout(others, dropout)
     scores = _scores(q, k, bias, scale, causal)
     top = scores.max(axis=-1, keepdims=True)
     e = np.exp(scores - top)
     total = e.sum(axis=-1, keepdims=True)
-    return np.einsum("bast,btad->bsad", e / total, v), (top + np.log(total))[..., 0]
+    p = _drop(e / total, dropped)
+    return np.einsum("bast,btad->bsad", p, v), (top + np.log(total))[..., 0]
 
 
 @plain("attention_grad")
@@ -68,22 +108,24 @@ def attention_grad(
     v: np.ndarray,
     out: np.ndarray,
     lse: np.ndarray,
-    bias: Optional[np.ndarray] = None,
-    *,
+    *others: np.ndarray,
     scale: float,
     causal: bool,
+    **dropout: Any,
 ) -> Triple:
     """Derivatives of attention's out: dq [B, S, A, D], dk [B, T, A, D], dv [B, T, A, D].
 
     Args:
         dout: [B, S, A, D] cotangent of out.
-        q, k, v, bias, scale, causal: as given to attention.
+        q, k, v, others, scale, causal, dropout: as given to attention.
         out: [B, S, A, D] and lse: [B, A, S], as attention returned them.
     """
+    bias, dropped = bias_and_dropout(others, dropout)
     p = np.exp(_scores(q, k, bias, scale, causal) - lse[..., None])
-    dp = np.einsum("bsad,btad->bast", dout, v)
+    dp = _drop(np.einsum("bsad,btad->bast", dout, v), dropped)
+    # sum(p dp) = sum(dropped p, dout v^T): the same with dropout and without.
     along = np.einsum("bsad,bsad->bas", dout, out)[..., None]
     ds = p * (dp - along) * q.dtype.type(scale)
     dq = np.einsum("bast,btad->bsad", ds, k)
     dk = np.einsum("bast,bsad->btad", ds, q)
-    return dq, dk, np.einsum("bast,bsad->btad", p, dout)
+    return dq, dk, np.einsum("bast,bsad->btad", _drop(p, dropped), dout)

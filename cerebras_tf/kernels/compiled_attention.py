@@ -2,7 +2,8 @@
 
 Letters: B batch, S query length, T key length, A heads, D head width; G heads of a group, Q
 queries of a block, K keys that the block sees. Scores exist for one [G, Q, K] block at a time.
-Matrix products are BLAS's; softmax and its derivative are compiled and work in place. It
+Matrix products are BLAS's; softmax and its derivative are compiled and work in place. Dropout's
+numbers are a function of their place, so that both passes draw them again, a row at a time. It
 deliberately has no running softmax over blocks of keys: one block's scores fit the cache.
 """
 
@@ -13,9 +14,11 @@ from typing import Any, NamedTuple, Optional
 
 import numpy as np
 
+from cerebras_tf.kernels.attention import Dropout, bias_and_dropout
 from cerebras_tf.kernels.compiled_jit import jit
-from cerebras_tf.kernels.compiled_layout import all_float32, ordinary
+from cerebras_tf.kernels.compiled_layout import floats_are_float32, ordinary
 from cerebras_tf.kernels.compiled_math import exp, log
+from cerebras_tf.kernels.compiled_random import Stream, stream_of, uniform_row
 from cerebras_tf.kernels.compiled_rows import exp_in_place, row_max
 from cerebras_tf.kernels.compiled_threads import for_rows
 from cerebras_tf.kernels.registry import compiled
@@ -144,6 +147,69 @@ def _softmax_scores_grad(
             ds[j] = F(0)
 
 
+class _Drop(NamedTuple):
+    """Dropout of a block: rate and scale, the numbers [B, A, S, T], and where its rows lie there.
+
+    Row (head, query) of the block has row + queries head + query, of `keys` numbers.
+    """
+
+    rate: np.float32
+    kept_scale: np.float32
+    stream: Stream
+    row: int
+    queries: int
+    keys: int
+
+
+@jit()
+def _drop_row(row: Any, numbers: Any, rate: Any, kept_scale: Any) -> None:
+    for j in range(row.size):
+        row[j] = row[j] * kept_scale if numbers[j] >= rate else F(0)
+
+
+@jit()
+def _dropped_softmax_scores(
+    start: Any, stop: Any, scores: Any, drop: Any, scale: Any, visible: Any, step: Any, *rest: Any
+) -> None:
+    """_softmax_scores, then dropout of what each row sees; lse stays the softmax's."""
+    queries, keys = scores.shape[1], scores.shape[2]
+    memory = np.empty(keys + 8, np.float32)
+    for r in range(start, stop):
+        head = r // queries
+        query = r % queries
+        _softmax_scores(r, r + 1, scores, scale, visible, step, *rest)
+        seen = max(0, min(keys, visible + step * query))
+        first = drop.keys * (drop.row + drop.queries * head + query)
+        numbers = uniform_row(drop.stream, first, seen, memory)
+        _drop_row(scores[head, query, :seen], numbers, drop.rate, drop.kept_scale)
+
+
+@jit()
+def _dropped_softmax_scores_grad(
+    start: Any,
+    stop: Any,
+    scores: Any,
+    dscores: Any,
+    drop: Any,
+    scale: Any,
+    visible: Any,
+    step: Any,
+    *rest: Any,
+) -> None:
+    """As _softmax_scores_grad, from cotangents of dropped probabilities, which scores become."""
+    queries, keys = scores.shape[1], scores.shape[2]
+    memory = np.empty(keys + 8, np.float32)
+    for r in range(start, stop):
+        head = r // queries
+        query = r % queries
+        seen = max(0, min(keys, visible + step * query))
+        first = drop.keys * (drop.row + drop.queries * head + query)
+        numbers = uniform_row(drop.stream, first, seen, memory)
+        _drop_row(dscores[head, query, :seen], numbers, drop.rate, drop.kept_scale)
+        _softmax_scores_grad(r, r + 1, scores, dscores, scale, visible, step, *rest)
+        _drop_row(scores[head, query, :seen], numbers, drop.rate, drop.kept_scale)
+
+
 class _Block(NamedTuple):
     """One block: batch item, its heads, its queries, and how many keys its last query sees."""
 
@@ -186,23 +252,36 @@ def _row_arguments(
     return F(scale), visible, int(causal), bias.rows, row, bias.head, bias.query
 
 
+def _drops(
+    dropout: Optional[Dropout], block: _Block, shape: tuple[int, int, int, int]
+) -> tuple[_Drop, ...]:
+    """What the row kernels of dropout take besides; shape is [B, A, S, T]."""
+    if dropout is None:
+        return ()
+    batch, heads, queries, keys = shape
+    stream = stream_of(dropout.step, batch * heads * queries * keys, dropout.seed, dropout.seed2)
+    row = (block.item * heads + block.heads.start) * queries + block.queries.start
+    return (_Drop(F(dropout.rate), F(dropout.kept_scale), stream, row, queries, keys),)
+
+
 def _lse_arguments(lse: np.ndarray, block: _Block) -> tuple[Any, ...]:
     return lse[block.item], block.heads.start, block.queries.start
 
 
-@compiled("attention", supports=all_float32)
+@compiled("attention", supports=floats_are_float32)
 def attention(
     q: np.ndarray,
     k: np.ndarray,
     v: np.ndarray,
-    bias: Optional[np.ndarray] = None,
-    *,
+    *others: np.ndarray,
     out: Out,
     scale: float,
     causal: bool,
+    **dropout: Any,
 ) -> None:
     """attention into out [B, S, A, D] and lse [B, A, S]."""
     queries, keys = q.shape[1], k.shape[1]
+    bias, dropped = bias_and_dropout(others, dropout)
     added = _bias_rows(bias, keys)
     query, key, value, result = (_heads_first(x) for x in (q, k, v, out[0]))
     for block in _blocks(q, keys, causal):
@@ -214,7 +293,9 @@ def attention(
         rows = scores.shape[0] * scores.shape[1]
         arguments = _row_arguments(block, queries, keys, scale, causal, added)
         arguments += _lse_arguments(out[1], block)
-        for_rows(_softmax_scores, rows, 4 * scores.size, scores, *arguments)
+        drops = _drops(dropped, block, (len(q), q.shape[2], queries, keys))
+        kernel = _dropped_softmax_scores if drops else _softmax_scores
+        for_rows(kernel, rows, 4 * scores.size, scores, *drops, *arguments)
         np.matmul(scores, value[item, heads, : block.keys], out=result[item, heads, block.queries])
 
 
@@ -229,7 +310,7 @@ def _accumulate(
         total[:, :keys] += np.matmul(left.transpose(0, 2, 1), right)
 
 
-@compiled("attention_grad", supports=all_float32)
+@compiled("attention_grad", supports=floats_are_float32)
 def attention_grad(
     dout: np.ndarray,
     q: np.ndarray,
@@ -237,14 +318,15 @@ def attention_grad(
     v: np.ndarray,
     y: np.ndarray,
     lse: np.ndarray,
-    bias: Optional[np.ndarray] = None,
-    *,
+    *others: np.ndarray,
     out: Out,
     scale: float,
     causal: bool,
+    **dropout: Any,
 ) -> None:
     """attention_grad into dq, dk, dv, each [B, S or T, A, D]; y, attention's out, is not read."""
     queries, keys = q.shape[1], k.shape[1]
+    bias, dropped = bias_and_dropout(others, dropout)
     added = _bias_rows(bias, keys)
     query, key, value, cotangent = (_heads_first(x) for x in (q, k, v, dout))
     dq, dk, dv = (_heads_first(x) for x in out)
@@ -258,7 +340,9 @@ def attention_grad(
         rows = scores.shape[0] * scores.shape[1]
         arguments = _row_arguments(block, queries, keys, scale, causal, added)
         arguments += _lse_arguments(sums, block)
-        for_rows(_softmax_scores_grad, rows, 4 * scores.size, scores, dscores, *arguments)
+        drops = _drops(dropped, block, (len(q), q.shape[2], queries, keys))
+        kernel = _dropped_softmax_scores_grad if drops else _softmax_scores_grad
+        for_rows(kernel, rows, 4 * scores.size, scores, dscores, *drops, *arguments)
         first = block.queries.stop == queries
         _accumulate(dv[item, heads], scores, do_block, block.keys, first)
         _accumulate(dk[item, heads], dscores, q_block, block.keys, first)

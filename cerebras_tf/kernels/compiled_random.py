@@ -6,7 +6,7 @@ a run, deliberately stay plain.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -37,6 +37,21 @@ def _round(a: Any, b: Any, c: Any, d: Any, key0: Any, key1: Any) -> Any:
     return U32(U32(p1 >> SHIFT) ^ b ^ key0), U32(p1), U32(U32(p0 >> SHIFT) ^ d ^ key1), U32(p0)
 
 
+class Stream(NamedTuple):
+    """The numbers of one invocation: the first counter [2] uint64 (low, high), and the key."""
+
+    counter: np.ndarray
+    key0: np.uint32
+    key1: np.uint32
+
+
+def stream_of(step: Step, size: int, seed: int, seed2: int, skipped: int = 0) -> Stream:
+    """The numbers of an invocation that makes `size`; `skipped` counters are passed by."""
+    start = first_counter(step, size, seed2) + skipped
+    counter = np.array([start % 2**64, (start >> 64) % 2**64], np.uint64)
+    return Stream(counter, U32(seed % 2**32), U32((seed >> 32) % 2**32))
+
+
 @jit()
 def _uniform_groups(start: Any, stop: Any, counter: Any, key0: Any, key1: Any, out: Any) -> None:
     """Numbers 4 start to 4 stop of out, whose counters are counter [2] (low, high) and on."""
@@ -59,6 +74,17 @@ def _uniform_groups(start: Any, stop: Any, counter: Any, key0: Any, key1: Any, o
         values[4 * g + 3] = _unit(d)
 
 
+@jit()
+def uniform_row(stream: Any, first: Any, size: Any, memory: Any) -> Any:
+    """Numbers first to first + size - 1 of a stream: a part of memory, float32 [size + 8]."""
+    own = np.empty(2, np.uint64)
+    own[0] = stream.counter[0] + U64(first // 4)
+    own[1] = stream.counter[1] + U64(own[0] < stream.counter[0])
+    before = first % 4
+    _uniform_groups(0, (before + size + 3) // 4, own, stream.key0, stream.key1, memory)
+    return memory[before : before + size]
+
+
 def _is_float32(step: Any, *, dtype: str, **attrs: Any) -> bool:
     return dtype == "float32"
 
@@ -76,14 +102,10 @@ def random_uniform(
     """random_uniform into out [shape], bit for bit the plain kernel's numbers."""
     flat = out[0].reshape(-1)
     size = flat.size
-    start = first_counter(step, size, seed2)
-    counter = np.array([start % 2**64, (start >> 64) % 2**64], np.uint64)
-    keys = U32(seed % 2**32), U32((seed >> 32) % 2**32)
     whole = size // 4
-    for_rows(_uniform_groups, whole, 8 * size, counter, *keys, flat[: 4 * whole])
+    stream = stream_of(step, size, seed, seed2)
+    for_rows(_uniform_groups, whole, 8 * size, *stream, flat[: 4 * whole])
     if size % 4:
         last = np.empty(4, F)
-        rest = start + whole
-        counter = np.array([rest % 2**64, (rest >> 64) % 2**64], np.uint64)
-        _uniform_groups(0, 1, counter, *keys, last)
+        _uniform_groups(0, 1, *stream_of(step, size, seed, seed2, whole), last)
         flat[4 * whole :] = last[: size % 4]

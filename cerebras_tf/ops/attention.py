@@ -1,7 +1,7 @@
 """Scaled dot-product attention as one op, so that scores need not be stored.
 
-Letters: B batch, S query length, T key length, A heads, D head width. Projections and dropout of
-the probabilities deliberately stay outside.
+Letters: B batch, S query length, T key length, A heads, D head width. Projections deliberately
+stay outside; dropout of the probabilities does not, for it would store them.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ from cerebras_tf.ops.registry import Flops, register
 from cerebras_tf.ops.second_derivatives import missing_second_derivative
 
 Cotangents = list[Optional[Value]]
+DROPOUT = ("rate", "kept_scale", "seed", "seed2")
+# For every score: a random number, as random_uniform counts it, a product and a choice.
+_DROPOUT_FLOPS = 22
 
 
 def _scores_shape(query: Value, key: Value) -> tuple[Optional[int], ...]:
@@ -24,7 +27,10 @@ def _scores_shape(query: Value, key: Value) -> tuple[Optional[int], ...]:
     return (query.shape[0], query.shape[2], query.shape[1], key.shape[1])
 
 
-def _check(query: Value, key: Value, value: Value, bias: Sequence[Value]) -> None:
+def _check(
+    query: Value, key: Value, value: Value, others: Sequence[Value], attrs: dict[str, Any]
+) -> None:
+    bias = _without_step(others, attrs)
     operands = [query, key, value, *bias]
     require_same_dtype(operands)
     if any(item.type.rank != 4 for item in (query, key, value)):
@@ -52,16 +58,32 @@ def _check(query: Value, key: Value, value: Value, bias: Sequence[Value]) -> Non
             )
 
 
+def _without_step(others: Sequence[Value], attrs: dict[str, Any]) -> Sequence[Value]:
+    """The bias, if any: with dropout, the last operand is the step."""
+    given = [name for name in DROPOUT if name in attrs]
+    if not given:
+        return others
+    last = others[-1].type if others else None
+    if len(given) < len(DROPOUT) or last != TensorType("int64", ()) or not 0 <= attrs["rate"] < 1:
+        raise GraphError(
+            f"attention: dropout needs {', '.join(DROPOUT)}, a rate in [0, 1) and the step, an "
+            f"int64 scalar, as last operand. Received: {attrs}, {others}. Give all or none."
+        )
+    return others[:-1]
+
+
 def _infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[TensorType]:
-    """attention(query [B,S,A,D], key [B,T,A,D], value [B,T,A,D] [, bias]; scale, causal)
-    -> out [B,S,A,D], lse [B,A,S]
+    """attention(query [B,S,A,D], key [B,T,A,D], value [B,T,A,D] [, bias] [, step];
+    scale, causal [, rate, kept_scale, seed, seed2]) -> out [B,S,A,D], lse [B,A,S]
 
     out = softmax(scale query key^T + bias) value per head; bias broadcasts to [B,A,S,T]. With
     causal, query i sees the keys up to i + T - S: the last query sees all. lse is the log of the
-    sum of the exponentials of each row of scores.
+    sum of the exponentials of each row of scores. With a rate (and then a step), the weights of
+    the mean become where(u >= rate, softmax kept_scale, 0), u being the float32 numbers of
+    random_uniform(step; shape=[B,A,S,T], seed, seed2); lse stays that of the softmax.
     """
     query, key, value = inputs[:3]
-    _check(query, key, value, inputs[3:])
+    _check(query, key, value, inputs[3:], attrs)
     return [query.type, query.type.with_shape(_scores_shape(query, key)[:3])]
 
 
@@ -75,9 +97,9 @@ def _vjp(b: Builder, node: Node, dys: Cotangents) -> Cotangents:
         return [None] * len(node.inputs)
     query, key, value = node.inputs[:3]
     out, lse = node.outputs
-    bias = node.inputs[3:]
-    operands = (dys[0], query, key, value, out, lse, *bias)
-    return [*b.multi("attention_grad", *operands, **node.attrs), *(None for _ in bias)]
+    others = node.inputs[3:]
+    operands = (dys[0], query, key, value, out, lse, *others)
+    return [*b.multi("attention_grad", *operands, **node.attrs), *(None for _ in others)]
 
 
 def _twice(b: Builder, node: Node, dys: Cotangents) -> Cotangents:
@@ -85,20 +107,23 @@ def _twice(b: Builder, node: Node, dys: Cotangents) -> Cotangents:
 
 
 def _grad_infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[TensorType]:
-    """attention_grad(dout, query, key, value, out, lse [, bias]; scale, causal)
+    """attention_grad(dout, query, key, value, out, lse [, bias] [, step]; as attention)
     -> dquery [B,S,A,D], dkey [B,T,A,D], dvalue [B,T,A,D]
     """
     query, key, value = inputs[1:4]
-    _check(query, key, value, inputs[6:])
+    _check(query, key, value, inputs[6:], attrs)
     return [query.type, key.type, value.type]
 
 
 def _flops(first: int, products: int) -> Flops:
-    """2 B A S T D for every matrix product, half where a causal mask hides half the scores."""
+    """2 B A S T D for every matrix product; half where a causal mask hides half the scores."""
 
     def flops(node: Node) -> int:
         query, key = node.inputs[first : first + 2]
-        total = 2 * products * query.type.size * int(key.shape[1] or 0)
+        keys = int(key.shape[1] or 0)
+        total = 2 * products * query.type.size * keys
+        if "rate" in node.attrs:
+            total += _DROPOUT_FLOPS * query.type.size // max(1, int(query.shape[3] or 0)) * keys
         return total // 2 if node.attrs.get("causal") else total
 
     return flops

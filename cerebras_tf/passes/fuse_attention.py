@@ -1,20 +1,22 @@
 """Joins scaled dot-product attention into one op that never holds all scores.
 
 Before: `matmul(softmax(matmul(q, k, transpose_b) * scale + mask), v)` on [B, A, S, D]; after:
-`attention(q, k, v [, bias]; scale, causal)` on [B, S, A, D], transposes beside it. A constant mask
-that hides later positions becomes `causal`. It must not fire where the weights are used otherwise
-(dropout, pictures), where the mask is trained, or where a row of the mask hides everything.
+`attention(q, k, v [, bias] [, step]; scale, causal, ...)` on [B, S, A, D], transposes beside it. A
+constant mask that hides later positions becomes `causal`; dropout between softmax and product goes
+along, and draws the same numbers. It must not fire where the weights or the numbers are used
+otherwise (pictures), where the mask is trained, or where a row of the mask hides everything.
 Source: Vaswani et al., Attention Is All You Need (2017), equation 1.
 """
 
 from __future__ import annotations
 
-from typing import Optional
+from typing import NamedTuple, Optional
 
 import numpy as np
 
 from cerebras_tf.ir import Graph, Node, Value
 from cerebras_tf.ops import Builder, building_before
+from cerebras_tf.passes.match_dropout import DropoutMatch, match_dropout, scalar
 from cerebras_tf.passes.watched import watched_values
 
 # A mask at or below this hides: exp(score + mask - max) is 0 in float32 for scores within 9e3.
@@ -39,22 +41,35 @@ def fuse_attention(graph: Graph, variables: set[Value]) -> None:
         if node.op == "matmul" and not node.attrs["transpose_a"] and not node.attrs["transpose_b"]:
             found = _match(node, users, trained, set(graph.outputs) | watched)
             if found is not None:
-                _emit(graph, node, *found)
+                _emit(graph, node, found)
     graph.prune()
 
 
-_Found = tuple[Value, Value, Value, Optional[Value], float, bool]
+class _Found(NamedTuple):
+    """Operands q, k, v [B, A, S, D], a bias, what scores are multiplied by, the mask, dropout."""
+
+    q: Value
+    k: Value
+    v: Value
+    bias: Optional[Value]
+    scale: float
+    causal: bool
+    dropout: Optional[DropoutMatch]
 
 
 def _match(
     node: Node, users: dict[Value, list[Node]], trained: set[Value], wanted: set[Value]
 ) -> Optional[_Found]:
-    """(q, k, v, bias, scale, causal) with q, k, v [B, A, S, D], or None."""
+    """The attention that ends in a product, or None."""
     weights, value = node.inputs
-    softmax = weights.node
-    if softmax is None or softmax.op != "softmax" or weights in wanted:
+    if value.type.rank != 4 or not value.type.is_static:
         return None
-    if len(users.get(weights, ())) != 1 or value.type.rank != 4 or not value.type.is_static:
+    dropout = match_dropout(weights, users, wanted)
+    bypassed = [weights] if dropout is None else [weights, dropout.x]
+    softmax = bypassed[-1].node
+    if softmax is None or softmax.op != "softmax":
+        return None
+    if any(item in wanted or len(users.get(item, ())) != 1 for item in bypassed):
         return None
     scores, scale = softmax.inputs[0], 1.0
     bias: Optional[Value] = None
@@ -91,7 +106,7 @@ def _match(
         if tuple(below.attrs["permutation"]) != (0, 1, 3, 2):
             return None
         key = below.inputs[0]
-    return made.inputs[0], key, value, bias, scale, causal
+    return _Found(made.inputs[0], key, value, bias, scale, causal, dropout)
 
 
 def _fits(scores: Node, value: Value) -> bool:
@@ -99,13 +114,15 @@ def _fits(scores: Node, value: Value) -> bool:
     shapes = [v.shape for v in (q, k, value)]
     if any(len(shape) != 4 for shape in shapes):
         return False
+    if shapes[0][3] != shapes[2][3]:
+        return False
     return q.type.is_static and shapes[0][:2] == shapes[1][:2] == shapes[2][:2]
 
 
 def _scalar(node: Node) -> Optional[float]:
     for value in node.inputs[1:] if node.op == "div" else node.inputs:
-        if value.constant is not None and value.constant.size == 1:
-            return float(value.constant.reshape(()))
+        if scalar(value) is not None:
+            return scalar(value)
     return None
 
 
@@ -133,24 +150,20 @@ def is_causal(mask: Value) -> bool:
     return bool(np.all(square[~hidden] == 0) and np.all(square[hidden] <= HIDDEN))
 
 
-def _emit(
-    graph: Graph,
-    node: Node,
-    q: Value,
-    k: Value,
-    v: Value,
-    bias: Optional[Value],
-    scale: float,
-    causal: bool,
-) -> None:
+def _emit(graph: Graph, node: Node, found: _Found) -> None:
+    bias, dropout = found.bias, found.dropout
     with building_before(graph, node) as b:
-        operands = [_swapped(b, value) for value in (q, k, v)]
+        operands = [_swapped(b, value) for value in found[:3]]
         if bias is not None:
             rank = bias.type.rank
             if rank < 4:
                 bias = b.op("reshape", bias, shape=(1,) * (4 - rank) + bias.shape)
             operands.append(bias)
-        out, _ = b.multi("attention", *operands, scale=scale, causal=causal)
+        attrs = {"scale": found.scale, "causal": found.causal}
+        if dropout is not None:
+            operands.append(dropout.step)
+            attrs.update(dropout.attrs)
+        out, _ = b.multi("attention", *operands, **attrs)
         swapped = b.op("transpose", out, permutation=_SWAP)
     graph.replace({node.output: swapped})
 

@@ -1,4 +1,4 @@
-"""Plain attention: the formula written out, the mask, and gradients by central differences."""
+"""Plain attention: its formula, masks, dropout, and gradients by central differences."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ B, S, T, A, D = 2, 3, 4, 2, 3
 Q = RANDOM.standard_normal((B, S, A, D))
 K, V = RANDOM.standard_normal((2, B, T, A, D))
 BIAS = RANDOM.standard_normal((1, A, S, T))
+DROPOUT = {"rate": 0.4, "kept_scale": 1.7, "seed": 3, "seed2": 5}
+STEP = np.array(2, np.int64)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -31,12 +33,28 @@ def test_attention_is_its_formula(causal, bias):
         assert math.isclose(lse[b, a, s], math.log(sum(weights)))
 
 
+@pytest.mark.parametrize("bias", [(), (BIAS,)])
+def test_dropout_scales_or_drops_each_weight_by_its_random_number(bias):
+    attrs = {"scale": 0.7, "causal": True}
+    numbers = PLAIN["random_uniform"](STEP, shape=(B, A, S, T), seed=3, seed2=5, dtype="float32")
+    kept = numbers >= np.float32(0.4)
+    assert 0 < kept.sum() < kept.size
+    eye = np.broadcast_to(np.eye(T)[:, None], (B, T, A, T))  # out = the weights
+    weights, lse = PLAIN["attention"](Q, K, eye, *bias, **attrs)
+    dropped, same = PLAIN["attention"](Q, K, eye, *bias, STEP, **attrs, **DROPOUT)
+    np.testing.assert_array_equal(same, lse)
+    expected = np.where(kept.transpose(0, 2, 1, 3), 1.7 * weights, 0)
+    np.testing.assert_allclose(dropped, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("dropout", [{}, DROPOUT], ids=["kept", "dropped"])
 @pytest.mark.parametrize("causal", [False, True])
-def test_gradients_equal_central_differences(causal):
+def test_gradients_equal_central_differences(causal, dropout):
     dout = RANDOM.standard_normal(Q.shape)
-    attrs = {"scale": 0.7, "causal": causal}
-    out, lse = PLAIN["attention"](Q, K, V, BIAS, **attrs)
-    found = PLAIN["attention_grad"](dout, Q, K, V, out, lse, BIAS, **attrs)
+    attrs = {"scale": 0.7, "causal": causal, **dropout}
+    others = (BIAS, STEP) if dropout else (BIAS,)
+    out, lse = PLAIN["attention"](Q, K, V, *others, **attrs)
+    found = PLAIN["attention_grad"](dout, Q, K, V, out, lse, *others, **attrs)
     operands = [Q, K, V]
     for i, gradient in enumerate(found):
         for at in np.ndindex(gradient.shape):
@@ -44,7 +62,7 @@ def test_gradients_equal_central_differences(causal):
             for move in (1e-6, -1e-6):
                 moved = [array.copy() for array in operands]
                 moved[i][at] += move
-                losses.append((PLAIN["attention"](*moved, BIAS, **attrs)[0] * dout).sum())
+                losses.append((PLAIN["attention"](*moved, *others, **attrs)[0] * dout).sum())
             assert math.isclose(
                 gradient[at], (losses[0] - losses[1]) / 2e-6, rel_tol=1e-5, abs_tol=1e-8
             )

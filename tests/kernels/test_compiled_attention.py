@@ -1,4 +1,4 @@
-"""Compiled attention against the plain form in float64: blocks, masks, biases, layouts."""
+"""Compiled attention against the plain form in float64: blocks, masks, biases, dropout, layouts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.tolerances import TOLERANCES
 pytest.importorskip("numba")
 
 from cerebras_tf.kernels import compiled_attention
-from cerebras_tf.kernels.registry import COMPILED
+from cerebras_tf.kernels.registry import COMPILED, PLAIN
 
 NEAR = TOLERANCES["attention"]
 RANDOM = np.random.default_rng(11)
@@ -21,10 +21,11 @@ def _normal(*shape):
     return RANDOM.standard_normal(shape).astype("f")
 
 
-def _check(q, k, v, bias=(), **attrs):
+def _check(q, k, v, others=(), **attrs):
     attrs = {"scale": 0.3, **attrs}
-    out, lse = check_compiled("attention", [q, k, v, *bias], NEAR, **attrs)
-    check_compiled("attention_grad", [_normal(*q.shape), q, k, v, out, lse, *bias], NEAR, **attrs)
+    out, lse = check_compiled("attention", [q, k, v, *others], NEAR, **attrs)
+    operands = [_normal(*q.shape), q, k, v, out, lse, *others]
+    check_compiled("attention_grad", operands, NEAR, **attrs)
 
 
 @pytest.fixture
@@ -49,6 +50,34 @@ def test_every_length_equals_the_plain_kernel(small_blocks, lengths, causal):
 def test_every_broadcast_bias_equals_the_plain_kernel(small_blocks, shape, causal):
     q, k, v = _normal(2, 9, 3, 5), _normal(2, 11, 3, 5), _normal(2, 11, 3, 5)
     _check(q, k, v, [_normal(*shape)], causal=causal)
+
+
+DROPOUT = {"rate": 0.3, "kept_scale": 1.4, "seed": 7, "seed2": -2}
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("lengths", [(1, 1), (4, 4), (11, 11), (9, 13), (1, 7)])
+def test_dropout_of_every_length_equals_the_plain_kernel(small_blocks, lengths, biased, causal):
+    """Rows begin at any place in the groups of four that random numbers come in."""
+    queries, keys = lengths
+    k, v = _normal(2, keys, 3, 5), _normal(2, keys, 3, 5)
+    others = [*([_normal(2, 1, 1, keys)] if biased else []), np.array(3, np.int64)]
+    _check(_normal(2, queries, 3, 5), k, v, others, causal=causal, **DROPOUT)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_dropout_in_large_blocks_drops_what_the_plain_kernel_drops(causal):
+    """out = the weights where values are unit vectors; more rows than one thread takes."""
+    q, k = _normal(2, 150, 3, 8), _normal(2, 150, 3, 8)
+    v = np.broadcast_to(np.eye(150, dtype="f")[:, None], (2, 150, 3, 150))
+    step = np.array(2**40, np.int64)
+    attrs = {"scale": 0.3, "causal": causal, **DROPOUT}
+    out = np.empty((2, 150, 3, 150), "f")
+    COMPILED["attention"].run(q, k, v, step, out=(out, np.empty((2, 3, 150), "f")), **attrs)
+    expected, _ = PLAIN["attention"](q, k, v, step, **attrs)
+    np.testing.assert_array_equal(out == 0, expected == 0)
+    assert 0.2 < (out == 0).mean() < (0.7 if causal else 0.4)
 
 
 def test_slices_of_one_fused_projection_need_no_copies(small_blocks):

@@ -7,6 +7,7 @@ import pytest
 
 pytest.importorskip("numba")
 
+from cerebras_tf.kernels.compiled_random import stream_of, uniform_row
 from cerebras_tf.kernels.registry import COMPILED, PLAIN
 
 
@@ -37,6 +38,18 @@ def test_a_counter_that_carries_within_an_invocation_is_right():
     out = np.empty(size, "f")
     COMPILED["random_uniform"].run(step, out=(out,), **attrs)
     np.testing.assert_array_equal(out, PLAIN["random_uniform"](step, **attrs))
+
+
+@pytest.mark.parametrize("step", [0, 3, (2**56 - 1) // (2**14 - 1)])
+def test_a_row_is_a_part_of_the_invocation(step):
+    """At the last step the counters carry beyond 64 bits behind number 1024."""
+    size = 2**14 - 1
+    attrs = {"shape": (size,), "seed": 5, "seed2": -1, "dtype": "float32"}
+    whole = PLAIN["random_uniform"](step, **attrs)
+    stream = stream_of(step, size, 5, -1)
+    for first, length in [(0, 5), (1, 0), (1, 9), (1022, 6), (1027, 40), (5003, 8), (size - 3, 3)]:
+        row = uniform_row(stream, first, length, np.empty(length + 8, "f"))
+        np.testing.assert_array_equal(row, whole[first : first + length])
 
 
 def test_other_dtypes_are_left_to_the_plain_kernel():

@@ -21,6 +21,32 @@ def test_gradient_is_the_derivative(causal):
     check_vjp("attention", arrays, scale=0.5, causal=causal)
 
 
+DROPOUT = {"rate": 0.3, "kept_scale": 1.4, "seed": 7, "seed2": 2}
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_gradient_with_dropout_is_the_derivative(causal):
+    random = np.random.default_rng(3)
+    arrays = [random.standard_normal(QUERY) for _ in range(3)]
+    check_vjp("attention", [*arrays, np.array(1)], scale=0.5, causal=causal, **DROPOUT)
+
+
+@pytest.mark.parametrize(
+    "step, attrs",
+    [
+        ("float32", DROPOUT),
+        ("int64", {"rate": 0.3}),
+        ("int64", {**DROPOUT, "rate": 1.0}),
+        (None, DROPOUT),
+    ],
+)
+def test_dropout_without_its_step_or_an_attribute_is_refused(step, attrs):
+    b, values = _values(QUERY, KEY, KEY)
+    others = [] if step is None else [b.graph.add_input("step", TensorType(step, ()))]
+    with pytest.raises(GraphError, match="attention: dropout needs .*Received"):
+        b.multi("attention", *values, *others, scale=0.5, causal=False, **attrs)
+
+
 def _values(*shapes):
     b = Builder(Graph())
     return b, [b.graph.add_input("x", TensorType("float32", shape)) for shape in shapes]
@@ -65,3 +91,12 @@ def test_a_causal_mask_halves_the_cost():
         for c in (False, True)
     ]
     assert costs == [2 * 2 * 2 * 3 * 5 * 5 * 4, 2 * 2 * 3 * 5 * 5 * 4]
+
+
+def test_dropout_costs_as_much_as_a_random_number_and_two_operations_a_score():
+    b, values = _values(QUERY, KEY, KEY)
+    step = b.graph.add_input("step", TensorType("int64", ()))
+    without = b.multi("attention", *values, scale=1.0, causal=False)[0].node
+    dropped = b.multi("attention", *values, step, scale=1.0, causal=False, **DROPOUT)[0].node
+    flops = lookup("attention").flops
+    assert flops(dropped) - flops(without) == 22 * 2 * 3 * 5 * 7

@@ -7,10 +7,13 @@ import pytest
 
 tf = pytest.importorskip("tensorflow")
 
+from cerebras_tf.capture.capture import RANDOM_STEP, Capture  # noqa: E402
 from cerebras_tf.ir import Graph, TensorType, verify  # noqa: E402
 from cerebras_tf.kernels.registry import evaluate  # noqa: E402
 from cerebras_tf.ops import Builder, infer  # noqa: E402
 from cerebras_tf.passes.differentiate import differentiate  # noqa: E402
+from cerebras_tf.passes.fuse_attention import fuse_attention  # noqa: E402
+from cerebras_tf.passes.simplify import simplify  # noqa: E402
 from tests.graphs import run_plain  # noqa: E402
 from tests.parity.harness import (  # noqa: E402
     assert_close,
@@ -100,3 +103,43 @@ def test_attention_with_a_masking_bias_ignores_masked_keys():
 def test_composed_attention_agrees_with_tensorflow_through_capture(causal):
     arrays = [normal(2, 5, 3, 4), normal(2, 5, 3, 4, seed=1), normal(2, 5, 3, 4, seed=2)]
     check_parity(lambda x: _attention(*x, None, 0.5, causal), arrays, "attention")
+
+
+def _dropped_attention(query, key, value):
+    """[B, A, S, D], as models write it."""
+    scores = 0.5 * tf.matmul(query, key, transpose_b=True)
+    weights = tf.nn.dropout(tf.nn.softmax(scores), rate=0.3, seed=11)
+    return tf.matmul(weights, value)
+
+
+def test_fused_dropout_follows_tensorflows_over_two_steps():
+    """Seeded, forward and gradient: the wafer draws the numbers again in the backward pass."""
+    arrays = [normal(2, 3, 7, 4, seed=seed) for seed in range(3)]
+    dout = normal(2, 3, 7, 4, seed=4)
+    with tf.Graph().as_default():
+        places = [tf.compat.v1.placeholder(a.dtype, a.shape) for a in arrays]
+        out = _dropped_attention(*places)
+        wanted = [out, *tf.gradients(out, places, tf.constant(dout))]
+        with oracle_session() as session:
+            theirs = [session.run(wanted, dict(zip(places, arrays))) for _ in range(2)]
+        types = {x: TensorType(x.dtype.name, tuple(x.shape.as_list())) for x in places}
+        step = Capture({}, types, evaluate=evaluate).run({"out": out})
+    graph = step.graph
+    simplify(graph, evaluate)
+    fuse_attention(graph, set())
+    assert "attention" in [node.op for node in graph.nodes]
+    (ours,) = graph.outputs
+    dy = graph.add_input("dy", ours.type)
+    xs = [step.features[x.name] for x in places]
+    b = Builder(graph, evaluate)
+    graph.outputs += b.multi("gradient", ours, dy, *xs, ys=1, dys=(True,), xs=3)
+    differentiate(graph, evaluate)
+    verify(graph, infer)
+    given = {"dy": dout, **{x.name: array for x, array in zip(places, arrays)}}
+    for number, expected in enumerate(theirs):
+        given[RANDOM_STEP] = np.array(number, np.int64)
+        actual = run_plain(graph, [given[value.name] for value in graph.inputs])
+        assert_close(actual[0], expected[0], TOLERANCES["attention"], f"step {number}: out")
+        for mine, other in zip(actual[1:], expected[1:]):
+            assert_close(mine, other, TOLERANCES["gradient"], f"step {number}: gradient")
+    assert not np.allclose(theirs[0][0], theirs[1][0])

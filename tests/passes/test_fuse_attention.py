@@ -8,8 +8,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from cerebras_tf.kernels.registry import evaluate
+from cerebras_tf.passes.differentiate import differentiate
 from cerebras_tf.passes.fuse_attention import fuse_attention
-from tests.graphs import check_pass, graph_of
+from tests.graphs import check_pass, graph_of, random_inputs, run_plain
 
 B, A, S, D = 2, 3, 5, 4
 HEADS = f"float32[{B},{A},{S},{D}]"
@@ -174,6 +176,11 @@ def test_what_the_op_cannot_say_stays(form):
     assert "attention" not in ops
 
 
+def test_values_of_another_width_than_keys_stay():
+    apart = graph_of(plain, HEADS, HEADS, f"float32[{B},{A},{S},{D + 1}]")
+    assert "attention" not in check_pass(apart, apply, close=ATTENTION)
+
+
 def test_a_trained_mask_stays():
     """The op gives a bias no gradient."""
 
@@ -182,4 +189,136 @@ def test_a_trained_mask_stays():
 
     graph = graph_of(build, *QKV, f"float32[1,{A},{S},{S}]")
     fuse_attention(graph, {graph.inputs[3]})
+    assert not [node for node in graph.nodes if node.op == "attention"]
+
+
+RATE, KEPT_SCALE = np.float32(0.3), np.float32(1.4)
+SCORES = (B, A, S, S)
+
+
+def drawn(b, step, shape=SCORES):
+    return b.op("random_uniform", step, shape=shape, seed=7, seed2=9, dtype="float32")
+
+
+def selected(b, x, numbers):
+    keep = b.op("greater_equal", numbers, RATE)
+    return b.op("select", keep, b.op("mul", x, KEPT_SCALE), np.float32(0))
+
+
+def multiplied(b, x, numbers):
+    keep = b.op("cast", b.op("greater_equal", numbers, RATE), dtype="float32")
+    return b.op("mul", b.op("mul", KEPT_SCALE, x), keep)
+
+
+def unscaled(b, x, numbers):
+    return b.op("select", b.op("greater_equal", numbers, RATE), x, np.float32(0))
+
+
+def dropped_attention(drop):
+    def build(b, q, k, v, step):
+        weights = b.op("softmax", b.op("add", product(b, q, k), causal_mask()))
+        weights = drop(b, weights, drawn(b, step))
+        return b.op("matmul", weights, v, transpose_a=False, transpose_b=False)
+
+    return build
+
+
+@pytest.mark.parametrize("drop", [selected, multiplied, unscaled])
+def test_dropout_of_the_weights_becomes_part_of_the_op(drop):
+    graph = graph_of(dropped_attention(drop), *QKV, "int64[]")
+    ops = check_pass(graph, apply, close=ATTENTION)
+    assert sorted(ops) == ["attention", *["transpose"] * 4]
+    attrs = attention_of(graph).attrs
+    assert (attrs["rate"], attrs["seed"], attrs["seed2"]) == (RATE, 7, 9)
+    assert attrs["kept_scale"] == (1.0 if drop is unscaled else KEPT_SCALE)
+    assert attention_of(graph).inputs[-1] is graph.inputs[3]
+
+
+def test_fused_dropout_drops_the_same_weights():
+    """Values are unit vectors, so that the output is the weights."""
+    square = f"float32[{B},{A},{S},{S}]"
+    plain, fused = (
+        graph_of(dropped_attention(selected), square, square, square, "int64[]") for _ in range(2)
+    )
+    apply(fused)
+    assert attention_of(fused).attrs["rate"] == RATE
+    arrays = random_inputs(plain)
+    arrays[2] = np.broadcast_to(np.eye(S, dtype=np.float32), SCORES)
+    for step in range(3):
+        arrays[3] = np.array(step, np.int64)
+        (wanted,), (found,) = (run_plain(graph, arrays) for graph in (plain, fused))
+        np.testing.assert_array_equal(found == 0, wanted == 0)
+        np.testing.assert_allclose(found, wanted, *ATTENTION)
+        behind = (wanted == 0).sum() - B * A * S * (S - 1) // 2
+        assert 0 < behind < B * A * S * (S + 1) // 2
+
+
+def test_gradients_go_through_fused_dropout():
+    def build(b, q, k, v, step, dy):
+        y = dropped_attention(selected)(b, q, k, v, step)
+        return b.multi("gradient", y, dy, q, k, v, ys=1, dys=(True,), xs=3)
+
+    results = []
+    for fuse in (False, True):
+        graph = graph_of(build, *QKV, "int64[]", HEADS)
+        if fuse:
+            apply(graph)
+            attention_of(graph)
+        differentiate(graph, evaluate)
+        results.append(run_plain(graph, random_inputs(graph)))
+    for wanted, found in zip(*results):
+        np.testing.assert_allclose(found, wanted, *ATTENTION)
+
+
+def numbers_used_elsewhere(b, q, k, v, step):
+    numbers = drawn(b, step)
+    weights = selected(b, b.op("softmax", product(b, q, k)), numbers)
+    out = b.op("matmul", weights, v, transpose_a=False, transpose_b=False)
+    return out, b.op("sqrt", numbers)
+
+
+def dropped_weights_wanted(b, q, k, v, step):
+    weights = selected(b, b.op("softmax", product(b, q, k)), drawn(b, step))
+    return b.op("matmul", weights, v, transpose_a=False, transpose_b=False), weights
+
+
+def weights_wanted_before_dropout(b, q, k, v, step):
+    weights = b.op("softmax", product(b, q, k))
+    dropped = selected(b, weights, drawn(b, step))
+    return b.op("matmul", dropped, v, transpose_a=False, transpose_b=False), weights
+
+
+def one_number_for_all_heads(b, q, k, v, step):
+    weights = selected(b, b.op("softmax", product(b, q, k)), drawn(b, step, (B, 1, S, S)))
+    return b.op("matmul", weights, v, transpose_a=False, transpose_b=False)
+
+
+def watched_inside_dropout(b, q, k, v, step):
+    scaled_up = b.op("mul", b.op("softmax", product(b, q, k)), KEPT_SCALE)
+    keep = b.op("greater_equal", drawn(b, step), RATE)
+    weights = b.op("select", keep, scaled_up, np.float32(0))
+    y = b.op("matmul", weights, v, transpose_a=False, transpose_b=False)
+    return b.multi("gradient", y, y, scaled_up, ys=1, dys=(True,), xs=1)
+
+
+def replaced_by_one(b, q, k, v, step):
+    keep = b.op("greater_equal", drawn(b, step), RATE)
+    weights = b.op("select", keep, b.op("softmax", product(b, q, k)), np.float32(1))
+    return b.op("matmul", weights, v, transpose_a=False, transpose_b=False)
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        numbers_used_elsewhere,
+        dropped_weights_wanted,
+        weights_wanted_before_dropout,
+        one_number_for_all_heads,
+        watched_inside_dropout,
+        replaced_by_one,
+    ],
+)
+def test_dropout_that_the_op_cannot_say_stays(form):
+    graph = graph_of(form, *QKV, "int64[]")
+    apply(graph)
     assert not [node for node in graph.nodes if node.op == "attention"]
