@@ -5,6 +5,8 @@ It deliberately trains nothing.
 
 from __future__ import annotations
 
+import functools
+
 import tensorflow.compat.v1 as tf
 
 from cerebras_tf import CerebrasEstimator, CSEstimatorSpec, CSRunConfig
@@ -20,7 +22,7 @@ def make_estimator(model_fn, params, use_cs):
     """Makes the estimator that `params` describe."""
     runconfig = params.runconfig
     # A folder that has a checkpoint goes on from that, and needs the other no more.
-    is_new = tf.train.latest_checkpoint(runconfig.model_dir) is None
+    latest = tf.train.latest_checkpoint(runconfig.model_dir)
     trains = runconfig.mode in ("train", "train_and_eval")
     every = runconfig.log_step_count_steps or runconfig.save_summary_steps
     config = CSRunConfig(
@@ -36,21 +38,37 @@ def make_estimator(model_fn, params, use_cs):
         device_fn=(lambda op: runconfig.device) if runconfig.device else None,
     )
     return CerebrasEstimator(
-        model_fn=model_fn,
+        model_fn=checked(model_fn, latest) if trains and latest else model_fn,
         model_dir=runconfig.model_dir,
         compile_dir=runconfig.compile_dir,
         config=config,
         params=schema.as_tree(params),
-        warm_start_from=runconfig.checkpoint_path if trains and is_new else None,
+        warm_start_from=runconfig.checkpoint_path if trains and not latest else None,
         use_cs=use_cs,
     )
+
+
+def checked(model_fn, path):
+    """Returns a model_fn that compares its variables with those of a checkpoint for training.
+
+    That is before tf.estimator opens any file in the folder.
+    """
+
+    @functools.wraps(model_fn)
+    def call(features, labels, mode, params):
+        spec = model_fn(features, labels, mode, params)
+        if mode == tf.estimator.ModeKeys.TRAIN:
+            check_variables(path, tf.global_variables())
+        return spec
+
+    return call
 
 
 class CheckpointHook(tf.estimator.SessionRunHook):
     """Checks a checkpoint before anything is loaded from it.
 
     Args:
-        path: prefix of the checkpoint; None checks nothing.
+        path: prefix of the checkpoint.
     """
 
     def __init__(self, path):
@@ -62,12 +80,11 @@ class CheckpointHook(tf.estimator.SessionRunHook):
         Raises:
             CheckpointError: names the variables that differ.
         """
-        if self._path is not None:
-            check_variables(self._path, tf.global_variables())
+        check_variables(self._path, tf.global_variables())
 
 
-class StartHook(CheckpointHook):
-    """Checks the folder's checkpoint before training, and writes the parameters once it begins.
+class StartHook(tf.estimator.SessionRunHook):
+    """Writes the parameters once training begins.
 
     ``params.yaml`` and its text for TensorBoard are written when the model is ready, so a run that
     is refused before, for its data or for a checkpoint of another shape, leaves the folder as it
@@ -79,7 +96,6 @@ class StartHook(CheckpointHook):
     """
 
     def __init__(self, params, step):
-        super().__init__(tf.train.latest_checkpoint(params.runconfig.model_dir))
         self._params = params
         self._step = step
 

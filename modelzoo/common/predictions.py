@@ -22,15 +22,14 @@ def write_predictions(predictions, folder, name):
     Returns:
         The number of examples and the two paths.
     """
+    rows = [{key: np.asarray(value) for key, value in row.items()} for row in predictions]
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     jsonl, npz = folder / f"{name}.jsonl", folder / f"{name}.npz"
     partial_jsonl, partial_npz = (folder / f".{p.name}.{os.getpid()}" for p in (jsonl, npz))
-    rows = []
     with open(partial_jsonl, "w", encoding="utf-8") as file:
-        for row in predictions:
-            rows.append({key: np.asarray(value) for key, value in row.items()})
-            plain = {key: _plain(value) for key, value in rows[-1].items()}
+        for row in rows:
+            plain = {key: _plain(value) for key, value in row.items()}
             file.write(json.dumps(plain, ensure_ascii=False) + "\n")
     columns = {key: np.stack([row[key] for row in rows]) for key in (rows[0] if rows else ())}
     with open(partial_npz, "wb") as file:

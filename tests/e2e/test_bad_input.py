@@ -1,0 +1,228 @@
+"""Checks what bad input gets: one paragraph, exit code 2, and a folder left as it was."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+pytest.importorskip("tensorflow")
+
+import tensorflow as tf
+
+pytestmark = pytest.mark.tf
+TEXT_INPUT = "data_processor: GptTextDataProcessor\n    data_dir: texts\n    eval_fraction: 0.0"
+EVAL_INPUT = "eval_input:\n    data_processor: GptTextDataProcessor\n    data_dir: texts\n"
+MORE = ("--max_steps", "20")
+
+
+@pytest.fixture
+def refused(trained):
+    """Returns a function: a command must be refused with certain words and change nothing."""
+
+    def check(mode, *flags, says):
+        before = trained.content()
+        result = trained(mode, *flags)
+        assert result.exit_code == 2
+        assert result.error.startswith("run: ")
+        assert "Traceback" not in result.error
+        for words in says:
+            assert words in result.error
+        assert trained.content() == before
+
+    check.command_line = trained
+    return check
+
+
+def use_records(command_line, length=16, count=8, names=("input_ids", "input_mask", "labels")):
+    """Makes a TFRecord file the training data; returns its path."""
+    path = command_line.folder / "records" / "a.tfrecords"
+    path.parent.mkdir()
+    integers = tf.train.Feature(int64_list=tf.train.Int64List(value=[1] * length))
+    features = tf.train.Features(feature=dict.fromkeys(names, integers))
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for _ in range(count):
+            writer.write(tf.train.Example(features=features).SerializeToString())
+    records = "data_processor: GptTfRecordsProcessor\n    data_dir: records\n    vocab_size: 257"
+    command_line.change((TEXT_INPUT, records), (EVAL_INPUT, ""))
+    return path
+
+
+@pytest.mark.parametrize(
+    "old,new,says",
+    [
+        ("num_hidden_layers", "num_layers", "Did you mean model.num_hidden_layers?"),
+        ("hidden_size: 32", "hidden_size: wide", "model.hidden_size must be a whole number."),
+        ("num_heads: 2", "num_heads: 5", "model.num_heads must divide hidden_size (32)."),
+        ("optimizer_type: adamw", "optimizer_type: rmsprob", "Did you mean rmsprop?"),
+        ("max_steps: 10", "max_stps: 10", "Did you mean runconfig.max_steps?"),
+    ],
+)
+def test_wrong_keys_and_types_are_named_with_their_line(refused, old, new, says):
+    refused.command_line.change((old, new))
+    refused("train", *MORE, says=[says, "params_small.yaml", "Line "])
+
+
+def test_several_mistakes_are_told_together(refused):
+    refused.command_line.change(("hidden_size: 32", "hiden_size: 32"), ("1e-2", "fast"))
+    refused("eval", says=["unknown key model.hiden_size", "optimizer.learning_rate must be"])
+
+
+def test_a_missing_params_file_is_named_with_its_neighbours(refused):
+    missing = str(refused.command_line.folder / "params_smal.yaml")
+    refused("train", "-p", missing, says=[missing, "params_small.yaml"])
+
+
+def test_a_file_that_is_no_yaml_is_named_with_the_line(trained):
+    before = trained.content()
+    trained.change(("eval_steps: 2", "eval_steps: [2"))
+    result = trained("train", *MORE)
+    assert result.exit_code == 2
+    assert "this is not YAML" in result.error
+    assert trained.content() == before
+
+
+@pytest.mark.parametrize("mode", ["train", "eval", "predict"])
+@pytest.mark.parametrize("folder,says", [("gone", "'gone'"), ("empty", "must hold files named")])
+def test_missing_and_empty_data_folders_are_named(refused, mode, folder, says):
+    (refused.command_line.folder / "empty").mkdir()
+    refused.command_line.change(("data_dir: texts", f"data_dir: {folder}"))
+    refused(mode, *(MORE if mode == "train" else ()), says=["data_dir: must", says, folder])
+
+
+def test_a_truncated_record_file_is_named(refused):
+    path = use_records(refused.command_line)
+    path.write_bytes(path.read_bytes()[:-7])
+    refused("train", *MORE, says=[str(path), "must be a whole TFRecord file", "at byte"])
+
+
+def test_a_record_with_a_flipped_bit_is_refused(trained):
+    path = use_records(trained)
+    data = bytearray(path.read_bytes())
+    data[-10] ^= 1  # inside the content of the last record
+    path.write_bytes(data)
+    before = trained.content()
+    result = trained("train", *MORE)
+    assert result.exit_code == 2
+    assert "Traceback" not in result.error
+    assert f"{path.parent}: must hold whole TFRecord files" in result.error
+    kept = [name for name in before if "model.ckpt-" in name and ".meta" not in name]
+    after = trained.content()
+    assert {name: after[name] for name in kept} == {name: before[name] for name in kept}
+
+
+def test_records_of_another_length_are_told_both_ways_out(refused):
+    path = use_records(refused.command_line, length=20)
+    says = [str(path), "max_sequence_length = 16", "Received: 20", "--max_seq_length 16"]
+    refused("train", *MORE, says=says)
+
+
+def test_records_without_a_feature_or_too_few_are_named(refused):
+    path = use_records(refused.command_line, names=("input_ids", "tokens"))
+    refused("train", *MORE, says=["input_ids, input_mask, labels", "input_ids, tokens"])
+    path.unlink()
+    path.parent.rmdir()
+    use_records(refused.command_line, count=3)
+    refused("train", *MORE, says=["at least 4 records", "Received: 3"])
+
+
+@pytest.mark.parametrize("device", [(), ("--device", "/cpu:0")])
+@pytest.mark.parametrize("mode", ["train", "eval", "predict"])
+@pytest.mark.parametrize(
+    "change,says",
+    [
+        (("hidden_size: 32", "hidden_size: 64"), "[257, 32] there and [257, 64] in the model"),
+        (("num_hidden_layers: 1", "num_hidden_layers: 2"), "is not there"),
+    ],
+)
+def test_a_checkpoint_of_another_model_is_refused(refused, mode, device, change, says):
+    refused.command_line.change(change)
+    flags = [*device, *(MORE if mode == "train" else ())]
+    refused(mode, *flags, says=["model.ckpt-10: must fit the model", says, "-o"])
+
+
+@pytest.mark.parametrize("device", [(), ("--device", "/cpu:0")])
+@pytest.mark.parametrize("damage", ["data flipped", "data cut", "index", "gone"])
+def test_a_damaged_checkpoint_is_named(trained, device, damage):
+    (data,) = (trained.folder / "out").glob("model.ckpt-10.data*")
+    index = trained.folder / "out" / "model.ckpt-10.index"
+    content = bytearray(data.read_bytes())
+    content[len(content) // 2 : len(content) // 2 + 4] = b"\xff\x00\xff\x00"
+    if damage == "data flipped":
+        data.write_bytes(content)
+    elif damage == "data cut":
+        data.write_bytes(content[: len(content) // 2])
+    elif damage == "index":
+        index.write_bytes(b"nothing")
+    else:
+        index.unlink()
+    before = trained.content()
+    result = trained("train", *MORE, *device)
+    assert result.exit_code == 2
+    assert "Traceback" not in result.error
+    assert "heckpoint" in result.error
+    assert str(trained.folder / "out") in result.error
+    after = trained.content()
+    assert {path: after[path] for path in before} == before
+
+
+def test_a_warm_start_from_nothing_or_from_another_model_is_refused(trained):
+    gone = trained("train", "--checkpoint_path", str(trained.folder / "gone"), out="new")
+    assert gone.exit_code == 2
+    assert "gone: must be a checkpoint" in gone.error
+    trained.change(("hidden_size: 32", "hidden_size: 64"))
+    path = str(trained.folder / "out" / "model.ckpt-5")
+    other = trained("train", "--checkpoint_path", path, out="new")
+    assert other.exit_code == 2
+    assert "must fit the model" in other.error
+    assert not trained.content("new")
+
+
+def test_a_loss_that_is_not_finite_ends_training_before_it_is_saved(trained):
+    before = trained.variables()
+    trained.change(("learning_rate: 1e-2", "learning_rate: 1e30"))
+    result = trained("train", *MORE)
+    assert result.exit_code == 2
+    assert "the loss must be finite. Received: " in result.error
+    assert "Traceback" not in result.error
+    assert trained.steps() == [0, 5, 10]
+    after = trained.variables()
+    assert all((after[name] == value).all() for name, value in before.items())
+    trained.change()
+    assert trained("train", "--max_steps", "11").exit_code == 0
+
+
+@pytest.mark.parametrize("mode", ["train", "eval", "predict"])
+def test_an_address_where_nothing_answers_is_refused(refused, mode):
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))  # taken, but nobody listens
+        address = f"127.0.0.1:{closed.getsockname()[1]}"
+        flags = MORE if mode == "train" else ()
+        refused(mode, *flags, "--cs_ip", address, says=[address, "nothing answers there"])
+
+
+def test_several_wafers_are_refused(refused):
+    refused("train", *MORE, "--num_csx", "2", says=["num_csx", "must be 1", "Received: 2"])
+
+
+def test_a_device_that_is_not_there_is_refused(refused):
+    refused("train", *MORE, "--device", "/gpu:7", says=["device: must be one", "/CPU:0"])
+
+
+def test_eval_without_a_checkpoint_is_refused(command_line):
+    result = command_line("eval")
+    assert result.exit_code == 2
+    assert "out: must be a checkpoint, or a folder that holds one" in result.error
+
+
+def test_a_misspelled_flag_is_named(trained):
+    result = trained("train", "--max_step", "3")
+    assert result.exit_code == 2
+    assert "--max_step" in result.error
+
+
+def test_debug_shows_the_traceback(trained):
+    result = trained("train", *MORE, "--num_csx", "2", "--debug")
+    assert result.exit_code == 2
+    assert "Traceback" in result.error
+    assert "ConfigError: num_csx" in result.error
