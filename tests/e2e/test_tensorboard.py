@@ -1,7 +1,7 @@
-"""Checks that TensorBoard shows what a run writes: scalars, histograms and text.
+"""Checks that TensorBoard shows what runs on the wafer write: scalars, histograms and text.
 
-TensorBoard is started on the folder of a short run and asked through its HTTP API; once, in a
-headless browser, its page is looked at.
+TensorBoard is started on the folders of two short runs, one of an own model and one of the model
+zoo's runner, and asked through its HTTP API; once, in a headless browser, its page is looked at.
 """
 
 from __future__ import annotations
@@ -21,13 +21,15 @@ pytest.importorskip("tensorboard")
 
 import tensorflow as tf
 
-from cerebras_tf.estimator.hooks import PerformanceSummaryHook
+from cerebras_tf.estimator.estimator import CerebrasEstimator
+from cerebras_tf.estimator.run_config import CSRunConfig
+from tests.e2e.command_line import CommandLine
 
 pytestmark = pytest.mark.tf
 
 STEPS = 20
 EVERY_N_STEPS = 5
-TOKENS_PER_STEP = 4 * 3
+TOKENS_PER_STEP = 4 * 16
 PAGE_ADDRESS = re.compile(r"http://(?:localhost|127\.0\.0\.1):(\d+)/")
 
 
@@ -37,7 +39,7 @@ def model_fn(features, labels, mode):
     loss = tf.reduce_mean(tf.square(tf.matmul(features, weights) - labels))
     tf.compat.v1.summary.scalar("train/lr", tf.constant(0.125))
     tf.compat.v1.summary.histogram("weight_values", weights)
-    tf.compat.v1.summary.text("params", tf.constant("runconfig: {max_steps: 20}"))
+    tf.compat.v1.summary.text("remark", tf.constant("a line through the origin"))
     step = tf.compat.v1.train.get_or_create_global_step()
     train_op = tf.compat.v1.train.GradientDescentOptimizer(0.125).minimize(loss, step)
     return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=train_op)
@@ -49,17 +51,16 @@ def input_fn():
 
 @pytest.fixture(scope="module")
 def model_dir(tmp_path_factory):
-    """The folder of a finished run."""
-    folder = tmp_path_factory.mktemp("run")
-    config = tf.estimator.RunConfig(
-        save_summary_steps=EVERY_N_STEPS, log_step_count_steps=None, tf_random_seed=1
+    """The folder with two finished runs: `line`, an own model, and `gpt`, one of the zoo."""
+    folder = tmp_path_factory.mktemp("runs")
+    config = CSRunConfig(save_summary_steps=EVERY_N_STEPS, tf_random_seed=1)
+    CerebrasEstimator(model_fn, str(folder / "line"), config=config).train(
+        input_fn, max_steps=STEPS, use_cs=True
     )
-    performance = PerformanceSummaryHook(
-        str(folder), EVERY_N_STEPS, 4, TOKENS_PER_STEP, lambda: 123456.0
-    )
-    tf.estimator.Estimator(model_fn, str(folder), config).train(
-        input_fn, hooks=[performance], max_steps=STEPS
-    )
+    zoo = CommandLine(tmp_path_factory.mktemp("zoo"))
+    zoo.change(("learning_rate: 1e-2", "learning_rate: 1e-2\n    log_hists: True"))
+    result = zoo("train", "--max_steps", str(STEPS), "-o", str(folder / "gpt"))
+    assert result.exit_code == 0
     return folder
 
 
@@ -88,49 +89,68 @@ def address(model_dir):
         process.communicate(timeout=30)
 
 
-def ask(address, plugin, tag=None):
-    """Returns what a plugin knows: its tags, or with a tag the points of the only run."""
-    query = "" if tag is None else "?" + urllib.parse.urlencode({"run": ".", "tag": tag})
+def ask(address, plugin, run=None, tag=None):
+    """Returns what a plugin knows: its tags by run, or the points of a run's tag."""
+    query = "" if tag is None else "?" + urllib.parse.urlencode({"run": run, "tag": tag})
     kind = "tags" if tag is None else plugin
     url = f"{address}data/plugin/{plugin}/{kind}{query}"
     with urllib.request.urlopen(url, timeout=30) as response:
         return json.load(response)
 
 
-def scalar(address, tag):
+def scalar(address, run, tag):
     """Returns step -> value of a scalar."""
-    return {step: value for _, step, value in ask(address, "scalars", tag)}
+    return {step: value for _, step, value in ask(address, "scalars", run, tag)}
 
 
-def test_tensorboard_lists_every_scalar_of_the_run(address):
-    tags = set(ask(address, "scalars")["."])
-    performance = {"global_step/sec", "examples_per_sec", "tokens_per_sec"}
-    assert performance | {"loss", "train/lr", "wafer/memory_high_water_bytes"} <= tags
+def text(address, run, tag):
+    """Returns the first text of a tag, as HTML."""
+    query = urllib.parse.urlencode({"run": run, "tag": tag})
+    url = f"{address}data/plugin/text/text?{query}"
+    with urllib.request.urlopen(url, timeout=30) as response:
+        return json.load(response)[0]["text"]
+
+
+def test_tensorboard_lists_every_scalar_of_the_runs(address):
+    tags = ask(address, "scalars")
+    shared = {"loss", "train/lr", "global_step/sec", "examples_per_sec"}
+    shared |= {"wafer/memory_high_water_bytes"}
+    assert shared <= set(tags["line"])
+    own = {"train/unclipped_grad_norm", "train/loss_scale", "tokens_per_sec", "train/lm_cost"}
+    assert shared | own <= set(tags["gpt"])
 
 
 def test_tensorboard_shows_the_loss_falling_and_the_learning_rate(address):
-    loss = scalar(address, "loss")
-    assert list(loss) == sorted(loss)
-    assert loss[max(loss)] < loss[min(loss)]
-    assert set(scalar(address, "train/lr").values()) == {0.125}
+    for run, rate in (("line", 0.125), ("gpt", 0.01)):
+        loss = scalar(address, run, "loss")
+        assert list(loss) == sorted(loss)
+        assert loss[max(loss)] < loss[min(loss)]
+        rates = list(scalar(address, run, "train/lr").values())
+        assert rates == pytest.approx([rate] * len(loss))
 
 
 def test_tensorboard_shows_the_rates_and_the_memory_mark(address):
-    steps_per_s = scalar(address, "global_step/sec")
-    tokens_per_s = scalar(address, "tokens_per_sec")
+    steps_per_s = scalar(address, "gpt", "global_step/sec")
+    tokens_per_s = scalar(address, "gpt", "tokens_per_sec")
     assert list(steps_per_s) == list(range(EVERY_N_STEPS, STEPS + 1, EVERY_N_STEPS))
     for step, rate in steps_per_s.items():
         assert tokens_per_s[step] == pytest.approx(TOKENS_PER_STEP * rate, rel=1e-5)
-    assert set(scalar(address, "wafer/memory_high_water_bytes").values()) == {123456.0}
+    marks = set(scalar(address, "gpt", "wafer/memory_high_water_bytes").values())
+    assert len(marks) == 1
+    assert marks.pop() > 4 * TOKENS_PER_STEP * 257  # the logits at least
 
 
 def test_tensorboard_shows_histograms_and_text(address):
-    assert "weight_values" in ask(address, "histograms")["."]
-    points = ask(address, "histograms", "weight_values")
-    assert len(points) >= STEPS // EVERY_N_STEPS
-    url = f"{address}data/plugin/text/text?run=.&tag=params"
-    with urllib.request.urlopen(url, timeout=30) as response:
-        assert "max_steps: 20" in json.load(response)[0]["text"]
+    histograms = ask(address, "histograms")
+    assert "weight_values" in histograms["line"]
+    kernel = "weight/input_embedding/embedding_weights"
+    assert kernel in histograms["gpt"]
+    for run, tag in (("line", "weight_values"), ("gpt", kernel)):
+        assert len(ask(address, "histograms", run, tag)) >= STEPS // EVERY_N_STEPS
+    assert "a line through the origin" in text(address, "line", "remark")
+    params = text(address, "gpt", "params")
+    assert "log_hists: true" in params.lower()
+    assert "num_hidden_layers: 1" in params
 
 
 @pytest.mark.slow
