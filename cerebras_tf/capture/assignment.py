@@ -60,9 +60,23 @@ def _gather(c: Any, op: Any) -> Sequence[Value]:
     table, ids = c.state.read(op.inputs[0]), c.value(op.inputs[1])
     dims = op.get_attr("batch_dims")
     rows = c.b.op("gather", table, ids, axis=dims, batch_dims=dims)
+    _note_gather(c, op, ids, rows)
+    return [rows]
+
+
+@lowers("ResourceGatherNd")
+def _gather_nd(c: Any, op: Any) -> Sequence[Value]:
+    """Elements or rows of a variable; whole rows have sparse gradients."""
+    table, ids = c.state.read(op.inputs[0]), c.value(op.inputs[1])
+    rows = c.b.op("gather_nd", table, ids)
+    if ids.type.rank == 2 and ids.shape[1] == 1:
+        _note_gather(c, op, c.b.op("reshape", ids, shape=(-1,)), rows)
+    return [rows]
+
+
+def _note_gather(c: Any, op: Any, ids: Value, rows: Value) -> None:
     if guard(c, op) is None:
         c.gathers.append((c.state.variable(op.inputs[0]).name, ids, rows))
-    return [rows]
 
 
 def _lower_scatter(op_type: str, ir_op: str, negate: bool = False) -> None:

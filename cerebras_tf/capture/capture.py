@@ -14,7 +14,13 @@ import numpy as np
 import tensorflow as tf
 
 from cerebras_tf.capture.custom_gradients import CustomGradient
-from cerebras_tf.capture.functions import body_operations, data_outputs, function_bodies
+from cerebras_tf.capture.functions import (
+    CHECKS,
+    body_operations,
+    data_outputs,
+    function_bodies,
+    is_check,
+)
 from cerebras_tf.capture.gradients import lower_call
 from cerebras_tf.capture.order import execution_order
 from cerebras_tf.capture.recording import GradientCall
@@ -27,8 +33,6 @@ from cerebras_tf.ir import Graph, StepGraph, TensorType, Value, Variable, verify
 from cerebras_tf.ops import Builder, Evaluate, infer
 
 RANDOM_STEP = "random_step"
-# Checks and prints order nothing that a step computes; the session still runs them.
-CHECKS = ("Assert", "PrintV2")
 
 
 class Capture:
@@ -236,7 +240,27 @@ class Capture:
         if call is not None:
             given = [dy for dy in call.dys if dy is not None]
             return [t.op for t in [*call.ys, *given, *call.xs] if _key(t) not in self._features]
-        return found + [other for other in op.control_inputs if _matters(other)]
+        return found + self._before(op)
+
+    def _before(self, op: Any) -> list[Any]:
+        """What control edges put before an operation.
+
+        The session runs what has no IR form; the step runs what that waits for, as assignments.
+        """
+        found: list[Any] = []
+        seen: set[Any] = set()
+        stack = list(op.control_inputs)
+        while stack:
+            other = stack.pop()
+            if other in seen or is_check(other):
+                continue
+            seen.add(other)
+            if self.can_lower(other):
+                found.append(other)
+            else:
+                stack.extend(other.control_inputs)
+                stack.extend(tensor.op for tensor in other.inputs)
+        return found
 
     def can_lower(self, op: Any) -> bool:
         """Whether the operation has an IR form here."""
@@ -291,7 +315,3 @@ class Capture:
 
 def _key(tensor: Any) -> tuple[Any, int]:
     return tensor.op, tensor.value_index
-
-
-def _matters(op: Any) -> bool:
-    return op.type not in CHECKS

@@ -16,6 +16,8 @@ FUNCTION_ATTRIBUTES = {
     "PartitionedCall": ("f",),
     "StatefulPartitionedCall": ("f",),
 }
+# Checks and prints order nothing that a step computes; the session still runs them.
+CHECKS = ("Assert", "PrintV2")
 
 
 def function_bodies(op: Any) -> list[Any]:
@@ -40,6 +42,30 @@ def body_operations(body: Any) -> list[Any]:
             stack.extend(tensor.op for tensor in op.inputs)
             stack.extend(op.control_inputs)
     return [op for op in found if op.type != "Placeholder"]
+
+
+def holds_checks(op: Any) -> bool:
+    """Whether a conditional or function asserts or prints in its bodies."""
+    return any(
+        inner.type in CHECKS for body in function_bodies(op) for inner in body_operations(body)
+    )
+
+
+def is_check(op: Any) -> bool:
+    """Whether an operation does no more than assert or print.
+
+    Such are the operations themselves, conditionals around them whose results nobody reads (the
+    guards of tf.debugging), and what passes on such results.
+    """
+    if op.type in CHECKS:
+        return True
+    if any(tensor.dtype == tf.resource for tensor in op.inputs):
+        return False
+    readers = [reader for tensor in op.outputs for reader in tensor.consumers()]
+    if op.type == "Identity":
+        return not readers and is_check(op.inputs[0].op)
+    unread = all(r.type == "Identity" and not r.outputs[0].consumers() for r in readers)
+    return unread and holds_checks(op)
 
 
 def _body(op: Any, name: str) -> Any:

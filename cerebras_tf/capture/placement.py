@@ -12,8 +12,14 @@ from typing import Any
 
 import tensorflow as tf
 
-from cerebras_tf.capture.capture import CHECKS
-from cerebras_tf.capture.functions import FUNCTION_ATTRIBUTES, body_operations, function_bodies
+from cerebras_tf.capture.functions import (
+    CHECKS,
+    FUNCTION_ATTRIBUTES,
+    body_operations,
+    function_bodies,
+    holds_checks,
+    is_check,
+)
 from cerebras_tf.capture.order import execution_order
 from cerebras_tf.capture.recording import GradientCall
 from cerebras_tf.capture.registry import LOWERINGS
@@ -28,6 +34,7 @@ class Placement:
     Attributes:
         graph: the model's graph.
         owned: operations that make handles of variables the wafer reads or assigns.
+        behind: checks, prints and the like that the model runs and that read what a step computes.
     """
 
     def __init__(
@@ -59,6 +66,7 @@ class Placement:
             for tensor in _tensors(result)
         }
         self._backward = {op for call in gradients for op in call.made} - self._results
+        self.behind: list[Any] = []
         self._in_step: set[Any] = set()
         self._seen = 0
         self._depends: set[Any] = set()
@@ -118,6 +126,7 @@ class Placement:
         """
         fed: dict[tuple[Any, int], Any] = {}
         beside: list[Any] = []
+        checks: list[Any] = []
         missing: list[Any] = []
         seen: set[Any] = set()
         stack = list(roots)
@@ -126,9 +135,11 @@ class Placement:
             if op in seen:
                 continue
             seen.add(op)
-            if op.type in CHECKS:
-                beside.append(op)
+            if is_check(op):
+                checks.append(op)
                 continue
+            if op not in self._depends and holds_checks(op):
+                checks.append(op)
             if not self._lowerable(op) and op not in self.owned:
                 if op in self._depends:
                     missing.extend(capture.unsupported(op) or [op])
@@ -143,16 +154,25 @@ class Placement:
                         fed.setdefault((other, tensor.value_index), tensor)
                 else:
                     stack.append(other)
-            beside.extend(other for other in op.control_inputs if other.type in CHECKS)
+            for other in op.control_inputs:
+                if is_check(other) or not capture.can_lower(other):
+                    checks.append(other)
         if missing:
             position = {op: i for i, op in enumerate(self.graph.get_operations())}
             missing = sorted(dict.fromkeys(missing), key=lambda op: position.get(op, -1))
             raise UnsupportedOpError(missing_op_report(missing))
-        self._in_step.update(seen)
+        self.behind = [op for op in dict.fromkeys(checks) if self._follows(op)]
+        beside += [op for op in dict.fromkeys(checks) if op not in self.behind]
+        self._in_step.update(seen.difference(beside, self.behind))
         # What the step computes of the global step is read from the step, not computed again.
         self._depends.update(op for op in seen if op in self._reads_step and op not in self.owned)
         used = {(t.op, t.value_index) for op in seen for t in op.inputs}
         return [tensor for key, tensor in fed.items() if key in used], beside
+
+    def _follows(self, check: Any) -> bool:
+        """Whether a check or print must wait for a step."""
+        makers = [tensor.op for tensor in check.inputs]
+        return any(op in self._depends for op in [*makers, *check.control_inputs])
 
     def _is_fed(self, op: Any) -> bool:
         """Whether the session computes the operation and feeds its outputs."""
@@ -188,7 +208,8 @@ class Placement:
             self._depends.add(op)
             if op in self._results:
                 return
-            if not self._lowerable(op) or any(maker in self._host for maker in makers):
+            kept = not self._lowerable(op) or is_check(op)
+            if kept or any(maker in self._host for maker in makers):
                 self._host.add(op)
 
 

@@ -62,8 +62,9 @@ class Wiring:
                 self._run, [global_step_read, *fed], tf.int64, name="step"
             )
             self.token.set_shape([])
-            self.train_op: Optional[Any] = None
-            if training:
+        self.train_op: Optional[Any] = None
+        if training:
+            with tf.name_scope(_SCOPE), tf.control_dependencies(_safe(placement.behind)):
                 # The increment is computed on the wafer: a skipped step may skip it.
                 self.train_op = tf.compat.v1.assign(global_step, self.token, name="train_op").op
 

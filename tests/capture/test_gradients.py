@@ -168,6 +168,20 @@ def test_rows_gathered_inside_a_function_are_trained():
     check_steps(build, *IDS)
 
 
+@pytest.mark.parametrize("depth", [1, 2])
+def test_elements_and_rows_at_coordinates_are_trained(depth):
+    """TensorFlow's gradient is sparse for whole rows and dense for elements."""
+
+    def build(ids):
+        table = tf.Variable(START, name="table")
+        coordinates = tf.stack([ids, ids // 2][:depth], -1)
+        loss = tf.reduce_sum(tf.square(tf.gather_nd(table, coordinates)))
+        optimizer = optimizers()["momentum"]
+        return Built({"loss": loss}, [optimizer.minimize(loss, var_list=[table])])
+
+    check_steps(build, *IDS)
+
+
 @pytest.mark.parametrize("also_outside", [True, False])
 @pytest.mark.parametrize("v2", [True, False])
 def test_rows_gathered_in_a_branch_are_refused_rather_than_forgotten(v2, also_outside):

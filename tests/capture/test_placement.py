@@ -19,9 +19,12 @@ v1 = tf.compat.v1
 
 
 class Model:
-    """A graph with one feature and one weight; `make(x, weight)` returns the loss."""
+    """A graph with one feature and one weight; `make(x, weight)` returns the loss.
 
-    def __init__(self, make, v2=True):
+    With `rate`, the learning rate decays with the global step and has a summary.
+    """
+
+    def __init__(self, make, v2=True, rate=False):
         with tf.Graph().as_default() as graph, v1.variable_scope("", use_resource=True):
             self.step = v1.train.get_or_create_global_step()
             self.x = v1.placeholder(tf.float32, [4], "x")
@@ -31,7 +34,7 @@ class Model:
             try:
                 with GradientRecorder() as recorder:
                     self.loss = make(self.x, self.weight)
-                    optimizer = v1.train.GradientDescentOptimizer(0.1)
+                    optimizer = v1.train.GradientDescentOptimizer(self.rate() if rate else 0.1)
                     self.train_op = optimizer.minimize(self.loss, self.step)
             finally:
                 v1.enable_control_flow_v2()
@@ -41,6 +44,12 @@ class Model:
         self.capture = Capture(handles, {}, recorder.calls)
         self.placement = Placement(graph, start, handles, self.step.handle.op, recorder.calls)
         self.placement.update()
+
+    def rate(self):
+        decayed = v1.train.cosine_decay(0.1, self.step, 10)
+        shown = tf.identity(decayed, name="rate")
+        v1.summary.scalar("rate_summary", shown)
+        return shown
 
     def boundary(self):
         return self.placement.boundary(self.capture, [self.train_op, self.loss.op])
@@ -128,3 +137,138 @@ def test_missing_operations_inside_branches_are_named_themselves():
 
     with pytest.raises(UnsupportedOpError, match=r"MatrixDeterminant \(1x"):
         Model(make).boundary()
+
+
+def test_summaries_and_metrics_stay_and_read_what_the_wafer_computes():
+    def make(x, weight):
+        loss = tf.reduce_sum(tf.multiply(x, weight, name="product"))
+        v1.summary.scalar("shown", loss)
+        v1.metrics.mean(loss, name="metric")
+        return loss
+
+    model = Model(make)
+    model.boundary()
+    readers = {(op.type, tensor.name) for op, _, tensor in model.placement.host_readers()}
+    assert ("ScalarSummary", model.loss.name) in readers
+    assert all(not op.type.startswith("Assign") for op in wafer_operations(model, "metric"))
+    assert not model.on_wafer("metric/value")
+
+
+def wafer_operations(model, scope):
+    operations = model.graph.get_operations()
+    return [op for op in operations if op.name.startswith(scope) and model.placement.on_wafer(op)]
+
+
+def test_a_python_function_reads_an_activation_in_the_session():
+    def make(x, weight):
+        product = tf.multiply(x, weight, name="product")
+        seen = tf.numpy_function(lambda a: a, [product], tf.float32, name="seen")
+        tf.reduce_sum(seen, name="total")
+        return tf.reduce_sum(product)
+
+    model = Model(make)
+    model.boundary()
+    assert [op.name for op, _, _ in model.placement.host_readers()] == ["seen"]
+    assert not model.on_wafer("total")
+
+
+def test_a_python_function_between_weights_and_loss_is_one_error():
+    def make(x, weight):
+        seen = tf.numpy_function(lambda a: a, [x * weight], tf.float32, name="seen")
+        text = tf.strings.to_number(tf.strings.as_string(seen, name="written"), name="parsed")
+        return tf.reduce_sum(text * weight)
+
+    with pytest.raises(UnsupportedOpError) as raised:
+        Model(make).boundary()
+    message = str(raised.value)
+    assert message.startswith("3 TensorFlow op types have no IR form: ")
+    for part in ("AsString (1x, 'written'", "PyFunc (1x, 'seen'", "StringToNumber (1x, 'parsed'"):
+        assert part in message, message
+
+
+def test_operations_added_later_are_placed_at_the_next_update():
+    model = Model(lambda x, weight: tf.reduce_sum(x * weight))
+    model.boundary()
+    with model.graph.as_default():
+        tf.exp(model.loss, name="late")
+        v1.summary.scalar("late_summary", model.loss)
+    assert not model.on_wafer("late")
+    model.placement.update()
+    assert model.on_wafer("late")
+    assert [op.name for op, _, _ in model.placement.host_readers()] == ["late_summary"]
+
+
+def test_a_loop_on_what_the_wafer_computes_is_one_error():
+    def make(x, weight):
+        return tf.reduce_sum(
+            tf.while_loop(lambda y: y[0] < 9.0, lambda y: y * 2.0, [x * weight])[0]
+        )
+
+    for v2 in (True, False):
+        with pytest.raises(
+            UnsupportedOpError, match=r"^1 TensorFlow op type has no IR form: While"
+        ):
+            Model(make, v2).boundary()
+
+
+def test_a_loop_on_features_runs_in_the_session():
+    def make(x, weight):
+        doubled = tf.while_loop(lambda y: y[0] < 9.0, lambda y: y * 2.0, [x])
+        return tf.reduce_sum(tf.identity(doubled[0], name="doubled") * weight)
+
+    for v2 in (True, False):
+        model = Model(make, v2)
+        fed, _ = model.boundary()
+        assert len(fed) == 1 and not model.placement.on_wafer(fed[0].op)
+
+
+def test_checks_run_beside_the_step():
+    def make(x, weight):
+        product = x * weight
+        with tf.control_dependencies([v1.assert_positive(x), v1.print("loss")]):
+            return tf.reduce_sum(product)
+
+    model = Model(make)
+    _, beside = model.boundary()
+    assert {op.type for op in beside} == {"Identity", "PrintV2"}  # the guard's, and the print
+    assert model.placement.behind == []
+    assert not any(map(model.placement.in_step, beside))
+
+
+def test_checks_of_what_the_wafer_computes_run_behind_the_step():
+    def make(x, weight):
+        product = x * weight
+        guard = v1.assert_positive(product, name="positive")
+        written = tf.numpy_function(lambda a: a, [product], tf.float32, name="written")
+        with tf.control_dependencies([guard, tf.print("product", product), written]):
+            return tf.reduce_sum(product)
+
+    model = Model(make)
+    _, beside = model.boundary()
+    assert beside == []
+    assert {op.type for op in model.placement.behind} == {"Identity", "PrintV2", "PyFunc"}
+    readers = {op.type for op, _, _ in model.placement.host_readers()}
+    assert readers == {"If", "StringFormat", "PyFunc"}
+
+
+def test_side_effects_that_read_no_weights_run_beside_the_step():
+    def make(x, weight):
+        noted = tf.numpy_function(lambda a: a, [x], tf.float32, name="noted")
+        with tf.control_dependencies([noted]):
+            return tf.reduce_sum(x * weight)
+
+    model = Model(make)
+    fed, beside = model.boundary()
+    assert [op.name for op in beside] == ["noted"]
+    assert fed == [model.x]
+    assert not model.placement.in_step(beside[0])
+
+
+def test_a_learning_rate_from_the_global_step_is_computed_once_by_the_step():
+    model = Model(lambda x, weight: tf.reduce_sum(x * weight), rate=True)
+    fed, _ = model.boundary()
+    assert fed == [model.x]
+    assert model.on_wafer("rate")
+    assert ("rate_summary", "rate:0") in {
+        (op.name, tensor.name) for op, _, tensor in model.placement.host_readers()
+    }

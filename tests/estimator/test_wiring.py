@@ -93,3 +93,21 @@ def test_checks_and_prints_of_the_model_still_run_with_every_step(tmp_path, capf
     assert capfd.readouterr().err.count("printed 4") == 2
     with pytest.raises(tf.errors.InvalidArgumentError):
         build(tmp_path / "odd", model=model).train(regression.ragged_dataset, max_steps=2)
+
+
+def test_checks_and_prints_of_what_the_wafer_computes_run_after_the_step(tmp_path, capfd):
+    def model(limit):
+        def model_fn(features, labels, mode, params):
+            spec = regression.model_fn(features, labels, mode, params)
+            printed = tf.print("printed", spec.loss)
+            with tf.control_dependencies([printed, tf.debugging.assert_less(spec.loss, limit)]):
+                step = v1.train.get_global_step()
+                train_op = v1.train.GradientDescentOptimizer(0.1).minimize(1.0 * spec.loss, step)
+            return spec._replace(train_op=train_op)
+
+        return model_fn
+
+    build(tmp_path / "fits", model=model(1e9)).train(dataset, max_steps=2)
+    assert capfd.readouterr().err.count("printed ") == 2
+    with pytest.raises(tf.errors.InvalidArgumentError, match="assertion failed"):
+        build(tmp_path / "large", model=model(1e-9)).train(dataset, max_steps=2)
