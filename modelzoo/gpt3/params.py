@@ -127,6 +127,14 @@ INHERITED_KEYS = (
 )
 
 
+SHAPE_KEYS = ("vocab_size", "max_sequence_length", "batch_size")
+IN_ORDER_ONCE = {"shuffle": False, "repeat": False}
+
+
+def _same_processor(section, other):
+    return other.get("data_processor") in (None, section.get("data_processor"))
+
+
 @dataclass(frozen=True)
 class Params:
     """The whole YAML of a GPT-2 or GPT-3 model."""
@@ -144,20 +152,23 @@ class Params:
     def with_defaults(cls, tree):
         """Returns `tree` with what its sections take over from one another.
 
-        Evaluation takes the shapes of training, prediction every key of evaluation.
+        Evaluation takes the shapes of training, prediction every key of evaluation; where the
+        data processor is another, only what all of them know.
         """
         tree = dict(tree)
         tree.setdefault("runconfig", {})
         train, evaluation = tree.get("train_input"), tree.get("eval_input")
         if isinstance(train, dict) and isinstance(evaluation, dict):
-            same = evaluation.get("data_processor") in (None, train.get("data_processor"))
-            keys = INHERITED_KEYS if same else INHERITED_KEYS[1:4]
+            keys = INHERITED_KEYS if _same_processor(train, evaluation) else SHAPE_KEYS
             inherited = {key: train[key] for key in keys if key in train}
-            off = {"shuffle": False, "repeat": False}
-            tree["eval_input"] = evaluation = {**inherited, **off, **evaluation}
+            tree["eval_input"] = evaluation = {**inherited, **IN_ORDER_ONCE, **evaluation}
         prediction = tree.get("predict_input") or {}
         if isinstance(evaluation, dict) and isinstance(prediction, dict):
-            tree["predict_input"] = {**evaluation, **prediction}
+            inherited = evaluation
+            if not _same_processor(evaluation, prediction):
+                shapes = {key: evaluation[key] for key in SHAPE_KEYS if key in evaluation}
+                inherited = {**shapes, **IN_ORDER_ONCE}
+            tree["predict_input"] = {**inherited, **prediction}
         return tree
 
     def problems(self):

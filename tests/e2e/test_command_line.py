@@ -174,6 +174,24 @@ def test_predict_writes_every_example_as_the_host_does(trained):
     assert rows == wafer["next_token_ids"].tolist()
 
 
+def test_predict_reads_records_to_the_last_where_evaluation_reads_text(trained):
+    (trained.folder / "records").mkdir()
+    with tf.io.TFRecordWriter(str(trained.folder / "records" / "a.tfrecords")) as writer:
+        for number in range(10):
+            ids = tf.train.Feature(int64_list=tf.train.Int64List(value=[number] * 16))
+            features = dict.fromkeys(("input_ids", "input_mask", "labels"), ids)
+            example = tf.train.Example(features=tf.train.Features(feature=features))
+            writer.write(example.SerializeToString())
+    section = "predict_input:\n    data_processor: GptTfRecordsProcessor\n    data_dir: records\n"
+    trained.change(
+        ("model:\n", f"{section}    vocab_size: 257\nmodel:\n"),
+        ("    eval_steps: 2", "    predict_steps: 1000"),
+    )
+    assert trained("predict").exit_code == 0
+    arrays = np.load(trained.folder / "out" / "predict" / "predictions_cs_0.npz")
+    assert arrays["input_ids"][:, 0].tolist() == list(range(10))
+
+
 @pytest.mark.parametrize("mode", ["train", "eval", "predict"])
 def test_validate_only_checks_and_writes_nothing(command_line, mode):
     result = command_line(mode, "--validate_only")

@@ -93,6 +93,14 @@ def test_windows_without_seed_follow_the_text():
     assert batch[:, 0].tolist() == [10, 15] and batch.dtype == np.int32
 
 
+def test_the_rest_of_an_epoch_is_kept_where_it_is_asked_for():
+    tokens = np.arange(5 * 6 + 1)
+    assert Windows(tokens, 5, 4, None).batches_per_epoch == 1
+    windows = Windows(tokens, 5, 4, None, keep_rest=True)
+    assert windows.batches_per_epoch == 2
+    assert windows.batch(1)[:, 0].tolist() == [20, 25]
+
+
 def test_too_little_text_is_refused():
     with pytest.raises(DataError, match="must hold at least 21 bytes"):
         Windows(np.arange(20), 5, 4, None)
