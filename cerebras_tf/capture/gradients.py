@@ -29,7 +29,7 @@ def lower_call(capture: Any, call: GradientCall) -> Iterator[tuple[Any, Value]]:
     """
     ys = [capture.value(tensor) for tensor in call.ys]
     dys = [None if dy is None else capture.value(dy) for dy in call.dys]
-    stops = [_differentiated(capture, tensor) for tensor in call.stops]
+    stops = [_differentiated(capture, tensor) for tensor in call.stops if capture.has(tensor)]
     xs: list[Value] = []
     results: list[tuple[Any, int, Optional[list[Value]]]] = []
     for x, result in zip(call.xs, call.results):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any, Callable, Optional
+from weakref import WeakKeyDictionary
 
 import tensorflow as tf
 
@@ -25,7 +26,7 @@ class GradientCall:
         ys: differentiated tensors.
         dys: given cotangents, None where it is ones.
         xs: tensors differentiated by; resource handles stand for variables.
-        stops: tensors behind which nothing is differentiated.
+        stops: tensors behind which nothing is differentiated; for a tape, what it has not seen.
         results: a tensor, IndexedSlices or None for every x.
         made: operations TensorFlow built for this call.
     """
@@ -48,6 +49,10 @@ class GradientRecorder:
 
     calls: list[GradientCall] = field(default_factory=list)
     _depth: int = 0
+    # For every tape: (graph, number of operations when it began, and when it paused).
+    _spans: WeakKeyDictionary[Any, list[tuple[Any, int, Optional[int]]]] = field(
+        default_factory=WeakKeyDictionary
+    )
     _undo: list[Callable[[], None]] = field(default_factory=list)
 
     def __enter__(self) -> GradientRecorder:
@@ -69,17 +74,68 @@ class GradientRecorder:
 
             if tf.executing_eagerly():
                 return run()
-            return recorder._record(run, target, sources, output_gradients, None)
+            unseen = recorder._unseen(tape, target)
+            return recorder._record(run, target, sources, output_gradients, unseen)
 
         gradients_util._GradientsHelper = recorded_helper
         tf.GradientTape.gradient = recorded_tape
+        unwatch = self._watch_tapes()
 
         def undo() -> None:
             gradients_util._GradientsHelper = helper
             tf.GradientTape.gradient = tape_gradient
+            unwatch()
 
         self._undo.append(undo)
         return self
+
+    def _watch_tapes(self) -> Callable[[], None]:
+        """Notes when tapes begin and pause; returns what ends that."""
+        push, pop = tf.GradientTape._push_tape, tf.GradientTape._pop_tape
+        recorder = self
+
+        def noted_push(tape: Any) -> None:
+            spans = recorder._spans.setdefault(tape, [])
+            if tape._tape is None:  # new, or reset
+                spans.clear()
+            graph = tf.compat.v1.get_default_graph()
+            spans.append((graph, len(graph.get_operations()), None))
+            push(tape)
+
+        def noted_pop(tape: Any) -> None:
+            pop(tape)
+            spans = recorder._spans.get(tape)
+            if spans:
+                graph, start, _ = spans[-1]
+                spans[-1] = (graph, start, len(graph.get_operations()))
+
+        tf.GradientTape._push_tape, tf.GradientTape._pop_tape = noted_push, noted_pop
+
+        def unwatch() -> None:
+            tf.GradientTape._push_tape, tf.GradientTape._pop_tape = push, pop
+
+        return unwatch
+
+    def _unseen(self, tape: Any, ys: Any) -> Optional[list[Any]]:
+        """Operands of what a tape has seen on the way to ys that were made unseen."""
+        spans = self._spans.get(tape)
+        if not spans:  # made before this recorder was active
+            return None
+        seen = {op for graph, start, end in spans for op in graph.get_operations()[start:end]}
+        found: dict[tuple[Any, int], Any] = {}
+        visited: set[Any] = set()
+        stack = [_tensor(y).op for y in tf.nest.flatten(ys)]
+        while stack:
+            op = stack.pop()
+            if op in visited:
+                continue
+            visited.add(op)
+            for tensor in op.inputs:
+                if tensor.op in seen:
+                    stack.append(tensor.op)
+                elif tensor.dtype != tf.resource:
+                    found[(tensor.op, tensor.value_index)] = tensor
+        return list(found.values())
 
     def __exit__(self, *exc: Any) -> None:
         self._undo.pop()()

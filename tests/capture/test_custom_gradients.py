@@ -16,6 +16,7 @@ from cerebras_tf.errors import UnsupportedOpError
 from cerebras_tf.ir import TensorType
 from cerebras_tf.kernels.registry import evaluate
 from cerebras_tf.passes.differentiate import differentiate
+from tests.capture.steps_of_both import Built, check_steps
 from tests.graphs import run_plain
 
 pytestmark = pytest.mark.tf
@@ -92,3 +93,65 @@ def test_one_inside_a_branch_is_refused_rather_than_differentiated_as_an_identit
 
     with pytest.raises(UnsupportedOpError, match="must not be inside tf.cond or tf.function"):
         gradient_of(build, np.array([0.5, 1.0], np.float32))
+
+
+START = np.array([0.5, -1.0, 2.0], np.float32)
+BATCHES = [(START[::-1] * sign,) for sign in (1.0, -0.5, 2.0)]
+
+
+def trained(function):
+    """Three steps of gradient descent on sum(function(x, w))."""
+
+    def build(x):
+        with v1.variable_scope("", use_resource=True):
+            w = v1.get_variable("w", initializer=START)
+        loss = tf.reduce_sum(function(x, w))
+        by_x, by_w = tf.gradients(loss, [x, w])
+        with tf.control_dependencies([loss, by_x]):
+            update = v1.train.GradientDescentOptimizer(0.1).apply_gradients([(by_w, w)])
+        return Built({"loss": loss, "by_x": by_x, "by_w": by_w}, [update])
+
+    check_steps(build, *BATCHES)
+
+
+def test_a_custom_gradient_gives_gradients_of_the_variables_it_reads():
+    def function(x, w):
+        @tf.custom_gradient
+        def scaled(y):
+            with v1.variable_scope("", reuse=True, use_resource=True):
+                weight = v1.get_variable("w")
+
+            def gradient(upstream, variables):
+                assert [v.op.name for v in variables] == ["w"]
+                return 3.0 * upstream, [-0.5 * upstream * y]
+
+            return y * weight, gradient
+
+        return scaled(tf.exp(0.1 * x))
+
+    trained(function)
+
+
+def test_custom_gradients_of_several_operands_use_what_the_forward_pass_made():
+    @tf.custom_gradient
+    def product(x, w):
+        kept = tf.exp(0.1 * x * w)
+        return (kept * x, kept), lambda dy, dkept: (dy * kept + dkept, 2.0 * dy * kept)
+
+    trained(lambda x, w: tf.add_n(product(x, w)))
+
+
+def test_an_operand_without_a_gradient_gets_none():
+    @tf.custom_gradient
+    def first(x, w):
+        return x * w, lambda upstream: (upstream * w, None)
+
+    trained(lambda x, w: first(x, w) + w * w)
+
+
+def test_recomputed_blocks_train_their_variables():
+    def function(x, w):
+        block = tf.recompute_grad(lambda y: tf.tanh(y) * w.read_value())
+        return block(block(x) + w)
+
+    trained(function)

@@ -83,6 +83,32 @@ def test_a_tape_of_a_tape():
     check_steps(build, *X)
 
 
+def test_what_a_tape_has_not_seen_counts_as_constant():
+    def build(x):
+        w = tf.Variable(START[0])
+        before = tf.exp(w * x)
+        with tf.GradientTape() as tape:
+            first = before * w
+            with tape.stop_recording():
+                hidden = tf.sin(w)
+            loss = tf.reduce_sum(first * hidden + tf.square(w))
+        return Built({"gradient": tape.gradient(loss, w)})
+
+    check_steps(build, *X)
+
+
+def test_a_tape_that_is_reset_forgets():
+    def build(x):
+        w = tf.Variable(START[0])
+        with tf.GradientTape() as tape:
+            before = tf.exp(w * x)
+            tape.reset()
+            loss = tf.reduce_sum(before * w)
+        return Built({"gradient": tape.gradient(loss, w)})
+
+    check_steps(build, *X)
+
+
 def test_unconnected_gradients_may_be_zeros():
     def build(x):
         w, unused = tf.Variable(START[0]), tf.Variable(START)

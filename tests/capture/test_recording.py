@@ -86,3 +86,64 @@ def test_eager_tapes_are_not_recorded():
         tape.watch(x)
         assert tape.gradient(x * x, x).numpy() == 4.0
     assert recorder.calls == []
+
+
+def test_a_call_inside_a_recorded_call_is_left_out(graph):
+    @tf.custom_gradient
+    def cube(x):
+        return x * x * x, lambda upstream: upstream * tf.gradients(x * x * x, x)[0]
+
+    x = v1.placeholder(tf.float32, [2])
+    with GradientRecorder() as recorder:
+        tf.gradients(cube(x), x)
+    (call,) = recorder.calls
+    assert call.xs == [x]
+
+
+def test_a_second_derivative_is_a_call_of_its_own(graph):
+    x = v1.placeholder(tf.float32, [2])
+    with GradientRecorder() as recorder:
+        (first,) = tf.gradients(tf.exp(x), x)
+        tf.gradients(first, x)
+    assert [call.ys for call in recorder.calls][1] == [first]
+
+
+def test_a_result_that_is_an_older_tensor_is_left_out(graph):
+    older = tf.constant([1.0, 2.0])
+
+    @tf.custom_gradient
+    def doubled(x):
+        return 2.0 * x, lambda upstream: older
+
+    x = v1.placeholder(tf.float32, [2])
+    with GradientRecorder() as recorder:
+        (found,) = tf.gradients(doubled(x), x)
+    assert found is older
+    assert recorder.calls[0].results == [None]
+
+
+def test_a_call_that_fails_is_not_recorded_and_the_next_one_is(graph):
+    x = v1.placeholder(tf.float32, [2])
+    with GradientRecorder() as recorder:
+        with pytest.raises(TypeError):
+            tf.gradients(tf.exp(x), x, grad_ys=tf.constant([1, 2]))
+        tf.gradients(tf.exp(x), x)
+    assert len(recorder.calls) == 1
+
+
+KERAS_OPTIMIZERS = {
+    "legacy": lambda: tf.keras.optimizers.legacy.SGD(0.1),
+    "keras": lambda: tf.keras.optimizers.SGD(0.1, jit_compile=False),
+}
+
+
+@pytest.mark.parametrize("name", KERAS_OPTIMIZERS)
+def test_keras_optimizers_make_one_call_by_all_variables(graph, name):
+    first, second = v1.get_variable("first", [2]), v1.get_variable("second", [])
+    with GradientRecorder() as recorder:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(first) * second
+        KERAS_OPTIMIZERS[name]().minimize(loss, [first, second], tape=tape)
+    (call,) = recorder.calls
+    assert [x.op for x in call.xs] == [first.handle.op, second.handle.op]
+    assert None not in call.results

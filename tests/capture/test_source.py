@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 
 import pytest
@@ -44,3 +45,41 @@ def test_a_report_counts_types_most_frequent_first():
 
 def test_a_report_of_one_type_is_singular():
     assert missing_op_report(operations()[:1]).startswith("1 TensorFlow op type has no IR form: ")
+
+
+def line_below():
+    return f"test_source.py:{inspect.currentframe().f_back.f_lineno + 1}"
+
+
+def test_the_users_line_is_named_where_keras_built_the_operation():
+    with tf.Graph().as_default():
+        x = tf.ones([2, 4])
+        line = line_below()
+        y = tf.keras.layers.Dense(3)(x)
+    assert user_line(y.op) == line
+
+
+def test_operations_of_traced_functions_name_the_line_inside():
+    @tf.function(input_signature=[tf.TensorSpec([2])])
+    def body(x):
+        return tf.exp(x)  # here
+
+    operations = body.get_concrete_function().graph.get_operations()
+    (exp,) = [op for op in operations if op.type == "Exp"]
+    line = int(user_line(exp).split(":")[1])
+    assert "# here" in Path(__file__).read_text(encoding="utf-8").splitlines()[line - 1]
+
+
+@pytest.mark.parametrize("v2", [True, False])
+def test_a_loop_is_reported_as_one_while_however_it_is_built(v2):
+    (tf.compat.v1.enable_control_flow_v2 if v2 else tf.compat.v1.disable_control_flow_v2)()
+    try:
+        with tf.Graph().as_default() as graph:
+            line = line_below()
+            tf.while_loop(lambda i, x: i < 3, lambda i, x: [i + 1, x * 2.0], [0, 1.0])
+    finally:
+        tf.compat.v1.enable_control_flow_v2()
+    parts = ("While", "StatelessWhile", "Enter", "Exit", "LoopCond", "NextIteration")
+    report = missing_op_report([op for op in graph.get_operations() if op.type in parts])
+    assert report.startswith("1 TensorFlow op type has no IR form: While (1x, 'while")
+    assert f"built at {line})" in report
