@@ -26,6 +26,8 @@ CORE = [
     f"tensorflow==2.15.1; {ELSEWHERE}",
     "numpy==1.26.4",
     *pin("numba", "0.68.1", on_python_3_9="0.60.0"),
+    # Matrix products; without it NumPy's BLAS serves, slower.
+    f"scipy-openblas32==0.3.34.481.3; {ON_X86_LINUX}",
     "PyYAML==6.0.3",
     *pin("absl-py", "2.5.1", on_python_3_9="2.3.1"),
     "tqdm==4.70.1",

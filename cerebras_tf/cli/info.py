@@ -66,7 +66,7 @@ def kernel_cache_folder() -> Optional[Path]:
 
 def collect() -> dict[str, str]:
     """Returns the lines of the report, label to text."""
-    from cerebras_tf.kernels.matmul import blas_name
+    from cerebras_tf.kernels.blas import library_name
 
     total, available = memory_bytes()
     free = "" if available is None else f", {available / 2**30:.1f} GiB available"
@@ -74,7 +74,7 @@ def collect() -> dict[str, str]:
     rows["machine"] = f"{platform.system()} {platform.machine()}"
     rows["cores"] = str(usable_cores())
     rows["memory"] = f"{total / 2**30:.1f} GiB{free}"
-    rows["BLAS"] = blas_name()
+    rows["BLAS"] = library_name()
     rows["kernel cache"] = describe_cache(kernel_cache_folder())
     return rows
 

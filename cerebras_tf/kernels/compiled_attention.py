@@ -1,7 +1,7 @@
 """Compiled attention, float32: blocks of queries against the keys that they may see.
 
-Letters: B batch, S query length, T key length, A heads, D head width; G heads of a group, Q
-queries of a block, K keys that the block sees. Scores exist for one [G, Q, K] block at a time.
+Letters: B batch, S query length, T key length, A heads, D head width; Q
+queries of a block, K keys that the block sees. Scores exist for one [Q, K] block a thread.
 Matrix products are BLAS's; softmax and its derivative are compiled and work in place. Dropout's
 numbers are a function of their place, so that both passes draw them again, a row at a time. It
 deliberately has no running softmax over blocks of keys: one block's scores fit the cache.
@@ -10,17 +10,18 @@ deliberately has no running softmax over blocks of keys: one block's scores fit 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple, Optional
+from typing import Any, Callable, NamedTuple, Optional
 
 import numpy as np
 
 from cerebras_tf.kernels.attention import Dropout, bias_and_dropout
+from cerebras_tf.kernels.blas import gemm
 from cerebras_tf.kernels.compiled_jit import jit
 from cerebras_tf.kernels.compiled_layout import floats_are_float32, ordinary
 from cerebras_tf.kernels.compiled_math import exp, log
 from cerebras_tf.kernels.compiled_random import Stream, stream_of, uniform_row
 from cerebras_tf.kernels.compiled_rows import exp_in_place, row_max
-from cerebras_tf.kernels.compiled_threads import for_rows
+from cerebras_tf.kernels.compiled_threads import for_chunks, threads
 from cerebras_tf.kernels.registry import compiled
 
 F = np.float32
@@ -28,8 +29,6 @@ Out = tuple[np.ndarray, ...]
 # Queries of a block: fewer skip more of what a causal mask hides, more make larger products. Best
 # of 64, 128, 256 and 512 for lengths 512 to 2048 and widths 64 and 128.
 _QUERIES = 128
-# Scores of a block; from 1 to 4 MB differ by less than 5 %.
-_SCORE_BYTES = 2 << 20
 
 
 class _Bias(NamedTuple):
@@ -211,29 +210,32 @@ def _dropped_softmax_scores_grad(
 
 
 class _Block(NamedTuple):
-    """One block: batch item, its heads, its queries, and how many keys its last query sees."""
+    """One block: batch item, head, its queries, and how many keys its last query sees."""
 
     item: int
-    heads: slice
+    head: int
     queries: slice
     keys: int
 
 
-def _blocks(q: np.ndarray, keys: int, causal: bool) -> Iterator[_Block]:
-    """Blocks of an attention, for every head the last queries, which see the most keys, first."""
-    batch, queries, heads = q.shape[:3]
+def _blocks(item: int, head: int, queries: int, keys: int, causal: bool) -> Iterator[_Block]:
+    """Blocks of one head, the last queries, which see the most keys, first."""
     width = min(_QUERIES, queries)
-    group = max(1, min(heads, _SCORE_BYTES // max(1, 4 * width * keys)))
-    for item in range(batch):
-        for head in range(0, heads, group):
-            for stop in range(queries, 0, -width):
-                seen = min(keys, stop + keys - queries) if causal else keys
-                yield _Block(
-                    item,
-                    slice(head, min(head + group, heads)),
-                    slice(max(0, stop - width), stop),
-                    max(0, seen),
-                )
+    for stop in range(queries, 0, -width):
+        seen = min(keys, stop + keys - queries) if causal else keys
+        yield _Block(item, head, slice(max(0, stop - width), stop), max(0, seen))
+
+
+def _for_heads(batch: int, heads: int, work: int, run: Callable[[int, int], None]) -> None:
+    """run(item, head) for all of them, several on a thread."""
+    pairs = [(item, head) for item in range(batch) for head in range(heads)]
+    chunks = min(len(pairs), 4 * threads())
+
+    def part(i: int) -> None:
+        for pair in pairs[len(pairs) * i // chunks : len(pairs) * (i + 1) // chunks]:
+            run(*pair)
+
+    for_chunks(part, chunks, work)
 
 
 def _heads_first(array: np.ndarray) -> np.ndarray:
@@ -248,7 +250,7 @@ def _row_arguments(
 ) -> tuple[Any, ...]:
     """What the row kernels take between the scores and lse."""
     visible = block.queries.start + 1 + keys - queries if causal else block.keys
-    row = bias.batch * block.item + bias.head * block.heads.start + bias.query * block.queries.start
+    row = bias.batch * block.item + bias.head * block.head + bias.query * block.queries.start
     return F(scale), visible, int(causal), bias.rows, row, bias.head, bias.query
 
 
@@ -260,12 +262,12 @@ def _drops(
         return ()
     batch, heads, queries, keys = shape
     stream = stream_of(dropout.step, batch * heads * queries * keys, dropout.seed, dropout.seed2)
-    row = (block.item * heads + block.heads.start) * queries + block.queries.start
+    row = (block.item * heads + block.head) * queries + block.queries.start
     return (_Drop(F(dropout.rate), F(dropout.kept_scale), stream, row, queries, keys),)
 
 
 def _lse_arguments(lse: np.ndarray, block: _Block) -> tuple[Any, ...]:
-    return lse[block.item], block.heads.start, block.queries.start
+    return lse[block.item], block.head, block.queries.start
 
 
 @compiled("attention", supports=floats_are_float32)
@@ -280,34 +282,37 @@ def attention(
     **dropout: Any,
 ) -> None:
     """attention into out [B, S, A, D] and lse [B, A, S]."""
-    queries, keys = q.shape[1], k.shape[1]
+    (batch, queries, heads, _), keys = q.shape, k.shape[1]
     bias, dropped = bias_and_dropout(others, dropout)
     added = _bias_rows(bias, keys)
     query, key, value, result = (_heads_first(x) for x in (q, k, v, out[0]))
-    for block in _blocks(q, keys, causal):
-        item, heads = block.item, block.heads
-        scores = np.matmul(
-            query[item, heads, block.queries],
-            key[item, heads, : block.keys].transpose(0, 2, 1),
-        )
-        rows = scores.shape[0] * scores.shape[1]
-        arguments = _row_arguments(block, queries, keys, scale, causal, added)
-        arguments += _lse_arguments(out[1], block)
-        drops = _drops(dropped, block, (len(q), q.shape[2], queries, keys))
-        kernel = _dropped_softmax_scores if drops else _softmax_scores
-        for_rows(kernel, rows, 4 * scores.size, scores, *drops, *arguments)
-        np.matmul(scores, value[item, heads, : block.keys], out=result[item, heads, block.queries])
+    kernel = _softmax_scores if dropped is None else _dropped_softmax_scores
+
+    def run(item: int, head: int) -> None:
+        for block in _blocks(item, head, queries, keys, causal):
+            rows = block.queries.stop - block.queries.start
+            scores = np.empty((1, rows, block.keys), F)
+            gemm(query[item, head, block.queries], key[item, head, : block.keys].T, scores[0])
+            kernel(
+                0,
+                rows,
+                scores,
+                *_drops(dropped, block, (batch, heads, queries, keys)),
+                *_row_arguments(block, queries, keys, scale, causal, added),
+                *_lse_arguments(out[1], block),
+            )
+            gemm(scores[0], value[item, head, : block.keys], result[item, head, block.queries])
+
+    _for_heads(batch, heads, 4 * batch * heads * queries * keys, run)
 
 
 def _accumulate(
     total: np.ndarray, left: np.ndarray, right: np.ndarray, keys: int, first: bool
 ) -> None:
-    """total[:, :keys] (+)= left^T right for every head; the first block sees the most keys."""
+    """total[:keys] (+)= left^T right; the first block sees the most keys."""
+    gemm(left.T, right, total[:keys], add=not first)
     if first:
-        np.matmul(left.transpose(0, 2, 1), right, out=total[:, :keys])
-        total[:, keys:] = 0
-    else:
-        total[:, :keys] += np.matmul(left.transpose(0, 2, 1), right)
+        total[keys:] = 0
 
 
 @compiled("attention_grad", supports=floats_are_float32)
@@ -325,25 +330,34 @@ def attention_grad(
     **dropout: Any,
 ) -> None:
     """attention_grad into dq, dk, dv, each [B, S or T, A, D]; y, attention's out, is not read."""
-    queries, keys = q.shape[1], k.shape[1]
+    (batch, queries, heads, _), keys = q.shape, k.shape[1]
     bias, dropped = bias_and_dropout(others, dropout)
     added = _bias_rows(bias, keys)
     query, key, value, cotangent = (_heads_first(x) for x in (q, k, v, dout))
     dq, dk, dv = (_heads_first(x) for x in out)
     sums = ordinary(lse)
-    for block in _blocks(q, keys, causal):
-        item, heads = block.item, block.heads
-        q_block, do_block = query[item, heads, block.queries], cotangent[item, heads, block.queries]
-        k_block, v_block = key[item, heads, : block.keys], value[item, heads, : block.keys]
-        scores = np.matmul(q_block, k_block.transpose(0, 2, 1))
-        dscores = np.matmul(do_block, v_block.transpose(0, 2, 1))
-        rows = scores.shape[0] * scores.shape[1]
-        arguments = _row_arguments(block, queries, keys, scale, causal, added)
-        arguments += _lse_arguments(sums, block)
-        drops = _drops(dropped, block, (len(q), q.shape[2], queries, keys))
-        kernel = _dropped_softmax_scores_grad if drops else _softmax_scores_grad
-        for_rows(kernel, rows, 4 * scores.size, scores, dscores, *drops, *arguments)
-        first = block.queries.stop == queries
-        _accumulate(dv[item, heads], scores, do_block, block.keys, first)
-        _accumulate(dk[item, heads], dscores, q_block, block.keys, first)
-        np.matmul(dscores, k_block, out=dq[item, heads, block.queries])
+    kernel = _softmax_scores_grad if dropped is None else _dropped_softmax_scores_grad
+
+    def run(item: int, head: int) -> None:
+        for block in _blocks(item, head, queries, keys, causal):
+            rows = block.queries.stop - block.queries.start
+            q_block, do_block = (x[item, head, block.queries] for x in (query, cotangent))
+            k_block, v_block = (x[item, head, : block.keys] for x in (key, value))
+            scores, dscores = (np.empty((1, rows, block.keys), F) for _ in range(2))
+            gemm(q_block, k_block.T, scores[0])
+            gemm(do_block, v_block.T, dscores[0])
+            kernel(
+                0,
+                rows,
+                scores,
+                dscores,
+                *_drops(dropped, block, (batch, heads, queries, keys)),
+                *_row_arguments(block, queries, keys, scale, causal, added),
+                *_lse_arguments(sums, block),
+            )
+            first = block.queries.stop == queries
+            _accumulate(dv[item, head], scores[0], do_block, block.keys, first)
+            _accumulate(dk[item, head], dscores[0], q_block, block.keys, first)
+            gemm(dscores[0], k_block, dq[item, head, block.queries])
+
+    _for_heads(batch, heads, 8 * batch * heads * queries * keys, run)

@@ -98,6 +98,11 @@ def _shared_pool() -> _Pool:
     return _pool
 
 
+def threads() -> int:
+    """Threads that share a call's work."""
+    return _shared_pool().threads
+
+
 def split(rows: int, work: int, grain: int = GRAIN) -> int:
     """Number of chunks for `rows` rows of `work` elements in all: enough for balance, not more."""
     threads = _shared_pool().threads

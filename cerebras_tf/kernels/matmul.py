@@ -1,7 +1,7 @@
-"""Matrix multiplication on arrays: NumPy's matmul, which hands float matrices to BLAS.
+"""Matrix multiplication on arrays: NumPy's matmul is the definition, BLAS does the work.
 
-Transposed operands are views, which BLAS reads as they lie; nothing is copied for them. Chunking
-and threads are deliberately BLAS's own.
+Transposed operands are views, which BLAS reads as they lie; nothing is copied for them. Which BLAS
+it is, and how products spread over threads, is deliberately not decided here.
 """
 
 from __future__ import annotations
@@ -10,14 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from cerebras_tf.kernels.blas import product
 from cerebras_tf.kernels.registry import compiled, plain
-
-
-def blas_name() -> str:
-    """Name and version of the BLAS that NumPy's matrix products run on."""
-    show_config: Any = np.show_config  # its annotations lack `mode`
-    blas = show_config(mode="dicts")["Build Dependencies"]["blas"]
-    return f"{blas['name']} {blas['version']}"
 
 
 def _operand(array: np.ndarray, transpose: bool) -> np.ndarray:
@@ -60,4 +54,4 @@ def matmul_into(
     ):
         a = a.reshape(-1, a.shape[-1])
         result = result.reshape(-1, result.shape[-1])
-    np.matmul(_operand(a, transpose_a), _operand(b, transpose_b), out=result)
+    product(_operand(a, transpose_a), _operand(b, transpose_b), result)

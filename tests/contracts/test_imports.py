@@ -34,7 +34,7 @@ ROOMS = {
     "errors": room(),
     "ir": room(outside="numpy"),
     "ops": room("ir", outside="numpy"),
-    "kernels": room("ops", outside="numpy numba llvmlite"),
+    "kernels": room("ops", outside="numpy numba llvmlite scipy_openblas32"),
     "wafer": room(outside="numpy"),
     "passes": room("ir ops kernels", outside="numpy"),
     "compiler": room("ir ops passes wafer"),

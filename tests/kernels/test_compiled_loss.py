@@ -48,7 +48,6 @@ def test_projected_loss_equals_the_plain_one_whatever_the_chunks(
     """Chunks of at most 4 tokens, panels of 3 columns: every boundary is crossed."""
     vocabulary, width = 50, 6
     monkeypatch.setattr(compiled_linear_loss, "_CHUNK_BYTES", 4 * 4 * vocabulary)
-    monkeypatch.setattr(compiled_linear_loss, "_PANEL_BYTES", 3 * 4 * width)
     shape = (vocabulary, width) if transpose_weight else (width, vocabulary)
     h, weight, dloss = _normal(tokens, width), _normal(*shape), _normal(tokens)
     labels = RANDOM.integers(0, vocabulary, tokens)

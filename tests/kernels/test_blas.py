@@ -1,0 +1,100 @@
+"""Products through BLAS equal NumPy's, for every layout, split and addition."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+
+from cerebras_tf.kernels import blas
+
+RANDOM = np.random.default_rng(7)
+
+
+@pytest.fixture(params=["own library", "NumPy's"])
+def library(request, monkeypatch):
+    if request.param == "NumPy's":
+        monkeypatch.setattr(blas, "_LIBRARY", None)
+    elif blas._LIBRARY is None:
+        pytest.skip("scipy-openblas32 is not installed")
+
+
+@pytest.fixture
+def small_parts(monkeypatch):
+    """Splits even small products over two threads."""
+    monkeypatch.setattr(blas, "_LEAST_WORK", 1)
+    monkeypatch.setattr(blas, "_LEAST_PART", 2)
+    monkeypatch.setattr(blas, "threads", lambda: 2)
+
+
+def normal(*shape, dtype="float32"):
+    return RANDOM.standard_normal(shape).astype(dtype)
+
+
+def laid_out(rows, columns, layout, dtype):
+    """A matrix as rows, as columns, as a part of a wider one, or with gaps between elements."""
+    if layout == "rows":
+        return normal(rows, columns, dtype=dtype)
+    if layout == "columns":
+        return normal(columns, rows, dtype=dtype).T
+    if layout == "part":
+        return normal(rows + 1, columns + 3, dtype=dtype)[1:, 2 : columns + 2]
+    return normal(rows, 2 * columns, dtype=dtype)[:, ::2]
+
+
+LAYOUTS = ("rows", "columns", "part", "gaps")
+
+
+@pytest.mark.parametrize("add", [False, True])
+@pytest.mark.parametrize("second", LAYOUTS)
+@pytest.mark.parametrize("first", LAYOUTS)
+@pytest.mark.parametrize(
+    "shape", [(5, 7, 3), (9, 4, 6), (3, 5, 11), (2, 64, 3), (1, 1, 1), (4, 1, 5)]
+)
+def test_a_product_equals_numpys(library, small_parts, shape, first, second, add):
+    rows, inner, columns = shape
+    for dtype in ("float32", "float64"):
+        a, b = laid_out(rows, inner, first, dtype), laid_out(inner, columns, second, dtype)
+        out = laid_out(rows, columns, "part", dtype)
+        expected = out * add + a @ b
+        blas.product(a, b, out, add=add)
+        np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(0, 3, 4), (4, 0, 3), (4, 3, 0)])
+def test_an_empty_product_is_zero_or_nothing(library, shape):
+    rows, inner, columns = shape
+    out = normal(rows, columns)
+    blas.product(normal(rows, inner), normal(inner, columns), out)
+    assert (out == 0).all()
+
+
+@pytest.mark.parametrize("lead", [(3,), (2, 5), (1, 1)])
+def test_leading_dimensions_are_products_of_their_own(library, small_parts, lead):
+    a, b = normal(*lead, 4, 6), normal(*lead[-1:], 6, 5)
+    out = np.empty((*lead, 4, 5), "f")
+    blas.product(a, b, out)
+    np.testing.assert_allclose(out, a @ b, rtol=1e-4, atol=1e-5)
+
+
+def test_other_dtypes_go_to_numpy(library):
+    a, b = np.arange(6).reshape(2, 3), np.arange(12).reshape(3, 4)
+    out = np.empty((2, 4), a.dtype)
+    blas.product(a, b, out)
+    np.testing.assert_array_equal(out, a @ b)
+
+
+def test_the_environment_is_left_as_it_was(monkeypatch):
+    monkeypatch.delenv("OPENBLAS_CORETYPE", raising=False)
+    monkeypatch.setattr(blas, "_is_zen", lambda: True)
+    with blas._kernels_chosen():
+        assert os.environ["OPENBLAS_CORETYPE"] == "Zen"
+    assert "OPENBLAS_CORETYPE" not in os.environ
+
+
+def test_a_chosen_kernel_type_is_respected(monkeypatch):
+    monkeypatch.setenv("OPENBLAS_CORETYPE", "SkylakeX")
+    monkeypatch.setattr(blas, "_is_zen", lambda: True)
+    with blas._kernels_chosen():
+        assert os.environ["OPENBLAS_CORETYPE"] == "SkylakeX"
