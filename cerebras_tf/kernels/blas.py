@@ -23,9 +23,11 @@ from cerebras_tf.kernels.compiled_threads import for_chunks, threads
 _ROW_MAJOR, _PLAIN, _TRANSPOSED = 101, 111, 112
 _ROUTINES = {"float32": ("sgemm", ctypes.c_float), "float64": ("dgemm", ctypes.c_double)}
 # Rows or columns of a product's part: fewer, and packing the other operand shows.
-_LEAST_PART = 96
+_LEAST_PART = 256
 # Inner dimensions this many times the longer outer one are split instead.
 _DEEP = 8
+# Parts a thread of a large product: more, so that a thread that is held up hands work over.
+_PARTS = 2
 # Multiplications below which a second thread costs more than it gives.
 _LEAST_WORK = 1 << 21
 
@@ -110,7 +112,7 @@ def product(a: np.ndarray, b: np.ndarray, out: np.ndarray, add: bool = False) ->
     rows, columns = out.shape
     work = rows * columns * a.shape[1]
     longest = max(rows, columns)
-    parts = min(threads(), longest // _LEAST_PART)
+    parts = min(_PARTS * threads(), longest // _LEAST_PART)
     if work < _LEAST_WORK:
         gemm(a, b, out, add)
     elif a.shape[1] >= _DEEP * longest:
