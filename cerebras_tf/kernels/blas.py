@@ -112,7 +112,7 @@ def product(a: np.ndarray, b: np.ndarray, out: np.ndarray, add: bool = False) ->
     rows, columns = out.shape
     work = rows * columns * a.shape[1]
     longest = max(rows, columns)
-    parts = min(_PARTS * threads(), longest // _LEAST_PART)
+    parts = min(_PARTS, longest // (_LEAST_PART * threads())) * threads()
     if work < _LEAST_WORK:
         gemm(a, b, out, add)
     elif a.shape[1] >= _DEEP * longest:
