@@ -116,7 +116,7 @@ class WaferStep:
         if machine.steps_run:
             self._results = machine.run(needed)
         else:  # kernels are compiled at their first call, or read from the cache on disk
-            with self._phase("first step, with kernels to compile"):
+            with self._phase("first step, compiling kernels not in the cache"):
                 self._results = machine.run(needed)
         self.program = machine.program
         self.seconds = time.perf_counter() - started

@@ -48,7 +48,7 @@ def metrics(result, step):
 def test_train_prints_only_phases_steps_and_checkpoints(trained_once):
     command_line, result = trained_once
     saved = re.escape(str(command_line.folder / "out" / "model.ckpt"))
-    first = "first step, with kernels to compile"
+    first = "first step, compiling kernels not in the cache"
     expected = [
         f"capturing: {SECONDS}",
         rf"compiling \d+ layers: {SECONDS}",
