@@ -22,6 +22,7 @@ from cerebras_tf.passes.fuse_attention import fuse_attention
 from cerebras_tf.passes.fuse_elementwise import fuse_elementwise
 from cerebras_tf.passes.fuse_layer_norm import fuse_layer_norm
 from cerebras_tf.passes.fuse_linear_loss import fuse_linear_loss, merge_linear_loss
+from cerebras_tf.passes.fuse_sum_of_squares import fuse_sum_of_squares
 from cerebras_tf.passes.inline_conditionals import inline_conditionals
 from cerebras_tf.passes.merge_common import merge_common
 from cerebras_tf.passes.recompute_elementwise import recompute_elementwise
@@ -117,6 +118,12 @@ def compile_layers(
         # Identities told values apart for differentiation only.
         ("simplify", lambda s: simplify(s.graph, evaluate)),
         ("merge_common", lambda s: merge_common(s.graph)),
+        # Behind differentiation: the fused op has no gradient rule.
+        *(
+            [("fuse_sum_of_squares", lambda s: fuse_sum_of_squares(s.graph))]
+            if options.fuse
+            else []
+        ),
         *([("merge_linear_loss", lambda s: merge_linear_loss(s.graph))] if options.fuse else []),
         # Behind every pass that removes identities.
         ("copy_old_values", copy_old_values),

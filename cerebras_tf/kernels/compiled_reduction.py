@@ -63,11 +63,22 @@ def _block_sums(start: Any, stop: Any, x: Any, length: Any, total: Any) -> None:
         total[b] = row_sum(x[b * length : min((b + 1) * length, x.size)])
 
 
-def _sum_all(x: np.ndarray) -> np.float32:
+@jit(any_order=True)
+def _block_squares(start: Any, stop: Any, x: Any, length: Any, total: Any) -> None:
+    """total[b] = sum of the squares of elements b length to (b + 1) length."""
+    for b in range(start, stop):
+        part = x[b * length : min((b + 1) * length, x.size)]
+        squares = F(0)
+        for j in range(part.size):
+            squares += part[j] * part[j]
+        total[b] = squares
+
+
+def _sum_all(x: np.ndarray, kernel: Any = _block_sums) -> np.float32:
     flat = x.reshape(-1)
     blocks = -(-flat.size // _BLOCK_ELEMENTS)
     partial = np.zeros(blocks, F)
-    for_rows(_block_sums, blocks, flat.size, flat, _BLOCK_ELEMENTS, partial)
+    for_rows(kernel, blocks, flat.size, flat, _BLOCK_ELEMENTS, partial)
     return F(partial.sum(dtype=np.float64))
 
 
@@ -100,3 +111,9 @@ def sum(x: np.ndarray, *, out: Out, axes: Any = None, keepdims: bool = False) ->
         return
     rows = x.reshape(total.size, -1) if x.size else np.zeros((total.size, 0), F)
     for_rows(_row_sums, len(rows), rows.size, rows, total)
+
+
+@compiled("sum_of_squares", supports=all_float32)
+def sum_of_squares(x: np.ndarray, *, out: Out) -> None:
+    """Sum of the squares of all elements into a scalar."""
+    out[0][...] = _sum_all(ordinary(x), _block_squares)

@@ -30,6 +30,12 @@ def sum_(x: np.ndarray, *, axes: Axes, keepdims: bool) -> np.ndarray:
     return np.asarray(total.sum(axis=tuple(axes), keepdims=keepdims, dtype=x.dtype))
 
 
+@plain("sum_of_squares")
+def sum_of_squares(x: np.ndarray) -> np.ndarray:
+    """Sum of the squares of all elements, in x's dtype."""
+    return sum_(np.square(x), axes=tuple(range(x.ndim)), keepdims=False)
+
+
 def _sum_in_blocks(x: np.ndarray, axis: int) -> np.ndarray:
     """Shortens a long axis to the sums of its blocks; a remainder stays as it is."""
     count = x.shape[axis]

@@ -1,4 +1,4 @@
-"""Ops made by passes only: several elementwise ops in one.
+"""Ops made by passes only: several ops in one.
 
 Gradients are taken before fusion, so this file deliberately has no gradient rule.
 """
@@ -17,6 +17,15 @@ def _fused_infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[TensorT
     return [value.type for value in attrs["body"].outputs]
 
 
+def _sum_of_squares_infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[TensorType]:
+    """sum_of_squares(x): sum of the squares of all elements, a scalar."""
+    return [inputs[0].type.with_shape(())]
+
+
+def _sum_of_squares_flops(node: Node) -> int:
+    return 2 * node.inputs[0].type.size
+
+
 def _fused_flops(node: Node) -> int:
     total = 0
     for inner in node.attrs["body"].nodes:
@@ -28,3 +37,4 @@ def _fused_flops(node: Node) -> int:
 register(
     "fused_elementwise", _fused_infer, differentiable=False, structural=True, flops=_fused_flops
 )
+register("sum_of_squares", _sum_of_squares_infer, differentiable=False, flops=_sum_of_squares_flops)

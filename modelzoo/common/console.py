@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import warnings
 
 # Beginnings of tf.estimator's lines that tell of its workings, or repeat what another line says.
 NOISE = (
@@ -41,6 +42,8 @@ def quiet_native_logging():
 def quiet_logging(tf):
     """Shows the progress of a run, and not the lines of `NOISE` or notes on old interfaces."""
     tf.logging.set_verbosity(tf.logging.INFO)
+    # A tied table's gradient is made dense by TensorFlow; the wafer never runs that graph.
+    warnings.filterwarnings("ignore", message="Converting sparse IndexedSlices")
     logger = logging.getLogger("tensorflow")
     if not any(isinstance(item, _NoiseFilter) for item in logger.filters):
         logger.addFilter(_NoiseFilter())

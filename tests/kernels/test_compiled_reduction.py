@@ -57,3 +57,10 @@ def test_sums_are_at_least_as_accurate_as_pairwise_ones(axes):
     out = np.empty(exact.shape, "f")
     COMPILED["sum"].run(x, out=(out,), axes=axes, keepdims=False)
     assert np.abs(out / exact - 1).max() <= 1e-6
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (5, 7), (300, 129), (0, 4), (1 << 15, 3)])
+def test_sum_of_squares_equals_the_plain_kernel(shape):
+    x = np.random.default_rng(5).standard_normal(shape).astype("f")
+    out, *_ = check_compiled("sum_of_squares", [x], NEAR)
+    np.testing.assert_allclose(out, np.square(x.astype("d")).sum(), rtol=1e-6)
