@@ -1,0 +1,43 @@
+"""Where an op has no gradient rule, TensorFlow's own backward graph is captured instead."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from cerebras_tf import CerebrasEstimator, CSRunConfig
+
+pytestmark = pytest.mark.tf
+v1 = tf.compat.v1
+
+
+def model_fn(features, labels, mode):
+    """A penalty on the gradient of a softmax: its derivative is a second one."""
+    x = features["x"]
+    initial = v1.random_normal_initializer(seed=1)
+    weight = v1.get_variable("weight", [8, 5], initializer=initial)
+    chance = tf.nn.softmax(tf.matmul(x, weight))
+    slope = tf.gradients(tf.reduce_sum(chance[:, 0]), x)[0]
+    loss = 10.0 * tf.reduce_mean(tf.square(slope)) + tf.reduce_mean(tf.square(chance))
+    step = v1.train.get_global_step()
+    train_op = v1.train.GradientDescentOptimizer(0.1).minimize(loss, global_step=step)
+    return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=train_op)
+
+
+def input_fn():
+    x = np.random.default_rng(0).standard_normal((4, 8)).astype("f")
+    return tf.data.Dataset.from_tensors({"x": x}).repeat()
+
+
+def trained_weight(folder, use_cs):
+    config = CSRunConfig(tf_random_seed=1)
+    estimator = CerebrasEstimator(model_fn, str(folder), config=config, use_cs=use_cs)
+    estimator.train(input_fn, max_steps=6)
+    return estimator.get_variable_value("weight")
+
+
+def test_a_second_derivative_through_softmax_trains_as_on_the_host(tmp_path):
+    wafer = trained_weight(tmp_path / "wafer", True)
+    host = trained_weight(tmp_path / "host", False)
+    np.testing.assert_allclose(wafer, host, rtol=1e-4, atol=1e-6)
