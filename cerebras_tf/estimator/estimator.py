@@ -209,14 +209,16 @@ class CerebrasEstimator(tf.estimator.Estimator):
             model = self._model
             assert model is not None
             model.wiring.reroute()
-            types = self._static_types(model) or self._types_of_first_batch(model, input_hooks)
+            types = model.step.static_types()
+            if types is None:
+                types = self._types_of_first_batch(model, input_hooks)
             if validate_only:
                 with self.phases.phase("capturing"):
                     model.step.captured(types)
                 return None
             program = model.step.compiled(types)
             if save:
-                self._write(program, model.step.text)
+                self._write(program, str(model.step.graph))
             check_memory(program, model.store.bytes)
             return program
 
@@ -233,14 +235,6 @@ class CerebrasEstimator(tf.estimator.Estimator):
             program.flops,
             path,
         )
-
-    def _static_types(self, model: ModelGraph) -> Optional[list[TensorType]]:
-        types = []
-        for tensor in model.fed:
-            if not tensor.shape.is_fully_defined():
-                return None
-            types.append(TensorType(tensor.dtype.name, tuple(tensor.shape.as_list())))
-        return types
 
     def _types_of_first_batch(self, model: ModelGraph, input_hooks: Any) -> list[TensorType]:
         nothing = tf.constant([], tf.string)

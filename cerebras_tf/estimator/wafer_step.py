@@ -6,16 +6,16 @@ and wanted values met so far. It deliberately knows no sessions and no hooks.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Sequence
 from typing import Any, Callable, Optional
 
 import numpy as np
 
 from cerebras_tf.capture.capture import RANDOM_STEP, Capture
+from cerebras_tf.capture.variables import tensor_type
 from cerebras_tf.compiler.pipeline import Options, compile_layers, cut_into_layers
 from cerebras_tf.errors import DataError, UnsupportedOpError
-from cerebras_tf.ir import StepGraph, TensorType
+from cerebras_tf.ir import Graph, StepGraph, TensorType
 from cerebras_tf.ir.program import Program
 from cerebras_tf.kernels.registry import evaluate
 from cerebras_tf.memoryx.stream import MemoryX
@@ -38,7 +38,7 @@ class WaferStep:
         tensors: tensors whose values may be asked for, by name.
         error: the error that ended the last step, if any; sessions cannot carry it.
         program: the program that ran last.
-        text: text form of the graph compiled last.
+        graph: the graph compiled last, as the passes left it.
     """
 
     def __init__(
@@ -68,12 +68,11 @@ class WaferStep:
             check: refuses a program that does not fit in memory.
         """
         self._check = check
-        self.text = ""
+        self.graph: Optional[Graph] = None
         self.memoryx = memoryx
         self.tensors: dict[str, Any] = {}
         self.error: Optional[BaseException] = None
         self.program: Optional[Program] = None
-        self.seconds = 0.0
         self._make_capture = make_capture
         self._make_fallback = make_fallback
         self._fed = list(fed)
@@ -107,7 +106,6 @@ class WaferStep:
         Returns:
             The global step afterwards.
         """
-        started = time.perf_counter()
         machine = self.machine([TensorType(a.dtype.name, a.shape) for a in arrays])
         features = {t.name: array for t, array in zip(self._fed, arrays)}
         features[self._global_step] = np.asarray(global_step, np.int64)
@@ -119,7 +117,6 @@ class WaferStep:
             with self._phase("first step, compiling kernels not in the cache"):
                 self._results = machine.run(needed)
         self.program = machine.program
-        self.seconds = time.perf_counter() - started
         return int(self._results.get(GLOBAL_STEP_UPDATE, global_step))
 
     def result(self, name: str) -> np.ndarray:
@@ -128,9 +125,15 @@ class WaferStep:
 
     def prepare(self) -> None:
         """Compiles before the first step where the shapes of all fed tensors are known."""
-        if all(tensor.shape.is_fully_defined() for tensor in self._fed):
-            types = [TensorType(t.dtype.name, tuple(t.shape.as_list())) for t in self._fed]
+        types = self.static_types()
+        if types is not None:
             self.machine(types)
+
+    def static_types(self) -> Optional[list[TensorType]]:
+        """Types of the fed tensors; None where a shape is known only with the data."""
+        if not all(tensor.shape.is_fully_defined() for tensor in self._fed):
+            return None
+        return [tensor_type(tensor) for tensor in self._fed]
 
     def machine(self, types: Sequence[TensorType]) -> Machine:
         """The machine for features of these types and the values wanted now; compiled once."""
@@ -163,14 +166,15 @@ class WaferStep:
         """The program for fed tensors of these types, not loaded."""
         try:
             return self._compiled(types, self._make_capture)
-        except UnsupportedOpError:
+        except UnsupportedOpError as error:
             if self._make_fallback is None:
                 raise
+            refused = error
         # An op on the way to the loss has no gradient rule: TensorFlow's own backward graph has.
         try:
             return self._compiled(types, self._make_fallback)
         except UnsupportedOpError:
-            return self._compiled(types, self._make_capture)  # raises what concerns the model
+            raise refused from None  # names what concerns the model
 
     def _compiled(self, types: Sequence[TensorType], make_capture: MakeCapture) -> Program:
         with self._phase("capturing"):
@@ -178,7 +182,7 @@ class WaferStep:
             layers = cut_into_layers(step, evaluate, self._options)
         with self._phase(f"compiling {layers} layers"):
             program = compile_layers(step, layers, evaluate, self._options)
-        self.text = str(step.graph)
+        self.graph = step.graph
         return program
 
     def _compile(self, types: Sequence[TensorType]) -> Machine:
