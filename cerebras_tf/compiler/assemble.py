@@ -26,7 +26,7 @@ from cerebras_tf.ir.program import (
     StreamOut,
 )
 from cerebras_tf.ir.text import print_attribute
-from cerebras_tf.ops import lookup
+from cerebras_tf.ops import lookup, viewed
 
 
 def assemble(step: StepGraph, layers: int, streaming: bool) -> Program:
@@ -105,7 +105,7 @@ class _Assembler:
                 continue
             if value.type != old.type or list(self.step.updates.values()).count(value) > 1:
                 continue
-            elsewhere = any(x is not old and _viewed(x) is old for x in node.inputs)
+            elsewhere = any(x is not old and viewed(x) is old for x in node.inputs)
             if self._last.get(old, -1) <= self._time_of[node] and not elsewhere:
                 found[value] = name
         return found
@@ -246,13 +246,6 @@ def _group(nodes: list[Node]) -> list[list[Node]]:
 
 def _is_view(node: Node) -> bool:
     return lookup(node.op).view
-
-
-def _viewed(value: Value) -> Value:
-    """The value whose memory this one is."""
-    while value.node is not None and _is_view(value.node):
-        value = value.node.inputs[0]
-    return value
 
 
 def _flops(node: Node) -> int:

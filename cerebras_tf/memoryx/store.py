@@ -26,7 +26,7 @@ class MemoryStore:
         self._arrays: dict[str, np.ndarray] = {}
 
     def put(self, name: str, content: np.ndarray) -> None:
-        """Sets a variable. Raises CheckpointError where dtype or shape differ from its spec."""
+        """Sets a variable, in its own dtype; raises CheckpointError where the shape differs."""
         type = self.specs[name].type
         if tuple(content.shape) != type.shape:
             raise CheckpointError(

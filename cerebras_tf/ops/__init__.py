@@ -6,9 +6,19 @@ import importlib
 import pkgutil
 
 from cerebras_tf.ops.builder import Builder, Evaluate, Operand, building_before
-from cerebras_tf.ops.registry import OPS, OpDef, infer, lookup
+from cerebras_tf.ops.registry import OPS, OpDef, infer, lookup, viewed
 
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
 
-__all__ = ["OPS", "Builder", "Evaluate", "OpDef", "Operand", "building_before", "infer", "lookup"]
+__all__ = [
+    "OPS",
+    "Builder",
+    "Evaluate",
+    "OpDef",
+    "Operand",
+    "building_before",
+    "infer",
+    "lookup",
+    "viewed",
+]

@@ -85,6 +85,13 @@ def lookup(name: str) -> OpDef:
     return OPS[name]
 
 
+def viewed(value: Value) -> Value:
+    """The value whose memory this one is: itself, unless a view op made it."""
+    while value.node is not None and lookup(value.node.op).view:
+        value = value.node.inputs[0]
+    return value
+
+
 def infer(op: str, inputs: Sequence[Value], attrs: Attrs) -> list[TensorType]:
     """Types of an op's outputs; errors name the op and its operands."""
     try:

@@ -8,7 +8,7 @@ what nobody changes, nor look at values used within the step: the schedule keeps
 from __future__ import annotations
 
 from cerebras_tf.ir import StepGraph, Value
-from cerebras_tf.ops import Builder, lookup
+from cerebras_tf.ops import Builder, viewed
 
 
 def copy_old_values(step: StepGraph) -> None:
@@ -19,7 +19,7 @@ def copy_old_values(step: StepGraph) -> None:
     copies: dict[Value, Value] = {}
 
     def kept(value: Value) -> Value:
-        if _viewed(value) not in changed:
+        if viewed(value) not in changed:
             return value
         if value not in copies:
             copies[value] = b.op("identity", value)
@@ -31,10 +31,3 @@ def copy_old_values(step: StepGraph) -> None:
     for name, value in step.results.items():
         step.results[name] = kept(value)
     step.set_outputs()
-
-
-def _viewed(value: Value) -> Value:
-    """The value whose memory this one is."""
-    while value.node is not None and lookup(value.node.op).view:
-        value = value.node.inputs[0]
-    return value
