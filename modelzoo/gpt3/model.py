@@ -14,7 +14,8 @@ import tensorflow.compat.v1 as tf
 from modelzoo.common import metrics
 from modelzoo.common.estimator import CSEstimatorSpec
 from modelzoo.common.layers.attention import AttentionSettings, causal_mask, dropout
-from modelzoo.common.layers.decoder import BlockSettings, decoder
+from modelzoo.common.layers.block import BlockSettings
+from modelzoo.common.layers.decoder import decoder
 from modelzoo.common.layers.dense import dense
 from modelzoo.common.layers.embedding import add_position_embedding, token_embedding
 from modelzoo.common.layers.layer_norm import layer_norm

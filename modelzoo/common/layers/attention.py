@@ -1,6 +1,7 @@
 """Multi-head attention. Deliberately leaves residuals and norms to the block around it.
 
-Shapes: B batch, S sequence, H heads, D head size, N = H * D.
+Shapes: B batch, S sequence of the queries, M sequence of the keys, H heads, D head size,
+N = H * D.
 """
 
 from __future__ import annotations
@@ -13,13 +14,15 @@ import tensorflow.compat.v1 as tf
 from modelzoo.common.layers.dense import dense
 
 MASKED = -1.0e4  # representable in float16, and exp(MASKED) is 0 in float32
+NAMES = ("q_projection", "k_projection", "v_projection", "output_transform")
 
 
 @dataclass(frozen=True)
 class AttentionSettings:
     """What an attention layer is made of.
 
-    `scale` multiplies the queries before the product with the keys.
+    `scale` multiplies the queries before the product with the keys; `rotary` turns queries and
+    keys by their positions; `names` are those of the four projections.
     """
 
     num_heads: int
@@ -32,12 +35,50 @@ class AttentionSettings:
     softmax_fp32: bool = True
     seed: Optional[int] = None
     dropout_seed: Optional[int] = None
+    rotary: Any = None
+    names: tuple = NAMES
+
+
+class KeyValueCache:
+    """The keys and values of positions before those a model is run on, for generation.
+
+    Args:
+        past: [L, 2, B, H, C, D], keys and values of every attention layer, of C positions.
+    """
+
+    def __init__(self, past):
+        self._past = past
+        self._present = []
+
+    def extend(self, key, value):
+        """Puts the past of the next layer before its new keys and values [B, H, S, D].
+
+        Returns:
+            Keys and values [B, H, C + S, D].
+        """
+        past = self._past[len(self._present)]
+        self._present.append(tf.stack([key, value]))
+        return tf.concat([past[0], key], axis=2), tf.concat([past[1], value], axis=2)
+
+    def present(self):
+        """Returns the new keys and values of all layers: [L, 2, B, H, S, D]."""
+        return tf.stack(self._present)
 
 
 def causal_mask(length, dtype):
     """Returns an additive mask that hides later positions: [1, 1, S, S], 0 or MASKED."""
     visible = tf.linalg.band_part(tf.ones([length, length], dtype), -1, 0)
     return tf.reshape((1.0 - visible) * MASKED, [1, 1, length, length])
+
+
+def padding_mask(input_mask, dtype):
+    """Returns an additive mask that hides padding: [B, 1, 1, M], 0 or MASKED.
+
+    Args:
+        input_mask: [B, M], 1 where there is padding.
+        dtype: type of the mask.
+    """
+    return tf.cast(input_mask, dtype)[:, None, None, :] * MASKED
 
 
 def dropout(x, rate, training, seed=None):
@@ -63,60 +104,64 @@ def attend(query, key, value, mask, settings, training):
 
     Args:
         query: [B, H, S, D], already scaled.
-        key: [B, H, S, D].
-        value: [B, H, S, D].
-        mask: broadcastable to [B, H, S, S]; 0 where a key is seen, MASKED where not.
+        key: [B, H, M, D].
+        value: [B, H, M, D].
+        mask: broadcastable to [B, H, S, M]; 0 where a key is seen, MASKED where not; None where
+            every key is seen.
         settings: AttentionSettings.
         training: whether dropout applies.
 
     Returns:
         [B, H, S, D], of the type of `query`.
     """
-    scores = tf.matmul(query, key, transpose_b=True)  # (B, H, S, S)
+    scores = tf.matmul(query, key, transpose_b=True)  # (B, H, S, M)
     if settings.softmax_fp32:
         scores = tf.cast(scores, tf.float32)
-    weights = tf.nn.softmax(scores + tf.cast(mask, scores.dtype))
-    weights = tf.cast(weights, query.dtype)
+    if mask is not None:
+        scores = scores + tf.cast(mask, scores.dtype)
+    weights = tf.cast(tf.nn.softmax(scores), query.dtype)
     weights = dropout(weights, settings.dropout_rate, training, settings.dropout_seed)
     return tf.matmul(weights, value)
 
 
-def self_attention(x, mask, settings, name, training):
-    """Self-attention over a sequence.
+def attention(x, memory, mask, settings, name, training, cache=None):
+    """Attention of a sequence to another, or to itself.
 
-    Variables ``<name>/{q,k,v}_projection/...`` and ``<name>/output_transform/...``.
+    Variables ``<name>/{q,k,v}_projection/...`` and ``<name>/output_transform/...``, or as
+    `settings` names them.
 
     Args:
         x: [B, S, N].
+        memory: [B, M, N] that keys and values are made of; `x` for self-attention.
         mask: additive mask, see `attend`.
         settings: AttentionSettings.
         name: name of the layer.
         training: whether dropout applies.
+        cache: KeyValueCache whose keys and values come before those of `memory`.
 
     Returns:
         [B, S, N], of the type of `x`.
     """
     size = x.shape[-1]
+    q_name, k_name, v_name, output_name = settings.names
 
-    def project(kind):
-        return dense(
-            x,
-            size,
-            f"{kind}_projection",
-            settings.initializer,
-            settings.use_projection_bias,
-            seed=settings.seed,
-        )
+    def project(inputs, kind):
+        bias = settings.use_projection_bias
+        return dense(inputs, size, kind, settings.initializer, bias, seed=settings.seed)
 
     with tf.variable_scope(name):
-        query = split_heads(project("q") * settings.scale, settings.num_heads)
-        key = split_heads(project("k"), settings.num_heads)
-        value = split_heads(project("v"), settings.num_heads)
+        query = split_heads(project(x, q_name) * settings.scale, settings.num_heads)
+        key = split_heads(project(memory, k_name), settings.num_heads)
+        value = split_heads(project(memory, v_name), settings.num_heads)
+        if settings.rotary is not None:
+            query, key = settings.rotary.turn(query), settings.rotary.turn(key)
+        if cache is not None:
+            key, value = cache.extend(key, value)
         context = merge_heads(attend(query, key, value, mask, settings, training))
         return dense(
             context,
             size,
-            "output_transform",
+            output_name,
             settings.output_initializer,
             settings.use_output_bias,
             seed=settings.seed,

@@ -1,128 +1,72 @@
-"""The transformer decoder: blocks of self-attention and feed-forward. Holds no embedding, no head.
+"""The transformer decoder: blocks of attention and feed-forward. Holds no embedding, no head.
 
-Shapes: B batch, S sequence, N hidden size.
+Shapes: B batch, S sequence, M sequence of the encoder, N hidden size.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+import functools
 
 import tensorflow.compat.v1 as tf
 
-from modelzoo.common.layers.attention import AttentionSettings, dropout, self_attention
-from modelzoo.common.layers.dense import dense
-from modelzoo.common.layers.layer_norm import layer_norm
+from modelzoo.common.layers.attention import attention
+from modelzoo.common.layers.block import feed_forward, numbered, residual
 
 
-@dataclass(frozen=True)
-class BlockSettings:
-    """What a decoder block is made of."""
+def decoder(
+    x,
+    mask,
+    num_layers,
+    settings,
+    training,
+    name="decoder",
+    memory=None,
+    memory_mask=None,
+    first_norm=0,
+    first_dense=0,
+    cache=None,
+):
+    """Runs `num_layers` blocks of self-attention, attention to an encoder, and feed-forward.
 
-    attention: AttentionSettings
-    filter_size: int
-    nonlinearity: str
-    initializer: Any
-    output_initializer: Any
-    layer_norm_epsilon: float
-    use_ffn_bias: bool = True
-    dropout_rate: float = 0.0
-    use_pre_normalization: bool = True
-
-
-def numbered(name, index):
-    """Returns the name of the layer number `index`: the first has no suffix."""
-    return f"{name}_{index}" if index else name
-
-
-def feed_forward(x, settings, index):
-    """Two dense layers with the activation between them.
-
-    Variables ``ffn[_i]/dense_layer[_2i]/...`` and ``ffn[_i]/dense_layer_{2i+1}/...``.
+    The layer norms of block i are number 3i, 3i + 1 (of the attention to the encoder; unused
+    without one) and 3i + 2, its dense layers 2i and 2i + 1.
 
     Args:
         x: [B, S, N].
-        settings: BlockSettings.
-        index: i, number of the block.
-
-    Returns:
-        [B, S, N], of the type of `x`.
-    """
-    seed = settings.attention.seed
-    with tf.variable_scope(numbered("ffn", index)):
-        wide = dense(
-            x,
-            settings.filter_size,
-            numbered("dense_layer", 2 * index),
-            settings.initializer,
-            settings.use_ffn_bias,
-            settings.nonlinearity,
-            seed=seed,
-        )
-        return dense(
-            wide,
-            x.shape[-1],
-            numbered("dense_layer", 2 * index + 1),
-            settings.output_initializer,
-            settings.use_ffn_bias,
-            seed=seed,
-        )
-
-
-def residual(x, sublayer, settings, norm_name, training):
-    """Adds a sublayer's output to its input, normalizing before it or after the sum.
-
-    Args:
-        x: [B, S, N].
-        sublayer: a function from [B, S, N] to [B, S, N].
-        settings: BlockSettings.
-        norm_name: name of the layer norm.
-        training: whether dropout applies.
-
-    Returns:
-        [B, S, N], of the type of `x`.
-    """
-    epsilon = settings.layer_norm_epsilon
-    pre = settings.use_pre_normalization
-    y = sublayer(layer_norm(x, epsilon, norm_name) if pre else x)
-    y = x + dropout(y, settings.dropout_rate, training, settings.attention.dropout_seed)
-    return y if pre else layer_norm(y, epsilon, norm_name)
-
-
-def decoder(x, mask, num_layers, settings, training, name="decoder"):
-    """Runs `num_layers` blocks.
-
-    The layer norm of attention is number 3i, that of the feed-forward 3i + 2; 3i + 1 stays free
-    for the cross-attention of encoder-decoder models.
-
-    Args:
-        x: [B, S, N].
-        mask: additive attention mask.
+        mask: additive mask of self-attention.
         num_layers: number of blocks.
         settings: BlockSettings, the same for all.
         training: whether dropout applies.
         name: scope of all variables.
+        memory: output of the encoder [B, M, N]; None leaves the attention to it out.
+        memory_mask: additive mask of the attention to `memory`.
+        first_norm: number of the first layer norm.
+        first_dense: number of the first dense layer.
+        cache: KeyValueCache of the positions before `x`.
 
     Returns:
         [B, S, N], of the type of `x`.
     """
+    of_self = settings.attention
+
+    def attend_to_self(index, y):
+        name = numbered("self_attention", index)
+        return attention(y, y, mask, of_self, name, training, cache)
+
+    def attend_to_memory(index, y):
+        name = numbered("encoder_decoder_attention", index)
+        return attention(y, memory, memory_mask, of_self, name, training)
+
+    def feed(index, y):
+        return feed_forward(y, settings, numbered("ffn", index), first_dense + 2 * index)
+
+    sublayers = [attend_to_self, attend_to_memory, feed]
     with tf.variable_scope(name):
         for index in range(num_layers):
-            attention_name = numbered("self_attention", index)
-            x = residual(
-                x,
-                lambda y, name=attention_name: self_attention(
-                    y, mask, settings.attention, name, training
-                ),
-                settings,
-                numbered("layer_normalization_layer", 3 * index),
-                training,
-            )
-            x = residual(
-                x,
-                lambda y, index=index: feed_forward(y, settings, index),
-                settings,
-                numbered("layer_normalization_layer", 3 * index + 2),
-                training,
-            )
+            for place, sublayer in enumerate(sublayers):
+                if sublayer is attend_to_memory and memory is None:
+                    continue
+                number = first_norm + 3 * index + place
+                run = functools.partial(sublayer, index)
+                x = residual(x, run, settings, number, training)
     return x

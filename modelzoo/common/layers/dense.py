@@ -18,7 +18,18 @@ def gelu(x):
     return tf.nn.gelu(x, approximate=True)
 
 
-ACTIVATIONS = {"gelu": gelu, "relu": tf.nn.relu, "tanh": tf.tanh, None: lambda x: x}
+def gelu_exact(x):
+    """GELU through the error function (Hendrycks and Gimpel 2016, section 2)."""
+    return tf.nn.gelu(x, approximate=False)
+
+
+ACTIVATIONS = {
+    "gelu": gelu,
+    "gelu_exact": gelu_exact,
+    "relu": tf.nn.relu,
+    "tanh": tf.tanh,
+    None: lambda x: x,
+}
 
 
 def dense(x, units, name, kernel_initializer, use_bias=True, activation=None, seed=None):

@@ -1,0 +1,91 @@
+"""The parts of a transformer block: feed-forward and residual. Deliberately stacks no blocks.
+
+Shapes: B batch, S sequence, N hidden size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow.compat.v1 as tf
+
+from modelzoo.common.layers.attention import AttentionSettings, dropout
+from modelzoo.common.layers.dense import dense
+from modelzoo.common.layers.layer_norm import layer_norm
+
+
+@dataclass(frozen=True)
+class BlockSettings:
+    """What a block is made of."""
+
+    attention: AttentionSettings
+    filter_size: int
+    nonlinearity: str
+    initializer: Any
+    output_initializer: Any
+    layer_norm_epsilon: float
+    use_ffn_bias: bool = True
+    dropout_rate: float = 0.0
+    use_pre_normalization: bool = True
+
+
+def numbered(name, index):
+    """Returns the name of the layer number `index`: the first has no suffix."""
+    return f"{name}_{index}" if index else name
+
+
+def feed_forward(x, settings, name, number):
+    """Two dense layers with the activation between them.
+
+    Variables ``<name>/dense_layer[_n]/...`` and ``<name>/dense_layer_{n+1}/...``.
+
+    Args:
+        x: [B, S, N].
+        settings: BlockSettings.
+        name: name of the layer.
+        number: n, number of the first dense layer.
+
+    Returns:
+        [B, S, N], of the type of `x`.
+    """
+    seed = settings.attention.seed
+    with tf.variable_scope(name):
+        wide = dense(
+            x,
+            settings.filter_size,
+            numbered("dense_layer", number),
+            settings.initializer,
+            settings.use_ffn_bias,
+            settings.nonlinearity,
+            seed=seed,
+        )
+        return dense(
+            wide,
+            x.shape[-1],
+            numbered("dense_layer", number + 1),
+            settings.output_initializer,
+            settings.use_ffn_bias,
+            seed=seed,
+        )
+
+
+def residual(x, sublayer, settings, norm_number, training):
+    """Adds a sublayer's output to its input, normalizing before it or after the sum.
+
+    Args:
+        x: [B, S, N].
+        sublayer: a function from [B, S, N] to [B, S, N].
+        settings: BlockSettings.
+        norm_number: n in the layer norm's name ``layer_normalization_layer[_n]``.
+        training: whether dropout applies.
+
+    Returns:
+        [B, S, N], of the type of `x`.
+    """
+    epsilon = settings.layer_norm_epsilon
+    name = numbered("layer_normalization_layer", norm_number)
+    pre = settings.use_pre_normalization
+    y = sublayer(layer_norm(x, epsilon, name) if pre else x)
+    y = x + dropout(y, settings.dropout_rate, training, settings.attention.dropout_seed)
+    return y if pre else layer_norm(y, epsilon, name)
