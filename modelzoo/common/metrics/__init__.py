@@ -1,0 +1,26 @@
+"""What evaluation measures; the names that a model_fn's host_call needs are loaded on first use.
+
+Importing this package deliberately imports no TensorFlow: ROUGE, SQuAD and BLEU need none.
+"""
+
+from __future__ import annotations
+
+import importlib
+
+_FILES = {
+    "language_model": (
+        "TOKENS_PER_BYTE bits_per_byte lm_metrics masked_lm_metrics perplexity seq2seq_lm_metrics "
+        "tokens_per_byte"
+    ),
+    "classification": "classifier_metrics next_sentence_metrics",
+    "summarization": "rouge_metrics",
+    "token_classification": "token_classification_metrics",
+}
+_PUBLIC = {name: file for file, names in _FILES.items() for name in names.split()}
+__all__ = sorted(_PUBLIC)
+
+
+def __getattr__(name):
+    if name in _PUBLIC:
+        return getattr(importlib.import_module(f"{__name__}.{_PUBLIC[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

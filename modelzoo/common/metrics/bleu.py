@@ -1,0 +1,50 @@
+"""BLEU of a translated corpus, by sacrebleu. Deliberately holds no formula of its own.
+
+Source: Post, A Call for Clarity in Reporting BLEU Scores (2018).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from cerebras_tf.errors import ConfigError, DataError
+
+
+class Bleu(NamedTuple):
+    """A score from 0 to 100, and sacrebleu's signature, which says how it was computed."""
+
+    score: float
+    signature: str
+
+
+def corpus_bleu(translations, references, lowercase=False, tokenizer="13a"):
+    """Computes the BLEU of a corpus with one reference a sentence.
+
+    Args:
+        translations: list of str, detokenized sentences.
+        references: as many, as they were published.
+        lowercase: whether case is ignored.
+        tokenizer: sacrebleu's; ``13a`` is WMT's, ``none`` for text that is tokenized on purpose.
+
+    Returns:
+        A Bleu.
+
+    Raises:
+        ConfigError: if sacrebleu is missing.
+        DataError: if the two differ in number, or there are none.
+    """
+    try:
+        from sacrebleu.metrics import BLEU
+    except ImportError as error:
+        raise ConfigError(
+            f"corpus_bleu: needs the package sacrebleu. Received: {error}. Run: pip install "
+            "sacrebleu"
+        ) from error
+    if len(translations) != len(references) or not references:
+        raise DataError(
+            "corpus_bleu: every translation must have one reference. Received: "
+            f"{len(translations)} translations, {len(references)} references. Give as many of each."
+        )
+    metric = BLEU(lowercase=lowercase, tokenize=tokenizer, force=True)
+    result = metric.corpus_score(list(translations), [list(references)])
+    return Bleu(result.score, str(metric.get_signature()))
