@@ -6,6 +6,7 @@ It deliberately trains nothing.
 from __future__ import annotations
 
 import functools
+import re
 
 import tensorflow.compat.v1 as tf
 
@@ -18,12 +19,27 @@ from modelzoo.common.params import save_params
 __all__ = ["CSEstimatorSpec", "CheckpointHook", "StartHook", "check_variables", "make_estimator"]
 
 
-def make_estimator(model_fn, params, use_cs):
-    """Makes the estimator that `params` describe."""
+def make_estimator(model_fn, params, use_cs, warm_start_excludes=()):
+    """Makes the estimator that `params` describe.
+
+    Args:
+        model_fn: the model.
+        params: the model's parameters.
+        use_cs: whether the wafer runs it.
+        warm_start_excludes: parts of the names of variables that training from
+            ``runconfig.checkpoint_path`` does not take over, such as a task's output layer.
+
+    Returns:
+        A CerebrasEstimator.
+    """
     runconfig = params.runconfig
     # A folder that has a checkpoint goes on from that, and needs the other no more.
     latest = tf.train.latest_checkpoint(runconfig.model_dir)
     trains = runconfig.mode in ("train", "train_and_eval")
+    warm_start = runconfig.checkpoint_path
+    if warm_start and warm_start_excludes:
+        kept = f"^(?!.*({'|'.join(map(re.escape, warm_start_excludes))})).*"
+        warm_start = tf.estimator.WarmStartSettings(warm_start, vars_to_warm_start=kept)
     every = runconfig.log_step_count_steps or runconfig.save_summary_steps
     config = CSRunConfig(
         cs_ip=runconfig.cs_ip,
@@ -43,7 +59,7 @@ def make_estimator(model_fn, params, use_cs):
         compile_dir=runconfig.compile_dir,
         config=config,
         params=schema.as_tree(params),
-        warm_start_from=runconfig.checkpoint_path if trains and not latest else None,
+        warm_start_from=warm_start if trains and not latest else None,
         use_cs=use_cs,
     )
 

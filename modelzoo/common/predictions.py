@@ -1,12 +1,45 @@
-"""Writes predictions as npz and jsonl. Deliberately needs no TensorFlow and no pickle."""
+"""Predicts row by row and writes the rows as npz and jsonl. Deliberately uses no pickle."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from pathlib import Path
 
 import numpy as np
+
+
+def predict(estimator, inputs, params, checkpoint_path, use_cs):
+    """Writes the predictions of `predict_steps` batches to ``model_dir/predict``.
+
+    Args:
+        estimator: CerebrasEstimator of the model.
+        inputs: InputFunctions of the model.
+        params: the model's parameters.
+        checkpoint_path: prefix of the checkpoint.
+        use_cs: whether the wafer runs the model.
+    """
+    import tensorflow.compat.v1 as tf
+
+    runconfig = params.runconfig
+    rows = predicted_rows(estimator, inputs, checkpoint_path, use_cs)
+    rows = itertools.islice(rows, runconfig.predict_steps * params.predict_input.batch_size)
+    name = f"predictions_{'cs' if use_cs else 'tf'}_{estimator.config.task_id}"
+    count, npz, jsonl = write_predictions(rows, os.path.join(runconfig.model_dir, "predict"), name)
+    tf.logging.info("wrote %d predictions to %s and %s", count, npz, jsonl)
+
+
+def predicted_rows(estimator, inputs, checkpoint_path, use_cs):
+    """Yields the predictions of the whole predict_input: a dictionary of arrays an example."""
+    from modelzoo.common.estimator import CheckpointHook
+
+    return estimator.predict(
+        inputs.predict,
+        hooks=[CheckpointHook(checkpoint_path)],
+        checkpoint_path=checkpoint_path,
+        use_cs=use_cs,
+    )
 
 
 def write_predictions(predictions, folder, name):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import importlib.util
 from pathlib import Path
 
 from cerebras_tf.errors import ConfigError
@@ -35,6 +36,16 @@ def params_class(name, where):
             f"{where}: model_name must be one of {', '.join(names)}. Received: {name!r}. {advice}"
         )
     return importlib.import_module(f"modelzoo.{name}.params").Params
+
+
+def find_prediction(name):
+    """Imports ``prediction.py`` of the model `name`, where predict mode does more than write rows.
+
+    Returns:
+        The module, with ``predict(estimator, inputs, params, checkpoint_path, use_cs)``, or None.
+    """
+    module = f"modelzoo.{name}.prediction"
+    return importlib.import_module(module) if importlib.util.find_spec(module) else None
 
 
 def load_room(name):

@@ -10,8 +10,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import itertools
-import os
 import sys
 
 from cerebras_tf.cli.arguments import parse_arguments
@@ -101,7 +99,8 @@ def run_mode(mode, params):
     check_device(runconfig.device)
     if runconfig.multireplica and use_cs:
         tf.logging.warning("multireplica: the emulated wafer holds one replica; one is trained")
-    estimator = make_estimator(model.model_fn, params, use_cs)
+    excludes = getattr(model, "WARM_START_EXCLUDES", ())
+    estimator = make_estimator(model.model_fn, params, use_cs, excludes)
     if runconfig.validate_only or runconfig.compile_only:
         compile_model(estimator, data, mode, runconfig)
     elif mode in ("train", "train_and_eval"):
@@ -132,11 +131,11 @@ def compile_model(estimator, data, mode, runconfig):
 
     modes = tf.estimator.ModeKeys
     input_fn, tf_mode = {
-        "train": (data.train_input_fn, modes.TRAIN),
-        "train_and_eval": (data.train_input_fn, modes.TRAIN),
-        "eval": (data.eval_input_fn, modes.EVAL),
-        "eval_all": (data.eval_input_fn, modes.EVAL),
-        "predict": (data.predict_input_fn, modes.PREDICT),
+        "train": (data.INPUTS.train, modes.TRAIN),
+        "train_and_eval": (data.INPUTS.train, modes.TRAIN),
+        "eval": (data.INPUTS.eval, modes.EVAL),
+        "eval_all": (data.INPUTS.eval, modes.EVAL),
+        "predict": (data.INPUTS.predict, modes.PREDICT),
     }[mode]
     estimator.compile(input_fn, validate_only=runconfig.validate_only, mode=tf_mode)
 
@@ -181,13 +180,13 @@ def train_until(estimator, data, mode, runconfig, hooks, end):
     import tensorflow.compat.v1 as tf
 
     if mode == "train":
-        estimator.train(data.train_input_fn, hooks=hooks, max_steps=end)
+        estimator.train(data.INPUTS.train, hooks=hooks, max_steps=end)
         return
     tf.estimator.train_and_evaluate(
         estimator,
-        tf.estimator.TrainSpec(data.train_input_fn, max_steps=end, hooks=hooks),
+        tf.estimator.TrainSpec(data.INPUTS.train, max_steps=end, hooks=hooks),
         tf.estimator.EvalSpec(
-            data.eval_input_fn,
+            data.INPUTS.eval,
             steps=eval_steps(runconfig),
             start_delay_secs=0,
             throttle_secs=runconfig.throttle_secs,
@@ -205,7 +204,7 @@ def check_size(estimator, data, missing):
 
     try:
         with quieter(tf):
-            estimator.compile(data.blank_input_fn, save=False)
+            estimator.compile(data.INPUTS.blank, save=False)
     except CapacityError as error:
         raise CapacityError(f"{error} Its data is missing too. {missing}") from missing
 
@@ -228,7 +227,7 @@ def evaluate(estimator, data, mode, runconfig, use_cs):
     for path in paths:
         tf.logging.info("evaluating %s", path)
         hooks = [CheckpointHook(path)]
-        estimator.evaluate(data.eval_input_fn, eval_steps(runconfig), hooks, path, use_cs=use_cs)
+        estimator.evaluate(data.INPUTS.eval, eval_steps(runconfig), hooks, path, use_cs=use_cs)
 
 
 def chosen_checkpoint(runconfig):
@@ -249,21 +248,12 @@ def chosen_checkpoint(runconfig):
 
 
 def predict(estimator, data, params, use_cs):
-    """Writes the predictions of `predict_steps` batches to ``model_dir/predict``."""
-    import tensorflow.compat.v1 as tf
+    """Predicts with one checkpoint: writes rows, or whatever the model's ``prediction.py`` does."""
+    from modelzoo.common import predictions
 
-    from modelzoo.common.estimator import CheckpointHook
-    from modelzoo.common.predictions import write_predictions
-
-    runconfig = params.runconfig
-    path = chosen_checkpoint(runconfig)
-    rows = estimator.predict(
-        data.predict_input_fn, hooks=[CheckpointHook(path)], checkpoint_path=path, use_cs=use_cs
-    )
-    rows = itertools.islice(rows, runconfig.predict_steps * params.predict_input.batch_size)
-    name = f"predictions_{'cs' if use_cs else 'tf'}_{estimator.config.task_id}"
-    count, npz, jsonl = write_predictions(rows, os.path.join(runconfig.model_dir, "predict"), name)
-    tf.logging.info("wrote %d predictions to %s and %s", count, npz, jsonl)
+    room = registry.find_prediction(params.model_name) or predictions
+    path = chosen_checkpoint(params.runconfig)
+    room.predict(estimator, data.INPUTS, params, path, use_cs)
 
 
 @contextlib.contextmanager

@@ -295,3 +295,8 @@ class CsConfigParams:
     """The section ``csconfig``."""
 
     use_cbfloat16: bool = False
+
+    def problems_with(self, model):
+        """Yields what does not go with the section ``model``."""
+        if self.use_cbfloat16 and not model.mixed_precision:
+            yield "csconfig.use_cbfloat16", "needs model.mixed_precision. Set that to True."

@@ -113,7 +113,7 @@ def test_a_record_with_a_flipped_bit_is_refused(trained):
 
 def test_records_of_another_length_are_told_both_ways_out(refused):
     path = use_records(refused.command_line, length=20)
-    says = [str(path), "max_sequence_length = 16", "Received: 20", "--max_seq_length 16"]
+    says = [str(path), "must have 16 values", "Received: 20", "max_sequence_length"]
     refused("train", *MORE, says=says)
 
 

@@ -14,6 +14,7 @@ import tensorflow.compat.v1 as tf
 
 from cerebras_tf.errors import DataError
 
+INTEGER, FLOAT = "int64", "float32"  # kinds of a column
 FRAME = struct.Struct("<Q")  # a record: its length, 4 bytes of checksum, data, 4 bytes of checksum
 CHECKSUM_BYTES = 4
 WHOLE_CHECK_BYTES = 1 << 30  # data sets up to this size are checked for truncation beforehand
@@ -33,20 +34,24 @@ def find_record_files(data_dir):
             state = "no such file" if os.path.isdir(folder) else "no such folder"
             raise DataError(
                 f"data_dir: must be a folder with files *.tfrecord*. Received: {folder!r}, "
-                f"{state}. Make them with scripts/create_gpt_tfrecords.py. Relative paths are "
+                f"{state}. Make them with the scripts/create_*.py of the model. Relative paths are "
                 "looked up from the current folder, the YAML's folder and the repository root."
             )
         files += found
     return files
 
 
-def check_files(files, names, length, batch_size=1):
+def integers(names, length):
+    """Returns the layout of records that hold `length` integers under each of `names`."""
+    return dict.fromkeys(names, (length, INTEGER))
+
+
+def check_files(files, layout, batch_size=1):
     """Checks the first record of each file, and small data sets for truncation and for too few.
 
     Args:
         files: paths.
-        names: features each record must have.
-        length: number of integers each must hold.
+        layout: features each record must have: the number of values and INTEGER or FLOAT, by name.
         batch_size: records there must be at least.
 
     Raises:
@@ -55,7 +60,7 @@ def check_files(files, names, length, batch_size=1):
     whole = sum(os.path.getsize(path) for path in files) <= WHOLE_CHECK_BYTES
     count = 0
     for path in files:
-        check_first_record(path, names, length)
+        check_first_record(path, layout)
         if whole:
             count += check_frames(path)
     if whole and count < batch_size:
@@ -65,8 +70,8 @@ def check_files(files, names, length, batch_size=1):
         )
 
 
-def check_first_record(path, names, length):
-    """Raises a DataError if the first record of `path` lacks a feature or has another length."""
+def check_first_record(path, layout):
+    """Raises a DataError if the first record of `path` does not have the `layout`."""
     with open(path, "rb") as file:
         data = _read_frame(file, path)
     try:
@@ -76,18 +81,19 @@ def check_first_record(path, names, length):
             f"{path}: must be a TFRecord file of tf.train.Example. Received: a first record that "
             f"is none ({error}). Make the file again."
         ) from error
-    for name in names:
+    for name, (length, kind) in layout.items():
         if name not in features:
             raise DataError(
-                f"{path}: each record must have the features {', '.join(names)}. Received: "
+                f"{path}: each record must have the features {', '.join(layout)}. Received: "
                 f"{', '.join(sorted(features)) or 'none'}. Make the file again."
             )
-        received = len(features[name].int64_list.value)
+        values = features[name].int64_list if kind == INTEGER else features[name].float_list
+        received = len(values.value)
         if received != length:
             raise DataError(
-                f"{path}: feature {name} must have max_sequence_length = {length} integers. "
-                f"Received: {received}. Set max_sequence_length to {received}, or make the files "
-                f"again with --max_seq_length {length}."
+                f"{path}: feature {name} must have {length} values of {kind}. Received: "
+                f"{received}. Set the key it follows from (max_sequence_length for tokens) to "
+                "what the files hold, or make the files again with that length."
             )
 
 
@@ -188,12 +194,43 @@ def record_batches(section, files, skip, keep_rest=False):
     return dataset.skip(skip) if skip else dataset
 
 
-def parse_integers(names, length):
-    """Makes a function from [B] serialized records to a dictionary of [B, length] int32."""
-    layout = {name: tf.io.FixedLenFeature([length], tf.int64) for name in names}
+def parse_records(layout):
+    """Makes a function from [B] serialized records to a dictionary of [B, length] tensors.
+
+    Args:
+        layout: see `check_files`; integers become int32, floats stay float32.
+    """
+    columns = {
+        name: tf.io.FixedLenFeature([length], tf.as_dtype(kind))
+        for name, (length, kind) in layout.items()
+    }
 
     def parse(records):
-        parsed = tf.io.parse_example(records, layout)
-        return {name: tf.cast(value, tf.int32) for name, value in parsed.items()}
+        parsed = tf.io.parse_example(records, columns)
+        return {
+            name: tf.cast(value, tf.int32) if value.dtype == tf.int64 else value
+            for name, value in parsed.items()
+        }
 
     return parse
+
+
+def read_batches(section, layout, skip, keep_rest=False):
+    """Checks the files of an input section and makes the stream of its parsed batches.
+
+    Args:
+        section: input section with `data_dir` and what `record_batches` needs.
+        layout: see `check_files`.
+        skip: batches to leave out at the beginning.
+        keep_rest: whether the last batch may be smaller than the others.
+
+    Returns:
+        A ``tf.data.Dataset`` of dictionaries, see `parse_records`.
+
+    Raises:
+        DataError: for a missing, truncated or misshapen file.
+    """
+    files = find_record_files(section.data_dir)
+    check_files(files, layout, 1 if keep_rest else section.batch_size)
+    dataset = record_batches(section, files, skip, keep_rest)
+    return dataset.map(parse_records(layout), num_parallel_calls=2, deterministic=True)

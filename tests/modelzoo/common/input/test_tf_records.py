@@ -12,11 +12,12 @@ tf = pytest.importorskip("tensorflow.compat.v1")
 
 from cerebras_tf.errors import DataError  # noqa: E402
 from modelzoo.common.input import resume, tf_records  # noqa: E402
+from modelzoo.common.input_sections import GptTfRecordsInput  # noqa: E402
 from modelzoo.common.sections import RunConfigParams  # noqa: E402
-from modelzoo.gpt3.params import GptTfRecordsInput  # noqa: E402
 
 NAMES = ("input_ids", "labels")
 LENGTH = 3
+LAYOUT = tf_records.integers(NAMES, LENGTH)
 
 
 def write(path, rows, length=LENGTH, names=NAMES):
@@ -51,7 +52,7 @@ def read(settings, files, batches, skip=0):
     """Returns the first number of every record of the given count of batches."""
     with tf.Graph().as_default(), tf.Session() as session:
         dataset = tf_records.record_batches(settings, files, skip)
-        dataset = dataset.map(tf_records.parse_integers(NAMES, LENGTH))
+        dataset = dataset.map(tf_records.parse_records(LAYOUT))
         batch = tf.data.make_one_shot_iterator(dataset).get_next()
         return [session.run(batch)["labels"][:, 0].tolist() for _ in range(batches)]
 
@@ -102,19 +103,19 @@ def test_empty_and_missing_folders_are_told_apart(tmp_path):
 
 
 def test_good_files_pass_the_check(files):
-    tf_records.check_files(files, NAMES, LENGTH)
+    tf_records.check_files(files, LAYOUT)
 
 
 def test_other_sequence_length_names_file_and_both_lengths(files, tmp_path):
     write(tmp_path / "b.tfrecords", [1], length=5)
     bad = tf_records.find_record_files(str(tmp_path))
-    with pytest.raises(DataError, match=r"b.tfrecords: .*= 3 integers. Received: 5"):
-        tf_records.check_files(bad, NAMES, LENGTH)
+    with pytest.raises(DataError, match=r"b.tfrecords: .* have 3 values of int64. Received: 5"):
+        tf_records.check_files(bad, LAYOUT)
 
 
 def test_missing_feature_is_named(files):
     with pytest.raises(DataError, match="features input_ids, mask. Received: input_ids, labels"):
-        tf_records.check_files(files, ("input_ids", "mask"), LENGTH)
+        tf_records.check_files(files, tf_records.integers(("input_ids", "mask"), LENGTH))
 
 
 @pytest.mark.parametrize("kept", [5, 20, -1])
@@ -124,7 +125,7 @@ def test_truncated_file_is_named(files, kept):
     with open(files[1], "wb") as file:
         file.write(data[:kept])
     with pytest.raises(DataError, match=r"a-1.tfrecords: must be a whole TFRecord file"):
-        tf_records.check_files(files, NAMES, LENGTH)
+        tf_records.check_files(files, LAYOUT)
     folder = files[1].rsplit("/", 1)[0]
     assert "a-1.tfrecords" in tf_records.find_damage(folder)
 
@@ -132,7 +133,7 @@ def test_truncated_file_is_named(files, kept):
 def test_text_file_is_no_record_file(tmp_path):
     (tmp_path / "c.tfrecords").write_text("plain text, long enough to look like a record header")
     with pytest.raises(DataError, match="c.tfrecords"):
-        tf_records.check_files([str(tmp_path / "c.tfrecords")], NAMES, LENGTH)
+        tf_records.check_files([str(tmp_path / "c.tfrecords")], LAYOUT)
 
 
 def test_resume_skips_what_the_latest_checkpoint_has_seen(tmp_path):

@@ -1,0 +1,58 @@
+"""Makes a model's input functions from its data processors. Deliberately reads nothing itself.
+
+A data processor is a class made from its input section. It has ``create_dataset(training, skip,
+keep_rest)``, which returns batches of features and labels without the first `skip`, the last one
+smaller where `keep_rest` says so; and ``blank()``, which returns one batch of zeros of the same
+shapes and types.
+"""
+
+from __future__ import annotations
+
+import tensorflow.compat.v1 as tf
+
+from modelzoo.common.input import resume
+from modelzoo.common.params import params_from_dict
+
+
+class InputFunctions:
+    """The input functions of a model, as tf.estimator takes them.
+
+    Args:
+        params_class: the model's `Params`.
+        processors: data processor classes by their name in the YAML.
+    """
+
+    def __init__(self, params_class, processors):
+        self._params_class = params_class
+        self._processors = processors
+
+    def train(self, params):
+        """Returns the training batches, going on where the checkpoint of model_dir stands."""
+        params = params_from_dict(self._params_class, params)
+        per_step = params.optimizer.grad_accum_steps
+        skip = resume.batches_to_skip(params.train_input, params.runconfig, per_step)
+        return self.processor(params.train_input).create_dataset(True, skip, False)
+
+    def eval(self, params):
+        """Returns the evaluation batches."""
+        section = params_from_dict(self._params_class, params).eval_input
+        return self.processor(section).create_dataset(False, section.skip_steps or 0, False)
+
+    def predict(self, params):
+        """Returns batches of features; every example, so the last batch may be smaller."""
+        section = params_from_dict(self._params_class, params).predict_input
+        dataset = self.processor(section).create_dataset(False, section.skip_steps or 0, True)
+        return dataset.map(_features_alone)
+
+    def blank(self, params):
+        """Returns training batches of zeros, of the shapes that data would have; reads no file."""
+        section = params_from_dict(self._params_class, params).train_input
+        return tf.data.Dataset.from_tensors(self.processor(section).blank()).repeat()
+
+    def processor(self, section):
+        """Returns the data processor of an input section."""
+        return self._processors[section.data_processor](section)
+
+
+def _features_alone(features, labels=None):
+    return features

@@ -1,0 +1,94 @@
+"""Data processors of language models that predict the next token. Tokenizes nothing but bytes.
+
+Every processor yields features ``input_ids`` [B, S] int32 and ``input_mask`` [B, S] int32 (1 where
+there is padding), and labels [B, S] int32, the next tokens.
+"""
+
+from __future__ import annotations
+
+import tensorflow.compat.v1 as tf
+
+from modelzoo.common.input import text_files, tf_records
+
+RECORD_FEATURES = ("input_ids", "input_mask", "labels")
+
+
+class GptTfRecordsProcessor:
+    """Reads TFRecords with int64 [S] features input_ids, input_mask (1 = real token) and labels.
+
+    Args:
+        section: GptTfRecordsInput.
+    """
+
+    def __init__(self, section):
+        self.section = section
+
+    def create_dataset(self, training, skip, keep_rest=False):
+        """Returns the batches, without the first `skip`; `training` makes no difference here.
+
+        With `keep_rest` the last batch may be smaller than the others.
+
+        Raises:
+            DataError: for a missing, truncated or misshapen file.
+        """
+        layout = tf_records.integers(RECORD_FEATURES, self.section.max_sequence_length)
+
+        def example(parsed):
+            features = {"input_ids": parsed["input_ids"], "input_mask": 1 - parsed["input_mask"]}
+            return features, parsed["labels"]
+
+        dataset = tf_records.read_batches(self.section, layout, skip, keep_rest)
+        return dataset.map(example, num_parallel_calls=2, deterministic=True).prefetch(2)
+
+    def blank(self):
+        """Returns a batch of zeros."""
+        return _blank(self.section)
+
+
+class GptTextDataProcessor:
+    """Reads text files as bytes: tokens 0 to 255, and 256 at the end of each file.
+
+    Args:
+        section: GptTextDataInput.
+    """
+
+    def __init__(self, section):
+        self.section = section
+
+    def create_dataset(self, training, skip, keep_rest=False):
+        """Returns the batches of one split of the files, without the first `skip`.
+
+        With `keep_rest` the last batch may be smaller than the others.
+
+        Raises:
+            DataError: if files are missing or too few.
+        """
+        section = self.section
+        files = text_files.find_text_files(section.data_dir, section.file_patterns)
+        files = text_files.split_files(files, section.eval_fraction, training)
+        seed = (section.shuffle_seed or 0) if section.shuffle else None
+        length, batch_size = section.max_sequence_length, section.batch_size
+        shape = [None if keep_rest else batch_size, length + 1]
+        windows = text_files.Windows(
+            text_files.read_tokens(files), length, batch_size, seed, keep_rest
+        )
+
+        def example(number):
+            tokens = tf.ensure_shape(tf.numpy_function(windows.batch, [number], tf.int32), shape)
+            ids, labels = tokens[:, :-1], tokens[:, 1:]
+            return {"input_ids": ids, "input_mask": tf.zeros_like(ids)}, labels
+
+        last = tf.int64.max if section.repeat else windows.batches_per_epoch
+        return tf.data.Dataset.range(skip, last).map(example).prefetch(2)
+
+    def blank(self):
+        """Returns a batch of zeros."""
+        return _blank(self.section)
+
+
+def _blank(section):
+    ids = tf.zeros([section.batch_size, section.max_sequence_length], tf.int32)
+    return {"input_ids": ids, "input_mask": ids}, ids
+
+
+PROCESSORS = {cls.__name__: cls for cls in (GptTfRecordsProcessor, GptTextDataProcessor)}

@@ -1,0 +1,88 @@
+"""The input sections of language models that predict the next token. Imports no TensorFlow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Optional, Union
+
+from modelzoo.common.model_sections import RecordInput, StreamKeys
+from modelzoo.common.schema import build_variant
+from modelzoo.common.sections import field
+
+BYTE_VOCAB_SIZE = 257  # 256 byte values and the end-of-document token
+
+
+@dataclass(frozen=True)
+class VocabSize:
+    """The number of tokens in an input section."""
+
+    vocab_size: int = field(minimum=1)
+
+
+@dataclass(frozen=True)
+class GptTfRecordsInput(StreamKeys, VocabSize, RecordInput):
+    """An input section with ``data_processor: GptTfRecordsProcessor``."""
+
+
+@dataclass(frozen=True)
+class GptTextDataInput:
+    """An input section with ``data_processor: GptTextDataProcessor``.
+
+    `data_dir` is a folder, a file, a glob or a list of them; null reads the sources of the Python
+    standard library. In folders, files that match one of `file_patterns` are read. The share
+    `eval_fraction` of the files, chosen by a hash of their path in the folder, is kept for
+    evaluation.
+    """
+
+    data_processor: str
+    max_sequence_length: int = field(minimum=2)
+    batch_size: int = field(minimum=1)
+    data_dir: Union[str, list[str], None] = field(None, path=True)
+    file_patterns: list[str] = field(("*.txt", "*.md", "*.rst", "*.py"))
+    eval_fraction: float = field(0.05, minimum=0.0)
+    vocab_size: int = field(BYTE_VOCAB_SIZE, minimum=BYTE_VOCAB_SIZE)
+    shuffle: bool = True
+    shuffle_seed: Optional[int] = 0
+    repeat: bool = True
+    skip_steps: Optional[int] = field(None, minimum=0)
+
+    def problems(self):
+        """Yields what is wrong between the fields."""
+        if self.eval_fraction >= 1:
+            yield "eval_fraction", "must be below 1, or nothing is left to train on."
+
+
+build_gpt_input = build_variant(
+    "data_processor",
+    {"GptTfRecordsProcessor": GptTfRecordsInput, "GptTextDataProcessor": GptTextDataInput},
+)
+# What evaluation and prediction read as training does, unless told otherwise.
+INHERITED_KEYS = (
+    "data_processor",
+    "vocab_size",
+    "max_sequence_length",
+    "batch_size",
+    "file_patterns",
+    "eval_fraction",
+)
+
+
+def length_problems(params, longest):
+    """Yields input sections that are longer than the model, or of another vocabulary.
+
+    Args:
+        params: the whole parameters.
+        longest: positions of the model; None where it has no limit.
+    """
+    vocab_size = params.train_input.vocab_size
+    for name in ("train_input", "eval_input", "predict_input"):
+        section = getattr(params, name)
+        if section is None:
+            continue
+        if longest is not None and section.max_sequence_length > longest:
+            yield (
+                f"{name}.max_sequence_length",
+                f"must not exceed the {longest} positions of the model.",
+            )
+        if section.vocab_size != vocab_size:
+            yield f"{name}.vocab_size", f"must equal train_input.vocab_size ({vocab_size})."
