@@ -1,0 +1,68 @@
+"""Writes the scores of predictions to where TensorBoard shows them and to a file.
+
+It deliberately computes none of them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from cerebras_tf.errors import DataError
+
+
+def write_scalars(folder, step, values):
+    """Writes scores as TensorBoard events and into ``scores.json``, by step.
+
+    The file keeps the scores of other steps, and others of this one; it appears whole or not at
+    all.
+
+    Args:
+        folder: made if absent, such as ``model_dir/eval``.
+        step: global step of the checkpoint that predicted.
+        values: numbers by name; texts (such as BLEU's signature) stand in the file only.
+
+    Returns:
+        The path of the file.
+
+    Raises:
+        DataError: if the file is there and holds something else.
+    """
+    import tensorflow.compat.v1 as tf
+
+    path = Path(folder, "scores.json")
+    scores = _read(path)
+    plain = {
+        name: value if isinstance(value, str) else float(value) for name, value in values.items()
+    }
+    scores[str(int(step))] = {**scores.get(str(int(step)), {}), **plain}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial.write_text(json.dumps(scores, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    partial.replace(path)
+
+    numbers = [
+        tf.Summary.Value(tag=name, simple_value=value)
+        for name, value in plain.items()
+        if not isinstance(value, str)
+    ]
+    with tf.Graph().as_default():
+        writer = tf.summary.FileWriterCache.get(str(folder))
+        writer.add_summary(tf.Summary(value=numbers), int(step))
+        writer.flush()
+    return path
+
+
+def _read(path):
+    try:
+        scores = json.loads(path.read_text(encoding="utf-8"))
+        if not all(isinstance(scores[step], dict) for step in scores):
+            raise ValueError("not an object of objects")
+        return scores
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, TypeError) as error:
+        raise DataError(
+            f"{path}: must hold scores by step. Received: {error}. Move the file away."
+        ) from error
