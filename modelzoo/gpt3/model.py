@@ -6,21 +6,18 @@ Language Models are Few-Shot Learners (2020). B batch, S sequence, T = B * S tok
 
 from __future__ import annotations
 
-import functools
 import math
 
 import tensorflow.compat.v1 as tf
 
-from modelzoo.common import metrics
-from modelzoo.common.estimator import CSEstimatorSpec
+from modelzoo.common.language_model import language_model_spec
 from modelzoo.common.layers.attention import AttentionSettings, causal_mask, dropout
 from modelzoo.common.layers.block import BlockSettings
 from modelzoo.common.layers.decoder import decoder
 from modelzoo.common.layers.dense import dense
 from modelzoo.common.layers.embedding import add_position_embedding, token_embedding
 from modelzoo.common.layers.layer_norm import layer_norm
-from modelzoo.common.layers.lm_head import lm_logits, lm_loss, token_cross_entropy
-from modelzoo.common.optimizers.training import make_train_op
+from modelzoo.common.layers.lm_head import lm_logits
 from modelzoo.common.params import params_from_dict
 from modelzoo.common.sections import TruncatedNormal
 from modelzoo.gpt3.params import Params
@@ -43,24 +40,10 @@ def model_fn(features, labels, mode, params):
     params = params_from_dict(Params, params)
     training = mode == tf.estimator.ModeKeys.TRAIN
     logits = gpt_logits(features["input_ids"], params, training)  # (T, V)
-    choices = tf.argmax(logits, axis=-1, output_type=tf.int32)  # (T,)
-    if mode == tf.estimator.ModeKeys.PREDICT:
-        return CSEstimatorSpec(mode=mode, predictions=predict(features, logits, choices))
-
-    cross_entropy = token_cross_entropy(logits, labels)  # (T,)
-    weights = tf.reshape(1.0 - tf.cast(features["input_mask"], tf.float32), [-1])
-    batch_size = tf.shape(labels)[0] if labels.shape[0] is None else labels.shape[0]
-    lm_cost = lm_loss(cross_entropy, weights, params.model.loss_scaling, batch_size)
-    loss = lm_cost * params.model.loss_weight
-    if training:
-        add_summaries(cross_entropy, weights, params)
-        train_op = make_train_op(loss, params.optimizer, params.model.mixed_precision)
-        return CSEstimatorSpec(mode=mode, loss=loss, train_op=train_op)
-
-    data_dir = getattr(params.eval_input, "data_dir", None)
-    metric_fn = functools.partial(metrics.lm_metrics, ratio=metrics.tokens_per_byte(data_dir))
-    tensors = [tf.reshape(labels, [-1]), choices, cross_entropy, weights]
-    return CSEstimatorSpec(mode=mode, loss=loss, host_call=(metric_fn, tensors))
+    model = params.model
+    return language_model_spec(
+        features, labels, mode, params, logits, model.loss_scaling, model.loss_weight
+    )
 
 
 def gpt_logits(input_ids, params, training):
@@ -139,33 +122,3 @@ def block_settings(model, initial):
         dropout_rate=model.dropout_rate,
         use_pre_normalization=model.use_pre_normalization,
     )
-
-
-def add_summaries(cross_entropy, weights, params):
-    """Adds the mean cost of a token as nats, perplexity and bits per byte."""
-    cost = lm_loss(cross_entropy, weights, "num_tokens", None)
-    ratio = metrics.tokens_per_byte(getattr(params.train_input, "data_dir", None))
-    tf.summary.scalar("train/lm_cost", cost)
-    tf.summary.scalar("train/lm_perplexity", metrics.perplexity(cost))
-    tf.summary.scalar("train/lm_bpb", metrics.bits_per_byte(cost, ratio))
-
-
-def predict(features, logits, choices):
-    """Returns the likeliest next token after every token, and its log-probability.
-
-    Args:
-        features: as in `model_fn`.
-        logits: [T, V] float32.
-        choices: [T] int32, argmax of the logits.
-
-    Returns:
-        ``input_ids``, ``next_token_ids`` [B, S] int32 and ``next_token_log_probs`` [B, S] float32.
-    """
-    ids = features["input_ids"]
-    shape = [-1, ids.shape[1]]
-    log_probs = -token_cross_entropy(logits, choices)
-    return {
-        "input_ids": tf.identity(ids),
-        "next_token_ids": tf.reshape(choices, shape),
-        "next_token_log_probs": tf.reshape(log_probs, shape),
-    }
