@@ -14,16 +14,34 @@ from modelzoo.common.params import load_params  # noqa: E402
 from modelzoo.gpt3.model import gpt_logits  # noqa: E402
 
 CONFIGS = Path(__file__).resolve().parents[3] / "configs"
-# 124.4 million: Radford et al. (2019) as released. The others, of the same dimensions, vocabulary
-# and positions as Cerebras-GPT 1.3B, 6.7B and 13B: Dey et al. (2023). 20B and tiny: their formula.
+# GPT-2: Radford et al. (2019) as released. Cerebras-GPT and the GPT-3 of the same dimensions,
+# vocabulary and positions: Dey et al. (2023). The other two have no published count but follow the
+# same formula.
 PARAMETERS = {
     "params_gpt2_small": 124_439_808,
+    "params_gpt2_small_msl2048": 125_226_240,
+    "params_gpt2_medium": 354_823_168,
+    "params_gpt2_large": 774_030_080,
+    "params_gpt2_xlarge": 1_557_611_200,
     "params_gpt3_xl_pile": 1_315_723_264,
+    "params_gpt3_xl_grad_accum_pile": 1_315_723_264,
+    "params_gpt3_2p7b_pile": 2_651_553_280,
     "params_gpt3_6p7b_pile": 6_658_404_352,
     "params_gpt3_13b_pile": 12_853_386_240,
     "params_gpt3_20b_pile": 20_256_221_184,
+    "params_cerebras_gpt_111m_pile": 111_050_496,
+    "params_cerebras_gpt_256m_pile": 255_977_024,
+    "params_cerebras_gpt_590m_pile": 590_310_912,
+    "params_cerebras_gpt_1p3b_pile": 1_315_723_264,
+    "params_cerebras_gpt_2p7b_pile": 2_651_553_280,
+    "params_cerebras_gpt_6p7b_pile": 6_658_404_352,
+    "params_cerebras_gpt_13b_pile": 12_853_386_240,
 }
-NAMES = sorted(path.stem for path in CONFIGS.glob("params_gpt[23]_*.yaml"))
+NAMES = sorted(
+    path.stem
+    for pattern in ("params_gpt[23]_*.yaml", "params_cerebras_gpt_*.yaml")
+    for path in CONFIGS.glob(pattern)
+)
 
 
 def load(name):
