@@ -11,7 +11,7 @@ from typing import Any, Optional
 
 import tensorflow.compat.v1 as tf
 
-from modelzoo.common.layers.dense import dense
+from modelzoo.common.layers.dense import dense, sizes
 
 MASKED = -1.0e4  # representable in float16, and exp(MASKED) is 0 in float32
 NAMES = ("q_projection", "k_projection", "v_projection", "output_transform")
@@ -65,10 +65,33 @@ class KeyValueCache:
         return tf.stack(self._present)
 
 
+def sequence_length(x):
+    """Returns S of [B, S, ...]: a number where the graph knows it, else a scalar tensor."""
+    return tf.shape(x)[1] if x.shape[1] is None else x.shape[1]
+
+
 def causal_mask(length, dtype):
     """Returns an additive mask that hides later positions: [1, 1, S, S], 0 or MASKED."""
     visible = tf.linalg.band_part(tf.ones([length, length], dtype), -1, 0)
     return tf.reshape((1.0 - visible) * MASKED, [1, 1, length, length])
+
+
+def cached_mask(past_lengths, capacity, length, dtype):
+    """Returns an additive mask of new positions over a cache and themselves.
+
+    Args:
+        past_lengths: [B] int32, how many positions of each row's cache are filled.
+        capacity: C, number of cached positions.
+        length: S, number of new positions; each sees those before it and itself.
+        dtype: type of the mask.
+
+    Returns:
+        [B, 1, S, C + S], 0 or MASKED.
+    """
+    empty = tf.cast(tf.range(capacity)[None, :] >= past_lengths[:, None], dtype)  # (B, C)
+    past = tf.tile((empty * MASKED)[:, None, None, :], [1, 1, length, 1])
+    present = tf.tile(causal_mask(length, dtype), [tf.shape(past_lengths)[0], 1, 1, 1])
+    return tf.concat([past, present], axis=3)
 
 
 def padding_mask(input_mask, dtype):
@@ -88,14 +111,14 @@ def dropout(x, rate, training, seed=None):
 
 def split_heads(x, num_heads):
     """Turns [B, S, N] into [B, H, S, D]."""
-    _, length, size = x.shape
+    _, length, size = sizes(x)
     x = tf.reshape(x, [-1, length, num_heads, size // num_heads])  # (B, S, H, D)
     return tf.transpose(x, [0, 2, 1, 3])
 
 
 def merge_heads(x):
     """Turns [B, H, S, D] into [B, S, N]."""
-    _, heads, length, size = x.shape
+    _, heads, length, size = sizes(x)
     return tf.reshape(tf.transpose(x, [0, 2, 1, 3]), [-1, length, heads * size])
 
 

@@ -32,6 +32,14 @@ ACTIVATIONS = {
 }
 
 
+def sizes(x):
+    """Returns the size of each axis: a number where it is static, else a scalar tensor."""
+    if x.shape.is_fully_defined():
+        return list(x.shape)
+    dynamic = tf.shape(x)
+    return [dynamic[axis] if size is None else size for axis, size in enumerate(x.shape)]
+
+
 def dense(x, units, name, kernel_initializer, use_bias=True, activation=None, seed=None):
     """Multiplies the last axis by a kernel, adds a bias and applies an activation.
 
@@ -39,7 +47,7 @@ def dense(x, units, name, kernel_initializer, use_bias=True, activation=None, se
     type of `x`.
 
     Args:
-        x: [B, S, N] or [B, N], of static N.
+        x: [B, S, N] or [B, N], of static N; S may differ from batch to batch.
         units: M.
         name: name of the layer.
         kernel_initializer: initializer dataclass.
@@ -59,5 +67,5 @@ def dense(x, units, name, kernel_initializer, use_bias=True, activation=None, se
             y = tf.nn.bias_add(y, tf.cast(make_variable("bias", [units], ZEROS), x.dtype))
         y = ACTIVATIONS[activation](y)
         if x.shape.rank > 2:
-            y = tf.reshape(y, [-1, *x.shape[1:-1], units])
+            y = tf.reshape(y, [-1, *sizes(x)[1:-1], units])
         return y

@@ -8,6 +8,8 @@ from __future__ import annotations
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from modelzoo.common.layers.dense import sizes
+from modelzoo.common.layers.attention import sequence_length
 from modelzoo.common.layers.initializers import make_variable
 
 
@@ -51,13 +53,13 @@ def fixed_positions(positions, size):
     return np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(positions, size).astype("f")
 
 
-def add_position_embedding(x, positions, name, initializer=None, seed=None):
+def add_position_embedding(x, positions, name, initializer=None, seed=None, indices=None):
     """Adds an embedding of the position to every token.
 
     Variable ``<name>/position_embedding_weights`` [P, N]; not trainable where it holds sinusoids.
 
     Args:
-        x: [B, S, N], of static S.
+        x: [B, S, N].
         positions: P, at least S.
         name: name of the layer.
         initializer: initializer dataclass of learned positions; None for fixed sinusoids.
@@ -66,7 +68,7 @@ def add_position_embedding(x, positions, name, initializer=None, seed=None):
     Returns:
         [B, S, N], of the type of `x`.
     """
-    length, size = x.shape[1], x.shape[2]
+    _, length, size = sizes(x)
     with tf.variable_scope(name):
         if initializer is None:
             table = tf.get_variable(
@@ -79,5 +81,5 @@ def add_position_embedding(x, positions, name, initializer=None, seed=None):
         else:
             shape = [positions, size]
             table = make_variable("position_embedding_weights", shape, initializer, seed)
-        rows = table if length == positions else table[:length]
+        rows = table if x.shape[1] == positions else table[:length]
         return x + tf.cast(rows, x.dtype)
