@@ -65,11 +65,6 @@ class KeyValueCache:
         return tf.stack(self._present)
 
 
-def sequence_length(x):
-    """Returns S of [B, S, ...]: a number where the graph knows it, else a scalar tensor."""
-    return tf.shape(x)[1] if x.shape[1] is None else x.shape[1]
-
-
 def causal_mask(length, dtype):
     """Returns an additive mask that hides later positions: [1, 1, S, S], 0 or MASKED."""
     visible = tf.linalg.band_part(tf.ones([length, length], dtype), -1, 0)

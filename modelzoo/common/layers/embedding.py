@@ -9,7 +9,6 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from modelzoo.common.layers.dense import sizes
-from modelzoo.common.layers.attention import sequence_length
 from modelzoo.common.layers.initializers import make_variable
 
 
@@ -64,6 +63,7 @@ def add_position_embedding(x, positions, name, initializer=None, seed=None, indi
         name: name of the layer.
         initializer: initializer dataclass of learned positions; None for fixed sinusoids.
         seed: model-wide seed of initial values.
+        indices: [B, S] int32, the position of every token; None for 0 to S - 1.
 
     Returns:
         [B, S, N], of the type of `x`.
@@ -81,5 +81,8 @@ def add_position_embedding(x, positions, name, initializer=None, seed=None, indi
         else:
             shape = [positions, size]
             table = make_variable("position_embedding_weights", shape, initializer, seed)
-        rows = table if x.shape[1] == positions else table[:length]
+        if indices is not None:
+            rows = tf.gather(table, indices)
+        else:
+            rows = table if x.shape[1] == positions else table[:length]
         return x + tf.cast(rows, x.dtype)
