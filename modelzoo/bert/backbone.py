@@ -1,0 +1,139 @@
+"""BERT's encoder and its pooled first token, for pre-training and every fine-tuning.
+
+It deliberately holds no task's head but the pooling. Source: Devlin et al., BERT: Pre-training of
+Deep Bidirectional Transformers for Language Understanding (2018). B batch, S sequence, V
+vocabulary, N hidden size, E embedding size.
+"""
+
+from __future__ import annotations
+
+import tensorflow.compat.v1 as tf
+
+from modelzoo.common.layers.attention import AttentionSettings, dropout, padding_mask
+from modelzoo.common.layers.block import BlockSettings
+from modelzoo.common.layers.dense import dense
+from modelzoo.common.layers.embedding import add_position_embedding, token_embedding
+from modelzoo.common.layers.encoder import encoder
+from modelzoo.common.layers.initializers import make_variable
+from modelzoo.common.layers.layer_norm import layer_norm
+from modelzoo.common.sections import TruncatedNormal
+
+INITIAL = TruncatedNormal("truncated_normal", 0.0, 0.02)  # Devlin et al.'s released code
+SEGMENTS = 2
+
+
+def bert_encoder(features, model, vocab_size, max_positions, training):
+    """Embeds tokens and runs the encoder.
+
+    Args:
+        features: ``input_ids`` [B, S] int32; ``input_mask`` [B, S], 1 where there is padding;
+            ``segment_ids`` [B, S] int32, 0 or 1, all 0 where it is missing.
+        model: BertModelParams.
+        vocab_size: V.
+        max_positions: number of learned positions, at least S.
+        training: whether dropout applies.
+
+    Returns:
+        Hidden states [B, S, N], float16 with mixed precision, else float32; and the variable of
+        the embedding table [V, E].
+    """
+    dtype = tf.float16 if model.mixed_precision else tf.float32
+    initial = initializer_of(model)
+    embedding_initial = model.embedding_initializer or initial
+    seed, size = model.weight_initialization_seed, model.embedding_size or model.hidden_size
+    ids = features["input_ids"]
+    x, table = token_embedding(
+        ids, vocab_size, size, "input_embedding", embedding_initial, dtype, seed
+    )
+    if model.use_position_embedding:
+        learned = embedding_initial if model.position_embedding_type == "learned" else None
+        x = add_position_embedding(x, max_positions, "position_embedding", learned, seed)
+    if model.use_segment_embedding:
+        segments = features.get("segment_ids")
+        segments = tf.zeros_like(ids) if segments is None else segments
+        x = x + segment_embedding(segments, size, embedding_initial, dtype, seed)
+    if size != model.hidden_size:
+        x = dense(x, model.hidden_size, "embedding_projection", initial, False, seed=seed)
+    x = layer_norm(x, model.layer_norm_epsilon, "pre_encoder_layer_norm")
+    rate = model.embedding_dropout_rate
+    rate = model.dropout_rate if rate is None else rate
+    x = dropout(x, rate, training, model.dropout_seed)
+    mask = padding_mask(features["input_mask"], dtype)
+    return encoder(x, mask, model.num_hidden_layers, block_settings(model), training), table
+
+
+def pooled(hidden, model):
+    """Makes one vector of a sequence: its first token through a dense layer.
+
+    Variables ``cls_layer/cls_dense/...``.
+
+    Args:
+        hidden: [B, S, N].
+        model: BertModelParams.
+
+    Returns:
+        [B, N], of the type of `hidden`.
+    """
+    with tf.variable_scope("cls_layer"):
+        return dense(
+            hidden[:, 0, :],
+            model.hidden_size,
+            "cls_dense",
+            initializer_of(model),
+            activation=model.nsp_nonlinearity,
+            seed=model.weight_initialization_seed,
+        )
+
+
+def segment_embedding(segment_ids, size, initializer, dtype, seed=None):
+    """Looks segments up: ``segment_embedding/segment_embedding_weights`` [2, E].
+
+    Args:
+        segment_ids: [B, S] int32, 0 or 1.
+        size: E.
+        initializer: initializer dataclass.
+        dtype: type to compute in.
+        seed: model-wide seed of initial values.
+
+    Returns:
+        [B, S, E] of type `dtype`.
+    """
+    with tf.variable_scope("segment_embedding"):
+        shape = [SEGMENTS, size]
+        table = make_variable("segment_embedding_weights", shape, initializer, seed)
+        # Times one makes the gradient dense.
+        return tf.cast(tf.gather(table * 1.0, segment_ids), dtype)
+
+
+def initializer_of(model):
+    """Returns the initializer of the kernels."""
+    return model.initializer or INITIAL
+
+
+def block_settings(model):
+    """Returns the settings of an encoder block."""
+    initial = initializer_of(model)
+    scaled = model.attention_type == "scaled_dot_product"
+    attention = AttentionSettings(
+        num_heads=model.num_heads,
+        scale=(model.hidden_size // model.num_heads) ** -0.5 if scaled else 1.0,
+        initializer=initial,
+        output_initializer=initial,
+        use_projection_bias=model.use_projection_bias_in_attention,
+        use_output_bias=model.use_ffn_bias_in_attention,
+        dropout_rate=model.attention_dropout_rate,
+        softmax_fp32=model.attention_softmax_fp32,
+        seed=model.weight_initialization_seed,
+        dropout_seed=model.dropout_seed,
+    )
+    return BlockSettings(
+        attention=attention,
+        filter_size=model.filter_size,
+        nonlinearity=model.activation,
+        initializer=initial,
+        output_initializer=initial,
+        layer_norm_epsilon=model.layer_norm_epsilon,
+        use_ffn_bias=model.use_ffn_bias,
+        dropout_rate=model.dropout_rate,
+        use_pre_normalization=False,
+    )

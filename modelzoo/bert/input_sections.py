@@ -1,0 +1,186 @@
+"""The input sections of BERT pre-training. Imports no TensorFlow, opens only vocabularies.
+
+S is max_sequence_length, P max_predictions_per_seq.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Optional, Union
+
+from modelzoo.common.model_sections import RecordInput, StreamKeys
+from modelzoo.common.schema import build_variant
+from modelzoo.common.sections import field
+
+BYTE_VOCAB_SIZE = 260  # 256 byte values after [PAD], [CLS], [SEP] and [MASK]
+
+
+@dataclass(frozen=True)
+class VocabularyKeys:
+    """Tells how many tokens there are: by their number, by a file with one a line, or by both."""
+
+    vocab_size: Optional[int] = field(None, minimum=1)
+    vocab_file: Optional[str] = field(None, path=True)
+
+    def problems(self):
+        """Yields what is wrong between the fields."""
+        lines = _count_lines(self.vocab_file)
+        if self.vocab_size is None and lines is None:
+            yield "vocab_size", "is required where no readable vocab_file tells it."
+        elif self.vocab_size is not None and lines not in (None, self.vocab_size):
+            yield "vocab_size", f"must equal the {lines} lines of {self.vocab_file}."
+
+
+def count_vocabulary(section):
+    """Returns the number of tokens of an input section: vocab_size, else the lines of vocab_file."""
+    return section.vocab_size or _count_lines(section.vocab_file)
+
+
+def _count_lines(path):
+    try:
+        with open(path or "", "rb") as file:
+            return sum(1 for _ in file)
+    except OSError:
+        return None
+
+
+@dataclass(frozen=True)
+class MaskedLmKeys:
+    """What every input of masked language modelling has.
+
+    `buckets` sorts examples into batches of like lengths: the lower bounds of the buckets but the
+    first, or their number. `scale_mlm_weights` multiplies the weights of a batch's masked tokens by
+    batch size / sum of weights. The pad ids stand where there is no token; None keeps what the
+    records hold (or 0).
+    """
+
+    max_predictions_per_seq: int = field(20, minimum=1)
+    buckets: Union[int, list[int], None] = None
+    scale_mlm_weights: bool = True
+    input_pad_id: Optional[int] = field(None, minimum=0)
+    segment_pad_id: Optional[int] = field(None, choices=(0, 1))
+    mlm_pad_id: Optional[int] = field(None, minimum=0)
+
+    def problems(self):
+        """Yields what is wrong between the fields."""
+        buckets = self.buckets
+        if isinstance(buckets, int) and buckets < 1:
+            yield "buckets", "must be at least 1, or a list of bounds."
+        if isinstance(buckets, tuple):
+            inside = all(1 <= bound <= self.max_sequence_length for bound in buckets)
+            if not inside or list(buckets) != sorted(set(buckets)):
+                yield "buckets", "must ascend within max_sequence_length."
+        if self.max_predictions_per_seq > self.max_sequence_length:
+            yield "max_predictions_per_seq", "must not exceed max_sequence_length."
+
+
+@dataclass(frozen=True)
+class DrawnMaskKeys:
+    """What inputs have that draw their masks while they read: a function of the shuffle_seed."""
+
+    masked_lm_prob: float = field(0.15, minimum=0.0)
+    mask_whole_word: bool = False
+
+    def problems(self):
+        """Yields what is wrong between the fields."""
+        if not 0 < self.masked_lm_prob < 1:
+            yield "masked_lm_prob", "must be between 0 and 1."
+
+
+@dataclass(frozen=True)
+class BertTfRecordsInput(MaskedLmKeys, StreamKeys, VocabularyKeys, RecordInput):
+    """An input section with ``data_processor: BertTfRecordsProcessor``."""
+
+    has_next_sentence = True
+
+    def problems(self):
+        """Yields what is wrong between the fields."""
+        yield from VocabularyKeys.problems(self)
+        yield from MaskedLmKeys.problems(self)
+
+
+@dataclass(frozen=True)
+class BertMlmOnlyTfRecordsStaticMaskInput(BertTfRecordsInput):
+    """An input section with ``data_processor: BertMlmOnlyTfRecordsStaticMaskProcessor``."""
+
+    has_next_sentence = False
+
+
+@dataclass(frozen=True)
+class BertMlmOnlyTfRecordsDynamicMaskInput(DrawnMaskKeys, BertTfRecordsInput):
+    """An input section with ``data_processor: BertMlmOnlyTfRecordsDynamicMaskProcessor``.
+
+    `do_lower` lowers tokens before they are looked up in `vocab_file`.
+    """
+
+    do_lower: bool = False
+    has_next_sentence = False
+
+    def problems(self):
+        """Yields what is wrong between the fields."""
+        yield from BertTfRecordsInput.problems(self)
+        yield from DrawnMaskKeys.problems(self)
+        if self.vocab_file is None:
+            yield "vocab_file", "is required, because the records hold tokens and no ids."
+
+
+@dataclass(frozen=True)
+class TextSizes:
+    """The required keys of `BertTextDataInput`."""
+
+    data_processor: str
+    max_sequence_length: int = field(minimum=4)
+    batch_size: int = field(minimum=1)
+
+
+@dataclass(frozen=True)
+class BertTextDataInput(DrawnMaskKeys, TextSizes):
+    """An input section with ``data_processor: BertTextDataProcessor``: files read as bytes.
+
+    `data_dir`, `file_patterns` and `eval_fraction` mean what they do for GptTextDataProcessor.
+    """
+
+    max_predictions_per_seq: int = field(20, minimum=1)
+    data_dir: Union[str, list[str], None] = field(None, path=True)
+    file_patterns: list[str] = field(("*.txt", "*.md", "*.rst", "*.py"))
+    eval_fraction: float = field(0.05, minimum=0.0)
+    vocab_size: int = field(BYTE_VOCAB_SIZE, choices=(BYTE_VOCAB_SIZE,))
+    scale_mlm_weights: bool = True
+    shuffle: bool = True
+    shuffle_seed: Optional[int] = 0
+    repeat: bool = True
+    skip_steps: Optional[int] = field(None, minimum=0)
+    has_next_sentence = False
+
+    def problems(self):
+        """Yields what is wrong between the fields."""
+        yield from DrawnMaskKeys.problems(self)
+        if self.eval_fraction >= 1:
+            yield "eval_fraction", "must be below 1, or nothing is left to train on."
+        if self.max_predictions_per_seq > self.max_sequence_length:
+            yield "max_predictions_per_seq", "must not exceed max_sequence_length."
+
+
+build_bert_input = build_variant(
+    "data_processor",
+    {
+        "BertTfRecordsProcessor": BertTfRecordsInput,
+        "BertMlmOnlyTfRecordsStaticMaskProcessor": BertMlmOnlyTfRecordsStaticMaskInput,
+        "BertMlmOnlyTfRecordsDynamicMaskProcessor": BertMlmOnlyTfRecordsDynamicMaskInput,
+        "BertTextDataProcessor": BertTextDataInput,
+    },
+)
+# What evaluation and prediction read as training does, unless told otherwise.
+INHERITED_KEYS = (
+    "data_processor",
+    "vocab_size",
+    "vocab_file",
+    "do_lower",
+    "max_sequence_length",
+    "max_predictions_per_seq",
+    "batch_size",
+    "masked_lm_prob",
+    "mask_whole_word",
+    "file_patterns",
+    "eval_fraction",
+)

@@ -1,0 +1,117 @@
+"""The YAML schema of BERT pre-training: which keys exist, their types, defaults and rules.
+
+It deliberately imports no TensorFlow, and knows no fine-tuning task.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Optional
+
+from modelzoo.bert.input_sections import INHERITED_KEYS, build_bert_input, count_vocabulary
+from modelzoo.common.model_sections import (
+    NONLINEARITIES,
+    CommonModelParams,
+    TransformerSizes,
+    inherit_inputs,
+)
+from modelzoo.common.sections import CsConfigParams, OptimizerParams, RunConfigParams, field
+
+LOSS_SCALINGS = ("precomputed_num_masked", "num_masked", "batch_size")
+
+
+@dataclass(frozen=True)
+class BertModelParams(CommonModelParams, TransformerSizes):
+    """The section ``model``, of pre-training and of every fine-tuning.
+
+    `encoder_nonlinearity` is another name of `nonlinearity` and wins; `mlm_nonlinearity` follows
+    it. ``gelu`` is the tanh form of the original zoo, ``gelu_exact`` Hugging Face's. `use_vsl` and
+    `enable_gpu_optimizations` are read for the sake of existing YAMLs: they tell how padding is
+    computed, which never changes the numbers, and nothing here depends on them.
+    """
+
+    use_position_embedding: bool = True
+    position_embedding_type: str = field("learned", choices=("learned", "fixed"))
+    use_segment_embedding: bool = False
+    embedding_dropout_rate: Optional[float] = field(None, minimum=0.0)
+    use_pre_normalization: bool = field(False, choices=(False,))
+    attention_type: str = field("scaled_dot_product", choices=("scaled_dot_product", "dot_product"))
+    use_projection_bias_in_attention: bool = True
+    use_ffn_bias_in_attention: bool = True
+    use_ffn_bias: bool = True
+    encoder_nonlinearity: Optional[str] = field(None, choices=NONLINEARITIES)
+    disable_nsp: bool = False
+    num_cls_classes: int = field(2, minimum=2)
+    use_nsp_bias: bool = field(True, choices=(True,))
+    nsp_nonlinearity: str = field("tanh", choices=NONLINEARITIES)
+    use_ffn_bias_in_mlm: bool = field(True, choices=(True,))
+    use_output_bias_in_mlm: bool = field(True, choices=(True,))
+    mlm_nonlinearity: Optional[str] = field(None, choices=NONLINEARITIES)
+    mlm_loss_scaling: str = field("precomputed_num_masked", choices=LOSS_SCALINGS)
+    mlm_loss_weight: float = 1.0
+    use_vsl: bool = False
+    enable_gpu_optimizations: bool = False
+
+    @property
+    def activation(self):
+        """The activation of the feed-forward layers."""
+        return self.encoder_nonlinearity or self.nonlinearity
+
+
+@dataclass(frozen=True)
+class Params:
+    """The whole YAML of BERT pre-training."""
+
+    model_name: str
+    model: BertModelParams
+    train_input: Any = field(build=build_bert_input)
+    optimizer: OptimizerParams = field()
+    runconfig: RunConfigParams = field()
+    eval_input: Any = field(None, build=build_bert_input)
+    predict_input: Any = field(None, build=build_bert_input)
+    csconfig: CsConfigParams = CsConfigParams()
+
+    @classmethod
+    def with_defaults(cls, tree):
+        """Returns `tree` with what its sections take over from one another.
+
+        Inputs scale the weights of masked tokens where the loss asks for it.
+        """
+        tree = inherit_inputs(tree, INHERITED_KEYS)
+        model = tree.get("model")
+        if isinstance(model, dict):
+            scaling = model.get("mlm_loss_scaling", LOSS_SCALINGS[0])
+            for name in ("train_input", "eval_input", "predict_input"):
+                if isinstance(tree.get(name), dict):
+                    scale = {"scale_mlm_weights": scaling == LOSS_SCALINGS[0]}
+                    tree[name] = {**scale, **tree[name]}
+        return tree
+
+    def problems(self):
+        """Yields what is wrong between the sections."""
+        yield from self.csconfig.problems_with(self.model)
+        for name in ("train_input", "eval_input", "predict_input"):
+            section = getattr(self, name)
+            if section is not None:
+                for key, text in self._input_problems(section):
+                    yield f"{name}.{key}", text
+
+    def _input_problems(self, section):
+        if section.max_sequence_length > self.max_position_embeddings:
+            text = f"must not exceed the {self.max_position_embeddings} positions of the model."
+            yield "max_sequence_length", text
+        if not (section.has_next_sentence or self.model.disable_nsp):
+            yield "data_processor", "has no next sentence labels. Set model.disable_nsp to True."
+        expected = self.vocab_size
+        if count_vocabulary(section) != expected:
+            yield "vocab_size", f"must equal train_input.vocab_size ({expected})."
+
+    @property
+    def vocab_size(self):
+        """Number of tokens: as given, else the lines of the vocabulary file."""
+        return count_vocabulary(self.train_input)
+
+    @property
+    def max_position_embeddings(self):
+        """Number of positions: the given one, else the training sequence length."""
+        return self.model.max_position_embeddings or self.train_input.max_sequence_length
