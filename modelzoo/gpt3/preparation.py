@@ -1,44 +1,55 @@
-"""Turns documents into the TFRecords that GptTfRecordsProcessor reads.
+"""Turns documents into the records that the processors of GPT read, TFRecords or HDF5.
 
-It deliberately leaves reading and tokenizing to ``modelzoo/common/preparation``. S is the sequence
-length. A record's inputs are S tokens, its labels the same one token later; the next record goes
-on where the labels ended, so every token but the first is predicted once.
+It deliberately leaves reading and tokenizing to ``modelzoo/common``. S is the sequence length. A
+record's inputs are S tokens, its labels the same one token later; the next record goes on where the
+labels ended (or `overlap_size` tokens before), so every token but the first is predicted once.
 """
 
 from __future__ import annotations
 
-import collections
-import contextlib
-import multiprocessing
+import functools
 import os
 from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Optional
 
 import numpy as np
 
-from modelzoo.common.preparation import documents, records, tokenizer
+from cerebras_tf.errors import ConfigError
+from modelzoo.common import tokenizers
+from modelzoo.common.preparation import documents, hdf5, pipeline, records, text_cleaning
 
-GROUP_BYTES = 256 << 20  # input of one unit of work, the step at which a run can be resumed
-BATCH_CHARACTERS = 1 << 19  # text sent to a worker process at a time
+UNIT_BYTES = 64 << 20  # input of one unit of work, the step at which a run can be resumed
+PIECE_CHARACTERS = 1 << 20  # text that is tokenized at a time
+SHORTEST = 2  # tokens of a record that is cut short on purpose
+FILE_FORMATS = {"tfrecords": records.RecordWriter, "HDF5": hdf5.Hdf5Writer}
 
 
 @dataclass(frozen=True)
 class PreparationSettings:
     """How records are made.
 
-    `eos_id` None is the tokenizer's own, `pad_id` None the same as `eos_id`.
+    `eos_id` None is the tokenizer's own; `pad_id` None its padding token or else `eos_id`.
+    `short_seq_prob` is the share of records cut to a random length, drawn from `seed`.
+    `ftfy_normalizer` is a Unicode normal form, or ``none``.
     """
 
     tokenizer_type: str
     vocab_file: Optional[str] = None
     encoder_file: Optional[str] = None
     max_seq_length: int = 2048
+    short_seq_prob: float = 0.0
+    overlap_size: int = 0
     eos_id: Optional[int] = None
     pad_id: Optional[int] = None
     text_key: str = "text"
+    ftfy: bool = False
+    ftfy_normalizer: str = "NFC"
+    wikitext_detokenize: bool = False
+    file_format: str = "tfrecords"
     files_per_record: int = 50_000
     write_remainder: bool = False
     output_name: str = "examples"
+    seed: int = 0
 
 
 class Packer:
@@ -46,26 +57,39 @@ class Packer:
 
     Args:
         length: S.
-        pad_id: fills the last record.
+        pad_id: fills records that are not full.
+        overlap: tokens that a record shares with the one before.
+        short_seq_prob: share of the records that are cut short.
+        seed: of the lengths of those.
     """
 
-    def __init__(self, length, pad_id):
+    def __init__(self, length, pad_id, overlap=0, short_seq_prob=0.0, seed=0):
         self._length = length
         self._pad_id = pad_id
+        self._overlap = overlap
+        self._short_seq_prob = short_seq_prob
+        self._random = np.random.default_rng(seed)
         self._parts = []
         self._waiting = 0
+        self._wanted = self._draw_length()
+
+    def _draw_length(self):
+        if self._short_seq_prob and self._random.random() < self._short_seq_prob:
+            return int(self._random.integers(min(SHORTEST, self._length), self._length))
+        return self._length
 
     def add(self, tokens):
         """Takes tokens and yields the records they complete."""
         self._parts.append(tokens)
         self._waiting += len(tokens)
-        if self._waiting <= self._length:
+        if self._waiting <= self._wanted:
             return
         row = np.concatenate(self._parts)
         start = 0
-        while len(row) - start > self._length:
-            yield self._record(row[start : start + self._length + 1])
-            start += self._length
+        while len(row) - start > self._wanted:
+            yield self._record(row[start : start + self._wanted + 1])
+            start += self._wanted - min(self._overlap, self._wanted - 1)
+            self._wanted = self._draw_length()
         self._parts, self._waiting = [row[start:]], len(row) - start
 
     def remainder(self):
@@ -76,149 +100,120 @@ class Packer:
 
     def _record(self, row):
         real = len(row) - 1
-        padded = np.full(self._length + 1, self._pad_id, np.int64)
+        padded = np.full(self._length + 1, self._pad_id, np.int32)
         padded[: len(row)] = row
         labels = padded[1:].copy()
         ids = padded[:-1].copy()
         ids[real:] = self._pad_id
-        mask = (np.arange(self._length) < real).astype(np.int64)
+        mask = (np.arange(self._length) < real).astype(np.int32)
         return {"input_ids": ids, "input_mask": mask, "labels": labels}
 
 
-_worker_tokenizer: Any = None
+@functools.lru_cache(maxsize=1)
+def _tokenizer(settings):
+    """Loads the tokenizer, once a process."""
+    return tokenizers.load_tokenizer(
+        settings.tokenizer_type, settings.vocab_file, settings.encoder_file, settings.eos_id
+    )
 
 
-def _start_worker(arguments):
-    global _worker_tokenizer
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    _worker_tokenizer = tokenizer.load_tokenizer(*arguments)
+def _pad_id(settings, tokenizer):
+    choices = (settings.pad_id, tokenizer.pad_id, tokenizer.eos_id)
+    return next(number for number in choices if number is not None)
 
 
-def _encode_batch(batch):
-    """Encodes pieces of documents: pairs of text and whether its document ends with it."""
-    ids, ends = [], 0
-    for text, ends_document in batch:
-        ids.append(_worker_tokenizer.encode(text))
-        if ends_document:
-            ids.append(np.array([_worker_tokenizer.eos_id], np.int32))
-            ends += 1
-    size = sum(len(text) for text, _ in batch)
-    return np.concatenate(ids), ends, size
+def encode_documents(parts, settings, on_read=lambda size: None):
+    """Yields the tokens of documents, each closed by the token that ends a text.
+
+    Args:
+        parts: (path, first byte, one past the last byte), see documents.plan_units.
+        settings: PreparationSettings.
+        on_read: called with the bytes read since its last call.
+
+    Yields:
+        Tokens [n] int32, whether a document ends with them, and the bytes of their text.
+    """
+    tokenizer = _tokenizer(settings)
+    byte_level = isinstance(tokenizer, tokenizers.ByteLevelTokenizer)
+    for path, start, end in parts:
+        for text in documents.read_documents(path, settings.text_key, start, end, on_read):
+            text = text_cleaning.clean(
+                text,
+                settings.ftfy_normalizer if settings.ftfy else None,
+                settings.wikitext_detokenize,
+            )
+            limit = PIECE_CHARACTERS if byte_level else len(text)
+            for piece in tokenizers.split_text(text, limit):
+                yield tokenizer.encode(piece), False, len(piece.encode("utf-8"))
+            yield np.array([tokenizer.eos_id], np.int32), True, 0
 
 
-def batches_of_text(files, text_key):
-    """Yields lists of pieces of documents, each list about BATCH_CHARACTERS long."""
-    batch, size = [], 0
-    for path in files:
-        for text in documents.read_documents(path, text_key):
-            if not text:
-                continue
-            pieces = documents.split_document(text)
-            for index, piece in enumerate(pieces):
-                batch.append((piece, index == len(pieces) - 1))
-                size += len(piece)
-                if size >= BATCH_CHARACTERS:
-                    yield batch
-                    batch, size = [], 0
-    if batch:
-        yield batch
+def write_unit(parts, output, settings):
+    """Packs the documents of one unit into records and writes them.
+
+    Args:
+        parts: see `encode_documents`.
+        output: pipeline.UnitOutput.
+        settings: PreparationSettings.
+
+    Returns:
+        The counts of documents, bytes of text and tokens.
+    """
+    writer = output.writer(
+        settings.output_name, settings.files_per_record, FILE_FORMATS[settings.file_format]
+    )
+    packer = Packer(
+        settings.max_seq_length,
+        _pad_id(settings, _tokenizer(settings)),
+        settings.overlap_size,
+        settings.short_seq_prob,
+        [settings.seed, output.index],
+    )
+    counts = {"documents": 0, "text_bytes": 0, "tokens": 0}
+    for tokens, ended, size in encode_documents(parts, settings, output.advance):
+        for record in packer.add(tokens):
+            writer.write(record)
+        counts["documents"] += ended
+        counts["text_bytes"] += size
+        counts["tokens"] += len(tokens)
+    if settings.write_remainder:
+        for record in packer.remainder():
+            writer.write(record)
+    return counts
 
 
-@contextlib.contextmanager
-def encoder(arguments, processes):
-    """Gives a function that encodes batches in order, over `processes` processes."""
-    if processes == 1:
-        _start_worker(arguments)
-        yield lambda batches: map(_encode_batch, batches)
-        return
-    context = multiprocessing.get_context("spawn")
-    with context.Pool(processes, _start_worker, (arguments,)) as pool:
-        yield lambda batches: _ordered(pool, batches, 2 * processes)
-
-
-def _ordered(pool, batches, ahead):
-    """Like imap, but reads only `ahead` batches before their results are taken."""
-    waiting: collections.deque[Any] = collections.deque()
-    for batch in batches:
-        waiting.append(pool.apply_async(_encode_batch, (batch,)))
-        if len(waiting) >= ahead:
-            yield waiting.popleft().get()
-    while waiting:
-        yield waiting.popleft().get()
-
-
-def prepare(inputs, output_dir, settings, processes, on_progress=lambda characters: None):
+def prepare(inputs, output_dir, settings, processes=1, on_progress=lambda size: None):
     """Writes the records of `inputs` to `output_dir`, going on where an earlier run stopped.
 
     Args:
         inputs: files and folders.
         output_dir: folder of the records and ``manifest.json``.
         settings: PreparationSettings.
-        processes: processes that tokenize; the records do not depend on it.
-        on_progress: called with the characters done since the last call.
+        processes: worker processes; the records do not depend on it.
+        on_progress: called with the bytes of the input files done since the last call.
 
     Returns:
-        The manifest: settings, files with counts and checksums, totals.
+        The manifest: settings, vocab_size, counts, files with checksums.
 
     Raises:
         DataError: names the file and line of a bad row.
         ConfigError: if the folder holds other records, or a tokenizer file is wrong.
     """
+    if not 0 <= settings.overlap_size < settings.max_seq_length:
+        raise ConfigError(
+            f"overlap_size: must be at least 0 and less than max_seq_length "
+            f"({settings.max_seq_length}). Received: {settings.overlap_size}. Lower it."
+        )
     files = documents.find_inputs(inputs)
-    arguments = (
-        settings.tokenizer_type,
-        settings.vocab_file,
-        settings.encoder_file,
-        settings.eos_id,
-    )
-    loaded = tokenizer.load_tokenizer(*arguments)
-    pad_id = loaded.eos_id if settings.pad_id is None else settings.pad_id
+    tokenizer = _tokenizer(settings)
+    tokenizers.require_tokens(tokenizer, "eos")
     described = {**vars(settings), "inputs": [[f, os.path.getsize(f)] for f in files]}
-    progress = records.Progress(output_dir, described)
-    if progress.manifest():
-        progress.finish({k: v for k, v in progress.manifest().items() if k != "settings"})
-        return progress.manifest()
-    units = []
-    with encoder(arguments, processes) as encode:
-        for unit, group in enumerate(documents.group_files(files, GROUP_BYTES)):
-            result = progress.done(unit)
-            if result is None:
-                encoded = encode(batches_of_text(group, settings.text_key))
-                name = f"{settings.output_name}-{unit:05d}"
-                writer = records.RecordWriter(output_dir, name, settings.files_per_record)
-                packer = Packer(settings.max_seq_length, pad_id)
-                result = write_unit(encoded, packer, writer, settings.write_remainder, on_progress)
-                progress.mark(unit, result)
-            units.append(result)
-    totals = {key: sum(unit[key] for unit in units) for key in ("documents", "tokens", "records")}
-    written = [entry for unit in units for entry in unit["files"]]
-    progress.finish({"vocab_size": loaded.vocab_size, **totals, "files": written})
-    return progress.manifest()
-
-
-def write_unit(encoded, packer, writer, write_remainder, on_progress):
-    """Packs encoded batches into records and writes them.
-
-    Args:
-        encoded: tuples of tokens, documents ended and characters.
-        packer: Packer.
-        writer: RecordWriter.
-        write_remainder: whether the last, padded record is written too.
-        on_progress: see `prepare`.
-
-    Returns:
-        The counts of documents, tokens and records, and the files.
-    """
-    counts = {"documents": 0, "tokens": 0}
-    for tokens, ended, characters in encoded:
-        for record in packer.add(tokens):
-            writer.write(record)
-        counts["documents"] += ended
-        counts["tokens"] += len(tokens)
-        on_progress(characters)
-    if write_remainder:
-        for record in packer.remainder():
-            writer.write(record)
-    writer.close()
-    total = sum(entry["records"] for entry in writer.files)
-    return {**counts, "records": total, "files": writer.files}
+    return pipeline.prepare(
+        documents.plan_units(files, UNIT_BYTES),
+        functools.partial(write_unit, settings=settings),
+        output_dir,
+        described,
+        processes,
+        on_progress,
+        {"vocab_size": tokenizer.vocab_size},
+    )

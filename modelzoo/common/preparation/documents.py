@@ -1,27 +1,30 @@
-"""Reads documents from text, jsonl and jsonl.zst files. Deliberately tokenizes nothing."""
+"""Reads documents from text and JSON lines, compressed or in archives. It tokenizes nothing."""
 
 from __future__ import annotations
 
 import contextlib
+import gzip
 import io
 import json
+import lzma
 import os
-import re
+import tarfile
+import zlib
 from pathlib import Path
 
-from cerebras_tf.errors import DataError
+from cerebras_tf.errors import ConfigError, DataError
 
-SUFFIXES = (".txt", ".jsonl", ".jsonl.zst")
-# Places where a long document may be cut without changing its tokens: the byte pair encodings used
-# here begin a new word at a single space or line break between two other characters.
-SAFE_CUT = re.compile(r"(?<=\S)(?=[ \n]\S)")
+SUFFIXES = (".txt", ".jsonl", ".jsonl.zst", ".jsonl.gz", ".xz", ".tar.gz", ".tgz")
+BUFFER_BYTES = 1 << 17
+TAR_MAGIC = (b"ustar", 257)  # and its place in the first block of an archive
 
 
-def find_inputs(paths):
+def find_inputs(paths, suffixes=SUFFIXES):
     """Lists input files.
 
     Args:
-        paths: files, or folders of which all files named like SUFFIXES are taken, at any depth.
+        paths: files, or folders of which all files named like `suffixes` are taken, at any depth.
+        suffixes: ends of file names.
 
     Returns:
         Sorted paths, each once.
@@ -30,121 +33,196 @@ def find_inputs(paths):
         DataError: if a path is missing or a folder holds no such file.
     """
     found: set[str] = set()
-    for path in map(Path, paths):
+    for path in map(Path, [paths] if isinstance(paths, str) else paths):
         if path.is_dir():
-            inside = [p for p in path.rglob("*") if p.name.endswith(SUFFIXES) and p.is_file()]
+            inside = [p for p in path.rglob("*") if p.name.endswith(suffixes) and p.is_file()]
         else:
             inside = [path] if path.is_file() else []
         if not inside:
             raise DataError(
-                f"{path}: must be a file, or a folder with files {', '.join(SUFFIXES)}. Received: "
+                f"{path}: must be a file, or a folder with files {', '.join(suffixes)}. Received: "
                 f"{'a folder without any' if path.is_dir() else 'no such path'}. Check the path."
             )
         found.update(map(str, inside))
     return sorted(found)
 
 
-def read_documents(path, text_key="text"):
+def plan_units(files, unit_bytes):
+    """Divides files into units of work of about `unit_bytes`, in order.
+
+    Small files share a unit; large .jsonl files are divided. A text or compressed file stays whole.
+
+    Returns:
+        A list of units, each a list of (path, first byte, one past the last byte).
+    """
+    units = []
+    room = 0
+    for path in files:
+        size = os.path.getsize(path)
+        step = unit_bytes if path.endswith(".jsonl") else max(size, 1)
+        for start in range(0, max(size, 1), step):
+            if room <= 0:
+                units.append([])
+                room = unit_bytes
+            end = min(start + step, size)
+            units[-1].append((path, start, end))
+            room -= end - start
+    return units
+
+
+def read_documents(path, text_key="text", start=0, end=None, on_read=lambda size: None):
     """Yields the documents of a file as text.
 
     A text file is one document; each line of a jsonl file is an object with its text under
-    `text_key`. Blank lines are left out.
+    `text_key`; the files of an archive are read like files by themselves. Blank lines and files are
+    left out.
+
+    Args:
+        path: the file.
+        text_key: where a row has its text.
+        start: of a .jsonl file only rows that begin at this byte or later are read,
+        end: and before this one; None for the end of the file.
+        on_read: called with the bytes read from the file since its last call.
 
     Raises:
         DataError: with file and line, for a row that cannot be read.
     """
-    if not path.endswith((".jsonl", ".jsonl.zst")):
-        yield _decode(Path(path).read_bytes(), path, 1)
+    # A row belongs to the part in which it begins: from the byte before, the rest of a line is cut.
+    with open(path, "rb", buffering=0) as file:
+        file.seek(max(start - 1, 0))
+        counted = io.BufferedReader(_Counted(file, on_read), BUFFER_BYTES)
+        if path.endswith(".jsonl"):
+            skipped = len(counted.readline()) if start else 0
+            position = max(start - 1, 0) + skipped
+            yield from _rows(counted, path, text_key, position, end)
+            return
+        with _guarded(path), _decompressed(counted, path) as stream:
+            if stream.peek(512)[TAR_MAGIC[1] :].startswith(TAR_MAGIC[0]):
+                yield from _members(stream, path, text_key)
+            else:
+                yield from _documents(stream, path, text_key, _inner_name(path))
+
+
+class _Counted(io.RawIOBase):
+    """A file that tells how much was read from it."""
+
+    def __init__(self, file, on_read):
+        self._file = file
+        self._on_read = on_read
+
+    def readable(self):
+        return True
+
+    def readinto(self, buffer):
+        size = self._file.readinto(buffer)
+        self._on_read(size)
+        return size
+
+
+def _inner_name(path):
+    return path.rsplit(".", 1)[0] if path.endswith((".zst", ".gz", ".xz")) else path
+
+
+def _documents(stream, path, text_key, name):
+    if name.endswith(".jsonl"):
+        yield from _rows(stream, path, text_key)
         return
-    with _open_lines(path) as lines:
-        for number, line in enumerate(_guarded(lines, path), start=1):
-            if line.strip():
-                yield _text_of(_decode(line, path, number), path, number, text_key)
+    text = _decode(stream.read(), path, lambda: 1)
+    if text:
+        yield text
+
+
+def _members(stream, path, text_key):
+    with tarfile.open(fileobj=stream, mode="r|") as archive:
+        for member in archive:
+            if member.isfile():
+                file = archive.extractfile(member)
+                yield from _documents(file, f"{path}:{member.name}", text_key, member.name)
+
+
+def _decompressed(file, path):
+    if path.endswith((".gz", ".tgz")):
+        raw = gzip.GzipFile(fileobj=file)
+    elif path.endswith(".xz"):
+        raw = lzma.LZMAFile(file)  # noqa: SIM115 - read to its end by the caller
+    elif path.endswith(".zst"):
+        try:
+            import zstandard
+        except ImportError as error:
+            raise ConfigError(
+                f"{path}: needs the package zstandard. Received: {error}. Run: pip install "
+                "zstandard"
+            ) from error
+        raw = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)
+    else:
+        raw = file
+    return raw if raw is file else io.BufferedReader(raw, 1 << 20)
 
 
 @contextlib.contextmanager
-def _open_lines(path):
-    with open(path, "rb") as file:
-        if not path.endswith(".zst"):
-            yield file
-            return
-        import zstandard
-
-        reader = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)
-        yield io.BufferedReader(reader, 1 << 20)
-
-
-def _guarded(lines, path):
-    number = 0
+def _guarded(path):
     try:
-        for line in lines:
-            number += 1
-            yield line
-    except Exception as error:  # zstandard's error type, without importing it for plain files
-        if type(error).__name__ != "ZstdError":
+        yield
+    except Exception as error:  # zstandard's error type, without importing it for other files
+        known = (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile, tarfile.ReadError)
+        if not isinstance(error, known) and type(error).__name__ != "ZstdError":
             raise
+        kind = path.rsplit(".", 1)[-1]
         raise DataError(
-            f"{path}:{number + 1}: must be a whole zstd file. Received: {error}. Copy it again."
+            f"{path}: must be a whole {kind} file. Received: {error}. Copy it again."
         ) from error
 
 
-def _decode(data, path, first_line):
+def _rows(stream, path, text_key, position=0, end=None):
+    first = position
+    for number, line in enumerate(stream):
+        if end is not None and position >= end:
+            break
+        if line.strip():
+
+            def place(number=number):
+                return 1 + number + _lines_before(path, first)
+
+            yield _text_of(_decode(line, path, place), path, place, text_key)
+        position += len(line)
+
+
+def _lines_before(path, position):
+    if not position:
+        return 0
+    count = 0
+    with open(path, "rb") as file:
+        while position > 0:
+            block = file.read(min(position, 1 << 20))
+            count += block.count(b"\n")
+            position -= len(block)
+    return count
+
+
+def _decode(data, path, place):
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        line = first_line + data[: error.start].count(b"\n")
+        line = place() + data[: error.start].count(b"\n")
         raise DataError(
             f"{path}:{line}: must be UTF-8 text. Received: byte 0x{data[error.start]:02x}. "
             "Convert the file to UTF-8."
         ) from error
 
 
-def _text_of(line, path, number, text_key):
+def _text_of(line, path, place, text_key):
     try:
         row = json.loads(line)
     except json.JSONDecodeError as error:
         raise DataError(
-            f"{path}:{number}: must be a JSON object. Received: {line[:60]!r} ({error.msg} at "
+            f"{path}:{place()}: must be a JSON object. Received: {line[:60]!r} ({error.msg} at "
             f"column {error.colno}). Mend or remove the line."
         ) from error
     text = row.get(text_key) if isinstance(row, dict) else None
     if not isinstance(text, str):
         keys = ", ".join(sorted(row)) if isinstance(row, dict) else type(row).__name__
         raise DataError(
-            f"{path}:{number}: must be a JSON object with its text under {text_key!r}. Received: "
+            f"{path}:{place()}: must be a JSON object with its text under {text_key!r}. Received: "
             f"{keys}. Name the key with --text_key."
         )
     return text
-
-
-def split_document(text, limit=1 << 20):
-    """Cuts a long document where that changes no token.
-
-    Args:
-        text: the document.
-        limit: characters after which the next safe place is taken.
-
-    Returns:
-        Pieces that join to `text`.
-    """
-    pieces, start = [], 0
-    while len(text) - start > limit:
-        cut = SAFE_CUT.search(text, start + limit)
-        if cut is None:
-            break
-        pieces.append(text[start : cut.start()])
-        start = cut.start()
-    return [*pieces, text[start:]]
-
-
-def group_files(files, group_bytes):
-    """Groups files, in order, so that each group but the last has at least `group_bytes`."""
-    groups: list[list[str]] = [[]]
-    size = 0
-    for path in files:
-        if size >= group_bytes:
-            groups.append([])
-            size = 0
-        groups[-1].append(path)
-        size += os.path.getsize(path)
-    return groups

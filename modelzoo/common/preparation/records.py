@@ -1,6 +1,6 @@
 """Writes records to files that appear whole or not at all, and the manifest that describes them.
 
-It deliberately knows nothing of what is in a record but its integer features.
+It deliberately knows nothing of what the records mean.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 from pathlib import Path
 
 from cerebras_tf.errors import ConfigError
+from modelzoo.common.preparation import examples
 
 MANIFEST = "manifest.json"
 PROGRESS = ".progress"
@@ -22,39 +23,52 @@ class RecordWriter:
     Args:
         folder: where the files go.
         prefix: beginning of their names.
-        records_per_file: records of a file.
+        records_per_file: records of a file; None puts no limit.
+        suffix: end of their names.
     """
 
-    def __init__(self, folder, prefix, records_per_file):
+    def __init__(self, folder, prefix, records_per_file=None, suffix=".tfrecords"):
         self.files = []
         self._folder = Path(folder)
         self._prefix = prefix
         self._records_per_file = records_per_file
-        self._writer = None
+        self._suffix = suffix
+        self._file = None
         self._count = 0
 
     def write(self, features):
-        """Writes one record from a dictionary of integer arrays."""
-        import tensorflow.compat.v1 as tf
+        """Writes a tf.train.Example from arrays and bytes; see examples.encode_example."""
+        self.write_bytes(examples.encode_example(features))
 
-        if self._writer is None:
-            self._writer = tf.io.TFRecordWriter(str(self._partial))
-        integers = {
-            name: tf.train.Feature(int64_list=tf.train.Int64List(value=values))
-            for name, values in features.items()
-        }
-        example = tf.train.Example(features=tf.train.Features(feature=integers))
-        self._writer.write(example.SerializeToString())
+    def write_sequence(self, feature_lists, context=None):
+        """Writes a tf.train.SequenceExample; see examples.encode_sequence_example."""
+        self.write_bytes(examples.encode_sequence_example(feature_lists, context))
+
+    def write_bytes(self, record):
+        """Writes one serialized record."""
+        if self._file is None:
+            self._file = self.open(str(self._partial))
+        self.append(self._file, record)
         self._count += 1
         if self._count == self._records_per_file:
             self.close()
 
+    def open(self, path):
+        """Opens a file for `append`; a writer of another format says how."""
+        import tensorflow.compat.v1 as tf
+
+        return tf.io.TFRecordWriter(path)
+
+    def append(self, file, record):
+        """Adds one record to an open file."""
+        file.write(record)
+
     def close(self):
         """Ends the current file and gives it its name."""
-        if self._writer is None:
+        if self._file is None:
             return
-        self._writer.close()
-        final = self._folder / f"{self._prefix}-{len(self.files):05d}.tfrecords"
+        self._file.close()
+        final = self._folder / f"{self._prefix}-{len(self.files):05d}{self._suffix}"
         entry = {
             "file": final.name,
             "records": self._count,
@@ -63,7 +77,7 @@ class RecordWriter:
         }
         self._partial.replace(final)
         self.files.append(entry)
-        self._writer, self._count = None, 0
+        self._file, self._count = None, 0
 
     @property
     def _partial(self):

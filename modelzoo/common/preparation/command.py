@@ -1,0 +1,106 @@
+"""What the command lines of all data preparations share: options, progress bar and closing line.
+
+It deliberately prepares nothing; each ``scripts/create_*.py`` hands in what to run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+
+from cerebras_tf.errors import DataError
+
+
+def positive(text):
+    """Reads a whole number above 0."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return number
+
+
+def share(text):
+    """Reads a number from 0 to 1."""
+    number = float(text)
+    if not 0 <= number <= 1:
+        raise argparse.ArgumentTypeError("must lie between 0 and 1")
+    return number
+
+
+def make_parser(docstring, output_dir="./data_dir/"):
+    """Makes a parser with --output_dir, --processes and --debug.
+
+    Args:
+        docstring: of the script; its first line is the description.
+        output_dir: default of --output_dir.
+
+    Returns:
+        An ``argparse.ArgumentParser``.
+    """
+    parser = argparse.ArgumentParser(
+        description=docstring.split("\n")[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
+    add = parser.add_argument
+    add("--output_dir", default=output_dir, help="folder of the records")
+    add("--processes", type=int, default=0, help="worker processes; 0: one a core")
+    add("--debug", action="store_true", help="show the traceback of an error")
+    return parser
+
+
+def split_options(args):
+    """Separates the options of `make_parser` from a script's own.
+
+    Args:
+        args: what ``parse_args`` returned.
+
+    Returns:
+        (output_dir, number of processes, dictionary of the others).
+    """
+    others = dict(vars(args))
+    del others["debug"]
+    processes = others.pop("processes") or len(os.sched_getaffinity(0))
+    return others.pop("output_dir"), max(1, processes), others
+
+
+def run(prepare, output_dir, total=None, unit="B", remedy="Add input."):
+    """Runs a preparation under a progress bar and prints what it made and how fast.
+
+    Args:
+        prepare: called with a function that takes the amount of input done since its last call;
+            returns the manifest of pipeline.prepare.
+        output_dir: named in the closing line.
+        total: amount of input, None if it is not known beforehand.
+        unit: of `total`; ``B`` is told in MB/s.
+        remedy: what to do if not one record was made, a sentence.
+
+    Returns:
+        The manifest.
+
+    Raises:
+        DataError: if no record was made.
+    """
+    import tqdm
+
+    started = time.monotonic()
+    with tqdm.tqdm(total=total, unit=unit, unit_scale=True, disable=None) as bar:
+        done = 0
+
+        def advance(amount):
+            nonlocal done
+            done += amount
+            bar.update(amount)
+
+        manifest = prepare(advance)
+    elapsed_s = time.monotonic() - started
+    told = ", ".join(f"{count} {name}" for name, count in manifest["counts"].items())
+    if not manifest["counts"]["records"]:
+        raise DataError(f"{output_dir}: must get at least one record. Received: {told}. {remedy}")
+    speed = (
+        f"{done / 1e6 / elapsed_s:.1f} MB/s" if unit == "B" else f"{done / elapsed_s:.0f} {unit}/s"
+    )
+    print(
+        f"{told} in {len(manifest['files'])} files in {output_dir} ({elapsed_s:.1f} s"
+        + (f", {speed})" if done else ", nothing left to do)")
+    )
+    return manifest

@@ -1,0 +1,343 @@
+"""Turns text into token numbers and back: GPT-2, GPT-NeoX, BERT, trained and byte vocabularies.
+
+The algorithms are those of the ``tokenizers`` library. It deliberately loads no TensorFlow, since
+it runs in worker processes, and trains nothing: scripts/create_vocab.py does.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+
+from cerebras_tf.errors import ConfigError
+
+KINDS = ("GPT2Tokenizer", "NeoXTokenizer", "BertTokenizer", "JsonTokenizer", "ByteTokenizer")
+END_OF_TEXT = "<|endoftext|>"
+# What the tokens with a meaning are called in the vocabularies in use, by attribute.
+SPECIAL_TOKENS = {
+    "pad": ("<|padding|>", "<pad>", "[PAD]"),
+    "unk": ("<unk>", "[UNK]"),
+    "bos": ("<s>",),
+    "eos": (END_OF_TEXT, "</s>"),
+    "cls": ("[CLS]",),
+    "sep": ("[SEP]",),
+    "mask": ("[MASK]",),
+}
+BYTE_END_OF_TEXT = 256
+# Where text may be cut without changing its tokens: byte-level encodings begin a new word at a
+# single space or line break between two other characters.
+SAFE_CUT = re.compile(r"(?<=\S)(?=[ \n]\S)")
+CACHED_WORDS = 1 << 19  # words whose tokens are remembered, about 150 MB
+CHUNK_CHARACTERS = 1 << 19  # text that is cut into words at a time
+
+
+class ByteTokenizer:
+    """Every byte is its own token; 256 ends a document.
+
+    Attributes:
+        vocab_size: 257.
+        eos_id: 256; all other tokens with a meaning are None.
+    """
+
+    vocab_size = 257
+    eos_id = BYTE_END_OF_TEXT
+    pad_id = unk_id = bos_id = cls_id = sep_id = mask_id = None
+
+    def encode(self, text):
+        """Returns the tokens of `text`, [n] int32."""
+        return np.frombuffer(text.encode("utf-8"), np.uint8).astype(np.int32)
+
+    def encode_batch(self, texts):
+        """Returns the tokens of each text, a list of [n] int32."""
+        return [self.encode(text) for text in texts]
+
+    def decode(self, ids):
+        """Returns the text of tokens, with U+FFFD where they are no UTF-8; 256 is left out."""
+        return bytes(int(i) for i in ids if i != self.eos_id).decode("utf-8", errors="replace")
+
+    def token_id(self, token):
+        """Returns the number of a token, None if there is none."""
+        return self.eos_id if token == END_OF_TEXT else None
+
+
+class FileTokenizer:
+    """A tokenizer of the ``tokenizers`` library.
+
+    Args:
+        library: ``tokenizers.Tokenizer``.
+        eos_id: number of the token that ends a document, None to look it up.
+
+    Attributes:
+        vocab_size: numbers that tokens may have, special tokens included.
+        pad_id, unk_id, bos_id, eos_id, cls_id, sep_id, mask_id: numbers of the tokens named in
+            SPECIAL_TOKENS, None for those the vocabulary lacks.
+        library: the argument.
+    """
+
+    def __init__(self, library, eos_id=None):
+        library.no_padding()
+        library.no_truncation()
+        self.library = library
+        self.vocab_size = 1 + max(library.get_vocab().values(), default=-1)
+        found = {
+            name: next(filter(_is_number, map(library.token_to_id, tokens)), None)
+            for name, tokens in SPECIAL_TOKENS.items()
+        }
+        self.pad_id, self.unk_id, self.bos_id = found["pad"], found["unk"], found["bos"]
+        self.cls_id, self.sep_id, self.mask_id = found["cls"], found["sep"], found["mask"]
+        self.eos_id = found["eos"] if eos_id is None else eos_id
+        self._unspoken = {number for number in {*found.values(), self.eos_id} if _is_number(number)}
+
+    def encode(self, text):
+        """Returns the tokens of `text`, [n] int32; none are added."""
+        return self.encode_batch([text])[0]
+
+    def encode_batch(self, texts):
+        """Returns the tokens of each text, a list of [n] int32; faster than one by one."""
+        encodings = self.library.encode_batch_fast(texts, add_special_tokens=False)
+        return [np.array(encoding.ids, np.int32) for encoding in encodings]
+
+    def encode_with_offsets(self, text):
+        """Tokenizes and tells where each token stands.
+
+        Returns:
+            Tokens [n] int32 and their first and one past last character in `text`, [n, 2] int32.
+        """
+        encoding = self.library.encode(text, add_special_tokens=False)
+        offsets = np.array(encoding.offsets, np.int32).reshape(-1, 2)
+        return np.array(encoding.ids, np.int32), offsets
+
+    def tokens(self, ids):
+        """Returns the tokens as they stand in the vocabulary, such as ``##ing``."""
+        return [self.library.id_to_token(int(number)) for number in ids]
+
+    def decode(self, ids):
+        """Returns the text of tokens, without special tokens and numbers beyond the vocabulary."""
+        kept = [int(i) for i in ids if int(i) < self.vocab_size and int(i) not in self._unspoken]
+        return self.library.decode(kept, skip_special_tokens=False)
+
+    def token_id(self, token):
+        """Returns the number of a token, None if there is none."""
+        return self.library.token_to_id(token)
+
+
+class ByteLevelTokenizer(FileTokenizer):
+    """A byte-level byte pair encoding; it remembers the tokens of words it has met.
+
+    Long text is cut at SAFE_CUT, where no token can cross, so the tokens are those of the library.
+    """
+
+    def __init__(self, library, eos_id=None):
+        super().__init__(library, eos_id)
+        self._words = {}
+
+    def encode_batch(self, texts):
+        """Returns the tokens of each text, a list of [n] int32."""
+        return [self.encode(text) for text in texts]
+
+    def encode(self, text):
+        """Returns the tokens of `text`, [n] int32."""
+        chunks = [self._encode_chunk(chunk) for chunk in split_text(text, CHUNK_CHARACTERS)]
+        return np.concatenate(chunks)
+
+    def _encode_chunk(self, text):
+        words = SAFE_CUT.split(text)
+        known = self._words
+        new = [word for word in set(words) if word not in known]
+        if len(known) + len(new) > CACHED_WORDS:
+            known.clear()
+            new = list(set(words))
+        encodings = self.library.encode_batch_fast(new, add_special_tokens=False)
+        known.update((word, encoding.ids) for word, encoding in zip(new, encodings))
+        ids: list[int] = []
+        for word in words:
+            ids += known[word]
+        return np.array(ids, np.int32)
+
+
+def split_text(text, limit):
+    """Cuts text at SAFE_CUT, where no byte-level encoding has a token.
+
+    Args:
+        text: the text.
+        limit: characters after which the next safe place is taken.
+
+    Returns:
+        Pieces that join to `text`; at least one.
+    """
+    pieces, start = [], 0
+    while len(text) - start > limit:
+        cut = SAFE_CUT.search(text, start + limit)
+        if cut is None:
+            break
+        pieces.append(text[start : cut.start()])
+        start = cut.start()
+    return [*pieces, text[start:]]
+
+
+def load_tokenizer(kind, vocab_file=None, encoder_file=None, eos_id=None, do_lower_case=True):
+    """Loads a tokenizer.
+
+    Args:
+        kind: ``GPT2Tokenizer`` (vocabulary in JSON and merges), ``BertTokenizer`` (vocab.txt),
+            ``NeoXTokenizer`` or ``JsonTokenizer`` (a tokenizer.json, also of create_vocab.py), or
+            ``ByteTokenizer`` (no file).
+        vocab_file: one of the files.
+        encoder_file: the other of GPT-2; which is which is seen from their content.
+        eos_id: number of the token that ends a document; None for the vocabulary's own.
+        do_lower_case: of BertTokenizer: lower case without accents.
+
+    Returns:
+        A ByteTokenizer, FileTokenizer or ByteLevelTokenizer.
+
+    Raises:
+        ConfigError: if a file is missing or of another kind.
+    """
+    if kind == "ByteTokenizer":
+        return ByteTokenizer()
+    if kind not in KINDS:
+        raise ConfigError(
+            f"tokenizer_type: must be one of {', '.join(KINDS)}. Received: {kind!r}. Name one."
+        )
+    contents = {path: _read(path) for path in (vocab_file, encoder_file) if path}
+    if kind == "BertTokenizer":
+        return FileTokenizer(_bert(contents, do_lower_case), eos_id)
+    library = _gpt2(contents) if kind == "GPT2Tokenizer" else _from_json(kind, contents)
+    return (ByteLevelTokenizer if _is_byte_level(library) else FileTokenizer)(library, eos_id)
+
+
+def require_tokens(tokenizer, *names):
+    """Checks that a vocabulary has the special tokens that a preparation needs.
+
+    Args:
+        tokenizer: what `load_tokenizer` returned.
+        *names: keys of SPECIAL_TOKENS.
+
+    Raises:
+        ConfigError: names the missing ones.
+    """
+    missing = [name for name in names if getattr(tokenizer, f"{name}_id") is None]
+    if missing:
+        wanted = ", ".join(" or ".join(SPECIAL_TOKENS[name]) for name in missing)
+        raise ConfigError(
+            f"the vocabulary must have the token {wanted}. Received: none among its "
+            f"{tokenizer.vocab_size}. Take another vocabulary, or name the number where there is "
+            "an option for it (--eos_id)."
+        )
+
+
+def _is_number(value):
+    return value is not None
+
+
+def _library():
+    try:
+        import tokenizers
+    except ImportError as error:
+        raise ConfigError(
+            "tokenizers: must be installed for vocabularies in files. Received: "
+            f"{error}. Run: pip install tokenizers"
+        ) from error
+    return tokenizers
+
+
+def _gpt2(contents):
+    tokenizers = _library()
+    jsons = [path for path, text in contents.items() if text.lstrip().startswith("{")]
+    merges = [path for path in contents if path not in jsons]
+    if len(jsons) != 1 or len(merges) != 1:
+        raise ConfigError(
+            "GPT2Tokenizer: needs its vocabulary (encoder.json or vocab.json) and its merges "
+            f"(vocab.bpe or merges.txt) in --encoder_file and --vocab_file. Received: "
+            f"{', '.join(contents) or 'no file'}."
+        )
+    vocabulary = _parsed(jsons[0], contents[jsons[0]])
+    lines = contents[merges[0]].splitlines()
+    pairs = [tuple(line.split(" ")) for line in lines if line and not line.startswith("#version")]
+    try:
+        model = tokenizers.models.BPE(vocab=vocabulary, merges=pairs)
+    except Exception as error:  # the library raises plain Exception and TypeError
+        raise ConfigError(
+            f"{merges[0]}: must hold two tokens of {jsons[0]} on each line. Received: {error}. "
+            "Take two files that belong together."
+        ) from error
+    library = tokenizers.Tokenizer(model)
+    library.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    library.decoder = tokenizers.decoders.ByteLevel()
+    return library
+
+
+def _from_json(kind, contents):
+    tokenizers = _library()
+    for path, text in contents.items():
+        if "model" not in _parsed(path, text):
+            continue
+        try:
+            return tokenizers.Tokenizer.from_str(text)
+        except Exception as error:  # the library raises plain Exception
+            raise ConfigError(
+                f"{path}: must be a tokenizer.json of the tokenizers library. Received: {error}."
+            ) from error
+    raise ConfigError(
+        f"{kind}: needs a tokenizer.json in --vocab_file. Received: "
+        f"{', '.join(contents) or 'no file'}."
+    )
+
+
+def _bert(contents, do_lower_case):
+    tokenizers = _library()
+    if len(contents) != 1:
+        raise ConfigError(
+            "BertTokenizer: needs a vocab.txt, a token on each line, in --vocab_file. Received: "
+            f"{', '.join(contents) or 'no file'}."
+        )
+    path, text = next(iter(contents.items()))
+    # A line may hold any other break, U+2028 or U+0085 say: those are tokens of their own.
+    lines = text.rstrip("\n").split("\n")
+    vocabulary = {line.rstrip("\r"): number for number, line in enumerate(lines)}
+    if "[UNK]" not in vocabulary:
+        raise ConfigError(
+            f"{path}: must be a WordPiece vocabulary with the token [UNK] on a line. Received: "
+            f"{len(lines)} lines, the first {lines[0][:40]!r}. Name the vocab.txt of a BERT."
+        )
+    library = tokenizers.Tokenizer(tokenizers.models.WordPiece(vocabulary, unk_token="[UNK]"))
+    library.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=do_lower_case)
+    library.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
+    library.decoder = tokenizers.decoders.WordPiece(prefix="##")
+    special = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+    library.add_special_tokens([token for token in special if token in vocabulary])
+    return library
+
+
+def _is_byte_level(library):
+    """Does `library` keep whole words apart as SAFE_CUT presumes?"""
+    described = json.loads(library.to_str())
+    words = described.get("pre_tokenizer") or {}
+    rewriting = (described.get("normalizer") or {}).get("type", "NFC")
+    plain = words.get("use_regex", True) and not words.get("add_prefix_space", True)
+    return words.get("type") == "ByteLevel" and plain and rewriting == "NFC"
+
+
+def _parsed(path, text):
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ConfigError(
+            f"{path}:{error.lineno}: must be JSON. Received: {error.msg} at column {error.colno}. "
+            "Copy the file again."
+        ) from error
+    if not isinstance(value, dict):
+        raise ConfigError(
+            f"{path}: must be a JSON object. Received: {type(value).__name__}. Name another file."
+        )
+    return value
+
+
+def _read(path):
+    try:
+        return Path(path).read_bytes().decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: must be a tokenizer file. Received: {error}.") from error
