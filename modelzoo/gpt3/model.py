@@ -6,15 +6,17 @@ Language Models are Few-Shot Learners (2020). B batch, S sequence, T = B * S tok
 
 from __future__ import annotations
 
+import functools
 import math
 
 import tensorflow.compat.v1 as tf
 
+from modelzoo.common.generation.driven import driven_spec, is_driven
 from modelzoo.common.language_model import language_model_spec
 from modelzoo.common.layers.attention import AttentionSettings, causal_mask, dropout
 from modelzoo.common.layers.block import BlockSettings
 from modelzoo.common.layers.decoder import decoder
-from modelzoo.common.layers.dense import dense
+from modelzoo.common.layers.dense import dense, sizes
 from modelzoo.common.layers.embedding import add_position_embedding, token_embedding
 from modelzoo.common.layers.layer_norm import layer_norm
 from modelzoo.common.layers.lm_head import lm_logits
@@ -39,23 +41,30 @@ def model_fn(features, labels, mode, params):
     """
     params = params_from_dict(Params, params)
     training = mode == tf.estimator.ModeKeys.TRAIN
-    logits = gpt_logits(features["input_ids"], params, training)  # (T, V)
+    run = functools.partial(gpt_logits, params=params, training=training)
+    if mode == tf.estimator.ModeKeys.PREDICT and is_driven(features):
+        return driven_spec(features, run)
+    logits = run(features["input_ids"])  # (T, V)
     model = params.model
     return language_model_spec(
         features, labels, mode, params, logits, model.loss_scaling, model.loss_weight
     )
 
 
-def gpt_logits(input_ids, params, training):
+def gpt_logits(input_ids, params, training, cache=None, positions=None, mask=None, wanted=None):
     """Runs the model.
 
     Args:
         input_ids: [B, S] int32.
         params: Params.
         training: whether dropout applies.
+        cache: KeyValueCache of the positions before; None where there are none.
+        positions: [B, S] int32, the position of every token; None for 0 to S - 1.
+        mask: additive mask of the keys that a cache extends; None hides later positions only.
+        wanted: [B] int32, index of the one token of each row whose logits are returned.
 
     Returns:
-        Logits [T, V] of float32.
+        Logits [T, V] of float32, or [B, V] with `wanted`.
     """
     model = params.model
     dtype = tf.float16 if model.mixed_precision else tf.float32
@@ -74,6 +83,7 @@ def gpt_logits(input_ids, params, training):
             "position_embedding",
             embedding_initial if learned else None,
             seed,
+            positions,
         )
     if size != model.hidden_size:
         x = dense(x, model.hidden_size, "embedding_projection", initial, False, seed=seed)
@@ -82,8 +92,12 @@ def gpt_logits(input_ids, params, training):
     rate = model.embedding_dropout_rate
     rate = model.dropout_rate if rate is None else rate
     x = dropout(x, rate, training, model.dropout_seed)
-    mask = causal_mask(x.shape[1], dtype)
-    x = decoder(x, mask, model.num_hidden_layers, block_settings(model, initial), training)
+    if mask is None:
+        mask = causal_mask(sizes(x)[1], dtype)
+    settings = block_settings(model, initial)
+    x = decoder(x, mask, model.num_hidden_layers, settings, training, cache=cache)
+    if wanted is not None:
+        x = tf.gather(x, wanted, axis=1, batch_dims=1)  # (B, N)
     if model.use_pre_normalization:
         x = layer_norm(x, model.layer_norm_epsilon, "post_decoder_layer_norm")
     return lm_logits(x, vocab_size, table if model.share_embedding_weights else None, initial, seed)

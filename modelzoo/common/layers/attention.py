@@ -56,7 +56,7 @@ class KeyValueCache:
         Returns:
             Keys and values [B, H, C + S, D].
         """
-        past = self._past[len(self._present)]
+        past = tf.cast(self._past[len(self._present)], key.dtype)
         self._present.append(tf.stack([key, value]))
         return tf.concat([past[0], key], axis=2), tf.concat([past[1], value], axis=2)
 
