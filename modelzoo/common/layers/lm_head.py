@@ -7,28 +7,43 @@ from __future__ import annotations
 
 import tensorflow.compat.v1 as tf
 
-from modelzoo.common.layers.dense import dense
+from modelzoo.common.layers.dense import ZEROS, dense
+from modelzoo.common.layers.initializers import make_variable
 
 
-def lm_logits(hidden, vocab_size, table=None, initializer=None, seed=None):
+def lm_logits(
+    hidden,
+    vocab_size,
+    table=None,
+    initializer=None,
+    seed=None,
+    name="lm_output_layer",
+    use_bias=False,
+):
     """Projects hidden states onto the vocabulary.
 
     Args:
         hidden: [B, S, N].
         vocab_size: V.
-        table: the embedding's variable [V, N] to share; None makes
-            ``lm_output_layer/lm_output_layer/kernel`` [N, V].
+        table: the embedding's variable [V, N] to share; None makes ``<name>/<name>/kernel``
+            [N, V].
         initializer: initializer dataclass of an own kernel.
         seed: model-wide seed of initial values.
+        name: name of the layer.
+        use_bias: whether ``<name>/<name>/bias`` [V] is added; beside a shared table it is called
+            ``bias``.
 
     Returns:
         Logits [T, V] of float32.
     """
     rows = tf.reshape(hidden, [-1, hidden.shape[-1]])  # (T, N)
     if table is None:
-        logits = dense(rows, vocab_size, "lm_output_layer", initializer, use_bias=False, seed=seed)
+        logits = dense(rows, vocab_size, name, initializer, use_bias, seed=seed)
     else:
         logits = tf.matmul(rows, tf.cast(table, rows.dtype), transpose_b=True)
+        if use_bias:
+            bias = make_variable("bias", [vocab_size], ZEROS)
+            logits = tf.nn.bias_add(logits, tf.cast(bias, rows.dtype))
     return tf.cast(logits, tf.float32)
 
 

@@ -1,0 +1,63 @@
+"""Rotary position embedding of queries and keys. Deliberately holds no variable.
+
+Source: Su et al., RoFormer: Enhanced Transformer with Rotary Position Embedding (2021), equation
+34, with neighbouring features as pairs. B batch, H heads, S sequence, D head size, R rotary_dim.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from modelzoo.common.layers.dense import sizes
+
+BASE = 10_000.0  # Su et al., section 3.2.2
+
+
+def rotation_rates(head_size, rotary_dim):
+    """Returns by how many radians a position turns each feature: [D] float32.
+
+    Features 2j and 2j + 1 turn by BASE^(-2j / R). Those behind R do not turn: their rate is 0.
+
+    Args:
+        head_size: D, even.
+        rotary_dim: R, even, at most D.
+    """
+    pairs = np.arange(head_size) // 2
+    rates = BASE ** (-2.0 * pairs / rotary_dim)
+    return np.where(np.arange(head_size) < rotary_dim, rates, 0.0).astype(np.float32)
+
+
+class Rotary:
+    """The sines and cosines of one batch's positions, shared by all layers.
+
+    Angles, sines and cosines are float32 whatever the model computes in: float16 cannot tell
+    positions above 2,048 apart, nor angles long before.
+
+    Args:
+        head_size: D, even.
+        rotary_dim: R, how many features of a head turn.
+        positions: [B, S] or [1, S] integers.
+        dtype: type of the queries and keys.
+    """
+
+    def __init__(self, head_size, rotary_dim, positions, dtype):
+        rates = tf.constant(rotation_rates(head_size, rotary_dim))
+        signs = tf.constant(np.resize([-1.0, 1.0], head_size).astype(np.float32))
+        angles = tf.cast(positions, tf.float32)[:, None, :, None] * rates  # (B, 1, S, D)
+        self._cos = tf.cast(tf.cos(angles), dtype)
+        self._sin = tf.cast(tf.sin(angles) * signs, dtype)
+
+    def turn(self, x):
+        """Turns each pair (a, b) by its angle t to (a cos t - b sin t, b cos t + a sin t).
+
+        Args:
+            x: queries or keys [B, H, S, D].
+
+        Returns:
+            [B, H, S, D], of the type of `x`.
+        """
+        _, heads, length, size = sizes(x)
+        pairs = tf.reshape(x, [-1, heads, length, size // 2, 2])
+        swapped = tf.reshape(tf.reverse(pairs, axis=[-1]), [-1, heads, length, size])
+        return x * self._cos + swapped * self._sin

@@ -1,0 +1,159 @@
+"""GPT-J and GPT-NeoX as a model_fn. Deliberately holds the wiring only; the blocks are shared.
+
+Sources: Wang and Komatsuzaki, GPT-J-6B: A 6 Billion Parameter Autoregressive Language Model (2021);
+Black et al., GPT-NeoX-20B: An Open-Source Autoregressive Language Model (2022). B batch, S
+sequence, T = B * S tokens, V vocabulary, N hidden size, L layers.
+"""
+
+from __future__ import annotations
+
+import tensorflow.compat.v1 as tf
+
+from modelzoo.common.language_model import language_model_spec
+from modelzoo.common.layers.attention import (
+    AttentionSettings,
+    attention,
+    causal_mask,
+    dropout,
+)
+from modelzoo.common.layers.block import BlockSettings, feed_forward
+from modelzoo.common.layers.dense import sizes
+from modelzoo.common.layers.embedding import token_embedding
+from modelzoo.common.layers.layer_norm import layer_norm
+from modelzoo.common.layers.lm_head import lm_logits
+from modelzoo.common.layers.rotary import Rotary
+from modelzoo.common.params import params_from_dict
+from modelzoo.common.sections import TruncatedNormal, VarianceScaling
+from modelzoo.gptj.params import Params
+
+PROJECTIONS = ("q_proj", "k_proj", "v_proj", "out_proj")
+
+
+def model_fn(features, labels, mode, params):
+    """Builds the graph of training, evaluation or prediction.
+
+    Args:
+        features: ``input_ids`` [B, S] int32 and ``input_mask`` [B, S], 1 where a token is padding
+            or, as an article before its summary, does not count in the loss.
+        labels: [B, S] int32, the next tokens; None in prediction.
+        mode: a ``tf.estimator.ModeKeys``.
+        params: nested dictionary of the YAML's sections.
+
+    Returns:
+        A CSEstimatorSpec.
+    """
+    params = params_from_dict(Params, params)
+    training = mode == tf.estimator.ModeKeys.TRAIN
+    logits = gptj_logits(features["input_ids"], params, training)  # (T, V)
+    return language_model_spec(features, labels, mode, params, logits)
+
+
+def gptj_logits(input_ids, params, training, cache=None, positions=None, mask=None):
+    """Runs the model.
+
+    Tokens see themselves and those before them. Padding stands behind the text, where no token of
+    the text sees it, so the input mask is left to the loss: an article that is masked there must
+    be seen by its summary.
+
+    Args:
+        input_ids: [B, S] int32.
+        params: Params.
+        training: whether dropout applies.
+        cache: KeyValueCache of the positions before; needs `positions` and `mask`.
+        positions: [B, S] int32, None for 0 to S - 1.
+        mask: additive attention mask, broadcastable to [B, H, S, positions of cache and input];
+            None for a causal one.
+
+    Returns:
+        Logits [T, V] of float32.
+    """
+    model = params.model
+    dtype = tf.float16 if model.mixed_precision else tf.float32
+    vocab_size, seed = params.train_input.vocab_size, model.weight_initialization_seed
+    initial = model.initializer or VarianceScaling("variance_scaling", 1.0)
+    embedding_initial = model.embedding_initializer or TruncatedNormal(
+        "truncated_normal", 0.0, vocab_size**-0.5
+    )
+    x, table = token_embedding(
+        input_ids, vocab_size, model.hidden_size, "input_embedding", embedding_initial, dtype, seed
+    )
+    x = dropout(x, _rate(model, "embedding_dropout_rate"), training, model.dropout_seed)
+    length = sizes(input_ids)[1]
+    if positions is None:
+        positions = tf.range(length)[None, :]
+    if mask is None:
+        mask = causal_mask(length, dtype)
+    rotary = Rotary(model.head_size, model.rotary_dim or model.head_size, positions, dtype)
+    settings = block_settings(model, initial, rotary)
+    with tf.variable_scope("gptj_decoder"):
+        for index in range(model.num_hidden_layers):
+            x = block(x, mask, index, settings, model.use_untied_layer_norm, training, cache)
+    x = layer_norm(x, model.layer_norm_epsilon, "post_decoder_layer_norm")
+    table = table if model.share_embedding_weights else None
+    return lm_logits(x, vocab_size, table, initial, seed, "lm_head", model.use_bias_in_output)
+
+
+def block(x, mask, index, settings, use_untied_layer_norm, training, cache=None):
+    """Adds attention and feed-forward, which run side by side, to the residual stream.
+
+    y = x + attention(ln_1(x)) + feed_forward(ln_1(x)), or of ln_2(x) where the norms are untied.
+
+    Args:
+        x: [B, S, N].
+        mask: additive attention mask.
+        index: number of the block.
+        settings: BlockSettings.
+        use_untied_layer_norm: whether the feed-forward has a layer norm of its own.
+        training: whether dropout applies.
+        cache: KeyValueCache of the positions before.
+
+    Returns:
+        [B, S, N], of the type of `x`.
+    """
+    rate, seed = settings.dropout_rate, settings.attention.dropout_seed
+    with tf.variable_scope(str(index)):
+        y = layer_norm(x, settings.layer_norm_epsilon, "ln_1")
+        z = layer_norm(x, settings.layer_norm_epsilon, "ln_2") if use_untied_layer_norm else y
+        attended = attention(y, y, mask, settings.attention, "attn", training, cache)
+        fed = feed_forward(z, settings, "mlp", 2 * index)
+        return x + dropout(attended, rate, training, seed) + dropout(fed, rate, training, seed)
+
+
+def block_settings(model, initial, rotary):
+    """Returns the settings of a block.
+
+    The layers that write into the residual stream start with the variance 4 / (L^2 fan_in), the
+    standard deviation 2 / (L sqrt(N)) of Wang and Komatsuzaki (Black et al. 2022, section 2.1.3).
+    """
+    output_initial = model.output_layer_initializer or VarianceScaling(
+        "variance_scaling", 4.0 / model.num_hidden_layers**2
+    )
+    attention_settings = AttentionSettings(
+        num_heads=model.num_heads,
+        scale=model.head_size**-0.5,
+        initializer=initial,
+        output_initializer=output_initial,
+        use_projection_bias=model.use_projection_bias_in_attention,
+        use_output_bias=model.use_ffn_bias_in_attention,
+        dropout_rate=model.attention_dropout_rate,
+        softmax_fp32=model.attention_softmax_fp32,
+        seed=model.weight_initialization_seed,
+        dropout_seed=model.dropout_seed,
+        rotary=rotary,
+        names=PROJECTIONS,
+    )
+    return BlockSettings(
+        attention=attention_settings,
+        filter_size=model.filter_size,
+        nonlinearity=model.nonlinearity,
+        initializer=initial,
+        output_initializer=output_initial,
+        layer_norm_epsilon=model.layer_norm_epsilon,
+        use_ffn_bias=model.use_ffn_bias,
+        dropout_rate=_rate(model, "residual_dropout_rate"),
+    )
+
+
+def _rate(model, key):
+    rate = getattr(model, key)
+    return model.dropout_rate if rate is None else rate

@@ -1,0 +1,96 @@
+"""The YAML schema of GPT-J and GPT-NeoX: which keys exist, their types, defaults and rules.
+
+It deliberately imports no TensorFlow.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Optional
+
+from modelzoo.common.input_sections import INHERITED_KEYS, build_gpt_input, length_problems
+from modelzoo.common.model_sections import CommonModelParams, TransformerSizes, inherit_inputs
+from modelzoo.common.sections import (
+    CsConfigParams,
+    OptimizerParams,
+    RunConfigParams,
+    build_initializer,
+    field,
+)
+
+# Weight decay is for kernels and embeddings. The words that exclude biases and norms elsewhere do
+# not find ln_1 and ln_2, the names of this model's checkpoints.
+EXCLUDE_FROM_WEIGHT_DECAY = ("LayerNorm", "layer_norm", "bias", "Bias", "ln_1", "ln_2")
+
+
+def build_listed_initializer(value, path, report):
+    """Builds an initializer from a section, or from a list of one section."""
+    if isinstance(value, (list, tuple)) and len(value) == 1:
+        value = value[0]
+    return build_initializer(value, path, report)
+
+
+@dataclass(frozen=True)
+class GptjModelParams(CommonModelParams, TransformerSizes):
+    """The section ``model``.
+
+    `rotary_dim` is how many features of a head are turned by their position, null all of them.
+    `dropout_rate` applies where `embedding_dropout_rate` or `residual_dropout_rate` is null.
+    """
+
+    initializer: Any = field(None, build=build_listed_initializer)
+    embedding_initializer: Any = field(None, build=build_listed_initializer)
+    output_layer_initializer: Any = field(None, build=build_listed_initializer)
+    rotary_dim: Optional[int] = field(None, minimum=2)
+    use_untied_layer_norm: bool = False
+    use_projection_bias_in_attention: bool = False
+    use_ffn_bias_in_attention: bool = False
+    use_ffn_bias: bool = True
+    use_bias_in_output: bool = True
+    embedding_dropout_rate: Optional[float] = field(None, minimum=0.0)
+    residual_dropout_rate: Optional[float] = field(None, minimum=0.0)
+
+    def problems(self):
+        """Yields what is wrong between the fields."""
+        yield from super().problems()
+        if self.head_size % 2:
+            yield "num_heads", f"must leave heads of even size, not {self.head_size}."
+        if self.rotary_dim is not None and (
+            self.rotary_dim % 2 or self.rotary_dim > self.head_size
+        ):
+            yield "rotary_dim", f"must be even and at most the head size ({self.head_size})."
+        if self.embedding_size not in (None, self.hidden_size):
+            yield "embedding_size", f"must equal hidden_size ({self.hidden_size})."
+
+    @property
+    def head_size(self):
+        """Features of a head."""
+        return self.hidden_size // self.num_heads
+
+
+@dataclass(frozen=True)
+class Params:
+    """The whole YAML of a GPT-J or GPT-NeoX model."""
+
+    model_name: str
+    model: GptjModelParams
+    train_input: Any = field(build=build_gpt_input)
+    optimizer: OptimizerParams = field()
+    runconfig: RunConfigParams = field()
+    eval_input: Any = field(None, build=build_gpt_input)
+    predict_input: Any = field(None, build=build_gpt_input)
+    csconfig: CsConfigParams = CsConfigParams()
+
+    @classmethod
+    def with_defaults(cls, tree):
+        """Returns `tree` with what its sections take over from one another."""
+        tree = inherit_inputs(tree, INHERITED_KEYS)
+        if isinstance(tree.get("optimizer"), dict):
+            excluded = {"exclude_from_weight_decay": list(EXCLUDE_FROM_WEIGHT_DECAY)}
+            tree["optimizer"] = {**excluded, **tree["optimizer"]}
+        return tree
+
+    def problems(self):
+        """Yields what is wrong between the sections."""
+        yield from self.csconfig.problems_with(self.model)
+        yield from length_problems(self, self.model.max_position_embeddings)

@@ -1,0 +1,8 @@
+"""Runs GPT-J and GPT-NeoX: ``python -m modelzoo.gptj.run -m train -p FILE``. Nothing else."""
+
+from __future__ import annotations
+
+from modelzoo.common.run import run
+
+if __name__ == "__main__":
+    run(model_name="gptj")
