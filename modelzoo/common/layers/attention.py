@@ -65,6 +65,31 @@ class KeyValueCache:
         return tf.stack(self._present)
 
 
+class ProjectedMemory:
+    """An encoder's output as the keys and values of every layer that attends to it.
+
+    Generation makes them once (`project_memory`) and feeds them at every step. A sentence may have
+    several rows of queries, such as the beams of a search: R is B times their number.
+
+    Args:
+        keys_values: [L, 2, B, H, M, D] of the L layers in order.
+    """
+
+    def __init__(self, keys_values):
+        self._keys_values = keys_values
+        self._layer = 0
+
+    def grouped(self, x):
+        """Puts the rows [R, S, N] of each sentence behind one another: [B, R / B * S, N]."""
+        return tf.reshape(x, [tf.shape(self._keys_values)[2], -1, x.shape[-1]])
+
+    def next(self, dtype):
+        """Returns keys and values of the next layer, each [B, H, M, D] of type `dtype`."""
+        self._layer += 1
+        both = tf.cast(self._keys_values[self._layer - 1], dtype)
+        return both[0], both[1]
+
+
 def causal_mask(length, dtype):
     """Returns an additive mask that hides later positions: [1, 1, S, S], 0 or MASKED."""
     visible = tf.linalg.band_part(tf.ones([length, length], dtype), -1, 0)
@@ -142,6 +167,28 @@ def attend(query, key, value, mask, settings, training):
     return tf.matmul(weights, value)
 
 
+def project_memory(memory, settings):
+    """Makes keys and values in the current variable scope.
+
+    Args:
+        memory: [B, M, N].
+        settings: AttentionSettings.
+
+    Returns:
+        Keys and values [B, H, M, D], of the type of `memory`.
+    """
+    _, k_name, v_name, _ = settings.names
+    bias, size = settings.use_projection_bias, memory.shape[-1]
+    key, value = (
+        split_heads(
+            dense(memory, size, kind, settings.initializer, bias, seed=settings.seed),
+            settings.num_heads,
+        )
+        for kind in (k_name, v_name)
+    )
+    return key, value
+
+
 def attention(x, memory, mask, settings, name, training, cache=None):
     """Attention of a sequence to another, or to itself.
 
@@ -150,7 +197,8 @@ def attention(x, memory, mask, settings, name, training, cache=None):
 
     Args:
         x: [B, S, N].
-        memory: [B, M, N] that keys and values are made of; `x` for self-attention.
+        memory: [B, M, N] that keys and values are made of; `x` for self-attention; or a
+            ProjectedMemory.
         mask: additive mask, see `attend`.
         settings: AttentionSettings.
         name: name of the layer.
@@ -161,21 +209,20 @@ def attention(x, memory, mask, settings, name, training, cache=None):
         [B, S, N], of the type of `x`.
     """
     size = x.shape[-1]
-    q_name, k_name, v_name, output_name = settings.names
-
-    def project(inputs, kind):
-        bias = settings.use_projection_bias
-        return dense(inputs, size, kind, settings.initializer, bias, seed=settings.seed)
-
+    q_name, _, _, output_name = settings.names
+    is_projected = isinstance(memory, ProjectedMemory)
+    rows = memory.grouped(x) if is_projected else x
     with tf.variable_scope(name):
-        query = split_heads(project(x, q_name) * settings.scale, settings.num_heads)
-        key = split_heads(project(memory, k_name), settings.num_heads)
-        value = split_heads(project(memory, v_name), settings.num_heads)
+        bias = settings.use_projection_bias
+        query = dense(rows, size, q_name, settings.initializer, bias, seed=settings.seed)
+        query = split_heads(query * settings.scale, settings.num_heads)
+        key, value = memory.next(x.dtype) if is_projected else project_memory(memory, settings)
         if settings.rotary is not None:
             query, key = settings.rotary.turn(query), settings.rotary.turn(key)
         if cache is not None:
             key, value = cache.extend(key, value)
         context = merge_heads(attend(query, key, value, mask, settings, training))
+        context = tf.reshape(context, sizes(x)) if is_projected else context
         return dense(
             context,
             size,
