@@ -1,8 +1,8 @@
 """Joins the output projection with softmax cross-entropy, so that logits are never held whole.
 
 Before: `%logits = matmul(%h, %w)  %loss, %lse = sparse_softmax_xent(%logits, %labels)`; after:
-`%loss, %lse = linear_softmax_xent(%h, %w, %labels)`. It must not fire where the logits are used
-otherwise (accuracy, predictions): they exist then anyway.
+`%loss, %lse = linear_softmax_xent(%h, %w, %labels)`. A bias added to the product goes along. It
+must not fire where the logits are used otherwise (accuracy, predictions): they exist then anyway.
 """
 
 from __future__ import annotations
@@ -20,31 +20,38 @@ def fuse_linear_loss(graph: Graph) -> None:
     for node in list(graph.nodes):
         if node.op != "sparse_softmax_xent":
             continue
-        product = _product(node, users, wanted)
+        product, bias = _product(node, users, wanted)
         if product is not None:
-            _emit(graph, node, product)
+            _emit(graph, node, product, bias)
     graph.prune()
 
 
-def _product(node: Node, users: dict[Value, list[Node]], wanted: set[Value]) -> Optional[Node]:
-    """The matmul that makes the logits, where nothing else reads them."""
+def _product(
+    node: Node, users: dict[Value, list[Node]], wanted: set[Value]
+) -> tuple[Optional[Node], list[Value]]:
+    """The matmul that makes the logits, where nothing else reads them, and a bias added to it."""
     value = node.inputs[0]
+    bias: list[Value] = []
     while True:
         if len(users.get(value, ())) != 1 or value in wanted or value.node is None:
-            return None
+            return None, bias
         made = value.node
         if made.op in ("identity", "cast") and made.inputs[0].type == value.type:
             value = made.inputs[0]
             continue
+        if made.op == "add" and not bias:
+            value, *bias = sorted(made.inputs, key=lambda operand: -operand.type.rank)
+            if bias[0].type.rank == 1 and bias[0].shape == value.shape[1:]:
+                continue
         break
     if made.op != "matmul" or made.attrs["transpose_a"]:
-        return None
+        return None, bias
     if any(v.type.rank != 2 or v.dtype != "float32" for v in made.inputs):
-        return None
-    return made
+        return None, bias
+    return made, bias
 
 
-def _emit(graph: Graph, node: Node, product: Node) -> None:
+def _emit(graph: Graph, node: Node, product: Node, bias: list[Value]) -> None:
     with building_before(graph, node) as b:
         hidden, weight = product.inputs
         outputs = b.multi(
@@ -52,6 +59,7 @@ def _emit(graph: Graph, node: Node, product: Node) -> None:
             hidden,
             weight,
             node.inputs[1],
+            *bias,
             transpose_weight=product.attrs["transpose_b"],
         )
     graph.replace(dict(zip(node.outputs, outputs)))

@@ -30,6 +30,36 @@ def test_projection_and_loss_become_one(transpose):
     assert graph.nodes[-1].attrs["transpose_weight"] == transpose
 
 
+@pytest.mark.parametrize("first", ["product", "bias"])
+def test_bias_goes_along(first):
+    def build(b, h, w, labels, bias):
+        product = logits_of(b, h, w)
+        operands = (product, bias) if first == "product" else (bias, product)
+        return b.multi("sparse_softmax_xent", b.op("add", *operands), labels)[0]
+
+    graph = graph_of(build, *TYPES, "float32[7]")
+    assert check_pass(graph, fuse_linear_loss) == ["linear_softmax_xent"]
+    assert len(graph.nodes[-1].inputs) == 4
+
+
+@pytest.mark.parametrize("shape", ["float32[5,7]", "float32[5,1]", "float32[]", "float32[1]"])
+def test_other_sums_are_no_bias(shape):
+    def build(b, h, w, labels, other):
+        return b.multi("sparse_softmax_xent", b.op("add", logits_of(b, h, w), other), labels)[0]
+
+    ops = check_pass(graph_of(build, *TYPES, shape), fuse_linear_loss)
+    assert "linear_softmax_xent" not in ops
+
+
+def test_only_one_bias_goes_along():
+    def build(b, h, w, labels, bias):
+        logits = b.op("add", b.op("add", logits_of(b, h, w), bias), bias)
+        return b.multi("sparse_softmax_xent", logits, labels)[0]
+
+    ops = check_pass(graph_of(build, *TYPES, "float32[7]"), fuse_linear_loss)
+    assert "linear_softmax_xent" not in ops
+
+
 def test_logits_that_are_wanted_stay():
     def build(b, h, w, labels):
         logits = logits_of(b, h, w)
