@@ -57,12 +57,12 @@ def write_scalars(folder, step, values):
 def _read(path):
     try:
         scores = json.loads(path.read_text(encoding="utf-8"))
-        if not all(isinstance(scores[step], dict) for step in scores):
-            raise ValueError("not an object of objects")
+        if not all(isinstance(part, dict) for part in [scores, *scores.values()]):
+            raise ValueError("no scores by step")
         return scores
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError, AttributeError) as error:
         raise DataError(
             f"{path}: must hold scores by step. Received: {error}. Move the file away."
         ) from error

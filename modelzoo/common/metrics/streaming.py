@@ -34,6 +34,9 @@ def streaming_sum(values, name):
 def streaming_ratio(numerator, denominator, name):
     """Divides one streaming sum by another; 0 where nothing has been counted.
 
+    Neither grows without the other: a count that needs nothing of the batch would still grow at
+    the end of the input, in the step that finds no batch.
+
     Args:
         numerator: what a batch adds above the line, of static shape.
         denominator: what it adds below, of the same shape.
@@ -42,6 +45,8 @@ def streaming_ratio(numerator, denominator, name):
     Returns:
         A metric pair of float32.
     """
+    with tf.control_dependencies([numerator, denominator]):
+        numerator, denominator = tf.identity(numerator), tf.identity(denominator)
     above, add_above = streaming_sum(numerator, f"{name}/total")
     below, add_below = streaming_sum(denominator, f"{name}/count")
     value = tf.cast(tf.div_no_nan(above, below), tf.float32)

@@ -36,6 +36,19 @@ def test_streaming_mean_without_weights_counts_every_value_once():
     assert found == pytest.approx(values.mean())
 
 
+def test_streaming_mean_counts_no_batch_at_the_end_of_the_input():
+    """Batches of static shape, whose number of values needs no input."""
+    with tf.Graph().as_default(), tf.Session() as session:
+        data = tf.data.Dataset.from_tensor_slices(np.arange(6)).batch(2, drop_remainder=True)
+        batch = tf.data.make_one_shot_iterator(data).get_next()
+        value, update = streaming_mean(batch, None, "mean")
+        session.run(tf.local_variables_initializer())
+        with pytest.raises(tf.errors.OutOfRangeError):
+            while True:
+                session.run(update)
+        assert session.run(value) == 2.5
+
+
 def test_streaming_mean_of_nothing_is_zero():
     zeros = np.zeros(EXAMPLES, np.float32)
     assert evaluate(mean, zeros + 3.0, zeros)["mean"] == 0.0
