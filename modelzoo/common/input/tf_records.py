@@ -72,8 +72,7 @@ def check_files(files, layout, batch_size=1):
 
 def check_first_record(path, layout):
     """Raises a DataError if the first record of `path` does not have the `layout`."""
-    with open(path, "rb") as file:
-        data = _read_frame(file, path)
+    data = read_first_record(path)
     try:
         features = tf.train.Example.FromString(data).features.feature
     except Exception as error:  # protobuf's own error type differs between its implementations
@@ -117,6 +116,12 @@ def check_frames(path):
     return count
 
 
+def read_first_record(path):
+    """Returns the bytes of the first record of `path`; raises a DataError if it is not whole."""
+    with open(path, "rb") as file:
+        return _read_frame(file, path)
+
+
 def _read_frame(file, path):
     head = file.read(FRAME.size + CHECKSUM_BYTES)
     if len(head) == FRAME.size + CHECKSUM_BYTES:
@@ -152,7 +157,7 @@ def worker_position():
     return len(workers), settings.get("task", {}).get("index", 0)
 
 
-def record_batches(section, files, skip, keep_rest=False):
+def record_batches(section, files, skip, keep_rest=False, group=None):
     """Makes the stream of batches of serialized records.
 
     The order is a function of the section's `shuffle_seed` (None counts as 0) and the epoch.
@@ -163,6 +168,7 @@ def record_batches(section, files, skip, keep_rest=False):
         files: paths.
         skip: batches to leave out at the beginning.
         keep_rest: whether records that do not fill a batch make a smaller one at the end.
+        group: makes batches out of the dataset of records, in another way than one after the other.
 
     Returns:
         A ``tf.data.Dataset`` of [batch_size] strings.
@@ -188,7 +194,10 @@ def record_batches(section, files, skip, keep_rest=False):
     if section.shuffle:
         buffer = section.shuffle_buffer or 10 * section.batch_size
         dataset = dataset.shuffle(buffer, seed=seed, reshuffle_each_iteration=True)
-    dataset = dataset.batch(section.batch_size, drop_remainder=not keep_rest)
+    if group is None:
+        dataset = dataset.batch(section.batch_size, drop_remainder=not keep_rest)
+    else:
+        dataset = group(dataset)
     if section.repeat:
         dataset = dataset.repeat()
     return dataset.skip(skip) if skip else dataset
@@ -215,7 +224,7 @@ def parse_records(layout):
     return parse
 
 
-def read_batches(section, layout, skip, keep_rest=False):
+def read_batches(section, layout, skip, keep_rest=False, group=None):
     """Checks the files of an input section and makes the stream of its parsed batches.
 
     Args:
@@ -223,6 +232,7 @@ def read_batches(section, layout, skip, keep_rest=False):
         layout: see `check_files`.
         skip: batches to leave out at the beginning.
         keep_rest: whether the last batch may be smaller than the others.
+        group: see `record_batches`.
 
     Returns:
         A ``tf.data.Dataset`` of dictionaries, see `parse_records`.
@@ -232,5 +242,5 @@ def read_batches(section, layout, skip, keep_rest=False):
     """
     files = find_record_files(section.data_dir)
     check_files(files, layout, 1 if keep_rest else section.batch_size)
-    dataset = record_batches(section, files, skip, keep_rest)
+    dataset = record_batches(section, files, skip, keep_rest, group)
     return dataset.map(parse_records(layout), num_parallel_calls=2, deterministic=True)
