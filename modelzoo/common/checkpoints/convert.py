@@ -1,0 +1,180 @@
+"""Converts whole checkpoints between other programs and this zoo, a tensor at a time.
+
+It deliberately knows no architecture itself, and starts no model. Slots of optimizers are left
+behind: a converted checkpoint holds weights and the global step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import yaml
+
+from cerebras_tf.errors import CheckpointError
+from modelzoo.common import registry
+from modelzoo.common.checkpoints.matching import match_ours, match_theirs
+from modelzoo.common.checkpoints.programs import PROGRAMS
+from modelzoo.common.checkpoints.tensorflow_checkpoint import (
+    GLOBAL_STEP,
+    SHARD_BYTES,
+    STATE,
+    TensorFlowReader,
+    write_tensorflow,
+)
+from modelzoo.common.checkpoints.whole_folder import whole_folder
+from modelzoo.common.params import load_params, params_from_dict
+
+PARAMS = "params.yaml"
+_HEADER = """\
+# A converted model. Its own are the section model, vocab_size and max_sequence_length; data_dir,
+# batch_size, optimizer and runconfig are placeholders to replace before training.
+"""
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """What was converted: number of tensors there, of weights, and names of what was left out."""
+
+    tensors: int
+    weights: int
+    path: str
+    dropped: tuple[str, ...] = ()
+
+
+def to_tensorflow(
+    source, output, program="hugging_face", overwrite=False, shard_bytes=SHARD_BYTES, advance=None
+):
+    """Converts another program's model into a TensorFlow checkpoint with a params.yaml.
+
+    Args:
+        source: folder of the model, or prefix of a checkpoint of Google's.
+        output: folder of the new checkpoint.
+        program: a key of PROGRAMS.
+        overwrite: whether a checkpoint there may be replaced.
+        shard_bytes: see ``tensorflow_checkpoint``.
+        advance: called with every number of weights that is done.
+
+    Returns:
+        A Conversion.
+
+    Raises:
+        CheckpointError: the model is damaged, or does not fit its configuration.
+        ConfigError: its configuration has no counterpart here.
+    """
+    program = PROGRAMS[program]
+    reader = program.open(source)
+    architecture, tree, layout = describe(program, reader)
+    names = match_theirs(reader, layout, architecture.canonical)
+    _check_copies(reader, layout, names)
+
+    def tensors():
+        for link in layout.links:
+            array = reader.read(names[link.theirs])
+            yield from zip(link.ours, link.form.to_ours(array))
+            _tell(advance, array.size)
+
+    name = f"model.ckpt-{reader.global_step}"
+    with whole_folder(output, (f"{name}.*", PARAMS, STATE), overwrite) as folder:
+        write_tensorflow(folder, name, tensors(), reader.global_step, shard_bytes)
+        text = _HEADER + yaml.safe_dump(tree, sort_keys=False)
+        (folder / PARAMS).write_text(text, encoding="utf-8")
+    dropped = sorted(set(reader.shapes) - set(names.values()) - {GLOBAL_STEP})
+    return _conversion(layout, str(Path(output) / name), dropped)
+
+
+def from_tensorflow(
+    source,
+    output,
+    program="hugging_face",
+    params_path=None,
+    dtype="float32",
+    max_shard_bytes=5 * 10**9,
+    overwrite=False,
+    advance=None,
+):
+    """Converts a TensorFlow checkpoint of this zoo into another program's model.
+
+    Args:
+        source: prefix of the checkpoint, or its folder.
+        output: folder of the new model.
+        program: a key of PROGRAMS.
+        params_path: the model's YAML; None takes params.yaml beside the checkpoint.
+        dtype: type of the weights there: float32, float16 or bfloat16.
+        max_shard_bytes: largest size of a file there.
+        overwrite: whether a model there may be replaced.
+        advance: called with every number of weights that is done.
+
+    Returns:
+        A Conversion.
+
+    Raises:
+        CheckpointError: the checkpoint is damaged, or does not fit its parameters.
+        ConfigError: the parameters have no counterpart there.
+    """
+    program = PROGRAMS[program]
+    reader = TensorFlowReader(source)
+    params_path = str(params_path or reader.folder / PARAMS)
+    params = load_params(params_path)
+    architecture = program.architecture_for(params, params_path)
+    layout = architecture.layout(params).without_groups(reader.shapes)
+    config = architecture.config(params, params_path, reader.shapes)
+    dropped = match_ours(reader, layout)
+
+    def tensors():
+        for link in layout.links:
+            arrays = [np.asarray(reader.read(name), np.float32) for name in link.ours]
+            array = link.form.to_theirs(arrays)
+            yield link.theirs, array
+            _tell(advance, array.size)
+
+    shapes = {link.theirs: link.shape for link in layout.links}
+    with whole_folder(output, program.written, overwrite) as folder:
+        step = reader.global_step
+        program.write(folder, config, shapes, tensors(), step, dtype, max_shard_bytes)
+    dropped = sorted(set(dropped) - {GLOBAL_STEP})
+    return _conversion(layout, str(output), dropped)
+
+
+def describe(program, reader):
+    """Finds out what model a reader of another program holds.
+
+    Args:
+        program: Program.
+        reader: what its `open` returned.
+
+    Returns:
+        Its Architecture, the nested dictionary of our YAML, and its Layout.
+
+    Raises:
+        ConfigError: its configuration has no counterpart here.
+    """
+    architecture = program.architecture_of(reader)
+    names = {architecture.canonical(name) for name in reader.shapes}
+    tree = architecture.tree(reader.config, reader.config_path, names)
+    cls = registry.params_class(architecture.room, where=reader.config_path)
+    params = params_from_dict(cls, tree, where=reader.config_path)
+    return architecture, tree, architecture.layout(params).without_groups(names)
+
+
+def _check_copies(reader, layout, names):
+    for copy, of in layout.copies.items():
+        if copy in names:
+            first, second = reader.read(names[copy]), reader.read(names[of])
+            if not np.array_equal(first, second, equal_nan=True):
+                raise CheckpointError(
+                    f"{reader.where(names[copy])}: tensor {copy} must equal {of}, which "
+                    f"{reader.config_path} ties it to. Received: other values. Set "
+                    "tie_word_embeddings to false there if the model has both."
+                )
+
+
+def _tell(advance, count):
+    if advance is not None:
+        advance(count)
+
+
+def _conversion(layout, path, dropped):
+    weights = sum(int(np.prod(link.shape)) for link in layout.links)
+    return Conversion(len(layout.links), weights, path, tuple(dropped))

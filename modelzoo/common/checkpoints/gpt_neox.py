@@ -1,0 +1,149 @@
+"""GPT-NeoX of Hugging Face: names, forms and keys. Moves no tensor itself."""
+
+from __future__ import annotations
+
+from modelzoo.common.checkpoints.forms import FusedHeads
+from modelzoo.common.checkpoints.keys import (
+    gpt_tree,
+    our_nonlinearity,
+    rate_of,
+    refuse_other,
+    refuse_others,
+    required,
+    their_nonlinearity,
+    token_ids,
+)
+from modelzoo.common.checkpoints.layout import Architecture, Layout, Row, dense, expand, norm
+
+BLOCK = "gpt_neox.layers.{i}"
+OURS = "gptj_decoder/{i}"
+QKV = tuple(f"{OURS}/attn/{kind}_proj" for kind in "qkv")
+ROTARY_BASE = 10000
+# The begin and the end of a text of GPT-NeoX 20B.
+END_OF_TEXT = 0
+# Causal masks and rates of rotation, which old files hold.
+DROPPED = (
+    r"gpt_neox\.layers\.\d+\.attention\.(bias|masked_bias|rotary_emb\.inv_freq)",
+    r"gpt_neox\.rotary_emb\.inv_freq",
+)
+
+
+def table(form):
+    """Returns the rows but those of the head; `form` is that of queries, keys and values.
+
+    V vocabulary, N hidden size, Q = 3 * N, F filter size.
+    """
+    return [
+        Row("gpt_neox.embed_in.weight", ("input_embedding/embedding_weights",), "V N"),
+        *norm(f"{BLOCK}.input_layernorm", f"{OURS}/ln_1"),
+        *dense(f"{BLOCK}.attention.query_key_value", QKV, "Q N", form),
+        *dense(f"{BLOCK}.attention.dense", f"{OURS}/attn/out_proj", "N N"),
+        *norm(f"{BLOCK}.post_attention_layernorm", f"{OURS}/ln_2"),
+        *dense(f"{BLOCK}.mlp.dense_h_to_4h", f"{OURS}/mlp/dense_layer{{_2i}}", "F N"),
+        *dense(f"{BLOCK}.mlp.dense_4h_to_h", f"{OURS}/mlp/dense_layer{{_2i+1}}", "N F"),
+        *norm("gpt_neox.final_layer_norm", "post_decoder_layer_norm"),
+    ]
+
+
+HEAD = dense("embed_out", "lm_head", "V N", bias=False)
+
+
+def layout(params):
+    """Returns the Layout of a model."""
+    model = params.model
+    sizes = {
+        "V": params.train_input.vocab_size,
+        "N": model.hidden_size,
+        "Q": 3 * model.hidden_size,
+        "F": model.filter_size,
+    }
+    tied = model.share_embedding_weights
+    rows = table(FusedHeads(model.num_heads, _rotary_dim(model)))
+    links = expand(rows if tied else rows + HEAD, sizes, model.num_hidden_layers)
+    return Layout(links, {"embed_out.weight": "gpt_neox.embed_in.weight"} if tied else {}, DROPPED)
+
+
+def _rotary_dim(model):
+    return model.rotary_dim or model.head_size
+
+
+def tree(config, where, names):
+    """Returns our YAML's dictionary of a config.json; see Architecture."""
+    rope = {**(config.get("rope_scaling") or {}), **(config.get("rope_parameters") or {})}
+    base = rope.get("rope_theta", config.get("rotary_emb_base", config.get("rope_theta")))
+    share = rope.get("partial_rotary_factor", config.get("rotary_pct", 0.25))
+    refuse_others(config, where, {"use_parallel_residual": True, "attention_bias": True})
+    rope_type = rope.get("rope_type", rope.get("type", "default"))
+    refuse_other("rope_type", rope_type, "default", where, "")
+    refuse_other("rotary_emb_base", base or ROTARY_BASE, ROTARY_BASE, where, "")
+    hidden_size = required(config, "hidden_size", where)
+    num_heads = required(config, "num_attention_heads", where)
+    length = required(config, "max_position_embeddings", where)
+    return gpt_tree(
+        "gptj",
+        required(config, "vocab_size", where),
+        length,
+        {
+            "hidden_size": hidden_size,
+            "num_hidden_layers": required(config, "num_hidden_layers", where),
+            "num_heads": num_heads,
+            "filter_size": required(config, "intermediate_size", where),
+            "rotary_dim": int(hidden_size // num_heads * share),
+            "use_untied_layer_norm": True,
+            "use_projection_bias_in_attention": True,
+            "use_ffn_bias_in_attention": True,
+            "use_ffn_bias": True,
+            "use_bias_in_output": False,
+            "share_embedding_weights": config.get("tie_word_embeddings", False),
+            "nonlinearity": our_nonlinearity(config, "hidden_act", "gelu", where),
+            "embedding_dropout_rate": config.get("hidden_dropout", 0.0),
+            "attention_dropout_rate": config.get("attention_dropout", 0.0),
+            "residual_dropout_rate": config.get("hidden_dropout", 0.0),
+            "layer_norm_epsilon": config.get("layer_norm_eps", 1e-5),
+        },
+    )
+
+
+def config(params, where, names):
+    """Returns the config.json of our parameters; see Architecture."""
+    model = params.model
+    wanted = {
+        "use_projection_bias_in_attention": True,
+        "use_ffn_bias_in_attention": True,
+        "use_ffn_bias": True,
+        "use_bias_in_output": False,
+    }
+    for key, value in wanted.items():
+        refuse_other(key, getattr(model, key), value, where)
+    rate = rate_of(model, "residual_dropout_rate")
+    embedding_rate = rate_of(model, "embedding_dropout_rate")
+    refuse_other("embedding_dropout_rate", embedding_rate, rate, where)
+    length = model.max_position_embeddings or params.train_input.max_sequence_length
+    return {
+        "model_type": "gpt_neox",
+        "architectures": ["GPTNeoXForCausalLM"],
+        "vocab_size": params.train_input.vocab_size,
+        "max_position_embeddings": length,
+        "hidden_size": model.hidden_size,
+        "num_hidden_layers": model.num_hidden_layers,
+        "num_attention_heads": model.num_heads,
+        "intermediate_size": model.filter_size,
+        "rotary_pct": _rotary_dim(model) / model.head_size,
+        "rotary_emb_base": ROTARY_BASE,
+        "hidden_act": their_nonlinearity(model.nonlinearity, "gelu_fast", where),
+        "hidden_dropout": rate,
+        "attention_dropout": model.attention_dropout_rate,
+        "layer_norm_eps": model.layer_norm_epsilon,
+        "use_parallel_residual": True,
+        "attention_bias": True,
+        "tie_word_embeddings": model.share_embedding_weights,
+        **token_ids(params.train_input.vocab_size, END_OF_TEXT),
+    }
+
+
+def canonical(name):
+    """Adds the prefix that files of the model without its head leave out."""
+    return name if name.startswith(("gpt_neox.", "embed_out.")) else f"gpt_neox.{name}"
+
+
+GPT_NEOX = Architecture("gpt_neox", "gptj", layout, tree, config, canonical)

@@ -1,0 +1,170 @@
+"""A model's folder as Hugging Face's transformers keeps it: config.json and the files of tensors.
+
+Reads .safetensors, in one file or several, and PyTorch's .bin; writes .safetensors. Knows no
+model: names are taken as they stand.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+from cerebras_tf.errors import CheckpointError, ConfigError
+from modelzoo.common.checkpoints.safetensors_file import (
+    DTYPES,
+    STORED_AS,
+    SafetensorsReader,
+    SafetensorsWriter,
+)
+
+CONFIG = "config.json"
+# What a conversion writes into the folder, the file that makes the rest a model last.
+WRITTEN = ("*.safetensors", "*.safetensors.index.json", CONFIG)
+_SINGLE_FILES = ("model.safetensors", "pytorch_model.bin")
+_INDEX = "model.safetensors.index.json"
+_INDEX_FILES = (_INDEX, "pytorch_model.bin.index.json")
+
+
+class HuggingFaceReader:
+    """The tensors of a folder.
+
+    Args:
+        folder: the folder.
+
+    Attributes:
+        config: what stands in config.json.
+        config_path: its path.
+        shapes: shape by tensor name.
+        global_step: 0, for none is kept there.
+
+    Raises:
+        CheckpointError: a file is missing or damaged.
+    """
+
+    global_step = 0
+
+    def __init__(self, folder):
+        self.folder = Path(folder)
+        self.config_path = str(self.folder / CONFIG)
+        self.config = read_json(self.config_path)
+        index, wanted = self._files()
+        self._readers = {name: _open(self.folder / name) for name in index}
+        self.shapes, self._places = {}, {}
+        for file_name, reader in self._readers.items():
+            for name, shape in shapes_of(reader).items():
+                self.shapes[name], self._places[name] = shape, file_name
+        for name, file_name in wanted.items():
+            if self._places.get(name) != file_name:
+                raise CheckpointError(
+                    f"{self.folder / file_name}: must hold the tensor {name}, as the folder's "
+                    "index says. Received: a file without it. Download or copy it again."
+                )
+
+    def _files(self):
+        """Returns the names of the files, and file by tensor where there is an index."""
+        for name in _SINGLE_FILES:
+            if (self.folder / name).exists():
+                return [name], {}
+            index = self.folder / _INDEX_FILES[_SINGLE_FILES.index(name)]
+            if index.exists():
+                wanted = read_json(index).get("weight_map", {})
+                return sorted(set(wanted.values())), wanted
+        raise CheckpointError(
+            f"{self.folder}: must hold {', '.join((*_SINGLE_FILES, *_INDEX_FILES))}. Received: "
+            "none of them. Give the folder with the model's files."
+        )
+
+    def read(self, name):
+        """Reads one tensor as float32."""
+        return self._readers[self._places[name]].read(name)
+
+    def where(self, name):
+        """Returns the path of the file that holds a tensor."""
+        return str(self.folder / self._places[name])
+
+
+def shapes_of(reader):
+    """Returns shape by name of an open file."""
+    return {name: place.shape for name, place in reader.places.items()}
+
+
+def _open(path):
+    if path.suffix != ".bin":
+        return SafetensorsReader(path)
+    from modelzoo.common.checkpoints.torch_file import TorchReader
+
+    return TorchReader(path)
+
+
+def read_json(path):
+    """Reads a JSON file that holds an object.
+
+    Raises:
+        CheckpointError: it is missing or holds something else.
+    """
+    try:
+        value = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(
+            f"{path}: must be a JSON file. Received: {error}. Give the folder with all files of "
+            "the model."
+        ) from error
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path}: must hold an object. Received: {value!r}. Replace it.")
+    return value
+
+
+def write_hugging_face(folder, config, shapes, tensors, dtype="float32", max_shard_bytes=5 * 10**9):
+    """Writes a folder that transformers loads.
+
+    Args:
+        folder: an existing folder.
+        config: content of config.json.
+        shapes: shape by name of all tensors.
+        tensors: yields (name, float32 array) in the order of `shapes`.
+        dtype: a key of DTYPES, the type in the files.
+        max_shard_bytes: largest size of a file's tensors; a larger tensor has a file of its own.
+
+    Raises:
+        ConfigError: `dtype` is none of DTYPES.
+    """
+    if dtype not in DTYPES:
+        raise ConfigError(f"--dtype: must be one of {', '.join(DTYPES)}. Received: {dtype!r}.")
+    folder, stored = Path(folder), DTYPES[dtype]
+    shards = split_into_shards(shapes, STORED_AS[stored].itemsize, max_shard_bytes)
+    weight_map, tensors = {}, iter(tensors)
+    for number, shard in enumerate(shards, start=1):
+        name = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
+        name = name if len(shards) > 1 else _SINGLE_FILES[0]
+        writer = SafetensorsWriter(folder / name, shard, stored)
+        for _ in shard:
+            writer.write(*next(tensors))
+        writer.close()
+        weight_map.update(dict.fromkeys(shard, name))
+    if len(shards) > 1:
+        size = sum(math.prod(shape) for shape in shapes.values()) * STORED_AS[stored].itemsize
+        index = {"metadata": {"total_size": size}, "weight_map": weight_map}
+        _write_json(folder / _INDEX, index)
+    _write_json(folder / CONFIG, {**config, "torch_dtype": dtype})
+
+
+def split_into_shards(shapes, item_bytes, max_shard_bytes):
+    """Cuts the tensors, in their order, into files of at most `max_shard_bytes`.
+
+    Returns:
+        A list of dictionaries, shape by name; none is empty.
+    """
+    shards, size = [{}], 0
+    for name, shape in shapes.items():
+        tensor_bytes = math.prod(shape) * item_bytes
+        if shards[-1] and size + tensor_bytes > max_shard_bytes:
+            shards.append({})
+            size = 0
+        shards[-1][name] = tuple(shape)
+        size += tensor_bytes
+    return shards
+
+
+def _write_json(path, value):
+    path.write_text(json.dumps(value, indent=2, sort_keys=True) + "\n", encoding="utf-8")

@@ -1,0 +1,110 @@
+"""TensorFlow checkpoints, read a variable and written a shard at a time. Knows no model."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+
+from cerebras_tf.errors import CheckpointError
+
+# A shard holds variables of at most this many bytes together, or a single larger one.
+SHARD_BYTES = 1 << 27
+STATE = "checkpoint"
+GLOBAL_STEP = "global_step"
+
+
+class TensorFlowReader:
+    """The variables of a checkpoint.
+
+    Args:
+        path: its prefix, such as ``model_dir/model.ckpt-100``; or a folder: its latest checkpoint,
+            or the only one where none is recorded.
+
+    Attributes:
+        path: its prefix.
+        folder: folder of its files.
+        shapes: shape by variable name.
+
+    Raises:
+        CheckpointError: there is no such checkpoint.
+    """
+
+    def __init__(self, path):
+        import tensorflow as tf
+
+        self._errors = (tf.errors.OpError, ValueError, RuntimeError, IndexError)
+        self.path = _find(tf, str(path))
+        self.folder = Path(self.path).parent
+        try:
+            self._reader = tf.train.load_checkpoint(self.path)
+        except self._errors as error:
+            raise _unreadable(self.path, error) from error
+        shapes = self._reader.get_variable_to_shape_map()
+        self.shapes = {name: tuple(shapes[name]) for name in sorted(shapes)}
+
+    def read(self, name):
+        """Reads one variable."""
+        try:
+            return self._reader.get_tensor(name)
+        except self._errors as error:
+            raise _unreadable(self.path, error, f", at variable {name}") from error
+
+    def where(self, name):
+        """Returns the prefix of the checkpoint, which holds every variable."""
+        return self.path
+
+    @property
+    def global_step(self):
+        """The global step, 0 where there is none."""
+        return int(self.read(GLOBAL_STEP)) if GLOBAL_STEP in self.shapes else 0
+
+
+def _find(tf, path):
+    if not os.path.isdir(path):
+        return path
+    found = tf.train.latest_checkpoint(path)
+    candidates = [str(index.with_suffix("")) for index in Path(path).glob("*.index")]
+    if found or len(candidates) == 1:
+        return found or candidates[0]
+    raise CheckpointError(
+        f"{path}: must hold a checkpoint. Received: {len(candidates)} files *.index and none "
+        "recorded as the latest. Give the prefix of its files, such as model_dir/model.ckpt-100."
+    )
+
+
+def _unreadable(path, error, place=""):
+    first = (str(error).splitlines() or [type(error).__name__])[0]
+    return CheckpointError(
+        f"{path}: must be a whole TensorFlow checkpoint. Received{place}: {first} Give the prefix "
+        "of its files, such as model_dir/model.ckpt-100, and restore damaged ones."
+    )
+
+
+def write_tensorflow(folder, name, tensors, global_step=0, shard_bytes=SHARD_BYTES):
+    """Writes a checkpoint and records it as the folder's latest.
+
+    Args:
+        folder: an existing folder.
+        name: last part of the checkpoint's prefix.
+        tensors: yields (name, float32 array).
+        global_step: written as int64.
+        shard_bytes: see SHARD_BYTES.
+    """
+    import tensorflow as tf
+
+    from cerebras_tf.estimator.saver import write_checkpoint
+
+    def shards():
+        shard, size = {GLOBAL_STEP: np.asarray(global_step, np.int64)}, 0
+        for variable, array in tensors:
+            if size and size + array.nbytes > shard_bytes:
+                yield shard
+                shard, size = {}, 0
+            shard[variable] = np.ascontiguousarray(array)
+            size += array.nbytes
+        yield shard
+
+    write_checkpoint(os.path.join(folder, name), shards())
+    tf.compat.v1.train.update_checkpoint_state(os.path.abspath(folder), name, [name])
