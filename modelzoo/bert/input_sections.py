@@ -32,7 +32,7 @@ class VocabularyKeys:
 
 
 def count_vocabulary(section):
-    """Returns the number of tokens of an input section: vocab_size, else the lines of vocab_file."""
+    """Returns the number of tokens: vocab_size, else the lines of vocab_file."""
     return section.vocab_size or _count_lines(section.vocab_file)
 
 

@@ -30,6 +30,7 @@ class BertModelParams(CommonModelParams, TransformerSizes):
     computed, which never changes the numbers, and nothing here depends on them.
     """
 
+    share_embedding_weights: bool = field(True, choices=(True,))
     use_position_embedding: bool = True
     position_embedding_type: str = field("learned", choices=("learned", "fixed"))
     use_segment_embedding: bool = False

@@ -1,0 +1,313 @@
+"""The data processors of BERT pre-training. Deliberately prepares no records: preparation.py does.
+
+Every processor yields features ``input_ids`` [B, S] int32, ``input_mask`` [B, S] int32 (1 where
+there is padding), ``masked_lm_positions``, ``masked_lm_ids`` [B, P] int32 and
+``masked_lm_weights`` [B, P] float32. B batch, S sequence, P masked positions, T <= S tokens.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from cerebras_tf.errors import DataError
+from modelzoo.bert.masking import TokenMasker, mask_rows, mask_settings
+from modelzoo.bert.params import Params
+from modelzoo.common.input import text_files, tf_records
+from modelzoo.common.input.functions import InputFunctions
+
+PAD, CLS, SEP, MASK = range(4)  # tokens of BertTextDataProcessor
+FIRST_BYTE = 4  # byte b is token b + 4
+LABELS = "next_sentence_labels"
+DRAWN = ("input_ids", "input_mask", "masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
+
+
+class BertTfRecordsProcessor:
+    """Reads TFRecords for masked words and the next sentence.
+
+    They hold int64 input_ids, input_mask (1 = real token), segment_ids [S]; masked_lm_positions,
+    masked_lm_ids [P]; next_sentence_labels [1] (1 = random); and float32 masked_lm_weights [P].
+    Features have ``segment_ids`` [B, S] int32; labels are the next sentence labels [B, 1] int32.
+
+    Args:
+        section: BertTfRecordsInput.
+    """
+
+    token_columns = ("input_ids", "input_mask", "segment_ids")
+
+    def __init__(self, section):
+        self.section = section
+
+    def create_dataset(self, training, skip, keep_rest=False):
+        """Returns the batches, without the first `skip`; `training` makes no difference here.
+
+        With `keep_rest` the last batch may be smaller than the others.
+
+        Raises:
+            DataError: for a missing, truncated or misshapen file.
+        """
+        group = bucketing(self.section, _real_tokens(self.section), keep_rest)
+        dataset = tf_records.read_batches(self.section, self.layout(), skip, keep_rest, group)
+        return dataset.map(self._example, num_parallel_calls=2, deterministic=True).prefetch(2)
+
+    def blank(self):
+        """Returns a batch of zeros."""
+        batch = {
+            name: tf.zeros(
+                [self.section.batch_size, length],
+                tf.float32 if kind == tf_records.FLOAT else tf.int32,
+            )
+            for name, (length, kind) in self.layout().items()
+        }
+        return self._example(batch)
+
+    def layout(self):
+        """Returns the layout of a record; see tf_records.check_files."""
+        length, places = self.section.max_sequence_length, self.section.max_predictions_per_seq
+        return {
+            **tf_records.integers(self.token_columns, length),
+            **tf_records.integers(("masked_lm_positions", "masked_lm_ids"), places),
+            "masked_lm_weights": (places, tf_records.FLOAT),
+            **({LABELS: (1, tf_records.INTEGER)} if self.section.has_next_sentence else {}),
+        }
+
+    def _example(self, parsed):
+        features = dict(parsed)
+        labels = features.pop(LABELS, features["masked_lm_ids"])
+        features["input_mask"] = 1 - features["input_mask"]
+        return finish_features(features, self.section), labels
+
+
+class BertMlmOnlyTfRecordsStaticMaskProcessor(BertTfRecordsProcessor):
+    """Reads TFRecords for masked words alone: as BertTfRecordsProcessor's, without segments.
+
+    Labels are the masked words, as in the features.
+
+    Args:
+        section: BertMlmOnlyTfRecordsStaticMaskInput.
+    """
+
+    token_columns = ("input_ids", "input_mask")
+
+
+class BertMlmOnlyTfRecordsDynamicMaskProcessor:
+    """Reads TFRecords of tokens and draws the masks on the way.
+
+    A record is a tf.train.SequenceExample with the feature list ``tokens``: [CLS], WordPiece
+    tokens, [SEP]. Masks are a function of `shuffle_seed` and the place in the stream, so every
+    epoch has others and a run that goes on has those of an uninterrupted one. Labels are the masked
+    words, as in the features.
+
+    Args:
+        section: BertMlmOnlyTfRecordsDynamicMaskInput.
+    """
+
+    def __init__(self, section):
+        self.section = section
+
+    def create_dataset(self, training, skip, keep_rest=False):
+        """Returns the batches, without the first `skip`; `training` makes no difference here.
+
+        With `keep_rest` the last batch may be smaller than the others.
+
+        Raises:
+            ConfigError: for a vocabulary that cannot be read or lacks a special token.
+            DataError: for a missing, truncated or misshapen file.
+        """
+        section = self.section
+        files = tf_records.find_record_files(section.data_dir)
+        tf_records.check_files(files, {}, 1 if keep_rest else section.batch_size)
+        check_tokens(files, section.max_sequence_length)
+        masker = TokenMasker(section)
+        group = bucketing(section, _token_count, keep_rest)
+        dataset = tf_records.record_batches(section, files, skip, keep_rest, group)
+
+        def example(number, records):
+            tokens, lengths = _parse_tokens(records)
+            return _drawn(masker.batch, [number, tokens, lengths], section, keep_rest)
+
+        return dataset.enumerate(skip).map(example).prefetch(2)
+
+    def blank(self):
+        """Returns a batch of zeros."""
+        return _blank(self.section)
+
+
+class BertTextDataProcessor:
+    """Reads text files as bytes, [CLS] and [SEP] around S - 2 of them, and draws the masks.
+
+    Tokens 0 to 3 are [PAD], [CLS], [SEP] (also at the end of a file) and [MASK], then come the 256
+    bytes. Labels are the masked bytes, as in the features.
+
+    Args:
+        section: BertTextDataInput.
+    """
+
+    def __init__(self, section):
+        self.section = section
+
+    def create_dataset(self, training, skip, keep_rest=False):
+        """Returns the batches of one split of the files, without the first `skip`.
+
+        With `keep_rest` the last batch may be smaller than the others.
+
+        Raises:
+            DataError: if files are missing or too few.
+        """
+        section = self.section
+        files = text_files.find_text_files(section.data_dir, section.file_patterns)
+        files = text_files.split_files(files, section.eval_fraction, training)
+        seed = section.shuffle_seed or 0
+        length = section.max_sequence_length - 2
+        windows = text_files.Windows(
+            text_files.read_tokens(files),
+            length,
+            section.batch_size,
+            seed if section.shuffle else None,
+            keep_rest,
+        )
+        settings = mask_settings(section, MASK, (FIRST_BYTE, section.vocab_size))
+
+        def batch(number):
+            tokens = windows.batch(number)[:, :length]
+            ids = np.where(tokens == text_files.END_OF_DOCUMENT, SEP, tokens + FIRST_BYTE)
+            rows = [np.concatenate([[CLS], row, [SEP]]).astype(np.int32) for row in ids]
+            allowed = [row >= FIRST_BYTE for row in rows]
+            generator = np.random.default_rng([seed, int(number)])
+            return mask_rows(rows, allowed, None, settings, section, generator)
+
+        def example(number):
+            return _drawn(batch, [number], section, keep_rest)
+
+        last = tf.int64.max if section.repeat else windows.batches_per_epoch
+        return tf.data.Dataset.range(skip, last).map(example).prefetch(2)
+
+    def blank(self):
+        """Returns a batch of zeros."""
+        return _blank(self.section)
+
+
+def finish_features(features, section):
+    """Scales the weights of masked words and sets pad ids, as the input section says.
+
+    Args:
+        features: dictionary of batches.
+        section: an input section of this model.
+
+    Returns:
+        The dictionary, changed.
+    """
+    weights = features["masked_lm_weights"]
+    for name, key in (("input_ids", "input_pad_id"), ("segment_ids", "segment_pad_id")):
+        pad = getattr(section, key, None)
+        if pad is not None and name in features:
+            real = tf.equal(features["input_mask"], 0)
+            features[name] = tf.where(real, features[name], tf.fill(tf.shape(real), pad))
+    pad = getattr(section, "mlm_pad_id", None)
+    if pad is not None:
+        ids = features["masked_lm_ids"]
+        features["masked_lm_ids"] = tf.where(weights > 0, ids, tf.fill(tf.shape(ids), pad))
+    if section.scale_mlm_weights:
+        rows = tf.cast(tf.shape(weights)[0], tf.float32)
+        total = tf.maximum(tf.reduce_sum(weights), 1.0e-5)
+        features["masked_lm_weights"] = weights * (rows / total)
+    return features
+
+
+def bucketing(section, length_of, keep_rest):
+    """Makes a function that batches records of like lengths together, or None without buckets.
+
+    Args:
+        section: input section; bucket i holds lengths from bound i - 1 (included) to bound i.
+        length_of: function from a serialized record to its number of tokens.
+        keep_rest: whether what is left in a bucket makes a smaller batch at the end.
+    """
+    if section.buckets is None:
+        return None
+    bounds = section.buckets
+    if isinstance(bounds, int):
+        length = section.max_sequence_length
+        bounds = [-(-length * i // bounds) for i in range(1, bounds)]
+
+    def bucket(record):
+        reached = tf.cast(length_of(record), tf.int64) >= tf.constant(bounds, tf.int64)
+        return tf.reduce_sum(tf.cast(reached, tf.int64))
+
+    def batch(_, records):
+        return records.batch(section.batch_size, drop_remainder=not keep_rest)
+
+    return lambda dataset: dataset.group_by_window(bucket, batch, section.batch_size)
+
+
+def check_tokens(files, length):
+    """Checks the first record of files with the feature list ``tokens``.
+
+    Raises:
+        DataError: names the first bad file.
+    """
+    for path in files:
+        try:
+            example = tf.train.SequenceExample.FromString(tf_records.read_first_record(path))
+            tokens = example.feature_lists.feature_list["tokens"].feature
+        except Exception as error:  # protobuf's own error type differs between its implementations
+            raise DataError(
+                f"{path}: must be a TFRecord file of tf.train.SequenceExample. Received: a first "
+                f"record that is none ({error}). Make the file again."
+            ) from error
+        if not 0 < len(tokens) <= length:
+            raise DataError(
+                f"{path}: each record must have a feature list tokens, 1 to {length} long. "
+                f"Received: {len(tokens)} tokens. Make the file with --mlm_only "
+                "--disable_masking, or set max_sequence_length to what it holds."
+            )
+
+
+def _real_tokens(section):
+    length = section.max_sequence_length
+    column = {"input_mask": tf.io.FixedLenFeature([length], tf.int64)}
+    return lambda record: tf.reduce_sum(tf.io.parse_single_example(record, column)["input_mask"])
+
+
+def _token_count(record):
+    column = {"tokens": tf.io.FixedLenSequenceFeature([], tf.string)}
+    _, parsed = tf.io.parse_single_sequence_example(record, sequence_features=column)
+    return tf.shape(parsed["tokens"])[0]
+
+
+def _parse_tokens(records):
+    column = {"tokens": tf.io.FixedLenSequenceFeature([], tf.string)}
+    _, parsed, lengths = tf.io.parse_sequence_example(records, sequence_features=column)
+    return parsed["tokens"], lengths["tokens"]
+
+
+def _drawn(function, inputs, section, keep_rest):
+    """Features and labels from a function of `inputs` that returns what `mask_rows` does."""
+    batch = None if keep_rest else section.batch_size
+    length, places = section.max_sequence_length, section.max_predictions_per_seq
+    types = [tf.int32, tf.int32, tf.int32, tf.int32, tf.float32]
+    shapes = [[batch, length]] * 2 + [[batch, places]] * 3
+    arrays = tf.numpy_function(function, inputs, types)
+    return _named([tf.ensure_shape(a, shape) for a, shape in zip(arrays, shapes)], section)
+
+
+def _named(arrays, section):
+    features = finish_features(dict(zip(DRAWN, arrays)), section)
+    return features, features["masked_lm_ids"]
+
+
+def _blank(section):
+    ids = tf.zeros([section.batch_size, section.max_sequence_length], tf.int32)
+    places = tf.zeros([section.batch_size, section.max_predictions_per_seq], tf.int32)
+    return _named([ids, ids, places, places, tf.cast(places, tf.float32)], section)
+
+
+PROCESSORS = {
+    cls.__name__: cls
+    for cls in (
+        BertTfRecordsProcessor,
+        BertMlmOnlyTfRecordsStaticMaskProcessor,
+        BertMlmOnlyTfRecordsDynamicMaskProcessor,
+        BertTextDataProcessor,
+    )
+}
+INPUTS = InputFunctions(Params, PROCESSORS)

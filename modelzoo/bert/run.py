@@ -1,0 +1,8 @@
+"""Runs BERT pre-training: ``python -m modelzoo.bert.run -m train -p FILE``. Holds nothing else."""
+
+from __future__ import annotations
+
+from modelzoo.common.run import run
+
+if __name__ == "__main__":
+    run(model_name="bert")
