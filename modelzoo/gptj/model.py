@@ -7,8 +7,11 @@ sequence, T = B * S tokens, V vocabulary, N hidden size, L layers.
 
 from __future__ import annotations
 
+import functools
+
 import tensorflow.compat.v1 as tf
 
+from modelzoo.common.generation.driven import driven_spec, is_driven
 from modelzoo.common.language_model import language_model_spec
 from modelzoo.common.layers.attention import (
     AttentionSettings,
@@ -44,11 +47,14 @@ def model_fn(features, labels, mode, params):
     """
     params = params_from_dict(Params, params)
     training = mode == tf.estimator.ModeKeys.TRAIN
-    logits = gptj_logits(features["input_ids"], params, training)  # (T, V)
+    run = functools.partial(gptj_logits, params=params, training=training)
+    if mode == tf.estimator.ModeKeys.PREDICT and is_driven(features):
+        return driven_spec(features, run)
+    logits = run(features["input_ids"])  # (T, V)
     return language_model_spec(features, labels, mode, params, logits)
 
 
-def gptj_logits(input_ids, params, training, cache=None, positions=None, mask=None):
+def gptj_logits(input_ids, params, training, cache=None, positions=None, mask=None, wanted=None):
     """Runs the model.
 
     Tokens see themselves and those before them. Padding stands behind the text, where no token of
@@ -63,9 +69,10 @@ def gptj_logits(input_ids, params, training, cache=None, positions=None, mask=No
         positions: [B, S] int32, None for 0 to S - 1.
         mask: additive attention mask, broadcastable to [B, H, S, positions of cache and input];
             None for a causal one.
+        wanted: [B] int32, index of the one token of each row whose logits are returned.
 
     Returns:
-        Logits [T, V] of float32.
+        Logits [T, V] of float32, or [B, V] with `wanted`.
     """
     model = params.model
     dtype = tf.float16 if model.mixed_precision else tf.float32
@@ -79,15 +86,15 @@ def gptj_logits(input_ids, params, training, cache=None, positions=None, mask=No
     )
     x = dropout(x, _rate(model, "embedding_dropout_rate"), training, model.dropout_seed)
     length = sizes(input_ids)[1]
-    if positions is None:
-        positions = tf.range(length)[None, :]
-    if mask is None:
-        mask = causal_mask(length, dtype)
+    positions = tf.range(length)[None, :] if positions is None else positions
+    mask = causal_mask(length, dtype) if mask is None else mask
     rotary = Rotary(model.head_size, model.rotary_dim or model.head_size, positions, dtype)
     settings = block_settings(model, initial, rotary)
     with tf.variable_scope("gptj_decoder"):
         for index in range(model.num_hidden_layers):
             x = block(x, mask, index, settings, model.use_untied_layer_norm, training, cache)
+    if wanted is not None:
+        x = tf.gather(x, wanted, axis=1, batch_dims=1)  # (B, N)
     x = layer_norm(x, model.layer_norm_epsilon, "post_decoder_layer_norm")
     table = table if model.share_embedding_weights else None
     return lm_logits(x, vocab_size, table, initial, seed, "lm_head", model.use_bias_in_output)
