@@ -52,6 +52,8 @@ def params_from_dict(cls, tree, where="params"):
 
 
 def _build(cls, tree, report):
+    if hasattr(cls, "with_other_files"):
+        tree = cls.with_other_files(tree, report.resolve)
     params = schema.build(cls, cls.with_defaults(tree), report)
     if report.messages:
         raise ConfigError("\n".join(report.messages))

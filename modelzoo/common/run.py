@@ -100,6 +100,7 @@ def run_mode(mode, params):
     if runconfig.multireplica and use_cs:
         tf.logging.warning("multireplica: the emulated wafer holds one replica; one is trained")
     excludes = getattr(model, "WARM_START_EXCLUDES", ())
+    excludes = excludes(params) if callable(excludes) else excludes
     estimator = make_estimator(model.model_fn, params, use_cs, excludes)
     if runconfig.validate_only or runconfig.compile_only:
         compile_model(estimator, data, mode, runconfig)

@@ -1,0 +1,77 @@
+"""Says which examples make which batch, and how long its rows are. Deliberately holds no tokens.
+
+A batch is a function of its number and the seed, so a stream of batches can begin anywhere at no
+cost. Examples of like lengths are batched together, because padding takes as long as tokens.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cerebras_tf.errors import DataError
+
+
+class BatchPlan:
+    """Batches of examples, addressed by their number.
+
+    Args:
+        lengths: [number of examples] integers, tokens of each.
+        batch_size: examples of a batch.
+        bounds: lengths of rows, ascending; the last holds every example, the others those shorter.
+        seed: of the order, which is another in every epoch; None for the order of the examples.
+        keep_rest: whether an epoch ends with the examples that do not fill a batch.
+
+    Raises:
+        DataError: if the examples do not fill one batch, or with `keep_rest` if there are none.
+    """
+
+    def __init__(self, lengths, batch_size, bounds, seed, keep_rest=False):
+        self._lengths = np.asarray(lengths)
+        self._batch_size = batch_size
+        self._bounds = list(bounds)
+        self._seed = seed
+        self._keep_rest = keep_rest
+        self._epoch, self._batches = None, None
+        count = len(self._lengths)
+        self.batches_per_epoch = -(-count // batch_size) if keep_rest else count // batch_size
+        if not self.batches_per_epoch:
+            raise DataError(
+                f"data_dir: must hold at least {1 if keep_rest else batch_size} examples, one "
+                f"batch. Received: {count}. Add examples, or lower batch_size."
+            )
+
+    def batch(self, number):
+        """Returns the examples of a batch, [batch_size] int64 (a rest has fewer), and its length."""
+        epoch, position = divmod(int(number), self.batches_per_epoch)
+        if self._seed is None:
+            start = position * self._batch_size
+            last = min(start + self._batch_size, len(self._lengths))
+            chosen = np.arange(start, last)
+        else:
+            chosen = self._batches_of(epoch)[position]
+        return chosen, self._bounds[self._bucket_of(self._lengths[chosen].max())]
+
+    def _bucket_of(self, lengths):
+        return np.searchsorted(self._bounds[:-1], lengths, side="right")
+
+    def _batches_of(self, epoch):
+        """Cuts every bucket into batches, then what is left of all of them, and mixes the batches."""
+        if epoch == self._epoch:
+            return self._batches
+        generator = np.random.default_rng([self._seed, epoch])
+        order = generator.permutation(len(self._lengths))
+        buckets = self._bucket_of(self._lengths[order])
+        size, batches, rests = self._batch_size, [], []
+        for bucket in range(len(self._bounds)):
+            members = order[buckets == bucket]
+            whole = len(members) // size * size
+            batches += list(members[:whole].reshape(-1, size))
+            rests.append(members[whole:])
+        rest = np.concatenate(rests)
+        batches += [rest[start : start + size] for start in range(0, len(rest), size)]
+        short = batches.pop() if batches and len(batches[-1]) < size else None
+        batches = [batches[place] for place in generator.permutation(len(batches))]
+        if short is not None and self._keep_rest:
+            batches.append(short)
+        self._epoch, self._batches = epoch, batches
+        return batches

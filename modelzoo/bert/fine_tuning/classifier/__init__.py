@@ -1,0 +1,1 @@
+"""BERT that sorts sentences and pairs of sentences into classes."""

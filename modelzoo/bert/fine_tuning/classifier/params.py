@@ -1,0 +1,92 @@
+"""The YAML schema of sentence classification: which keys exist, their types, defaults and rules.
+
+It deliberately imports no TensorFlow and reads no data.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Optional
+
+from modelzoo.bert.fine_tuning.classifier.tasks import TASKS
+from modelzoo.bert.fine_tuning.sections import (
+    SECTIONS,
+    FineTuningInputKeys,
+    FineTuningModelParams,
+    FineTuningParams,
+)
+from modelzoo.common.model_sections import RecordInput
+from modelzoo.common.schema import build_variant
+from modelzoo.common.sections import field
+
+
+@dataclass(frozen=True)
+class ClassifierModelParams(FineTuningModelParams):
+    """The section ``model``; `num_cls_classes` is the number of classes of the task."""
+
+    cls_dropout_rate: float = field(0.0, minimum=0.0)
+
+
+@dataclass(frozen=True)
+class ClassifierInput(FineTuningInputKeys, RecordInput):
+    """An input section that reads tab-separated files, or TFRecords made of them.
+
+    `data_dir` is a folder with the files of GLUE (train.tsv, dev.tsv, test.tsv), a file, or a list
+    of files. The processor knows the columns and labels of its task; `text_columns` (one or two),
+    `label_column` and `labels` (in the order of their numbers) name those of other files.
+    """
+
+    text_columns: Optional[list[str]] = None
+    label_column: Optional[str] = None
+    labels: Optional[list[str]] = None
+
+    def problems(self):
+        """Yields what is wrong between the fields."""
+        yield from super().problems()
+        own = {key: getattr(self, key) for key in ("text_columns", "label_column", "labels")}
+        if self.data_processor not in TASKS:
+            for key, value in own.items():
+                if value is None:
+                    yield key, f"is required with {self.data_processor}. Name what the files have."
+        if self.text_columns is not None and len(self.text_columns) not in (1, 2):
+            yield "text_columns", "must name one column, or two for pairs."
+        if self.labels is not None and len(set(self.labels)) != len(self.labels):
+            yield "labels", "must differ from one another."
+        if self.vocab_file is None:
+            yield "vocab_file", "is required. Name the vocab.txt of the model."
+
+    @property
+    def task(self):
+        """What the files hold: the processor's task, under what the section says otherwise."""
+        return TASKS.get(self.data_processor, TASKS["Sst2DataProcessor"]).with_own(
+            self.text_columns, self.label_column, self.labels
+        )
+
+
+PROCESSORS = (*TASKS, "TsvDataProcessor")
+build_input = build_variant("data_processor", dict.fromkeys(PROCESSORS, ClassifierInput))
+
+
+@dataclass(frozen=True)
+class Params(FineTuningParams):
+    """The whole YAML of a classifier."""
+
+    model: ClassifierModelParams
+    train_input: Any = field(build=build_input)
+    eval_input: Any = field(None, build=build_input)
+    predict_input: Any = field(None, build=build_input)
+
+    INHERITED_KEYS = (*FineTuningParams.INHERITED_KEYS, "text_columns", "label_column", "labels")
+
+    def problems(self):
+        """Yields what is wrong between the sections."""
+        yield from super().problems()
+        for name in SECTIONS:
+            section = getattr(self, name)
+            if section is None:
+                continue
+            labels = section.task.labels
+            if len(labels) != self.model.num_cls_classes:
+                text = f"must be {len(labels)}, the labels of {name}: {', '.join(labels)}."
+                yield "model.num_cls_classes", text
+                return

@@ -1,0 +1,190 @@
+"""What tab-separated classification tasks look like, and how their files are read.
+
+The columns, labels and file names are those of GLUE (Wang et al. 2018). It deliberately imports
+no TensorFlow and tokenizes nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from dataclasses import dataclass
+
+from cerebras_tf.errors import DataError
+
+UNLABELED = -1
+# Files of a folder by the use they are read for; of each group the first that has any.
+FILES = {
+    "train": (("train.tsv",),),
+    "eval": (("dev.tsv",), ("dev_matched.tsv", "dev_mismatched.tsv")),
+    "predict": (
+        ("test.tsv",),
+        ("test_matched.tsv", "test_mismatched.tsv"),
+        ("dev.tsv",),
+        ("dev_matched.tsv", "dev_mismatched.tsv"),
+    ),
+}
+MISMATCHED = "mismatched"  # in the name of the file with MNLI's other part
+
+
+@dataclass(frozen=True)
+class Task:
+    """Columns and labels of a task.
+
+    Attributes:
+        text_columns: one column, or two for pairs.
+        label_column: the column of the label.
+        labels: every label, in the order of its number.
+        has_parts: whether there are a matched and a mismatched part.
+        submission: name of the file that GLUE's server takes, by whether the part is matched.
+    """
+
+    text_columns: tuple
+    label_column: str
+    labels: tuple
+    has_parts: bool = False
+    submission: tuple = ("mismatched_predictions.tsv", "predictions.tsv")
+
+    def with_own(self, text_columns, label_column, labels):
+        """Returns this task with those values that are not None."""
+        own = {"text_columns": text_columns, "label_column": label_column, "labels": labels}
+        return dataclasses.replace(self, **{k: v for k, v in own.items() if v is not None})
+
+
+TASKS = {
+    "Sst2DataProcessor": Task(
+        ("sentence",), "label", ("0", "1"), submission=("SST-2.tsv", "SST-2.tsv")
+    ),
+    "MnliDataProcessor": Task(
+        ("sentence1", "sentence2"),
+        "gold_label",
+        ("entailment", "neutral", "contradiction"),
+        has_parts=True,
+        submission=("MNLI-mm.tsv", "MNLI-m.tsv"),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One example of a file.
+
+    Attributes:
+        texts: one text, or two.
+        label: number of the label, UNLABELED where the file has none.
+        is_matched: False for a row of MNLI's mismatched part.
+    """
+
+    texts: tuple
+    label: int
+    is_matched: bool
+
+
+def find_files(data_dir, use):
+    """Lists the files to read.
+
+    Args:
+        data_dir: a folder, a file or a list of them.
+        use: ``train``, ``eval`` or ``predict``.
+
+    Returns:
+        Paths.
+
+    Raises:
+        DataError: if there is nothing of that kind.
+    """
+    found = []
+    for source in [data_dir] if isinstance(data_dir, str) else data_dir:
+        if os.path.isfile(source):
+            found.append(source)
+            continue
+        groups = [[os.path.join(source, name) for name in group] for group in FILES[use]]
+        present = next(filter(None, ([p for p in g if os.path.isfile(p)] for g in groups)), None)
+        if not present:
+            names = " or ".join(name for group in FILES[use] for name in group)
+            state = "a folder without" if os.path.isdir(source) else "neither folder nor file"
+            raise DataError(
+                f"data_dir: must be a .tsv file, or a folder with {names}. Received: {source!r}, "
+                f"{state}. Relative paths are looked up from the current folder, the YAML's folder "
+                "and the repository root."
+            )
+        found += present
+    return found
+
+
+def read_rows(path, task, needs_labels):
+    """Reads a file with a header line; columns are found by their names.
+
+    Args:
+        path: the file.
+        task: Task.
+        needs_labels: whether every row must have a label; else a missing column is accepted.
+
+    Returns:
+        A list of Row.
+
+    Raises:
+        DataError: names file and line of what is wrong.
+    """
+    is_matched = MISMATCHED not in os.path.basename(path)
+    rows = []
+    for number, columns, values in _read_lines(path, task, needs_labels):
+        texts = tuple(values[columns[name]].strip() for name in task.text_columns)
+        label = UNLABELED
+        if task.label_column in columns:
+            received = values[columns[task.label_column]].strip()
+            if received in task.labels:
+                label = task.labels.index(received)
+            elif needs_labels:
+                raise DataError(
+                    f"{path}:{number}: {task.label_column} must be one of "
+                    f"{', '.join(task.labels)}. Received: {received!r}. Mend or remove the line."
+                )
+        rows.append(Row(texts, label, is_matched))
+    if not rows:
+        raise DataError(f"{path}: must hold rows below its header. Received: none. Copy it again.")
+    return rows
+
+
+def _read_lines(path, task, needs_labels):
+    """Yields the line's number, the places of columns by name, and the values of the line."""
+    try:
+        with open(path, "rb") as file:
+            lines = file.read().split(b"\n")
+    except OSError as error:
+        raise DataError(
+            f"{path}: must be a readable file. Received: {error.strerror}. Check its rights."
+        ) from error
+    columns, width = None, 0
+    for number, data in enumerate(lines, start=1):
+        try:
+            line = data.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r")
+        except UnicodeDecodeError as error:
+            raise DataError(
+                f"{path}:{number}: must be UTF-8 text. Received: byte 0x{data[error.start]:02x}. "
+                "Convert the file to UTF-8."
+            ) from error
+        if not line and number == len(lines):
+            return
+        values = line.split("\t")
+        if columns is None:
+            columns, width = _header(path, values, task, needs_labels), len(values)
+        elif len(values) != width:
+            raise DataError(
+                f"{path}:{number}: must have {width} columns, as the header has. Received: "
+                f"{len(values)}. Mend or remove the line."
+            )
+        else:
+            yield number, columns, values
+
+
+def _header(path, names, task, needs_labels):
+    columns = {name.strip(): place for place, name in enumerate(names)}
+    wanted = [*task.text_columns, *([task.label_column] if needs_labels else [])]
+    missing = [name for name in wanted if name not in columns]
+    if missing:
+        raise DataError(
+            f"{path}:1: the header must name the columns {', '.join(wanted)}. Received: "
+            f"{', '.join(columns)}. Name yours with text_columns and label_column."
+        )
+    return columns

@@ -1,0 +1,166 @@
+"""The YAML sections that all fine-tunings of BERT share, and what they take over from pre-training.
+
+It deliberately imports no TensorFlow and knows no task. A task's `Params` is made so::
+
+    @dataclass(frozen=True)
+    class Params(FineTuningParams):
+        model: TaskModelParams                       # a FineTuningModelParams
+        train_input: Any = field(build=build_input)  # of sections with FineTuningInputKeys
+        eval_input: Any = field(None, build=build_input)
+        predict_input: Any = field(None, build=build_input)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Optional
+
+from cerebras_tf.errors import ConfigError
+from modelzoo.bert.input_sections import VocabularyKeys, count_vocabulary
+from modelzoo.bert.params import BertModelParams
+from modelzoo.common import schema
+from modelzoo.common.model_sections import StreamKeys, inherit_inputs
+from modelzoo.common.params import load_params
+from modelzoo.common.sections import (
+    CsConfigParams,
+    OptimizerParams,
+    RunConfigParams,
+    field,
+)
+
+SECTIONS = ("train_input", "eval_input", "predict_input")
+
+
+@dataclass(frozen=True)
+class FineTuningModelParams(BertModelParams):
+    """The section ``model`` of a fine-tuning: BERT's, and where it takes missing keys from.
+
+    `pretrain_params_path` is the YAML of the pre-training. Its section ``model`` fills in what this
+    one lacks, but for `use_vsl`; so do its vocabulary size and its number of positions, so that its
+    checkpoint fits.
+    """
+
+    pretrain_params_path: Optional[str] = field(None, path=True)
+
+
+@dataclass(frozen=True)
+class FineTuningInputKeys(StreamKeys, VocabularyKeys):
+    """What every input section of a fine-tuning has besides RecordInput's keys.
+
+    `buckets`: sequence lengths, ascending. A batch is padded to the smallest one above its longest
+    example, or to max_sequence_length; each length is compiled once.
+    """
+
+    do_lower: bool = True
+    buckets: Optional[list[int]] = None
+    disable_eval_metrics: bool = False
+
+    def problems(self):
+        """Yields what is wrong between the fields."""
+        yield from super().problems()
+        buckets = self.buckets or ()
+        inside = all(1 <= bound <= self.max_sequence_length for bound in buckets)
+        if not inside or list(buckets) != sorted(set(buckets)):
+            yield "buckets", f"must ascend within max_sequence_length ({self.max_sequence_length})."
+
+
+@dataclass(frozen=True)
+class FineTuningParams:
+    """The whole YAML of a fine-tuning.
+
+    INHERITED_KEYS are what evaluation and prediction read as training does, unless told otherwise.
+    """
+
+    model_name: str
+    model: FineTuningModelParams
+    train_input: Any
+    optimizer: OptimizerParams
+    runconfig: RunConfigParams
+    eval_input: Any = None
+    predict_input: Any = None
+    csconfig: CsConfigParams = CsConfigParams()
+
+    INHERITED_KEYS: ClassVar[tuple] = (
+        "data_processor",
+        "vocab_size",
+        "vocab_file",
+        "max_sequence_length",
+        "batch_size",
+        "do_lower",
+        "buckets",
+    )
+
+    @classmethod
+    def with_other_files(cls, tree, resolve):
+        """Returns `tree` with what it takes over from the YAML of the pre-training.
+
+        Args:
+            tree: nested dictionary of the YAML.
+            resolve: maps a path as written to the path to open.
+
+        Raises:
+            ConfigError: if that YAML is missing, wrong, or of another model.
+        """
+        return take_over_pretraining(tree, resolve)
+
+    @classmethod
+    def with_defaults(cls, tree):
+        """Returns `tree` with what its sections take over from one another."""
+        return inherit_inputs(tree, cls.INHERITED_KEYS)
+
+    def problems(self):
+        """Yields what is wrong between the sections."""
+        yield from self.csconfig.problems_with(self.model)
+        longest, vocab_size = self.max_position_embeddings, self.train_input.vocab_size
+        for name in SECTIONS:
+            section = getattr(self, name)
+            if section is None:
+                continue
+            if section.max_sequence_length > longest:
+                text = f"must not exceed the {longest} positions of the model."
+                yield f"{name}.max_sequence_length", text
+            if section.vocab_size != vocab_size:
+                yield f"{name}.vocab_size", f"must equal train_input.vocab_size ({vocab_size})."
+
+    @property
+    def vocab_size(self):
+        """Number of tokens: as given, else that of the pre-training, else the file's lines."""
+        return count_vocabulary(self.train_input)
+
+    @property
+    def max_position_embeddings(self):
+        """Number of positions: as given, else the pre-training's, else the training length."""
+        return self.model.max_position_embeddings or self.train_input.max_sequence_length
+
+
+def take_over_pretraining(tree, resolve):
+    """Fills in what `tree` lacks from the YAML that model.pretrain_params_path names.
+
+    Args:
+        tree: nested dictionary of a fine-tuning's YAML.
+        resolve: maps a path as written to the path to open.
+
+    Returns:
+        `tree`, or a copy with more keys.
+
+    Raises:
+        ConfigError: if that YAML is missing, wrong, or of another model.
+    """
+    model, train_input = tree.get("model"), tree.get("train_input")
+    path = model.get("pretrain_params_path") if isinstance(model, dict) else None
+    if not isinstance(path, str) or not isinstance(train_input, dict):
+        return tree
+    if set(BertModelParams.__dataclass_fields__) <= set(model):
+        return tree  # as saved by a run: nothing is lacking
+    pretraining = load_params(resolve(path))
+    if not isinstance(pretraining.model, BertModelParams):
+        raise ConfigError(
+            f"{path}: model.pretrain_params_path must name the YAML of a BERT pre-training. "
+            f"Received: model_name {pretraining.model_name!r}. Name another."
+        )
+    taken = schema.as_tree(pretraining.model)
+    taken["max_position_embeddings"] = pretraining.max_position_embeddings
+    del taken["use_vsl"]
+    if train_input.get("vocab_size") is None:
+        train_input = {**train_input, "vocab_size": pretraining.vocab_size}
+    return {**tree, "model": {**taken, **model}, "train_input": train_input}

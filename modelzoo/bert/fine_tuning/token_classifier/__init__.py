@@ -1,0 +1,1 @@
+"""BERT that labels every word of a sentence, such as named entities."""
