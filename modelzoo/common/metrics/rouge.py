@@ -98,8 +98,7 @@ def rouge_l_summary(prediction, reference):
     Returns:
         A Score.
     """
-    sides = (prediction, reference)
-    left = [Counter(token for sentence in side for token in sentence) for side in sides]
+    left = [Counter(itertools.chain(*side)) for side in (prediction, reference)]
     sizes = [sum(counts.values()) for counts in left]
     matches = 0
     for true in reference:
@@ -122,11 +121,11 @@ def rouge(prediction, reference):
     Returns:
         A Score by name: ``rouge1``, ``rouge2``, ``rougeL`` of the sentences joined, ``rougeLsum``.
     """
-    whole = [[token for sentence in side for token in sentence] for side in (prediction, reference)]
+    tokens, true = (list(itertools.chain(*side)) for side in (prediction, reference))
     return {
-        "rouge1": rouge_n(*whole, 1),
-        "rouge2": rouge_n(*whole, 2),
-        "rougeL": rouge_l(*whole),
+        "rouge1": rouge_n(tokens, true, 1),
+        "rouge2": rouge_n(tokens, true, 2),
+        "rougeL": rouge_l(tokens, true),
         "rougeLsum": rouge_l_summary(prediction, reference),
     }
 
