@@ -8,6 +8,7 @@ from typing import Optional, Union
 from modelzoo.common.model_sections import RecordInput, StreamKeys
 from modelzoo.common.schema import build_variant
 from modelzoo.common.sections import field
+from modelzoo.common.tokenizers import KINDS
 
 BYTE_VOCAB_SIZE = 257  # 256 byte values and the end-of-document token
 
@@ -52,9 +53,54 @@ class GptTextDataInput:
             yield "eval_fraction", "must be below 1, or nothing is left to train on."
 
 
-build_gpt_input = build_variant(
-    "data_processor",
-    {"GptTfRecordsProcessor": GptTfRecordsInput, "GptTextDataProcessor": GptTextDataInput},
+@dataclass(frozen=True)
+class GptPromptsInput:
+    """A predict_input with ``data_processor: GptPromptsProcessor``: texts to continue.
+
+    `prompt_file` is jsonl with a text under ``prompt`` or ``text``, or a list of tokens under
+    ``prompt_tokens``; any other file holds one prompt a line. A completion ends after
+    `max_new_tokens`, at the end of text, before one of the texts `stop`, or where
+    `max_sequence_length` tokens, the prompt's included, are reached (null: the model's positions).
+    Temperature 0 takes the likeliest token; above, tokens are drawn from the `top_k` likeliest, and
+    of these from the fewest that make up the probability `top_p`.
+    """
+
+    data_processor: str
+    prompt_file: str = field(path=True)
+    batch_size: int = field(minimum=1)
+    max_sequence_length: Optional[int] = field(None, minimum=2)
+    vocab_size: Optional[int] = field(None, minimum=1)
+    tokenizer_type: str = field("ByteTokenizer", choices=KINDS)
+    vocab_file: Optional[str] = field(None, path=True)
+    encoder_file: Optional[str] = field(None, path=True)
+    eos_id: Optional[int] = field(None, minimum=0)
+    max_new_tokens: int = field(64, minimum=1)
+    num_samples: int = field(1, minimum=1)
+    temperature: float = field(1.0, minimum=0.0)
+    top_k: Optional[int] = field(None, minimum=1)
+    top_p: float = field(1.0, minimum=0.0)
+    seed: int = field(0, minimum=0)
+    stop: list[str] = field(())
+    # Taken over from evaluation, which has other values for other processors.
+    shuffle: bool = field(False, choices=(False,))
+    repeat: bool = field(False, choices=(False,))
+    skip_steps: Optional[int] = field(None, minimum=0)
+
+    def problems(self):
+        """Yields what is wrong between the fields."""
+        if not 0 < self.top_p <= 1:
+            yield "top_p", "must be above 0 and at most 1."
+        if "" in self.stop:
+            yield "stop", "must hold texts of at least one character."
+
+
+TRAINING_SECTIONS = {
+    "GptTfRecordsProcessor": GptTfRecordsInput,
+    "GptTextDataProcessor": GptTextDataInput,
+}
+build_gpt_input = build_variant("data_processor", TRAINING_SECTIONS)
+build_gpt_predict_input = build_variant(
+    "data_processor", {**TRAINING_SECTIONS, "GptPromptsProcessor": GptPromptsInput}
 )
 # What evaluation and prediction read as training does, unless told otherwise.
 INHERITED_KEYS = (
@@ -79,10 +125,11 @@ def length_problems(params, longest):
         section = getattr(params, name)
         if section is None:
             continue
-        if longest is not None and section.max_sequence_length > longest:
+        length = section.max_sequence_length
+        if longest is not None and length is not None and length > longest:
             yield (
                 f"{name}.max_sequence_length",
                 f"must not exceed the {longest} positions of the model.",
             )
-        if section.vocab_size != vocab_size:
+        if section.vocab_size not in (None, vocab_size):
             yield f"{name}.vocab_size", f"must equal train_input.vocab_size ({vocab_size})."

@@ -8,7 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Optional
 
-from modelzoo.common.input_sections import INHERITED_KEYS, build_gpt_input, length_problems
+from modelzoo.common.input_sections import (
+    INHERITED_KEYS,
+    build_gpt_input,
+    build_gpt_predict_input,
+    length_problems,
+)
 from modelzoo.common.model_sections import CommonModelParams, TransformerSizes, inherit_inputs
 from modelzoo.common.sections import (
     CsConfigParams,
@@ -78,7 +83,7 @@ class Params:
     optimizer: OptimizerParams = field()
     runconfig: RunConfigParams = field()
     eval_input: Any = field(None, build=build_gpt_input)
-    predict_input: Any = field(None, build=build_gpt_input)
+    predict_input: Any = field(None, build=build_gpt_predict_input)
     csconfig: CsConfigParams = CsConfigParams()
 
     @classmethod

@@ -34,6 +34,12 @@ class CachedDecoder:
         self._past = np.zeros(0, np.float32)
         self.lengths = np.zeros(0, np.int32)
 
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._step.close()
+
     def start(self, prompts, **others):
         """Runs the model on prompts, forgetting those before.
 

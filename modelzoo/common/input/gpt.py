@@ -1,14 +1,17 @@
 """Data processors of language models that predict the next token. Tokenizes nothing but bytes.
 
 Every processor yields features ``input_ids`` [B, S] int32 and ``input_mask`` [B, S] int32 (1 where
-there is padding), and labels [B, S] int32, the next tokens.
+there is padding), and, but for prompts, labels [B, S] int32, the next tokens.
 """
 
 from __future__ import annotations
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 
 from modelzoo.common.input import text_files, tf_records
+from modelzoo.common.input.prompts import read_prompts
+from modelzoo.common.tokenizers import load_tokenizer
 
 RECORD_FEATURES = ("input_ids", "input_mask", "labels")
 
@@ -86,9 +89,46 @@ class GptTextDataProcessor:
         return _blank(self.section)
 
 
+class GptPromptsProcessor:
+    """The prompts of text generation as batches, padded behind; there are no labels.
+
+    Generation itself does not read these batches, since its features are made from its results.
+
+    Args:
+        section: GptPromptsInput.
+    """
+
+    def __init__(self, section):
+        self.section = section
+
+    def create_dataset(self, training, skip, keep_rest=False):
+        """Returns the batches, without the first `skip`; `training` makes no difference here.
+
+        Raises:
+            DataError: with file and line, for a row that is no prompt.
+        """
+        section = self.section
+        tokenizer = load_tokenizer(
+            section.tokenizer_type, section.vocab_file, section.encoder_file, section.eos_id
+        )
+        vocab_size = section.vocab_size or tokenizer.vocab_size
+        limit = section.max_sequence_length
+        prompts = read_prompts(section.prompt_file, tokenizer, vocab_size, limit)
+        length = limit or max(len(prompt.tokens) for prompt in prompts)
+        ids = np.zeros([len(prompts), length], np.int32)
+        mask = np.ones_like(ids)
+        for row, prompt in enumerate(prompts):
+            ids[row, : len(prompt.tokens)] = prompt.tokens
+            mask[row, : len(prompt.tokens)] = 0
+        dataset = tf.data.Dataset.from_tensor_slices({"input_ids": ids, "input_mask": mask})
+        return dataset.batch(section.batch_size, drop_remainder=not keep_rest).skip(skip)
+
+
 def _blank(section):
     ids = tf.zeros([section.batch_size, section.max_sequence_length], tf.int32)
     return {"input_ids": ids, "input_mask": ids}, ids
 
 
-PROCESSORS = {cls.__name__: cls for cls in (GptTfRecordsProcessor, GptTextDataProcessor)}
+PROCESSORS = {
+    cls.__name__: cls for cls in (GptTfRecordsProcessor, GptTextDataProcessor, GptPromptsProcessor)
+}

@@ -1,0 +1,131 @@
+"""Predict mode of language models: prompts in, completions out. Deliberately samples nothing.
+
+Completions are written as they end, whole lines at a time, to ``predict/<name>.partial.jsonl``: a
+run that is killed leaves those. When all have ended, ``predict/<name>.jsonl`` appears in their
+place, in the order of the prompts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from modelzoo.common import predictions
+from modelzoo.common.generation.cached_decoder import CachedDecoder, decoder_signature
+from modelzoo.common.generation.generate import Request, generate
+from modelzoo.common.generation.sampling import Sampler
+from modelzoo.common.generation.stepper import Stepper
+from modelzoo.common.input.prompts import read_prompts, section_tokenizer
+from modelzoo.common.input_sections import GptPromptsInput
+
+
+def predict(estimator, inputs, params, checkpoint_path, use_cs):
+    """Completes the prompts of ``predict_input``, or with another processor writes every row.
+
+    Args:
+        estimator: CerebrasEstimator of a model that predicts as ``driven_spec`` does.
+        inputs: InputFunctions of the model.
+        params: the model's parameters.
+        checkpoint_path: prefix of the checkpoint.
+        use_cs: whether the wafer runs the model.
+    """
+    import tensorflow.compat.v1 as tf
+
+    section = params.predict_input
+    if not isinstance(section, GptPromptsInput):
+        predictions.predict(estimator, inputs, params, checkpoint_path, use_cs)
+        return
+    limit = most_tokens(params)
+    tokenizer = section_tokenizer(section, params.train_input.vocab_size)
+    prompts = read_prompts(section.prompt_file, tokenizer, params.train_input.vocab_size, limit)
+    prompts = prompts[(section.skip_steps or 0) * section.batch_size :]
+    requests = make_requests(prompts, section)
+    name = f"completions_{'cs' if use_cs else 'tf'}_{estimator.config.task_id}"
+    with open_decoder(estimator, params, checkpoint_path, use_cs) as decoder:
+        done = generate(decoder, requests, tokenizer, section.batch_size, limit)
+        rows = (as_row(request, *request.key) for request in done)
+        path = write_as_they_come(rows, os.path.join(params.runconfig.model_dir, "predict"), name)
+    tf.logging.info("wrote %d completions to %s", len(requests), path)
+
+
+def most_tokens(params):
+    """Returns how many tokens a prompt and its completion may have together."""
+    own = params.predict_input.max_sequence_length
+    return own or params.model.max_position_embeddings or params.train_input.max_sequence_length
+
+
+def open_decoder(estimator, params, checkpoint_path, use_cs):
+    """Makes a CachedDecoder of a model with `num_hidden_layers` layers of `num_heads` heads.
+
+    Returns:
+        The decoder; a context manager that ends its session.
+    """
+    model = params.model
+    shape = (model.num_hidden_layers, model.num_heads, model.hidden_size // model.num_heads)
+    stepper = Stepper(estimator, checkpoint_path, use_cs, decoder_signature(*shape))
+    return CachedDecoder(stepper, *shape, limit=getattr(params, "max_position_embeddings", None))
+
+
+def make_requests(prompts, section):
+    """Returns `num_samples` requests for each prompt; their key is (number, sample, prompt)."""
+    greedy = section.temperature == 0 or section.top_k == 1
+    return [
+        Request(
+            prompt.tokens,
+            Sampler(
+                0.0 if greedy else section.temperature,
+                section.top_k,
+                section.top_p,
+                (section.seed, number, sample),
+            ),
+            section.max_new_tokens,
+            section.stop,
+            (number, sample, prompt),
+        )
+        for number, prompt in enumerate(prompts)
+        for sample in range(section.num_samples)
+    ]
+
+
+def as_row(request, number, sample, prompt):
+    """Returns the row of a completion: what the prompt's row had, and what was made of it."""
+    return {
+        **prompt.others,
+        "prompt_number": number,
+        "sample": sample,
+        "prompt": prompt.text,
+        "completion": request.text,
+        "tokens": request.tokens,
+        "log_probs": [round(value, 5) for value in request.log_probs],
+        "finish_reason": request.finish_reason,
+    }
+
+
+def write_as_they_come(rows, folder, name):
+    """Writes rows to a file that grows, then all in order of prompt and sample to its final place.
+
+    Args:
+        rows: iterable of dictionaries.
+        folder: made if absent.
+        name: file name without its end.
+
+    Returns:
+        The path of the final file.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    partial, final = folder / f"{name}.partial.jsonl", folder / f"{name}.jsonl"
+    done = []
+    with open(partial, "w", encoding="utf-8") as file:
+        for row in rows:
+            done.append(row)
+            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+            file.flush()
+    done.sort(key=lambda row: (row["prompt_number"], row["sample"]))
+    ordered = folder / f".{name}.jsonl.{os.getpid()}"
+    with open(ordered, "w", encoding="utf-8") as file:
+        file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in done)
+    ordered.replace(final)
+    partial.unlink()
+    return final

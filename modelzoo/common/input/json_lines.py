@@ -1,0 +1,69 @@
+"""Reads jsonl files: one JSON object a line. Deliberately knows no key but those asked for."""
+
+from __future__ import annotations
+
+import json
+
+from cerebras_tf.errors import DataError
+
+
+def read_json_lines(path):
+    """Yields the rows of a jsonl file; blank lines are left out.
+
+    Args:
+        path: the file.
+
+    Yields:
+        The place of the row, ``<path>:<line>``, and its object.
+
+    Raises:
+        DataError: with file and line, if the file is missing or a line is no JSON object.
+    """
+    for where, line in read_lines(path):
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise DataError(
+                f"{where}: must be JSON. Received: {line[:60]!r} ({error}). Mend the line."
+            ) from error
+        if not isinstance(row, dict):
+            raise DataError(
+                f"{where}: must be an object of keys. Received: {line[:60]!r}. Mend the line."
+            )
+        yield where, row
+
+
+def read_lines(path):
+    """Yields the lines of a UTF-8 text file that are not blank, each after its place.
+
+    Raises:
+        DataError: if the file is missing or no UTF-8 text.
+    """
+    number = 0
+    try:
+        with open(path, encoding="utf-8") as file:
+            for number, line in enumerate(file, start=1):
+                if line.strip():
+                    yield f"{path}:{number}", line.rstrip("\r\n")
+    except OSError as error:
+        raise DataError(
+            f"{path}: must be a file to read. Received: {error.strerror}. Check the path."
+        ) from error
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{path}:{number + 1}: must be UTF-8 text. Received: {error}. Convert the file."
+        ) from error
+
+
+def text_of(row, key, where):
+    """Returns the text under `key` of a row.
+
+    Raises:
+        DataError: if it is missing or no text; `where` is the row's place.
+    """
+    if not isinstance(row.get(key), str):
+        raise DataError(
+            f"{where}: {key} must be a text. Received: {row.get(key)!r} among the keys "
+            f"{', '.join(row) or 'none'}. Mend the line."
+        )
+    return row[key]

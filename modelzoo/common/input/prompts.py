@@ -1,0 +1,113 @@
+"""Reads the prompts of text generation. Deliberately generates nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from cerebras_tf.errors import ConfigError, DataError
+from modelzoo.common.input.json_lines import read_json_lines, read_lines, text_of
+from modelzoo.common.tokenizers import load_tokenizer
+
+TEXT_KEYS = ("prompt", "text")
+TOKENS_KEY = "prompt_tokens"
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A text to continue.
+
+    Attributes:
+        where: its place, ``<file>:<line>``.
+        text: the text; of a row with tokens, what they decode to.
+        tokens: [n] int32.
+        others: further keys of its row.
+    """
+
+    where: str
+    text: str
+    tokens: np.ndarray
+    others: dict = field(default_factory=dict)
+
+
+def section_tokenizer(section, vocab_size):
+    """Loads the tokenizer that an input section names.
+
+    Args:
+        section: GptPromptsInput, or anything with its keys of a tokenizer.
+        vocab_size: tokens of the model.
+
+    Raises:
+        ConfigError: if it cannot be loaded or has more tokens than the model.
+    """
+    tokenizer = load_tokenizer(
+        section.tokenizer_type, section.vocab_file, section.encoder_file, section.eos_id
+    )
+    if tokenizer.vocab_size > vocab_size:
+        raise ConfigError(
+            f"tokenizer_type: must have at most the {vocab_size} tokens of the model. Received: "
+            f"{section.tokenizer_type} with {tokenizer.vocab_size}. Name the vocabulary that the "
+            "model was trained with, in vocab_file and encoder_file."
+        )
+    return tokenizer
+
+
+def read_prompts(path, tokenizer, vocab_size, limit):
+    """Reads all prompts, so that a mistake in the last is told before anything runs.
+
+    Args:
+        path: jsonl, or any other text with one prompt a line; see GptPromptsInput.
+        tokenizer: what makes tokens of text.
+        vocab_size: tokens of the model.
+        limit: most tokens of prompt and completion; None where there is no limit.
+
+    Returns:
+        A list of Prompt.
+
+    Raises:
+        DataError: with file and line, for a row that is no prompt, empty or too long.
+    """
+    if str(path).endswith(".jsonl"):
+        prompts = [_of_row(row, where, tokenizer) for where, row in read_json_lines(path)]
+    else:
+        prompts = [Prompt(where, line, tokenizer.encode(line)) for where, line in read_lines(path)]
+    if not prompts:
+        raise DataError(f"{path}: must hold prompts. Received: an empty file. Add some.")
+    for prompt in prompts:
+        _check(prompt, vocab_size, limit)
+    return prompts
+
+
+def _of_row(row, where, tokenizer):
+    taken = next((key for key in (*TEXT_KEYS, TOKENS_KEY) if key in row), TEXT_KEYS[0])
+    others = {key: value for key, value in row.items() if key != taken}
+    if taken != TOKENS_KEY:
+        text = text_of(row, taken, where)
+        return Prompt(where, text, tokenizer.encode(text), others)
+    tokens = row[TOKENS_KEY]
+    if not isinstance(tokens, list) or not all(type(token) is int for token in tokens):
+        raise DataError(
+            f"{where}: {TOKENS_KEY} must be a list of whole numbers. Received: {tokens!r:.60}. "
+            "Mend the line."
+        )
+    return Prompt(where, tokenizer.decode(tokens), np.array(tokens, np.int64), others)
+
+
+def _check(prompt, vocab_size, limit):
+    tokens = prompt.tokens
+    if not len(tokens):
+        raise DataError(
+            f"{prompt.where}: a prompt must have a token. Received: {prompt.text!r}. Remove the "
+            "line, or begin the text."
+        )
+    if limit is not None and len(tokens) >= limit:
+        raise DataError(
+            f"{prompt.where}: a prompt must leave room in {limit} tokens, max_sequence_length or "
+            f"the model's positions. Received: {len(tokens)} tokens. Shorten it."
+        )
+    if tokens.min() < 0 or tokens.max() >= vocab_size:
+        raise DataError(
+            f"{prompt.where}: tokens must be 0 to {vocab_size - 1}. Received: {tokens.min()} to "
+            f"{tokens.max()}. Mend the line."
+        )

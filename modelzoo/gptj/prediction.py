@@ -1,0 +1,7 @@
+"""Predict mode of GPT-J and GPT-NeoX: completes prompts. The driver is shared."""
+
+from __future__ import annotations
+
+from modelzoo.common.generation.prediction import predict
+
+__all__ = ["predict"]
