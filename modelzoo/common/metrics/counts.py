@@ -12,7 +12,7 @@ def confusion_counts(labels, predictions, num_classes):
     """Counts every pair of label and prediction.
 
     Args:
-        labels: [N] integers from 0 to C - 1.
+        labels: [N] integers from 0 to C - 1, or bool of two classes.
         predictions: [N] integers of the same range.
         num_classes: C.
 
@@ -20,7 +20,7 @@ def confusion_counts(labels, predictions, num_classes):
         [C, C] int64: rows are labels, columns predictions.
     """
     counts = np.zeros((num_classes, num_classes), np.int64)
-    np.add.at(counts, (np.asarray(labels), np.asarray(predictions)), 1)
+    np.add.at(counts, (np.asarray(labels, np.int64), np.asarray(predictions, np.int64)), 1)
     return counts
 
 

@@ -102,3 +102,8 @@ def test_matthews_correlation_of_counts_beyond_32_bits():
     table = np.array([[1, 4], [5, 90]]) * 10**8
     by_hand = (90 * 1 - 4 * 5) / math.sqrt(94 * 95 * 5 * 6)
     assert counts.matthews_correlation(table) == pytest.approx(by_hand)
+
+
+def test_confusion_counts_take_bool_as_zero_and_one():
+    table = counts.confusion_counts([False, True, True], [True, True, False], 2)
+    assert table.tolist() == [[0, 1], [1, 1]]
