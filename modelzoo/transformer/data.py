@@ -1,0 +1,249 @@
+"""The data processors of the encoder-decoder. Deliberately tokenizes nothing: vocabulary.py does.
+
+Shapes: B batch, S source, T target with its start or end token. Every processor yields features
+
+- ``encoder_input_ids`` [B, S] int32; ``encoder_input_length`` [B] int32; ``encoder_mask`` [B, S]
+  int32, 1 where there is padding,
+- ``decoder_input_ids`` [B, T], a start token and the target; ``decoder_input_length``;
+  ``decoder_mask``,
+- ``loss_scale`` [B, T] float32, B / the number of target tokens of the batch,
+- ``pair_index`` [B] int32, the number of the pair; -1 for a row that only fills a batch,
+
+and labels [B, T] int32, the target and an end token.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from cerebras_tf.errors import DataError
+from modelzoo.common.input import tf_records
+from modelzoo.common.input.functions import InputFunctions
+from modelzoo.transformer.identifiers import identifier_pairs
+from modelzoo.transformer.pairs import FEATURES, BucketedBatches, Pairs
+from modelzoo.transformer.params import Params
+from modelzoo.transformer.text_lines import as_list, read_lines, read_pairs
+from modelzoo.transformer.vocabulary import JOINT, ByteVocabulary, load_vocabularies
+
+RECORD_FEATURES = ("source_ids", "target_ids")
+RECORDS_AT_A_TIME = 4096
+VECTORS = ("encoder_input_length", "decoder_input_length", "pair_index")
+
+
+class PairProcessor:
+    """What all processors share: sentence pairs in memory, batched by length.
+
+    Args:
+        section: an input section, see params.py.
+    """
+
+    def __init__(self, section):
+        self.section = section
+
+    def tokens(self, training):
+        """Returns the tokens of sources and targets of a split, two lists of [n] int32."""
+        raise NotImplementedError
+
+    def pairs(self, training, cut=False):
+        """Reads the pairs of a split, and logs how many were dropped or cut for their length.
+
+        Args:
+            training: which split.
+            cut: whether longer sentences are cut, not dropped.
+
+        Raises:
+            DataError: if none is left.
+        """
+        section = self.section
+        sources, targets = self.tokens(training)
+        longest = (section.src_max_sequence_length, section.tgt_max_sequence_length)
+        if section.source_reverse:
+            sources = [row[::-1] for row in sources]
+        pairs = Pairs(sources, targets, *longest, cut)
+        if not len(pairs):
+            raise DataError(
+                f"{section.data_processor}: must find pairs of at most {longest[0]} and "
+                f"{longest[1] - 1} tokens. Received: {len(sources)} pairs, none of them so short. "
+                "Raise src_max_sequence_length and tgt_max_sequence_length, or add text."
+            )
+        if pairs.dropped:
+            tf.logging.info(
+                "dropped %d of %d pairs: empty, or longer than %d and %d tokens",
+                pairs.dropped,
+                len(sources),
+                longest[0],
+                longest[1] - 1,
+            )
+        if pairs.cut:
+            tf.logging.warning("cut %d sources to %d tokens", pairs.cut, longest[0])
+        return pairs
+
+    def create_dataset(self, training, skip, keep_rest=False):
+        """Returns the batches, without the first `skip`.
+
+        In training, pairs that fill no batch of their bucket are left out. Otherwise the last batch
+        of a bucket is filled up with empty rows. With `keep_rest`, as in prediction, sentences that
+        are too long are cut, not dropped.
+
+        Raises:
+            DataError: if files are missing, damaged or hold too little.
+        """
+        section = self.section
+        seed = (section.shuffle_seed or 0) if section.shuffle else None
+        batches = BucketedBatches(
+            self.pairs(training, cut=keep_rest),
+            section.bucket_lengths,
+            section.batch_size,
+            seed,
+            keep_all=not training,
+        )
+        types = [tf.float32 if name == "loss_scale" else tf.int32 for name in FEATURES]
+
+        def example(number):
+            tensors = tf.numpy_function(batches.batch, [number], [*types, tf.int32])
+            return self._shaped(dict(zip(FEATURES, tensors)), tensors[-1])
+
+        last = tf.int64.max if section.repeat else batches.batches_per_epoch
+        return tf.data.Dataset.range(skip, last).map(example).prefetch(2)
+
+    def blank(self):
+        """Returns a batch of zeros, of the longest bucket."""
+        size, length = self.section.batch_size, self.section.bucket_lengths[-1]
+        features = {
+            name: tf.zeros([size] if name in VECTORS else [size, length], tf.int32)
+            for name in FEATURES
+        }
+        features["loss_scale"] = tf.zeros([size, length], tf.float32)
+        return features, tf.zeros([size, length], tf.int32)
+
+    def _shaped(self, features, labels):
+        """Says what is known of the shapes: with several buckets, lengths change."""
+        size, lengths = self.section.batch_size, self.section.bucket_lengths
+        length = lengths[0] if len(lengths) == 1 else None
+        for name, tensor in features.items():
+            tensor.set_shape([size] if name in VECTORS else [size, length])
+        labels.set_shape([size, length])
+        return features, labels
+
+
+class TransformerDynamicDataProcessor(PairProcessor):
+    """Reads two text files, plain or cut into tokens.
+
+    Args:
+        section: TransformerTextInput.
+    """
+
+    def tokens(self, training):
+        """Returns the tokens of both texts; empty targets where the section names none."""
+        source, target = load_vocabularies(self.section)
+        sources, targets = self.sentences()
+        return source.encode_batch(sources), target.encode_batch(targets or [""] * len(sources))
+
+    def sentences(self):
+        """Returns the lines of both texts; None for targets where the section names none."""
+        sources, targets = self.section.src_data_dir, self.section.tgt_data_dir
+        if targets is None:
+            return read_lines(as_list(sources)), None
+        return read_pairs(sources, targets)
+
+    def references(self):
+        """Returns sources and targets as readers know them: None for targets that are not given.
+
+        Text in tokens loses the marks of its word parts, and stays tokenized.
+        """
+        sources, targets = self.sentences()
+        if self.section.tokenizer_file:
+            return sources, targets
+        whole = [_joined(sentences) for sentences in (sources, targets or [])]
+        return whole[0], targets and whole[1]
+
+    def target_vocabulary(self):
+        """Returns what turns tokens of the target into text."""
+        return load_vocabularies(self.section)[1]
+
+
+class TransformerTfRecordsProcessor(PairProcessor):
+    """Reads TFRecords with int64 features source_ids and target_ids of any length.
+
+    Args:
+        section: TransformerRecordsInput.
+    """
+
+    def tokens(self, training):
+        """Reads all records into memory."""
+        files = tf_records.find_record_files(self.section.data_dir)
+        for path in files:
+            tf_records.check_frames(path)
+        with tf.Graph().as_default(), tf.Session() as session:
+            return read_records(files, session)
+
+
+class IdentifierDataProcessor(PairProcessor):
+    """Names of the Python standard library in snake_case and in CamelCase, byte by byte.
+
+    Args:
+        section: IdentifierInput.
+    """
+
+    def tokens(self, training):
+        """Returns the bytes of the names of a split."""
+        vocabulary = ByteVocabulary()
+        names, answers = identifier_pairs(self.section.eval_fraction, training)
+        return vocabulary.encode_batch(names), vocabulary.encode_batch(answers)
+
+    def references(self):
+        """Returns the names kept for evaluation, in both spellings."""
+        return identifier_pairs(self.section.eval_fraction, training=False)
+
+    def target_vocabulary(self):
+        """Returns what turns tokens into text."""
+        return ByteVocabulary()
+
+
+def read_records(files, session):
+    """Reads the tokens of all records.
+
+    Args:
+        files: paths.
+        session: of a graph that may be added to.
+
+    Returns:
+        Sources and targets, two lists of [n] int32.
+
+    Raises:
+        DataError: if a record lacks a feature.
+    """
+    layout = {name: tf.io.RaggedFeature(tf.int64) for name in RECORD_FEATURES}
+    dataset = tf.data.TFRecordDataset(files).batch(RECORDS_AT_A_TIME)
+    dataset = dataset.map(lambda records: tf.io.parse_example(records, layout))
+    batch = tf.data.make_one_shot_iterator(dataset).get_next()
+    read = {name: [] for name in RECORD_FEATURES}
+    while True:
+        try:
+            values = session.run(batch)
+        except tf.errors.OutOfRangeError:
+            return tuple(read[name] for name in RECORD_FEATURES)
+        except tf.errors.InvalidArgumentError as error:
+            raise DataError(
+                f"{files[0]}: must hold tf.train.Example with {' and '.join(RECORD_FEATURES)}. "
+                f"Received: {error.message}. Make them with scripts/create_translation_tfrecords.py"
+            ) from error
+        for name, rows in values.items():
+            ids, ends = rows.values.astype(np.int32), rows.row_splits
+            read[name] += np.split(ids, ends[1:-1])
+
+
+def _joined(sentences):
+    return [(sentence + " ").replace(JOINT, "").strip() for sentence in sentences]
+
+
+PROCESSORS = {
+    cls.__name__: cls
+    for cls in (
+        TransformerDynamicDataProcessor,
+        TransformerTfRecordsProcessor,
+        IdentifierDataProcessor,
+    )
+}
+INPUTS = InputFunctions(Params, PROCESSORS)

@@ -1,0 +1,278 @@
+"""The encoder-decoder as a model_fn. Deliberately holds the wiring only; the blocks are shared.
+
+Source: Vaswani et al., Attention Is All You Need (2017). B batch, S source, T target, V vocabulary
+of the target, N hidden size, L layers, H heads, D head size.
+"""
+
+from __future__ import annotations
+
+import math
+
+import tensorflow.compat.v1 as tf
+
+from modelzoo.common import metrics
+from modelzoo.common.estimator import CSEstimatorSpec
+from modelzoo.common.generation.driven import driven_spec
+from modelzoo.common.layers.attention import (
+    AttentionSettings,
+    ProjectedMemory,
+    causal_mask,
+    dropout,
+    padding_mask,
+    project_memory,
+)
+from modelzoo.common.layers.block import BlockSettings, numbered
+from modelzoo.common.layers.decoder import decoder
+from modelzoo.common.layers.dense import sizes
+from modelzoo.common.layers.embedding import add_position_embedding, token_embedding
+from modelzoo.common.layers.encoder import encoder
+from modelzoo.common.layers.layer_norm import layer_norm
+from modelzoo.common.layers.lm_head import lm_logits, token_cross_entropy
+from modelzoo.common.optimizers.training import make_train_op
+from modelzoo.common.params import params_from_dict
+from modelzoo.common.sections import Glorot, TruncatedNormal, VarianceScaling
+from modelzoo.transformer.params import Params
+from modelzoo.transformer.vocabulary import vocabulary_sizes
+
+
+def model_fn(features, labels, mode, params):
+    """Builds the graph of training, evaluation or prediction.
+
+    Args:
+        features: see data.py. In prediction either those, and what comes back is the encoder's
+            output as the decoder needs it, or those of one decoding step, see ``decode_step``.
+        labels: [B, T] int32; None in prediction.
+        mode: a ``tf.estimator.ModeKeys``.
+        params: nested dictionary of the YAML's sections.
+
+    Returns:
+        A CSEstimatorSpec.
+    """
+    params = params_from_dict(Params, params)
+    training = mode == tf.estimator.ModeKeys.TRAIN
+    model = EncoderDecoder(params, training)
+    if mode == tf.estimator.ModeKeys.PREDICT:
+        return decode_step(model, features) if "past" in features else encode(model, features)
+
+    hidden, table = model.decoder_output(features)  # (B, T, N)
+    logits = model.logits(hidden, table)  # (B*T, V)
+    cross_entropy = token_cross_entropy(logits, labels)  # (B*T,)
+    weights = 1.0 - tf.cast(tf.reshape(features["decoder_mask"], [-1]), tf.float32)
+    scale = tf.reshape(tf.cast(features["loss_scale"], tf.float32), [-1])
+    cost = smoothed(cross_entropy, logits, params.model.label_smoothing if training else 0.0)
+    batch_size = tf.cast(sizes(labels)[0], tf.float32)
+    loss = tf.reduce_sum(cost * weights * scale) / batch_size
+    if training:
+        tf.summary.scalar("loss/total_loss", loss)
+        train_op = make_train_op(loss, params.optimizer, params.model.mixed_precision)
+        return CSEstimatorSpec(mode=mode, loss=loss, train_op=train_op)
+
+    choices = tf.argmax(logits, axis=-1, output_type=tf.int32)  # (B*T,)
+    tensors = [tf.reshape(labels, [-1]), choices, cross_entropy, weights]
+    return CSEstimatorSpec(mode=mode, loss=loss, host_call=(metrics.seq2seq_lm_metrics, tensors))
+
+
+def smoothed(cross_entropy, logits, smoothing):
+    """Mixes the label with a uniform distribution over the vocabulary.
+
+    That is (1 - e) * -log p(label) + e * the mean of -log p over all tokens, for a smoothing e
+    (Szegedy et al. 2016, section 7; Vaswani et al. 2017, section 5.4).
+
+    Args:
+        cross_entropy: [B*T] float32, -log p(label).
+        logits: [B*T, V] float32.
+        smoothing: e.
+
+    Returns:
+        [B*T] float32.
+    """
+    if not smoothing:
+        return cross_entropy
+    uniform = tf.reduce_logsumexp(logits, axis=-1) - tf.reduce_mean(logits, axis=-1)
+    return (1.0 - smoothing) * cross_entropy + smoothing * uniform
+
+
+class EncoderDecoder:
+    """The parts of the model, which make or find their variables when they are called.
+
+    Args:
+        params: Params.
+        training: whether dropout applies.
+    """
+
+    def __init__(self, params, training):
+        self._model = model = params.model
+        self._training = training
+        self._positions = params.max_position_embeddings
+        self._vocab_sizes = vocabulary_sizes(params.train_input)
+        self._dtype = tf.float16 if model.mixed_precision else tf.float32
+        self._encoder_settings = block_settings(model, model.encoder_nonlinearity)
+        self._decoder_settings = block_settings(model, model.decoder_nonlinearity)
+
+    def encoder_output(self, features):
+        """Returns the encoder's output [B, S, N]."""
+        x, _ = self._embed(features["encoder_input_ids"], "encoder")
+        mask = padding_mask(features["encoder_mask"], self._dtype)
+        layers = self._model.encoder_num_hidden_layers
+        x = encoder(x, mask, layers, self._encoder_settings, self._training)
+        return self._last_norm(x, "post_encoder_layer_norm")
+
+    def decoder_output(self, features):
+        """Runs encoder and decoder; returns [B, T, N] and the decoder's embedding [V, N]."""
+        memory = self.encoder_output(features)
+        ids = features["decoder_input_ids"]
+        mask = causal_mask(sizes(ids)[1], self._dtype)
+        memory_mask = padding_mask(features["encoder_mask"], self._dtype)
+        return self.decode(ids, mask, memory, memory_mask)
+
+    def decode(self, ids, mask, memory, memory_mask, cache=None, positions=None):
+        """Runs the decoder.
+
+        Args:
+            ids: [B, T] int32.
+            mask: additive mask of self-attention.
+            memory: [B, S, N] or ProjectedMemory.
+            memory_mask: additive mask of the attention to it.
+            cache: KeyValueCache of the tokens before.
+            positions: [B, T] int32 where they do not count from 0.
+
+        Returns:
+            [B, T, N], and the embedding [V, N].
+        """
+        x, table = self._embed(ids, "decoder", positions)
+        encoder_layers = self._model.encoder_num_hidden_layers
+        x = decoder(
+            x,
+            mask,
+            self._model.decoder_num_hidden_layers,
+            self._decoder_settings,
+            self._training,
+            memory=memory,
+            memory_mask=memory_mask,
+            first_norm=2 * encoder_layers,
+            first_dense=2 * encoder_layers,
+            cache=cache,
+        )
+        return self._last_norm(x, "post_decoder_layer_norm"), table
+
+    def logits(self, hidden, table):
+        """Projects [B, T, N] on the vocabulary: [B*T, V] float32, with a bias called ``bias``."""
+        return lm_logits(hidden, self._vocab_sizes[1], table, use_bias=True)
+
+    def memory_keys_values(self, memory):
+        """Returns the encoder's output as keys and values of all layers: [L, 2, B, H, S, D]."""
+        layers = []
+        with tf.variable_scope("decoder"):
+            for index in range(self._model.decoder_num_hidden_layers):
+                with tf.variable_scope(numbered("encoder_decoder_attention", index)):
+                    layers.append(project_memory(memory, self._decoder_settings.attention))
+        return tf.stack(layers)
+
+    def _embed(self, ids, side, positions=None):
+        model = self._model
+        size, seed = model.hidden_size, model.weight_initialization_seed
+        initial = model.embedding_initializer or TruncatedNormal(
+            "truncated_normal", 0.0, size**-0.5
+        )
+        own_size = self._vocab_sizes[side == "decoder"]
+        shared = model.share_encoder_decoder_embedding
+        if shared is None:
+            shared = self._vocab_sizes[0] == self._vocab_sizes[1]
+        name = "encoder_token_embedding" if shared else f"{side}_token_embedding"
+        with tf.variable_scope(tf.get_variable_scope(), reuse=tf.AUTO_REUSE):
+            x, table = token_embedding(ids, own_size, size, name, initial, self._dtype, seed)
+        x = add_position_embedding(
+            x * tf.cast(math.sqrt(size), x.dtype),
+            self._positions,
+            f"{side}_position_encoding",
+            initial if model.position_embedding_type == "learned" else None,
+            seed,
+            positions,
+        )
+        x = dropout(x, model.dropout_rate, self._training, model.dropout_seed)
+        if not model.use_pre_normalization:
+            x = layer_norm(x, model.layer_norm_epsilon, f"pre_{side}_layer_norm")
+        return x, table
+
+    def _last_norm(self, x, name):
+        """Blocks that normalize their inputs leave their output to be normalized."""
+        epsilon = self._model.layer_norm_epsilon
+        return layer_norm(x, epsilon, name) if self._model.use_pre_normalization else x
+
+
+def block_settings(model, nonlinearity):
+    """Returns the settings of the blocks of encoder or decoder.
+
+    Projections of attention start with the variance 1 / (9 * mean of their fans); the feed-forward
+    layers as Glorot and Bengio (2010) propose.
+    """
+    attention_initial = model.attention_initializer or VarianceScaling(
+        "variance_scaling", 1.0 / 9.0, "fan_avg", "uniform"
+    )
+    feed_forward_initial = model.feed_forward_initializer or Glorot("glorot_uniform")
+    scaled = model.attention_type == "scaled_dot_product"
+    attention = AttentionSettings(
+        num_heads=model.num_heads,
+        scale=(model.hidden_size // model.num_heads) ** -0.5 if scaled else 1.0,
+        initializer=attention_initial,
+        output_initializer=attention_initial,
+        use_projection_bias=False,
+        use_output_bias=False,
+        dropout_rate=model.attention_dropout_rate,
+        softmax_fp32=model.attention_softmax_fp32,
+        seed=model.weight_initialization_seed,
+        dropout_seed=model.dropout_seed,
+    )
+    return BlockSettings(
+        attention=attention,
+        filter_size=model.filter_size,
+        nonlinearity=nonlinearity,
+        initializer=feed_forward_initial,
+        output_initializer=feed_forward_initial,
+        layer_norm_epsilon=model.layer_norm_epsilon,
+        use_ffn_bias=model.use_ffn_bias,
+        dropout_rate=model.dropout_rate,
+        use_pre_normalization=model.use_pre_normalization,
+    )
+
+
+def encode(model, features):
+    """Predicts what the decoder needs of the encoder, once a sentence.
+
+    Args:
+        model: EncoderDecoder.
+        features: ``encoder_input_ids``, ``encoder_mask`` [B, S], ``pair_index`` [B].
+
+    Returns:
+        A CSEstimatorSpec with ``memory`` [L, 2, B, H, S, D] float32, and the mask and the index as
+        they came.
+    """
+    memory = model.memory_keys_values(model.encoder_output(features))
+    predictions = {
+        "memory": tf.cast(memory, tf.float32),
+        "encoder_mask": tf.identity(features["encoder_mask"]),
+        "pair_index": tf.identity(features["pair_index"]),
+    }
+    return CSEstimatorSpec(mode=tf.estimator.ModeKeys.PREDICT, predictions=predictions)
+
+
+def decode_step(model, features):
+    """Predicts the next token after some tokens more.
+
+    Args:
+        model: EncoderDecoder.
+        features: those of ``driven_spec``, of any number of rows for each sentence; ``memory`` and
+            ``encoder_mask`` as ``encode`` predicts them.
+
+    Returns:
+        A CSEstimatorSpec, see ``driven_spec``.
+    """
+    memory_mask = padding_mask(features["encoder_mask"], tf.float32)
+
+    def run(ids, cache, positions, mask, wanted):
+        memory = ProjectedMemory(features["memory"])
+        hidden, table = model.decode(ids, mask, memory, memory_mask, cache, positions)
+        last = tf.gather(hidden, wanted, axis=1, batch_dims=1)  # (B, N)
+        return model.logits(last, table)
+
+    return driven_spec(features, run)

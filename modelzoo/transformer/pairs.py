@@ -1,0 +1,170 @@
+"""Sentence pairs in memory, and their batches by length. Deliberately knows no file and no text.
+
+A batch is a function of its number and the seed, so a stream can start at any step at no cost. A
+pair takes two or four bytes a token: the 4.5 million of WMT16 en-de about 600 MB.
+
+Shapes: B batch, S source, T target with its start or end token.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cerebras_tf.errors import DataError
+
+PAD, UNK, SOS, EOS = 0, 1, 2, 3
+SPECIAL_TOKENS = ("<pad>", "<unk>", "<s>", "</s>")
+NO_PAIR = -1  # number of a row that only fills a batch
+FEATURES = (
+    "encoder_input_ids",
+    "encoder_input_length",
+    "encoder_mask",
+    "decoder_input_ids",
+    "decoder_input_length",
+    "decoder_mask",
+    "loss_scale",
+    "pair_index",
+)
+
+
+class Rows:
+    """Rows of tokens of different lengths.
+
+    Args:
+        rows: list of [n] integers.
+    """
+
+    def __init__(self, rows):
+        self.lengths = np.array([len(row) for row in rows], np.int64)
+        self._ends = np.cumsum(self.lengths)
+        flat = np.concatenate([np.zeros(0, np.int32), *rows])
+        self._flat = flat.astype(np.uint16 if flat.max(initial=0) < 1 << 16 else np.int32)
+
+    def __getitem__(self, index):
+        end = self._ends[index]
+        return self._flat[end - self.lengths[index] : end]
+
+
+class Pairs:
+    """Sentence pairs as tokens.
+
+    Args:
+        sources: list of [n] integers.
+        targets: as many, without start and end tokens.
+        max_source: longest source.
+        max_target: longest target, its end token counted.
+        cut: whether longer sides are cut, as in prediction; else such pairs, and those with an
+            empty side, are dropped.
+
+    Attributes:
+        sources, targets: Rows.
+        dropped: number of pairs dropped.
+        cut: number of pairs cut.
+    """
+
+    def __init__(self, sources, targets, max_source, max_target, cut=False):
+        limits = (max_source, max_target - 1)
+        fits = [
+            0 < len(source) <= limits[0] and 0 < len(target) <= limits[1]
+            for source, target in zip(sources, targets)
+        ]
+        self.dropped = 0 if cut else len(fits) - sum(fits)
+        self.cut = sum(len(source) > limits[0] for source in sources) if cut else 0
+        if not cut:
+            sources = [row for row, keep in zip(sources, fits) if keep]
+            targets = [row for row, keep in zip(targets, fits) if keep]
+        self.sources = Rows([row[: limits[0]] for row in sources])
+        self.targets = Rows([row[: limits[1]] for row in targets])
+
+    def __len__(self):
+        return len(self.sources.lengths)
+
+
+class BucketedBatches:
+    """Batches of pairs of about one length, addressed by their number.
+
+    Args:
+        pairs: Pairs.
+        lengths: of the buckets, ascending; the last one holds every pair.
+        batch_size: B.
+        seed: of the order, or None for the order of the pairs in each bucket.
+        keep_all: whether each bucket ends with a batch that is filled up with empty rows, so that
+            no pair is left out; else pairs that fill no batch are left out, others in each epoch.
+
+    Raises:
+        DataError: if the pairs fill no batch.
+    """
+
+    def __init__(self, pairs, lengths, batch_size, seed, keep_all):
+        self._pairs = pairs
+        self._lengths = lengths
+        self._batch_size = batch_size
+        self._seed = seed
+        needed = np.maximum(pairs.sources.lengths, pairs.targets.lengths + 1)
+        bucket = np.searchsorted(lengths, needed)
+        self._members = [np.flatnonzero(bucket == number) for number in range(len(lengths))]
+        rounding = batch_size - 1 if keep_all else 0
+        self._counts = [(len(m) + rounding) // batch_size for m in self._members]
+        self.batches_per_epoch = sum(self._counts)
+        if not self.batches_per_epoch:
+            raise DataError(
+                f"data: a bucket must hold at least {batch_size} pairs, one batch. Received: "
+                f"{', '.join(str(len(m)) for m in self._members)} pairs in the buckets. Add "
+                "pairs, or lower batch_size or the number of buckets."
+            )
+        self._epoch, self._plan = None, None
+
+    def batch(self, number):
+        """Returns the features of a batch in the order of FEATURES, and then its labels.
+
+        All are int32 but loss_scale, float32: B / the number of target tokens of the batch.
+        Masks are 1 where there is padding.
+        """
+        epoch, position = divmod(int(number), self.batches_per_epoch)
+        length, rows = self._plan_of(epoch)[position]
+        return make_batch(self._pairs, rows, self._batch_size, length)
+
+    def _plan_of(self, epoch):
+        """The batches of an epoch: pairs of length and rows."""
+        if self._plan is not None and (self._seed is None or epoch == self._epoch):
+            return self._plan
+        generator = np.random.default_rng([self._seed or 0, epoch])
+        plan = []
+        for length, members, count in zip(self._lengths, self._members, self._counts):
+            order = members if self._seed is None else generator.permutation(members)
+            starts = range(0, count * self._batch_size, self._batch_size)
+            plan += [(length, order[start : start + self._batch_size]) for start in starts]
+        if self._seed is not None:
+            plan = [plan[index] for index in generator.permutation(len(plan))]
+        self._epoch, self._plan = epoch, plan
+        return plan
+
+
+def make_batch(pairs, rows, batch_size, length):
+    """Pads pairs to a batch; see BucketedBatches.batch.
+
+    Args:
+        pairs: Pairs.
+        rows: numbers of the pairs, at most B.
+        batch_size: B.
+        length: S and T.
+    """
+    shape = (batch_size, length)
+    source, target, labels = (np.full(shape, PAD, np.int32) for _ in range(3))
+    source_length, target_length = np.zeros(batch_size, np.int32), np.zeros(batch_size, np.int32)
+    index = np.full(batch_size, NO_PAIR, np.int32)
+    for place, row in enumerate(rows):
+        ids, answer = pairs.sources[row], pairs.targets[row]
+        source[place, : len(ids)] = ids
+        target[place, 0], target[place, 1 : len(answer) + 1] = SOS, answer
+        labels[place, : len(answer)], labels[place, len(answer)] = answer, EOS
+        source_length[place], target_length[place] = len(ids), len(answer) + 1
+        index[place] = row
+    positions = np.arange(length)
+    source_mask, target_mask = (
+        (positions >= lengths[:, None]).astype(np.int32)
+        for lengths in (source_length, target_length)
+    )
+    scale = np.full(shape, batch_size / max(1, target_length.sum()), np.float32)
+    side = (source, source_length, source_mask, target, target_length, target_mask)
+    return (*side, scale, index, labels)

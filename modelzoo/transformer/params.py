@@ -1,0 +1,267 @@
+"""The YAML schema of the encoder-decoder: which keys exist, their types, defaults and rules.
+
+It deliberately imports no TensorFlow.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Optional, Union
+
+from modelzoo.common.model_sections import NONLINEARITIES, inherit_inputs
+from modelzoo.common.schema import build_variant
+from modelzoo.common.sections import (
+    CsConfigParams,
+    OptimizerParams,
+    RunConfigParams,
+    build_initializer,
+    field,
+)
+
+BYTE_VOCAB_SIZE = 260  # four special tokens and 256 byte values
+INHERITED_KEYS = (
+    "data_processor",
+    "src_vocab_file",
+    "tgt_vocab_file",
+    "src_vocab_size",
+    "tgt_vocab_size",
+    "src_max_sequence_length",
+    "tgt_max_sequence_length",
+    "tokenizer_file",
+    "source_reverse",
+    "batch_size",
+    "buckets",
+)
+
+
+@dataclass(frozen=True)
+class EncoderDecoderSizes:
+    """The keys that make an encoder-decoder large or small."""
+
+    hidden_size: int = field(minimum=2)
+    encoder_num_hidden_layers: int = field(minimum=1)
+    decoder_num_hidden_layers: int = field(minimum=1)
+    num_heads: int = field(minimum=1)
+    filter_size: int = field(minimum=1)
+
+
+@dataclass(frozen=True)
+class TransformerModelParams(EncoderDecoderSizes):
+    """The section ``model``.
+
+    `share_encoder_decoder_embedding` None shares where both vocabularies are of one size; the
+    output projection is always the decoder's embedding. `use_vsl` changes nothing: padding is
+    masked, and `buckets` of the input sections keep it small.
+    """
+
+    share_encoder_decoder_embedding: Optional[bool] = None
+    position_embedding_type: str = field("fixed", choices=("fixed", "learned"))
+    max_position_embeddings: Optional[int] = field(None, minimum=1)
+    encoder_nonlinearity: str = field("relu", choices=NONLINEARITIES)
+    decoder_nonlinearity: str = field("relu", choices=NONLINEARITIES)
+    dropout_rate: float = field(0.0, minimum=0.0)
+    attention_dropout_rate: float = field(0.0, minimum=0.0)
+    dropout_seed: Optional[int] = None
+    attention_type: str = field("scaled_dot_product", choices=("scaled_dot_product", "dot_product"))
+    attention_softmax_fp32: bool = True
+    use_projection_bias_in_attention: bool = field(False, choices=(False,))
+    use_ffn_bias_in_attention: bool = field(False, choices=(False,))
+    use_ffn_bias: bool = True
+    use_pre_normalization: bool = False
+    layer_norm_epsilon: float = field(1.0e-8, minimum=0.0)
+    embedding_initializer: Any = field(None, build=build_initializer)
+    attention_initializer: Any = field(None, build=build_initializer)
+    feed_forward_initializer: Any = field(None, build=build_initializer)
+    weight_initialization_seed: Optional[int] = None
+    label_smoothing: float = field(0.0, minimum=0.0)
+    mixed_precision: bool = False
+    boundary_casting: bool = field(False, choices=(False,))
+    tf_summary: bool = False
+    precision_opt_level: int = field(0, choices=(0, 1, 2))
+    use_vsl: bool = False
+
+    def problems(self):
+        """Yields what is wrong between the fields."""
+        if self.hidden_size % self.num_heads:
+            yield "num_heads", f"must divide hidden_size ({self.hidden_size})."
+        if self.hidden_size % 2 and self.position_embedding_type == "fixed":
+            yield "hidden_size", "must be even for fixed positions, pairs of sine and cosine."
+        if self.label_smoothing >= 1:
+            yield "label_smoothing", "must be below 1."
+
+
+@dataclass(frozen=True)
+class PairSizes:
+    """The keys of every input section of sentence pairs that have no default."""
+
+    data_processor: str
+    src_max_sequence_length: int = field(minimum=1)
+    tgt_max_sequence_length: int = field(minimum=2)
+    batch_size: int = field(minimum=1)
+
+
+@dataclass(frozen=True)
+class PairStream:
+    """How sentence pairs are ordered, batched and, in prediction, decoded; all with a default.
+
+    A pair lies in the first of the `buckets` (lengths, ascending) that holds both sides; a number
+    makes that many of equal steps. A batch is of one bucket, and padded to its length. Prediction
+    searches with `beam_size` hypotheses, at most `extra_length` tokens longer than the source, and
+    scores them with `length_penalty` (the values of Vaswani et al. 2017, section 6.1).
+    """
+
+    source_reverse: bool = False
+    buckets: Union[int, list[int]] = 1
+    shuffle: bool = True
+    shuffle_seed: Optional[int] = 0
+    repeat: bool = True
+    skip_steps: Optional[int] = field(None, minimum=0)
+    beam_size: int = field(4, minimum=1)
+    length_penalty: float = field(0.6, minimum=0.0)
+    extra_length: int = field(50, minimum=0)
+
+    def problems(self):
+        """Yields what is wrong between the fields."""
+        longest = max(self.src_max_sequence_length, self.tgt_max_sequence_length)
+        if isinstance(self.buckets, int):
+            if not 1 <= self.buckets <= longest:
+                yield "buckets", f"must be from 1 to {longest}, or a list of lengths."
+        elif list(self.buckets) != sorted(set(self.buckets)) or not self.buckets:
+            yield "buckets", "must ascend."
+        elif self.buckets[-1] != longest:
+            yield "buckets", f"must end at the longest sequence length, {longest}."
+
+    @property
+    def bucket_lengths(self):
+        """The lengths that batches are padded to, ascending."""
+        if not isinstance(self.buckets, int):
+            return tuple(self.buckets)
+        longest = max(self.src_max_sequence_length, self.tgt_max_sequence_length)
+        return tuple(-(-longest * (i + 1) // self.buckets) for i in range(self.buckets))
+
+
+@dataclass(frozen=True)
+class TransformerTextInput(PairStream, PairSizes):
+    """An input section with ``data_processor: TransformerDynamicDataProcessor``.
+
+    `src_data_dir` and `tgt_data_dir` are files, or lists of files, of a sentence a line. With a
+    `tokenizer_file` (a tokenizer.json) the lines are plain text; else their tokens are separated by
+    spaces, and the vocabulary files have a token a line. Prediction needs no target.
+    """
+
+    src_data_dir: Union[str, list[str], None] = field(None, path=True)
+    tgt_data_dir: Union[str, list[str], None] = field(None, path=True)
+    tokenizer_file: Optional[str] = field(None, path=True)
+    src_vocab_file: Optional[str] = field(None, path=True)
+    tgt_vocab_file: Optional[str] = field(None, path=True)
+    src_vocab_size: Optional[int] = field(None, minimum=5)
+    tgt_vocab_size: Optional[int] = field(None, minimum=5)
+
+    def problems(self):
+        """Yields what is wrong between the fields."""
+        yield from super().problems()
+        if self.src_data_dir is None:
+            yield "src_data_dir", "is required. Add it to the section."
+        vocabularies = (self.src_vocab_file, self.tgt_vocab_file)
+        if (self.tokenizer_file is None) == (None in vocabularies):
+            yield "tokenizer_file", "must be given, or else src_vocab_file and tgt_vocab_file."
+
+
+@dataclass(frozen=True)
+class VocabularySizes:
+    """The numbers of tokens of the source's and the target's vocabulary."""
+
+    src_vocab_size: int = field(minimum=5)
+    tgt_vocab_size: int = field(minimum=5)
+
+
+@dataclass(frozen=True)
+class TransformerRecordsInput(PairStream, VocabularySizes, PairSizes):
+    """An input section with ``data_processor: TransformerTfRecordsProcessor``."""
+
+    data_dir: Union[str, list[str], None] = field(None, path=True)
+
+    def problems(self):
+        """Yields what is wrong between the fields."""
+        yield from super().problems()
+        if self.data_dir is None:
+            yield "data_dir", "is required. Add it to the section."
+
+
+@dataclass(frozen=True)
+class IdentifierInput(PairStream, PairSizes):
+    """An input section with ``data_processor: IdentifierDataProcessor``.
+
+    Reads no file of yours: its pairs are the names in the sources of the Python standard library,
+    as ``snake_case`` and as ``CamelCase``, byte by byte. The share `eval_fraction` of the names,
+    chosen by a hash, is kept for evaluation.
+    """
+
+    eval_fraction: float = field(0.05, minimum=0.0)
+    src_vocab_size: int = field(BYTE_VOCAB_SIZE, choices=(BYTE_VOCAB_SIZE,))
+    tgt_vocab_size: int = field(BYTE_VOCAB_SIZE, choices=(BYTE_VOCAB_SIZE,))
+
+    def problems(self):
+        """Yields what is wrong between the fields."""
+        yield from super().problems()
+        if not 0 < self.eval_fraction < 1:
+            yield "eval_fraction", "must lie between 0 and 1, or a split is empty."
+
+
+build_pair_input = build_variant(
+    "data_processor",
+    {
+        "TransformerDynamicDataProcessor": TransformerTextInput,
+        "TransformerTfRecordsProcessor": TransformerRecordsInput,
+        "IdentifierDataProcessor": IdentifierInput,
+    },
+)
+
+
+@dataclass(frozen=True)
+class Params:
+    """The whole YAML of an encoder-decoder."""
+
+    model_name: str
+    model: TransformerModelParams
+    train_input: Any = field(build=build_pair_input)
+    optimizer: OptimizerParams = field()
+    runconfig: RunConfigParams = field()
+    eval_input: Any = field(None, build=build_pair_input)
+    predict_input: Any = field(None, build=build_pair_input)
+    csconfig: CsConfigParams = CsConfigParams()
+
+    @classmethod
+    def with_defaults(cls, tree):
+        """Returns `tree` with what its sections take over from one another."""
+        return inherit_inputs(tree, INHERITED_KEYS)
+
+    def problems(self):
+        """Yields what is wrong between the sections."""
+        yield from self.csconfig.problems_with(self.model)
+        sizes = (self.train_input.src_vocab_size, self.train_input.tgt_vocab_size)
+        if self.model.share_encoder_decoder_embedding and sizes[0] != sizes[1]:
+            yield (
+                "model.share_encoder_decoder_embedding",
+                f"needs vocabularies of one size (they are {sizes[0]} and {sizes[1]}).",
+            )
+        for name in ("train_input", "eval_input", "predict_input"):
+            section = getattr(self, name)
+            if section is None:
+                continue
+            longest = max(section.src_max_sequence_length, section.tgt_max_sequence_length)
+            if longest > self.max_position_embeddings:
+                yield (
+                    f"{name}.src_max_sequence_length",
+                    f"and tgt_max_sequence_length must not exceed the "
+                    f"{self.max_position_embeddings} positions of the model.",
+                )
+
+    @property
+    def max_position_embeddings(self):
+        """Number of positions of each side: the given one, else the longest in training."""
+        longest = (
+            self.train_input.src_max_sequence_length,
+            self.train_input.tgt_max_sequence_length,
+        )
+        return self.model.max_position_embeddings or max(longest)

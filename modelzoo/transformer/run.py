@@ -1,0 +1,8 @@
+"""Runs the encoder-decoder: ``python -m modelzoo.transformer.run -m train -p FILE``. No more."""
+
+from __future__ import annotations
+
+from modelzoo.common.run import run
+
+if __name__ == "__main__":
+    run(model_name="transformer")

@@ -1,0 +1,69 @@
+"""Reads sentences from text files, one a line. Deliberately keeps every line, also an empty one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cerebras_tf.errors import DataError
+
+
+def read_lines(paths):
+    """Reads the lines of files one after another; only a line feed ends a line.
+
+    Args:
+        paths: list of files.
+
+    Returns:
+        List of str, without line feeds and carriage returns.
+
+    Raises:
+        DataError: names the file, and the line that is not UTF-8.
+    """
+    lines = []
+    for path in paths:
+        try:
+            data = Path(path).read_bytes()
+        except OSError as error:
+            raise DataError(
+                f"{path}: must be a readable text file. Received: {error.strerror}. Relative paths "
+                "are looked up from the current folder, the YAML's folder and the repository root."
+            ) from error
+        try:
+            text = data.decode("utf-8")
+        except UnicodeDecodeError as error:
+            number = data[: error.start].count(b"\n") + 1
+            raise DataError(
+                f"{path}:{number}: must be UTF-8 text. Received: byte 0x{data[error.start]:02x}. "
+                "Convert the file to UTF-8."
+            ) from error
+        rows = text.split("\n")
+        lines += [row.rstrip("\r") for row in (rows if rows[-1] else rows[:-1])]
+    return lines
+
+
+def read_pairs(sources, targets):
+    """Reads two texts of the same number of lines.
+
+    Args:
+        sources: file or list of files.
+        targets: file or list of files.
+
+    Returns:
+        Two lists of str.
+
+    Raises:
+        DataError: if their numbers of lines differ.
+    """
+    sources, targets = as_list(sources), as_list(targets)
+    source_lines, target_lines = read_lines(sources), read_lines(targets)
+    if len(source_lines) != len(target_lines):
+        raise DataError(
+            f"{', '.join(targets)}: must have as many lines as {', '.join(sources)}. Received: "
+            f"{len(target_lines)} and {len(source_lines)}. Give two texts that belong together."
+        )
+    return source_lines, target_lines
+
+
+def as_list(paths):
+    """Returns a list of paths, also of one path."""
+    return [paths] if isinstance(paths, str) else list(paths)

@@ -1,0 +1,127 @@
+"""Turns sentences into tokens and back, in each of the ways that data comes. Trains nothing.
+
+In every vocabulary here tokens 0 to 3 are the special ones: <pad>, <unk>, <s> and </s>.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+
+import numpy as np
+
+from cerebras_tf.errors import ConfigError
+from modelzoo.common.tokenizers import load_tokenizer
+from modelzoo.transformer.pairs import SPECIAL_TOKENS, UNK
+from modelzoo.transformer.text_lines import read_lines
+
+JOINT = "@@ "  # the end of a token that goes on in the next one, as subword-nmt writes it
+
+
+class LineVocabulary:
+    """A vocabulary with a token a line, for text whose tokens are separated by spaces.
+
+    Args:
+        path: the file; where it lacks the special tokens they come first.
+    """
+
+    def __init__(self, path):
+        lines = [line.split()[0] for line in read_lines([path]) if line.split()]
+        lacks = lines[: len(SPECIAL_TOKENS)] != list(SPECIAL_TOKENS)
+        self._tokens = [*SPECIAL_TOKENS, *lines] if lacks else lines
+        self._ids = {token: number for number, token in enumerate(self._tokens)}
+        self.vocab_size = len(self._tokens)
+
+    def encode_batch(self, sentences):
+        """Returns the tokens of each sentence, a list of [n] int32."""
+        known = self._ids
+        return [
+            np.array([known.get(token, UNK) for token in sentence.split()], np.int32)
+            for sentence in sentences
+        ]
+
+    def decode(self, ids):
+        """Returns the words of tokens; words are whole, but as they were tokenized."""
+        words = " ".join(self._tokens[i] for i in ids if i >= len(SPECIAL_TOKENS))
+        return (words + " ").replace(JOINT, "").strip()
+
+
+class ByteVocabulary:
+    """The 256 bytes after the special tokens."""
+
+    vocab_size = len(SPECIAL_TOKENS) + 256
+
+    def encode_batch(self, sentences):
+        """Returns the tokens of each sentence, a list of [n] int32."""
+        shift = np.int32(len(SPECIAL_TOKENS))
+        return [
+            np.frombuffer(sentence.encode("utf-8"), np.uint8).astype(np.int32) + shift
+            for sentence in sentences
+        ]
+
+    def decode(self, ids):
+        """Returns the text of tokens, with U+FFFD where it is no UTF-8."""
+        shift = len(SPECIAL_TOKENS)
+        return bytes(int(i) - shift for i in ids if i >= shift).decode("utf-8", errors="replace")
+
+
+def load_joint_tokenizer(path):
+    """Loads the tokenizer.json of both languages, as scripts/create_vocab.py makes it.
+
+    Raises:
+        ConfigError: if it is none, or its special tokens are not the first four.
+    """
+    tokenizer = load_tokenizer("JsonTokenizer", path)
+    received = [tokenizer.token_id(token) for token in SPECIAL_TOKENS]
+    if received != list(range(len(SPECIAL_TOKENS))):
+        raise ConfigError(
+            f"{path}: tokens 0 to 3 must be {', '.join(SPECIAL_TOKENS)}. Received: "
+            f"{', '.join(map(str, received))} as their numbers. Make the vocabulary with "
+            f"--special_tokens {' '.join(SPECIAL_TOKENS)}."
+        )
+    return tokenizer
+
+
+def load_vocabularies(section):
+    """Loads the vocabularies of source and target of a text section.
+
+    Args:
+        section: TransformerTextInput.
+
+    Returns:
+        Two objects with `vocab_size`, `encode_batch` and `decode`.
+
+    Raises:
+        ConfigError: if a size in the section is not the file's.
+    """
+    if section.tokenizer_file:
+        joint = load_joint_tokenizer(section.tokenizer_file)
+        found = {"src": joint, "tgt": joint}
+    else:
+        files = {"src": section.src_vocab_file, "tgt": section.tgt_vocab_file}
+        found = {side: LineVocabulary(path) for side, path in files.items()}
+    for side, vocabulary in found.items():
+        given = getattr(section, f"{side}_vocab_size")
+        if given not in (None, vocabulary.vocab_size):
+            raise ConfigError(
+                f"{side}_vocab_size: must be what the vocabulary has, {vocabulary.vocab_size} "
+                f"with its special tokens. Received: {given}. Correct the number or the file."
+            )
+    return found["src"], found["tgt"]
+
+
+def vocabulary_sizes(section):
+    """Returns the sizes of both vocabularies, read from the files where no number is given."""
+    given = (section.src_vocab_size, section.tgt_vocab_size)
+    if None not in given:
+        return given
+    files = (section.tokenizer_file, section.src_vocab_file, section.tgt_vocab_file)
+    return _sizes_in(
+        section, tuple(os.path.getmtime(f) if f and os.path.exists(f) else 0 for f in files)
+    )
+
+
+@functools.lru_cache(maxsize=4)
+def _sizes_in(section, changed):
+    """`changed` are the files' times, so that a file made anew is read anew."""
+    return tuple(vocabulary.vocab_size for vocabulary in load_vocabularies(section))
