@@ -44,7 +44,7 @@ def test_script_makes_records_that_train(text, tmp_path):
     flags = ["--tokenizer_type", "ByteTokenizer", "--max_seq_length", 16, "--processes", 1]
     result = call("--input_dir", text, "--output_dir", tmp_path / "out", *flags)
     assert result.returncode == 0, result.stderr
-    assert "1 documents, 1261 tokens, 78 records in 1 files" in result.stdout
+    assert "1 documents, 1260 text_bytes, 1261 tokens, 78 records in 1 files" in result.stdout
     params = tmp_path / "params.yaml"
     params.write_text(YAML.format(folder=tmp_path / "out"))
     out = str(tmp_path / "model")
@@ -56,7 +56,7 @@ def test_too_little_text_is_told_and_exits_2(text, tmp_path):
     flags = ["--tokenizer_type", "ByteTokenizer", "--processes", 1]
     result = call("--input_dir", text, "--output_dir", tmp_path / "out", *flags)
     assert result.returncode == 2
-    assert "must fill at least one record of 2048 tokens. Received: 1261 tokens" in " ".join(
+    assert "1261 tokens, 0 records. A record has 2048 tokens: add text" in " ".join(
         result.stderr.split()
     )
 

@@ -1,4 +1,4 @@
-"""Tests of preparation.py and modelzoo/common/preparation: text in, records out, nothing lost."""
+"""Tests of preparation.py: text in, records out, nothing lost."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow.compat.v1")
 
 from cerebras_tf.errors import ConfigError, DataError  # noqa: E402
-from modelzoo.common.preparation import documents, records, tokenizer  # noqa: E402
+from modelzoo.common import tokenizers  # noqa: E402
+from modelzoo.common.preparation import documents, records  # noqa: E402
 from modelzoo.gpt3 import preparation  # noqa: E402
 from modelzoo.gpt3.preparation import PreparationSettings, prepare  # noqa: E402
 
@@ -59,36 +60,40 @@ def test_records_hold_every_token_once_as_label_and_shift_by_one(inputs, tmp_pat
     ids = [t for r in rows for t, m in zip(r["input_ids"], r["input_mask"]) if m]
     assert labels == tokens[1:] and ids == tokens[:-1]
     assert all(len(r[name]) == 8 for r in rows for name in r)
-    assert (manifest["documents"], manifest["tokens"]) == (3, len(tokens))
-    assert manifest["records"] == len(rows) and manifest["vocab_size"] == 257
+    assert manifest["counts"]["documents"] == 3 and manifest["counts"]["tokens"] == len(tokens)
+    assert manifest["counts"]["records"] == len(rows) and manifest["vocab_size"] == 257
 
 
-def test_records_do_not_depend_on_processes_or_batches(inputs, tmp_path, monkeypatch):
-    one = prepare([inputs], tmp_path / "one", BYTES, processes=1)
-    two = prepare([inputs], tmp_path / "two", BYTES, processes=2)
-    monkeypatch.setattr(preparation, "BATCH_CHARACTERS", 1)
-    small = prepare([inputs], tmp_path / "small", BYTES, processes=1)
-    assert one["files"] == two["files"] == small["files"]
+def test_records_do_not_depend_on_processes(inputs, tmp_path, monkeypatch):
+    pytest.importorskip("h5py")
+    monkeypatch.setattr(preparation, "UNIT_BYTES", 1)
+    settings = dataclasses.replace(BYTES, file_format="HDF5")  # no TensorFlow in the workers
+    one = prepare([inputs], tmp_path / "one", settings, processes=1)
+    two = prepare([inputs], tmp_path / "two", settings, processes=2)
+    assert one["files"] == two["files"] and len(one["files"]) > 2
 
 
-def test_stopped_run_goes_on_with_the_unit_it_stopped_in(inputs, tmp_path, monkeypatch):
-    monkeypatch.setattr(preparation, "GROUP_BYTES", 1)
-    whole = prepare([inputs], tmp_path / "whole", BYTES, 1)
+def test_stopped_run_goes_on_with_the_unit_it_stopped_in(tmp_path, monkeypatch):
+    monkeypatch.setattr(preparation, "UNIT_BYTES", 1)
+    for name, text in zip("ab", TEXTS):
+        (tmp_path / f"{name}.txt").write_text(text)
+    inputs = [str(tmp_path / "a.txt"), str(tmp_path / "b.txt")]
+    whole = prepare(inputs, tmp_path / "whole", BYTES)
     original, read_files = documents.read_documents, []
 
-    def stopping(path, text_key):
+    def stopping(path, *options):
         read_files.append(Path(path).name)
-        if path.endswith("b.jsonl") and read_files.count("b.jsonl") == 1:
+        if read_files == ["a.txt", "b.txt"]:
             raise KeyboardInterrupt
-        return original(path, text_key)
+        return original(path, *options)
 
     monkeypatch.setattr(documents, "read_documents", stopping)
     with pytest.raises(KeyboardInterrupt):
-        prepare([inputs], tmp_path / "out", BYTES, 1)
+        prepare(inputs, tmp_path / "out", BYTES)
     assert not (tmp_path / "out" / "manifest.json").exists()
-    assert prepare([inputs], tmp_path / "out", BYTES, 1)["files"] == whole["files"]
-    assert read_files == ["a.txt", "b.jsonl", "b.jsonl"]
-    prepare([inputs], tmp_path / "out", BYTES, 1)
+    assert prepare(inputs, tmp_path / "out", BYTES)["files"] == whole["files"]
+    assert read_files == ["a.txt", "b.txt", "b.txt"]
+    prepare(inputs, tmp_path / "out", BYTES)
     assert len(read_files) == 3
     assert not [p for p in (tmp_path / "out").iterdir() if p.name.startswith(".")]
 
@@ -107,95 +112,84 @@ def test_files_hold_at_most_the_records_asked_for(inputs, tmp_path):
     assert counts[:-1] == [2] * (len(counts) - 1) and len(counts) > 1
 
 
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("{oops", "b.jsonl:2: must be a JSON object. Received: '{oops"),
-        ('{"body": "x"}', "b.jsonl:2: .*'text'. Received: body. Name the key with --text_key"),
-        ("[1]", "b.jsonl:2: .*Received: list"),
-    ],
-)
-def test_bad_row_is_named_with_file_and_line(inputs, tmp_path, line, words):
-    (tmp_path / "in" / "b.jsonl").write_text('{"text": "x"}\n' + line + "\n")
-    with pytest.raises(DataError, match=words):
-        prepare([inputs], tmp_path / "out", BYTES, 1)
+def test_bad_row_is_named_with_file_and_line_by_worker_processes(inputs, tmp_path, monkeypatch):
+    pytest.importorskip("h5py")
+    monkeypatch.setattr(preparation, "UNIT_BYTES", 1)
+    (tmp_path / "in" / "b.jsonl").write_text('{"text": "x"}\n{oops\n')
+    settings = dataclasses.replace(BYTES, file_format="HDF5")
+    with pytest.raises(DataError, match="b.jsonl:2: must be a JSON object"):
+        prepare([inputs], tmp_path / "out", settings, 2)
 
 
-def test_bytes_that_are_no_utf8_are_named_with_file_and_line(inputs, tmp_path):
-    (tmp_path / "in" / "a.txt").write_bytes(b"fine\nbad \xff\n")
-    with pytest.raises(DataError, match="a.txt:2: must be UTF-8 text. Received: byte 0xff"):
-        prepare([inputs], tmp_path / "out", BYTES, 1)
+def test_overlapping_records_share_that_many_tokens(inputs, tmp_path):
+    settings = dataclasses.replace(BYTES, overlap_size=3, write_remainder=False)
+    manifest = prepare([inputs], tmp_path / "out", settings)
+    rows, tokens = read(tmp_path / "out", manifest), expected_tokens()
+    for number, row in enumerate(rows):
+        assert row["input_ids"] == tokens[5 * number : 5 * number + 8]
+        assert row["labels"] == tokens[5 * number + 1 : 5 * number + 9]
+    assert len(rows) == (len(tokens) - 9) // 5 + 1
 
 
-def test_missing_input_is_named(tmp_path):
-    with pytest.raises(DataError, match="absent: must be a file"):
-        prepare([str(tmp_path / "absent")], tmp_path / "out", BYTES, 1)
+@pytest.mark.parametrize("overlap", [-1, 8])
+def test_overlap_of_a_whole_record_is_refused(inputs, tmp_path, overlap):
+    settings = dataclasses.replace(BYTES, overlap_size=overlap)
+    with pytest.raises(ConfigError, match=f"overlap_size.*Received: {overlap}"):
+        prepare([inputs], tmp_path / "out", settings)
 
 
-def test_zstd_is_read_and_a_truncated_file_is_named(tmp_path):
-    zstandard = pytest.importorskip("zstandard")
-    path = tmp_path / "x.jsonl.zst"
-    rows = "".join(json.dumps({"text": text}) + "\n" for text in TEXTS)
-    path.write_bytes(zstandard.ZstdCompressor().compress(rows.encode()))
-    assert list(documents.read_documents(str(path))) == TEXTS
-    noise = np.random.default_rng(0).integers(33, 126, 400_000).astype(np.uint8).tobytes()
-    frame = zstandard.ZstdCompressor(write_checksum=True).compress(noise)
-    path.write_bytes(b"\0" + frame)
-    with pytest.raises(DataError, match="x.jsonl.zst:1: must be a whole zstd file"):
-        list(documents.read_documents(str(path)))
+def test_short_records_lose_no_token_and_follow_the_seed(inputs, tmp_path):
+    def make(name, **changes):
+        settings = dataclasses.replace(BYTES, **changes)
+        manifest = prepare([inputs], tmp_path / name, settings)
+        return read(tmp_path / name, manifest)
+
+    rows = make("short", short_seq_prob=0.5)
+    labels = [t for r in rows for t, m in zip(r["labels"], r["input_mask"]) if m]
+    assert labels == expected_tokens()[1:]
+    lengths = [sum(r["input_mask"]) for r in rows]
+    assert len(set(lengths[:-1])) > 1 and all(2 <= n <= 8 for n in lengths[:-1])
+    assert all(set(r["labels"][n:]) <= {256} for r, n in zip(rows, lengths))
+    assert rows == make("again", short_seq_prob=0.5)
+    assert rows != make("other", short_seq_prob=0.5, seed=1)
 
 
-def test_long_document_is_cut_only_before_words():
-    text = "alpha beta  gamma\n\ndelta\nepsilon zeta " * 50
-    pieces = documents.split_document(text, limit=30)
-    assert "".join(pieces) == text and len(pieces) > 20
-    for before, after in zip(pieces, pieces[1:]):
-        assert not before[-1].isspace() and after[0] in " \n" and not after[1].isspace()
+def test_hdf5_holds_the_same_records_as_tfrecords(inputs, tmp_path):
+    h5py = pytest.importorskip("h5py")
+    rows = read(tmp_path / "tf", prepare([inputs], tmp_path / "tf", BYTES))
+    settings = dataclasses.replace(BYTES, file_format="HDF5", files_per_record=3)
+    manifest = prepare([inputs], tmp_path / "h5", settings)
+    found = []
+    for entry in manifest["files"]:
+        with h5py.File(tmp_path / "h5" / entry["file"]) as file:
+            assert file["data"].dtype == np.int32 and file["data"].compression == "gzip"
+            assert file.attrs["n_examples"] == entry["records"] == len(file["data"])
+            found += file["data"][:].tolist()
+    assert found == [[r["input_ids"], r["input_mask"], r["labels"]] for r in rows]
+    assert len(manifest["files"]) == -(-len(rows) // 3)
 
 
-def make_gpt2_files(folder):
-    """Trains a small byte pair encoding and writes it as the two files of GPT-2."""
-    tokenizers = pytest.importorskip("tokenizers")
-    trained = tokenizers.ByteLevelBPETokenizer()
-    trained.train_from_iterator(
-        ["the cat sat on the mat, the end"] * 5,
-        vocab_size=280,
-        min_frequency=2,
-        special_tokens=["<|endoftext|>"],
-        show_progress=False,
-    )
-    trained.save_model(str(folder))
-    trained.save(str(folder / "tokenizer.json"))
-    return str(folder / "vocab.json"), str(folder / "merges.txt"), trained
+def test_text_is_cleaned_before_it_is_tokenized(tmp_path):
+    pytest.importorskip("ftfy")
+    (tmp_path / "a.txt").write_text("schÃ¶n @-@ er , ja")
+    settings = dataclasses.replace(BYTES, ftfy=True, wikitext_detokenize=True)
+    manifest = prepare([str(tmp_path / "a.txt")], tmp_path / "out", settings)
+    wanted = "schön-er, ja".encode()
+    assert manifest["counts"]["text_bytes"] == len(wanted)
+    rows = read(tmp_path / "out", manifest)
+    ids = [t for r in rows for t, m in zip(r["input_ids"], r["input_mask"]) if m]
+    assert bytes(ids) == wanted
 
 
-def test_gpt2_and_neox_files_give_the_tokens_of_their_library(tmp_path):
-    vocab, merges, trained = make_gpt2_files(tmp_path)
-    text = "the cat's mat"
-    for files in ((vocab, merges), (merges, vocab)):
-        loaded = tokenizer.load_tokenizer("GPT2Tokenizer", *files)
-        assert loaded.encode(text).tolist() == trained.encode(text).ids
-        assert loaded.eos_id == 0
-    loaded = tokenizer.load_tokenizer("NeoXTokenizer", str(tmp_path / "tokenizer.json"))
-    assert loaded.encode(text).tolist() == trained.encode(text).ids
-
-
-def test_cut_document_has_the_tokens_of_the_whole(tmp_path):
-    vocab, merges, _ = make_gpt2_files(tmp_path)
-    loaded = tokenizer.load_tokenizer("GPT2Tokenizer", vocab, merges)
-    text = "the cat  sat \n\n on the mat\nthe end 12 the's " * 40
-    pieces = documents.split_document(text, limit=25)
-    parts = np.concatenate([loaded.encode(piece) for piece in pieces])
-    assert len(pieces) > 10
-    np.testing.assert_array_equal(parts, loaded.encode(text))
-
-
-def test_tokenizer_without_its_files_is_refused(tmp_path):
-    pytest.importorskip("tokenizers")
-    with pytest.raises(ConfigError, match="GPT2Tokenizer: needs its vocabulary"):
-        tokenizer.load_tokenizer("GPT2Tokenizer")
-    with pytest.raises(ConfigError, match="absent: must be a tokenizer file"):
-        tokenizer.load_tokenizer("NeoXTokenizer", str(tmp_path / "absent"))
+def test_rows_of_one_file_are_divided_over_units(tmp_path, monkeypatch):
+    monkeypatch.setattr(preparation, "UNIT_BYTES", 50)
+    rows = "".join(json.dumps({"text": f"row {n}"}) + "\n" for n in range(30))
+    (tmp_path / "a.jsonl").write_text(rows)
+    settings = dataclasses.replace(BYTES, max_seq_length=1)
+    manifest = prepare([str(tmp_path / "a.jsonl")], tmp_path / "out", settings)
+    assert manifest["counts"]["documents"] == 30 and len(manifest["files"]) > 5
+    read_back = [r["labels"][0] for r in read(tmp_path / "out", manifest)]
+    assert bytes(t for t in read_back if t != 256).count(b"ow ") == 30
 
 
 @pytest.mark.slow
@@ -209,9 +203,9 @@ def test_wikitext_with_the_gpt2_vocabulary_has_its_tokens(tmp_path):
         max_seq_length=1024,
     )
     manifest = prepare([str(REAL / "wikitext-2/valid.txt")], tmp_path / "out", settings, 2)
-    loaded = tokenizer.load_tokenizer(
+    loaded = tokenizers.load_tokenizer(
         settings.tokenizer_type, settings.vocab_file, settings.encoder_file
     )
     text = (REAL / "wikitext-2/valid.txt").read_bytes().decode("utf-8")
-    assert manifest["tokens"] == len(loaded.encode(text)) + 1
-    assert manifest["records"] == (manifest["tokens"] - 1) // 1024
+    assert manifest["counts"]["tokens"] == len(loaded.encode(text)) + 1
+    assert manifest["counts"]["records"] == (manifest["counts"]["tokens"] - 1) // 1024

@@ -1,0 +1,157 @@
+"""Tests of documents.py: every row of every kind of file once, bad ones named."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import lzma
+import tarfile
+
+import numpy as np
+import pytest
+
+from cerebras_tf.errors import DataError
+from modelzoo.common.preparation import documents
+
+TEXTS = ["first document", "the second, é", "third\nwith two lines"]
+ROWS = "".join(json.dumps({"text": text}) + "\n" for text in TEXTS).encode()
+
+
+def read(path, **options):
+    return list(documents.read_documents(str(path), **options))
+
+
+def make_archive(path, mode, members):
+    with tarfile.open(path, mode) as archive:
+        for name, data in members.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+
+
+def test_text_file_is_one_document_and_an_empty_one_is_none(tmp_path):
+    (tmp_path / "a.txt").write_text("one\n\ntwo")
+    (tmp_path / "b.txt").write_text("")
+    assert read(tmp_path / "a.txt") == ["one\n\ntwo"] and read(tmp_path / "b.txt") == []
+
+
+@pytest.mark.parametrize(
+    ("suffix", "compress"), [(".jsonl.gz", gzip.compress), (".jsonl.xz", lzma.compress)]
+)
+def test_compressed_rows_are_read(tmp_path, suffix, compress):
+    path = tmp_path / f"x{suffix}"
+    path.write_bytes(compress(ROWS))
+    assert read(path) == TEXTS
+
+
+def test_zstd_is_read_over_its_frames(tmp_path):
+    zstandard = pytest.importorskip("zstandard")
+    path = tmp_path / "x.jsonl.zst"
+    half = ROWS.index(b"\n") + 1
+    compress = zstandard.ZstdCompressor().compress
+    path.write_bytes(compress(ROWS[:half]) + compress(ROWS[half:]))
+    assert read(path) == TEXTS
+
+
+def test_compressed_text_is_one_document(tmp_path):
+    (tmp_path / "x.txt.xz").write_bytes(lzma.compress(b"one\ntwo"))
+    assert read(tmp_path / "x.txt.xz") == ["one\ntwo"]
+
+
+@pytest.mark.parametrize(("name", "mode"), [("x.tar.gz", "w:gz"), ("x.xz", "w:xz")])
+def test_files_of_an_archive_are_documents_or_rows(tmp_path, name, mode):
+    members = {"0.txt": b"zero", "in/1.jsonl": ROWS, "2.txt": "zwölf".encode(), "3.txt": b""}
+    make_archive(tmp_path / name, mode, members)
+    assert read(tmp_path / name) == ["zero", *TEXTS, "zwölf"]
+
+
+def test_bad_row_in_an_archive_is_named_with_member_and_line(tmp_path):
+    make_archive(tmp_path / "x.tar.gz", "w:gz", {"rows.jsonl": ROWS + b"{oops\n"})
+    with pytest.raises(DataError, match=r"x.tar.gz:rows.jsonl:4: must be a JSON object"):
+        read(tmp_path / "x.tar.gz")
+
+
+@pytest.mark.parametrize("suffix", [".jsonl.zst", ".jsonl.gz", ".jsonl.xz", ".tar.gz"])
+def test_damaged_file_is_named(tmp_path, suffix):
+    if suffix.endswith(".zst"):
+        pytest.importorskip("zstandard")
+    (tmp_path / f"x{suffix}").write_bytes(b"\0no archive of any kind" * 99)
+    with pytest.raises(DataError, match=f"x{suffix}: must be a whole .* file.*Copy it again"):
+        read(tmp_path / f"x{suffix}")
+
+
+def test_truncated_gzip_is_named(tmp_path):
+    noise = np.random.default_rng(0).integers(33, 126, 4000).astype(np.uint8).tobytes()
+    path = tmp_path / "x.txt.gz"
+    path.write_bytes(gzip.compress(noise)[:-900])
+    with pytest.raises(DataError, match="must be a whole gz file"):
+        read(path)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (b"{oops", "b.jsonl:4: must be a JSON object. Received: '{oops"),
+        (b'{"body": "x"}', "b.jsonl:4: .*'text'. Received: body. Name the key with --text_key"),
+        (b"[1]", "b.jsonl:4: .*Received: list"),
+        (b'{"text": "\xff"}', "b.jsonl:4: must be UTF-8 text. Received: byte 0xff"),
+    ],
+)
+def test_bad_row_is_named_with_file_and_line_in_any_part(tmp_path, line, words):
+    path = tmp_path / "b.jsonl"
+    path.write_bytes(ROWS + line + b"\n" + ROWS)
+    for start in (0, len(ROWS)):
+        with pytest.raises(DataError, match=words):
+            read(path, start=start)
+
+
+def test_bytes_that_are_no_utf8_are_named_with_file_and_line(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"fine\nbad \xff\n")
+    with pytest.raises(DataError, match="a.txt:2: must be UTF-8 text. Received: byte 0xff"):
+        read(tmp_path / "a.txt")
+
+
+def test_missing_and_empty_inputs_are_named(tmp_path):
+    with pytest.raises(DataError, match="absent: must be a file.*no such path"):
+        documents.find_inputs([str(tmp_path / "absent")])
+    with pytest.raises(DataError, match="a folder without any"):
+        documents.find_inputs([str(tmp_path)])
+
+
+@pytest.mark.parametrize("unit_bytes", [1, 7, 40, 1000])
+def test_parts_of_any_size_hold_every_row_once_in_order(tmp_path, unit_bytes):
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(ROWS + b"\n" + ROWS)
+    units = documents.plan_units([str(path)], unit_bytes)
+    rows = [
+        text
+        for unit in units
+        for part in unit
+        for text in documents.read_documents(part[0], "text", part[1], part[2])
+    ]
+    assert rows == TEXTS * 2
+    assert sum(end - start for unit in units for _, start, end in unit) == path.stat().st_size
+
+
+def test_small_files_share_a_unit_and_only_rows_are_divided(tmp_path):
+    for name, size in (("a.txt", 4), ("b.txt", 4), ("c.txt", 30), ("d.jsonl", 25)):
+        (tmp_path / name).write_bytes(b"x" * size)
+    units = documents.plan_units(documents.find_inputs([str(tmp_path)]), 8)
+    parts = [[(path[-7:].lstrip("/"), start, end) for path, start, end in unit] for unit in units]
+    assert [[part[1:] for part in unit] for unit in parts] == [
+        [(0, 4), (0, 4)],
+        [(0, 30)],
+        [(0, 8)],
+        [(8, 16)],
+        [(16, 24)],
+        [(24, 25)],
+    ]
+
+
+def test_bytes_read_are_told_and_sum_to_the_file(tmp_path):
+    path = tmp_path / "x.jsonl.gz"
+    path.write_bytes(gzip.compress(ROWS * 100))
+    told = []
+    read(path, on_read=told.append)
+    assert sum(told) == path.stat().st_size

@@ -1,0 +1,53 @@
+"""Tests of records.py: files appear whole, in parts of the size asked for, with their sums."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import pytest
+
+from cerebras_tf.errors import ConfigError
+from modelzoo.common.preparation import records
+
+pytestmark = pytest.mark.tf
+tf = pytest.importorskip("tensorflow.compat.v1")
+
+
+def test_files_are_divided_and_described(tmp_path):
+    writer = records.RecordWriter(tmp_path, "part", records_per_file=2)
+    for number in range(5):
+        writer.write({"x": np.array([number]), "w": np.float32([0.5])})
+    writer.close()
+    assert [entry["records"] for entry in writer.files] == [2, 2, 1]
+    read = []
+    for entry in writer.files:
+        data = (tmp_path / entry["file"]).read_bytes()
+        assert (len(data), hashlib.sha256(data).hexdigest()) == (entry["bytes"], entry["sha256"])
+        for record in tf.io.tf_record_iterator(str(tmp_path / entry["file"])):
+            read += tf.train.Example.FromString(record).features.feature["x"].int64_list.value
+    assert read == [0, 1, 2, 3, 4]
+
+
+def test_unfinished_file_has_no_final_name(tmp_path):
+    writer = records.RecordWriter(tmp_path, "part")
+    writer.write({"x": np.array([1])})
+    assert list(tmp_path.glob("*.tfrecords")) == []
+    writer.close()
+    assert [path.name for path in tmp_path.iterdir()] == ["part-00000.tfrecords"]
+
+
+def test_sequences_are_written(tmp_path):
+    writer = records.RecordWriter(tmp_path, "part")
+    writer.write_sequence({"tokens": [b"a", b"b"]})
+    writer.close()
+    (record,) = tf.io.tf_record_iterator(str(tmp_path / writer.files[0]["file"]))
+    steps = tf.train.SequenceExample.FromString(record).feature_lists.feature_list["tokens"].feature
+    assert [step.bytes_list.value[0] for step in steps] == [b"a", b"b"]
+
+
+def test_progress_refuses_other_settings_and_names_them(tmp_path):
+    records.Progress(tmp_path, {"a": 1, "b": 2})
+    records.Progress(tmp_path, {"a": 1, "b": 2})
+    with pytest.raises(ConfigError, match="made with another a and c"):
+        records.Progress(tmp_path, {"a": 2, "b": 2, "c": 3})

@@ -1,0 +1,201 @@
+"""Tests of tokenizers.py against the tokenizers library itself and Hugging Face's classes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cerebras_tf.errors import ConfigError
+from modelzoo.common import tokenizers
+
+library = pytest.importorskip("tokenizers")
+
+REAL = Path(__file__).resolve().parents[4] / "shared" / "data"
+ODD = (
+    "a\x1cb !\x1c c\u2028d  e\n\n f\t g\u0085h \u00a0i \u3000 j's don't 12\n34 \u00e9moji, "
+    '\U0001f600\U0001f600 x.y;z \u4e2d\u6587 \ud55c\uad6d a, b. (c) "d" e\u0301 f\x00g\r\n '
+    " y=\u0338   "
+)
+PLAIN = "the cat's mat, and\nthe end. It was (so it seemed) unbelievable: a cat sat!\n\n  " * 3
+WORDPIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "un", "##believ"]
+WORDPIECES += ["##able", "##s", "sat", ",", "'", "Cat", "s"]
+
+
+@pytest.fixture(scope="module")
+def gpt2_files(tmp_path_factory):
+    """Trains a small byte pair encoding and writes it as the two files of GPT-2 and as one."""
+    folder = tmp_path_factory.mktemp("gpt2")
+    trained = library.ByteLevelBPETokenizer()
+    trained.train_from_iterator(
+        [PLAIN] * 3, 330, 2, special_tokens=["<|endoftext|>", "<|padding|>"], show_progress=False
+    )
+    trained.save_model(str(folder))
+    trained.save(str(folder / "tokenizer.json"))
+    return folder, trained
+
+
+@pytest.fixture
+def vocab(tmp_path):
+    path = tmp_path / "vocab.txt"
+    path.write_text("\n".join(WORDPIECES) + "\n")
+    return str(path)
+
+
+@pytest.mark.parametrize("text", [PLAIN, ODD, "", " ", "x"])
+def test_gpt2_and_neox_files_give_the_tokens_of_their_library(gpt2_files, text):
+    folder, trained = gpt2_files
+    files = str(folder / "vocab.json"), str(folder / "merges.txt")
+    kinds = [("GPT2Tokenizer", *files), ("GPT2Tokenizer", *reversed(files))]
+    for arguments in [*kinds, ("NeoXTokenizer", str(folder / "tokenizer.json"))]:
+        loaded = tokenizers.load_tokenizer(*arguments)
+        assert isinstance(loaded, tokenizers.ByteLevelTokenizer)
+        ids = loaded.encode(text)
+        assert ids.dtype == np.int32 and ids.tolist() == trained.encode(text).ids
+        assert loaded.decode(ids) == text
+        assert (loaded.eos_id, loaded.pad_id, loaded.vocab_size) == (0, 1, trained.get_vocab_size())
+        assert loaded.decode([0, *ids, 1, 0, 5000]) == text
+
+
+def test_remembered_words_are_forgotten_before_they_fill_memory(gpt2_files, monkeypatch):
+    folder, trained = gpt2_files
+    monkeypatch.setattr(tokenizers, "CACHED_WORDS", 5)
+    monkeypatch.setattr(tokenizers, "CHUNK_CHARACTERS", 40)
+    loaded = tokenizers.load_tokenizer("NeoXTokenizer", str(folder / "tokenizer.json"))
+    assert loaded.encode(PLAIN * 2).tolist() == trained.encode(PLAIN * 2).ids
+
+
+def test_random_text_has_the_tokens_of_the_library(gpt2_files):
+    folder, trained = gpt2_files
+    loaded = tokenizers.load_tokenizer("NeoXTokenizer", str(folder / "tokenizer.json"))
+    letters = np.array(list("aé,.'\"!?:;)( \n\t1=s \x1c\u00a0\u0301中"))
+    for seed in range(300):
+        text = "".join(np.random.default_rng(seed).choice(letters, 60))
+        assert loaded.encode(text).tolist() == trained.encode(text).ids, repr(text)
+
+
+def test_long_document_is_cut_only_before_words():
+    text = "alpha beta  gamma\n\ndelta\nepsilon zeta " * 50
+    pieces = tokenizers.split_text(text, limit=30)
+    assert "".join(pieces) == text and len(pieces) > 20
+    for before, after in zip(pieces, pieces[1:]):
+        assert not before[-1].isspace() and after[0] in " \n" and not after[1].isspace()
+
+
+def test_tokenizer_json_that_joins_words_is_not_cut(tmp_path):
+    trained = library.Tokenizer(library.models.Unigram([("▁", -1.0), ("a", -2.0), ("a▁b", -3.0)]))
+    trained.pre_tokenizer = library.pre_tokenizers.Metaspace(split=False)
+    trained.save(str(tmp_path / "t.json"))
+    loaded = tokenizers.load_tokenizer("JsonTokenizer", str(tmp_path / "t.json"))
+    assert not isinstance(loaded, tokenizers.ByteLevelTokenizer)
+
+
+def test_wordpieces_have_their_numbers_and_places(vocab):
+    loaded = tokenizers.load_tokenizer("BertTokenizer", vocab)
+    ids, offsets = loaded.encode_with_offsets("The cats, unbelievable")
+    assert loaded.tokens(ids) == ["the", "cat", "##s", ",", "un", "##believ", "##able"]
+    assert offsets.tolist() == [[0, 3], [4, 7], [7, 8], [8, 9], [10, 12], [12, 18], [18, 22]]
+    assert loaded.decode([2, *ids, 3, 0]) == "the cats, unbelievable"
+    special = [getattr(loaded, f"{name}_id") for name in ("pad", "unk", "cls", "sep", "mask")]
+    assert special == [0, 1, 2, 3, 4] and loaded.eos_id is None
+
+
+def test_cased_wordpieces_keep_capitals(vocab):
+    loaded = tokenizers.load_tokenizer("BertTokenizer", vocab, do_lower_case=False)
+    assert loaded.tokens(loaded.encode("Cat The")) == ["Cat", "[UNK]"]
+
+
+def test_batches_have_the_tokens_of_single_texts(vocab, gpt2_files):
+    texts = ["the cat", "", "sat"]
+    for loaded in (
+        tokenizers.load_tokenizer("BertTokenizer", vocab),
+        tokenizers.load_tokenizer("NeoXTokenizer", str(gpt2_files[0] / "tokenizer.json")),
+        tokenizers.load_tokenizer("ByteTokenizer"),
+    ):
+        batch = loaded.encode_batch(texts)
+        assert [ids.tolist() for ids in batch] == [loaded.encode(t).tolist() for t in texts]
+
+
+def test_bytes_are_tokens():
+    loaded = tokenizers.ByteTokenizer()
+    assert loaded.encode("é!").tolist() == [0xC3, 0xA9, 0x21]
+    assert loaded.decode([0xC3, 0xA9, 256, 0x21, 0xC3]) == "é!\ufffd"
+    assert loaded.token_id("<|endoftext|>") == loaded.eos_id == 256
+
+
+@pytest.mark.parametrize(
+    ("kind", "content", "words"),
+    [
+        ("GPT2Tokenizer", None, "GPT2Tokenizer: needs its vocabulary.*Received: no file"),
+        ("GPT2Tokenizer", '{"a": 1}', "needs its vocabulary .* and its merges"),
+        ("NeoXTokenizer", None, "NeoXTokenizer: needs a tokenizer.json"),
+        ("NeoXTokenizer", "{oops", r"f:1: must be JSON.*at column 2"),
+        ("NeoXTokenizer", "[1]", "must be a JSON object. Received: list"),
+        ("JsonTokenizer", '{"model": {"type": "no"}}', "must be a tokenizer.json of the tokeni"),
+        ("BertTokenizer", None, "BertTokenizer: needs a vocab.txt"),
+        ("BertTokenizer", "a\nb\n", r"\[UNK\] on a line. Received: 2 lines, the first 'a'"),
+        ("SpamTokenizer", None, "must be one of GPT2Tokenizer.*Received: 'SpamTokenizer'"),
+    ],
+)
+def test_wrong_file_is_refused_with_what_is_needed(tmp_path, kind, content, words):
+    path = tmp_path / "f"
+    if content:
+        path.write_text(content)
+    with pytest.raises(ConfigError, match=words):
+        tokenizers.load_tokenizer(kind, str(path) if content else None)
+
+
+def test_merges_of_another_vocabulary_are_refused(tmp_path):
+    (tmp_path / "v.json").write_text(json.dumps({"a": 0}))
+    (tmp_path / "m.txt").write_text("#version: 0.2\nb c\n")
+    with pytest.raises(ConfigError, match="Take two files that belong together"):
+        tokenizers.load_tokenizer(
+            "GPT2Tokenizer", str(tmp_path / "v.json"), str(tmp_path / "m.txt")
+        )
+
+
+def test_missing_file_is_named(tmp_path):
+    with pytest.raises(ConfigError, match="absent: must be a tokenizer file"):
+        tokenizers.load_tokenizer("NeoXTokenizer", str(tmp_path / "absent"))
+
+
+def test_missing_special_tokens_are_named(gpt2_files):
+    loaded = tokenizers.load_tokenizer("NeoXTokenizer", str(gpt2_files[0] / "tokenizer.json"))
+    tokenizers.require_tokens(loaded, "eos", "pad")
+    with pytest.raises(ConfigError, match=r"must have the token \[CLS\], \[SEP\]. Received: none"):
+        tokenizers.require_tokens(loaded, "cls", "sep")
+
+
+def real_texts():
+    """Yields English, German and odd text."""
+    if not REAL.is_dir():
+        pytest.skip(f"needs the real data in {REAL.name} beside the checkout")
+    yield (REAL / "wikitext-2/valid.txt").read_text("utf-8")
+    yield (REAL / "multi30k/val.de").read_text("utf-8")
+    yield (REAL / "ner/ncbi-disease/devel.tsv").read_text("utf-8")
+    yield (REAL / "cnn_dm/train.jsonl").read_text("utf-8")
+    yield ODD
+
+
+@pytest.mark.slow
+def test_gpt2_tokens_of_real_text_equal_those_of_hugging_face():
+    transformers = pytest.importorskip("transformers")
+    for text in real_texts():
+        encoder, merges = str(REAL / "vocab/gpt2/encoder.json"), str(REAL / "vocab/gpt2/vocab.bpe")
+        theirs = transformers.GPT2Tokenizer(vocab=encoder, merges=merges)
+        ours = tokenizers.load_tokenizer("GPT2Tokenizer", merges, encoder)
+        ids = ours.encode(text)
+        assert ids.tolist() == theirs.encode(text) and ours.decode(ids) == text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lower", [True, False])
+def test_bert_tokens_of_real_text_equal_those_of_hugging_face(lower):
+    transformers = pytest.importorskip("transformers")
+    for text in real_texts():
+        vocab = str(REAL / "vocab/bert-base-uncased/vocab.txt")
+        theirs = transformers.BertTokenizer(vocab=vocab, do_lower_case=lower)
+        ours = tokenizers.load_tokenizer("BertTokenizer", vocab, do_lower_case=lower)
+        assert ours.encode(text).tolist() == theirs.encode(text, add_special_tokens=False)
