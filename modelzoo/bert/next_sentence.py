@@ -1,0 +1,87 @@
+"""Makes pairs of segments, the second of which follows the first or comes from elsewhere.
+
+It deliberately masks nothing. Source: Devlin et al., BERT (2018), section 3.1 and appendix A.2.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+def sentence_pairs(documents, index, draw_target, generator):
+    """Makes the pairs of one document.
+
+    Sentences are taken until they fill a record; a random part of them is the first segment. With
+    probability 0.5, or where one sentence was all, the second comes from a random other document,
+    and the sentences that it displaces are taken again.
+
+    Args:
+        documents: at least two lists of sentences, each [n] integers, n >= 1.
+        index: which of them.
+        draw_target: a function that returns the tokens wanted in the next pair.
+        generator: a ``numpy.random.Generator``.
+
+    Yields:
+        First segment and second [n] integers, and whether the second is a random one.
+    """
+    document = documents[index]
+    position = 0
+    while position < len(document):
+        target = draw_target()
+        end, size = position, 0
+        while end < len(document) and size < target:
+            size += len(document[end])
+            end += 1
+        count = end - position
+        split = int(generator.integers(1, count)) if count > 1 else 1
+        first = np.concatenate(document[position : position + split])
+        is_random = count == 1 or generator.random() < 0.5
+        if is_random:
+            second = _random_segment(documents, index, max(target - len(first), 1), generator)
+            position += split
+        else:
+            second = np.concatenate(document[position + split : end])
+            position = end
+        yield first, second, is_random
+
+
+def _random_segment(documents, index, wanted, generator):
+    other = int(generator.integers(len(documents) - 1))
+    document = documents[other + (other >= index)]
+    start = int(generator.integers(len(document)))
+    parts, size = [], 0
+    for sentence in document[start:]:
+        parts.append(sentence)
+        size += len(sentence)
+        if size >= wanted:
+            break
+    return np.concatenate(parts)
+
+
+def truncate_pair(first, second, limit, generator):
+    """Removes tokens, always from the longer segment, at its front or its back by chance.
+
+    Args:
+        first: [n] integers, at least one.
+        second: [m] integers, at least one.
+        limit: n + m afterwards, at most; 2 or more.
+        generator: a ``numpy.random.Generator``.
+
+    Returns:
+        The two, each with at least one token.
+    """
+    excess = len(first) + len(second) - limit
+    if excess <= 0:
+        return first, second
+    # The longer gives until both are equal, then they take turns, the second first.
+    from_first = min(excess, max(0, len(first) - len(second)))
+    from_second = min(excess, max(0, len(second) - len(first)))
+    rest = excess - from_first - from_second
+    from_first += rest // 2
+    from_second += rest - rest // 2
+    return _cut(first, from_first, generator), _cut(second, from_second, generator)
+
+
+def _cut(segment, count, generator):
+    front = int(generator.binomial(count, 0.5))
+    return segment[front : len(segment) - (count - front)]

@@ -1,0 +1,353 @@
+"""Turns documents into the TFRecords of BERT pre-training: with masks, or tokens to mask later.
+
+It deliberately leaves reading, tokenizing and the running of units to ``modelzoo/common``. S is the
+sequence length, P the number of masked positions a record has room for.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from dataclasses import dataclass
+from typing import Optional
+
+import numpy as np
+
+from cerebras_tf.errors import ConfigError, DataError
+from modelzoo.bert import sentences
+from modelzoo.bert.masking import MaskSettings, draw_masks
+from modelzoo.bert.next_sentence import sentence_pairs, truncate_pair
+from modelzoo.common import tokenizers
+from modelzoo.common.preparation import documents, pipeline, text_cleaning
+
+UNIT_BYTES = 8 << 20  # input of one unit of work; its records are shuffled together
+SHORTEST_PAIR = 2  # tokens; and a single sequence has one at least
+
+
+@dataclass(frozen=True)
+class PreparationSettings:
+    """How records are made; the names are the options of ``scripts/create_bert_tfrecords.py``.
+
+    `dupe_factor` None is 10, or 1 with `disable_masking`.
+    """
+
+    vocab_file: str
+    do_lower_case: bool = False
+    mlm_only: bool = False
+    disable_masking: bool = False
+    max_seq_length: int = 128
+    max_predictions_per_seq: int = 20
+    masked_lm_prob: float = 0.15
+    mask_whole_word: bool = False
+    dupe_factor: Optional[int] = None
+    short_seq_prob: float = 0.1
+    min_short_seq_length: Optional[int] = None
+    allow_cross_document_examples: bool = False
+    document_separator_token: str = "[SEP]"
+    overlap_size: int = 0
+    multiple_docs_in_single_file: bool = False
+    multiple_docs_separator: str = ""
+    single_sentence_per_line: bool = False
+    spacy_model: Optional[str] = None
+    wikitext_detokenize: bool = False
+    text_key: str = "text"
+    files_per_record: int = 50_000
+    name: str = "examples"
+    seed: int = 0
+
+    @property
+    def rounds(self):
+        """How often the documents are gone through, with other masks and pairs."""
+        return self.dupe_factor or (1 if self.disable_masking else 10)
+
+    def check(self):
+        """Raises a ConfigError where options do not go together."""
+        room = self.max_seq_length - 2
+        if self.disable_masking and not self.mlm_only:
+            raise ConfigError(
+                "disable_masking: goes with mlm_only, because pairs of sentences are stored "
+                "masked. Received: disable_masking alone. Add --mlm_only."
+            )
+        if room < SHORTEST_PAIR + 1 or not 0 <= self.overlap_size < room:
+            raise ConfigError(
+                f"max_seq_length: must be at least {SHORTEST_PAIR + 3}, and overlap_size from 0 "
+                f"to max_seq_length - 3. Received: {self.max_seq_length}, {self.overlap_size}. "
+                "Correct them."
+            )
+        least = self.min_short_seq_length or SHORTEST_PAIR
+        if not SHORTEST_PAIR <= least < room:
+            raise ConfigError(
+                f"min_short_seq_length: must be from {SHORTEST_PAIR} to max_seq_length - 3. "
+                f"Received: {least}. Correct it."
+            )
+
+
+@functools.lru_cache(maxsize=1)
+def _tokenizer(settings):
+    """Loads the tokenizer, once a process."""
+    loaded = tokenizers.load_tokenizer(
+        "BertTokenizer", settings.vocab_file, do_lower_case=settings.do_lower_case
+    )
+    tokenizers.require_tokens(loaded, "pad", "unk", "cls", "sep", "mask")
+    return loaded
+
+
+def read_documents(parts, settings, on_read=lambda size: None):
+    """Yields documents as lists of sentences of tokens.
+
+    Args:
+        parts: (path, first byte, one past the last byte), see documents.plan_units.
+        settings: PreparationSettings.
+        on_read: called with the bytes read since its last call.
+
+    Yields:
+        Lists of [n] int32, n >= 1, never empty.
+    """
+    tokenizer = _tokenizer(settings)
+    split = sentences.split_sentences
+    if settings.single_sentence_per_line:
+        split = sentences.split_lines
+    elif settings.spacy_model:
+        split = sentences.spacy_splitter(settings.spacy_model)
+    for path, start, end in parts:
+        for text in documents.read_documents(path, settings.text_key, start, end, on_read):
+            if settings.wikitext_detokenize:
+                text = text_cleaning.detokenize_wikitext(text).replace("<unk>", "[UNK]")
+            several = settings.multiple_docs_in_single_file
+            separator = settings.multiple_docs_separator
+            for document in sentences.split_documents(text, separator) if several else [text]:
+                tokens = [ids for ids in tokenizer.encode_batch(split(document)) if len(ids)]
+                if tokens:
+                    yield tokens
+
+
+class RecordMaker:
+    """Makes records of tokens.
+
+    Args:
+        settings: PreparationSettings.
+        generator: a ``numpy.random.Generator``; all chance is drawn from it.
+    """
+
+    def __init__(self, settings, generator):
+        self._settings = settings
+        self.generator = generator
+        self._tokenizer = tokenizer = _tokenizer(settings)
+        self._words = tokenizer.tokens(range(tokenizer.vocab_size))
+        # A number without a token is no word's continuation.
+        self._goes_on = np.array([(word or "").startswith("##") for word in self._words])
+        self._masks = MaskSettings(
+            tokenizer.mask_id,
+            (0, tokenizer.vocab_size),
+            settings.masked_lm_prob,
+            settings.max_predictions_per_seq,
+        )
+
+    def draw_length(self, room):
+        """Returns `room`, or for the share `short_seq_prob` of the records a smaller number."""
+        settings = self._settings
+        if self.generator.random() < settings.short_seq_prob:
+            least = settings.min_short_seq_length or SHORTEST_PAIR
+            return int(self.generator.integers(least, room + 1))
+        return room
+
+    def pair(self, first, second, is_random):
+        """Returns the features of two segments; see data.BertTfRecordsProcessor."""
+        room = self._settings.max_seq_length - 3
+        first, second = truncate_pair(first, second, room, self.generator)
+        cls, sep = [self._tokenizer.cls_id], [self._tokenizer.sep_id]
+        ids = np.concatenate([cls, first, sep, second, sep]).astype(np.int32)
+        inner = np.ones(len(ids), bool)
+        inner[[0, len(first) + 1, -1]] = False
+        segments = np.zeros(self._settings.max_seq_length, np.int32)
+        segments[len(first) + 2 : len(ids)] = 1
+        return {
+            **self._masked(ids, inner),
+            "segment_ids": segments,
+            "next_sentence_labels": np.array([is_random], np.int32),
+        }
+
+    def single(self, tokens):
+        """Returns the features of one sequence; see data.BertMlmOnlyTfRecordsStaticMask..."""
+        ids = self._closed(tokens)
+        inner = np.ones(len(ids), bool)
+        inner[[0, -1]] = False
+        separator = self._tokenizer.token_id(self._settings.document_separator_token)
+        return self._masked(ids, inner & (ids != separator))
+
+    def words(self, tokens):
+        """Returns the tokens of one sequence as a list of bytes, [CLS] and [SEP] around them."""
+        return [self._words[number].encode() for number in self._closed(tokens)]
+
+    def _closed(self, tokens):
+        cls, sep = [self._tokenizer.cls_id], [self._tokenizer.sep_id]
+        return np.concatenate([cls, tokens, sep]).astype(np.int32)
+
+    def _masked(self, ids, inner):
+        length, room = self._settings.max_seq_length, self._settings.max_predictions_per_seq
+        whole = self._goes_on[ids] if self._settings.mask_whole_word else None
+        masked, chosen, originals = draw_masks(ids, inner, self._masks, self.generator, whole)
+        weights = np.zeros(room, np.float32)
+        weights[: len(chosen)] = 1.0
+        mask = np.zeros(length, np.int32)
+        mask[: len(ids)] = 1
+        return {
+            "input_ids": _padded(masked, length, self._tokenizer.pad_id),
+            "input_mask": mask,
+            "masked_lm_positions": _padded(chosen, room, 0),
+            "masked_lm_ids": _padded(originals, room, 0),
+            "masked_lm_weights": weights,
+        }
+
+
+def _padded(values, length, pad):
+    row = np.full(length, pad, np.int32)
+    row[: len(values)] = values
+    return row
+
+
+def sequences(texts, settings, maker, separator_id):
+    """Cuts documents into sequences for masked words alone.
+
+    Each of the S - 2 tokens of a sequence follows the one before in its document; with
+    `allow_cross_document_examples` the next document goes on in it after a separator.
+
+    Args:
+        texts: documents, each [n] integers.
+        settings: PreparationSettings.
+        maker: RecordMaker, which draws the lengths.
+        separator_id: number of the token between documents.
+
+    Yields:
+        [n] integers, 1 <= n <= S - 2.
+    """
+    if settings.allow_cross_document_examples and texts:
+        parts = [part for text in texts for part in (text, [separator_id])]
+        texts = [np.concatenate(parts[:-1])]
+    for text in texts:
+        start = 0
+        while start < len(text):
+            length = maker.draw_length(settings.max_seq_length - 2)
+            yield text[start : start + length]
+            if start + length >= len(text):
+                break
+            start += max(1, length - settings.overlap_size)
+
+
+def write_unit(parts, output, settings):
+    """Makes the records of one unit.
+
+    Args:
+        parts: see `read_documents`.
+        output: pipeline.UnitOutput.
+        settings: PreparationSettings.
+
+    Returns:
+        The counts of documents, sentences and tokens, of one round.
+    """
+    found = list(read_documents(parts, settings, output.advance))
+    generator = np.random.default_rng([settings.seed, output.index])
+    maker = RecordMaker(settings, generator)
+    writer = output.writer(settings.name, settings.files_per_record)
+    for _ in range(settings.rounds):
+        for record in _shuffled(list(_one_round(found, parts, settings, maker)), generator):
+            if settings.disable_masking:
+                writer.write_sequence({"tokens": [[word] for word in record]})
+            else:
+                writer.write(record)
+    tokens = sum(len(sentence) for document in found for sentence in document)
+    return {"documents": len(found), "sentences": sum(map(len, found)), "tokens": tokens}
+
+
+def _one_round(found, parts, settings, maker):
+    if not settings.mlm_only:
+        yield from _pairs(found, parts, settings, maker)
+        return
+    name = settings.document_separator_token
+    separator_id = _tokenizer(settings).token_id(name)
+    if separator_id is None:
+        raise ConfigError(
+            f"document_separator_token: must be in the vocabulary. Received: {name!r}. Name "
+            f"another, such as [SEP]."
+        )
+    texts = [np.concatenate(document) for document in found]
+    for sequence in sequences(texts, settings, maker, separator_id):
+        yield maker.words(sequence) if settings.disable_masking else maker.single(sequence)
+
+
+def _pairs(found, parts, settings, maker):
+    if len(found) == 1:
+        raise DataError(
+            f"{parts[0][0]}: must come with a second document, for sentences that do not follow. "
+            "Received: one. Give --multiple_docs_in_single_file where a blank line separates "
+            "documents, more files, or --mlm_only."
+        )
+    room = settings.max_seq_length - 3
+    for index in range(len(found)):
+        for pair in sentence_pairs(found, index, lambda: maker.draw_length(room), maker.generator):
+            yield maker.pair(*pair)
+
+
+def _shuffled(items, generator):
+    return (items[index] for index in generator.permutation(len(items)))
+
+
+def prepare(inputs, output_dir, settings, processes=1, on_progress=lambda size: None):
+    """Writes the records of `inputs` to `output_dir`, going on where an earlier run stopped.
+
+    Args:
+        inputs: files and folders.
+        output_dir: folder of the records and ``manifest.json``.
+        settings: PreparationSettings.
+        processes: worker processes; the records do not depend on it.
+        on_progress: called with the bytes of the input files done since the last call.
+
+    Returns:
+        The manifest: settings, vocab_size, counts, files with checksums.
+
+    Raises:
+        DataError: names the file and line of a bad row.
+        ConfigError: if options do not go together, the folder holds other records, or the
+            vocabulary is wrong.
+    """
+    settings.check()
+    files = documents.find_inputs(inputs)
+    tokenizer = _tokenizer(settings)
+    described = {**vars(settings), "inputs": [[f, os.path.getsize(f)] for f in files]}
+    return pipeline.prepare(
+        documents.plan_units(files, UNIT_BYTES),
+        functools.partial(write_unit, settings=settings),
+        output_dir,
+        described,
+        processes,
+        on_progress,
+        {"vocab_size": tokenizer.vocab_size},
+    )
+
+
+def listed_inputs(metadata_files, prefix=""):
+    """Reads the paths of documents from files that name one a line.
+
+    Args:
+        metadata_files: files, or folders whose ``*.txt`` are such files.
+        prefix: put before each path.
+
+    Returns:
+        The paths in order.
+
+    Raises:
+        DataError: names the file and line of a document that is missing.
+    """
+    paths = []
+    for listing in documents.find_inputs(metadata_files, (".txt",)):
+        with open(listing, encoding="utf-8") as file:
+            for number, line in enumerate(file, start=1):
+                path = os.path.join(prefix, line.strip())
+                if line.strip() and not os.path.isfile(path):
+                    raise DataError(
+                        f"{listing}:{number}: must name a file. Received: {path!r}. Correct the "
+                        "line, or give the folder with --input_files_prefix."
+                    )
+                if line.strip():
+                    paths.append(path)
+    return paths

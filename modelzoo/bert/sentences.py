@@ -1,0 +1,86 @@
+"""Splits text into documents and documents into sentences. It deliberately tokenizes nothing."""
+
+from __future__ import annotations
+
+import functools
+import re
+
+from cerebras_tf.errors import ConfigError
+
+# A sentence ends with its mark and closing quotes, before a space and what may begin another.
+END = re.compile(r"[.!?]+[\"'”’)\]]*\s+(?=[\"'“‘(\[]*\s?[^\W_a-z])")
+# The full stop of an initial or of one of these ends no sentence.
+ABBREVIATION = re.compile(
+    r"(?:\b[A-Z]|\b(?:Mr|Mrs|Ms|Dr|Prof|St|Gen|Col|Sgt|Lt|Capt|Rev|Sen|Rep|Gov|Jr|Sr|No|Fig|Eq|vs"
+    r"|cf|al|etc|e\.g|i\.e|approx|Inc|Ltd|Co|Corp)) ?\.$"
+)
+
+
+def split_sentences(text):
+    """Splits text by rules: after ``.``, ``!`` or ``?`` before a capital or a digit, and at lines.
+
+    Initials and common abbreviations end no sentence. Text that is split into words, such as
+    ``The end . It``, is understood too.
+
+    Args:
+        text: a document.
+
+    Returns:
+        Its sentences, none of them blank.
+    """
+    sentences = []
+    for line in text.splitlines():
+        start = 0
+        for match in END.finditer(line):
+            if ABBREVIATION.search(line[start : match.end()].rstrip()):
+                continue
+            sentences.append(line[start : match.end()])
+            start = match.end()
+        sentences.append(line[start:])
+    return [sentence.strip() for sentence in sentences if sentence.strip()]
+
+
+def split_lines(text):
+    """Returns the lines of text that has one sentence a line, none of them blank."""
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+@functools.lru_cache(maxsize=1)
+def spacy_splitter(model):
+    """Makes a function like `split_sentences` from a spaCy model, such as ``en_core_web_sm``.
+
+    Raises:
+        ConfigError: if spaCy or the model is not installed.
+    """
+    try:
+        import spacy
+
+        pipeline = spacy.load(model)
+    except (ImportError, OSError) as error:
+        raise ConfigError(
+            f"--spacy_model {model}: needs the package spacy and that model. Received: {error}. "
+            f"Run: pip install spacy && python -m spacy download {model}"
+        ) from error
+
+    def split(text):
+        sentences = (sentence.text.strip() for sentence in pipeline(text).sents)
+        return [sentence for sentence in sentences if sentence]
+
+    return split
+
+
+def split_documents(text, separator=""):
+    """Splits a file's text into documents at the lines that hold nothing but `separator`.
+
+    Returns:
+        The documents, none of them blank.
+    """
+    parts, lines = [], []
+    for line in text.splitlines():
+        if line.strip() == separator:
+            parts.append("\n".join(lines))
+            lines = []
+        else:
+            lines.append(line)
+    parts.append("\n".join(lines))
+    return [part for part in parts if part.strip()]
