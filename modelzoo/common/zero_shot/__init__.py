@@ -1,0 +1,1 @@
+"""Evaluation without training on the task: probabilities of texts. Trains nothing."""

@@ -1,0 +1,121 @@
+"""Log-likelihoods of continuations under a language model. Deliberately knows no task.
+
+Shapes: B rows of a batch, S tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from cerebras_tf.errors import DataError
+
+SIZES = 16  # a batch is as long as one of so many lengths: the model is compiled for each
+
+
+@dataclass(frozen=True)
+class Score:
+    """What a model says of a continuation.
+
+    Attributes:
+        log_prob: sum of the log-probabilities of its tokens, in nats.
+        is_greedy: whether each of its tokens is the likeliest where it stands.
+        num_tokens: its tokens.
+    """
+
+    log_prob: float
+    is_greedy: bool
+    num_tokens: int
+
+
+class Scorer:
+    """Scores continuations in batches of similar length, each of `batch_size` rows.
+
+    Args:
+        step: Stepper, or a function like it, that gives ``log_probs`` and ``choices`` [B, S] for
+            ``input_ids`` and ``targets``, see ``driven_spec``.
+        batch_size: B.
+        limit: most tokens that the model reads at once.
+    """
+
+    def __init__(self, step, batch_size, limit):
+        self._step = step
+        self._batch_size = batch_size
+        self._limit = limit
+
+    def score(self, pairs, report=lambda count: None):
+        """Scores continuations.
+
+        Args:
+            pairs: list of (context, continuation), sequences of tokens, neither empty. A context
+                too long to be read with its continuation loses its first tokens.
+            report: called after every batch with how many were scored.
+
+        Returns:
+            A list of Score, in the same order.
+
+        Raises:
+            DataError: if a pair cannot be scored.
+        """
+        for number, (context, continuation) in enumerate(pairs):
+            if not len(context) or not 0 < len(continuation) <= self._limit:
+                raise DataError(
+                    f"continuation {number}: must have 1 to {self._limit} tokens after at least "
+                    f"one. Received: {len(continuation)} after {len(context)}. Split or drop it."
+                )
+        scores = [None] * len(pairs)
+        order = sorted(range(len(pairs)), key=lambda number: -self._length(pairs[number]))
+        for start in range(0, len(order), self._batch_size):
+            numbers = order[start : start + self._batch_size]
+            for number, score in zip(numbers, self._batch([pairs[n] for n in numbers])):
+                scores[number] = score
+            report(len(numbers))
+        return scores
+
+    def _length(self, pair):
+        """Returns how many tokens of a pair the model reads; its last is never read."""
+        return min(len(pair[0]) + len(pair[1]) - 1, self._limit)
+
+    def _batch(self, pairs):
+        unit = max(SIZES, -(-self._limit // SIZES))
+        length = min(-(-max(map(self._length, pairs)) // unit) * unit, self._limit)
+        ids = np.zeros([self._batch_size, length], np.int32)
+        targets = np.zeros_like(ids)
+        for row, (context, continuation) in enumerate(pairs):
+            tokens = np.concatenate([context, continuation])[-(self._limit + 1) :]
+            ids[row, : len(tokens) - 1] = tokens[:-1]
+            targets[row, : len(tokens) - 1] = tokens[1:]
+        outputs = self._step(input_ids=ids, targets=targets)
+        for row, pair in enumerate(pairs):
+            end = self._length(pair)
+            part = slice(end - len(pair[1]), end)
+            yield Score(
+                float(outputs["log_probs"][row, part].astype(np.float64).sum()),
+                bool((outputs["choices"][row, part] == targets[row, part]).all()),
+                len(pair[1]),
+            )
+
+
+def split_tokens(tokenizer, context, continuation, first_token):
+    """Tokenizes a text of two parts as a whole, so that its tokens are those met in training.
+
+    Spaces at the end of the context go to the continuation: a word's token begins with its space.
+
+    Args:
+        tokenizer: what makes tokens of text.
+        context: text; may be empty.
+        continuation: text of at least one token.
+        first_token: stands for an empty context.
+
+    Returns:
+        Tokens of the context and of the continuation.
+    """
+    stripped = context.rstrip()
+    continuation = context[len(stripped) :] + continuation
+    if not stripped:
+        return np.array([first_token], np.int32), tokenizer.encode(continuation)
+    whole = tokenizer.encode(stripped + continuation)
+    # A token that spans both parts belongs to the continuation.
+    cut = min(len(tokenizer.encode(stripped)), len(whole) - 1)
+    return whole[:cut], whole[cut:]
