@@ -41,7 +41,7 @@ class BatchPlan:
             )
 
     def batch(self, number):
-        """Returns the examples of a batch, [batch_size] int64 (a rest has fewer), and its length."""
+        """Returns the examples of a batch, int64 [its size], and the length of its rows."""
         epoch, position = divmod(int(number), self.batches_per_epoch)
         if self._seed is None:
             start = position * self._batch_size
@@ -55,7 +55,7 @@ class BatchPlan:
         return np.searchsorted(self._bounds[:-1], lengths, side="right")
 
     def _batches_of(self, epoch):
-        """Cuts every bucket into batches, then what is left of all of them, and mixes the batches."""
+        """Cuts every bucket into batches, then the rests of all, and mixes the batches."""
         if epoch == self._epoch:
             return self._batches
         generator = np.random.default_rng([self._seed, epoch])

@@ -51,7 +51,6 @@ class FineTuningInputKeys(StreamKeys, VocabularyKeys):
     example, or to max_sequence_length; each length is compiled once.
     """
 
-    do_lower: bool = True
     buckets: Optional[list[int]] = None
     disable_eval_metrics: bool = False
 
@@ -86,7 +85,6 @@ class FineTuningParams:
         "vocab_file",
         "max_sequence_length",
         "batch_size",
-        "do_lower",
         "buckets",
     )
 

@@ -36,6 +36,7 @@ class ClassifierInput(FineTuningInputKeys, RecordInput):
     `label_column` and `labels` (in the order of their numbers) name those of other files.
     """
 
+    do_lower: bool = True
     text_columns: Optional[list[str]] = None
     label_column: Optional[str] = None
     labels: Optional[list[str]] = None
@@ -76,7 +77,13 @@ class Params(FineTuningParams):
     eval_input: Any = field(None, build=build_input)
     predict_input: Any = field(None, build=build_input)
 
-    INHERITED_KEYS = (*FineTuningParams.INHERITED_KEYS, "text_columns", "label_column", "labels")
+    INHERITED_KEYS = (
+        *FineTuningParams.INHERITED_KEYS,
+        "do_lower",
+        "text_columns",
+        "label_column",
+        "labels",
+    )
 
     def problems(self):
         """Yields what is wrong between the sections."""

@@ -1,0 +1,128 @@
+"""Tagged sentences and the numbers of their labels: reads the .tsv files and label2id.json.
+
+Labels are ``[PAD]``, the tags of the data (``B``, ``I``, ``O``, or with a type ``B-Disease``),
+``X`` for the later pieces of a word, ``[CLS]`` and ``[SEP]``, as in the original zoo. It
+deliberately imports no TensorFlow and tokenizes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+
+from cerebras_tf.errors import ConfigError, DataError
+
+PAD, LATER_PIECE, BEGIN, END = "[PAD]", "X", "[CLS]", "[SEP]"
+OUTSIDE = "O"
+TAG = re.compile(r"O|[BI](-\S+)?")
+DOCUMENT_START = "-DOCSTART-"  # a line of CoNLL files that belongs to no sentence
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """Words and their tags.
+
+    Attributes:
+        words: list of str.
+        tags: as many.
+    """
+
+    words: list
+    tags: list
+
+
+def read_sentences(path):
+    """Reads a file with a word a line and an empty line between sentences.
+
+    A line is ``word<TAB>tag``, or the columns of CoNLL parted by blanks: the first is the word, the
+    last its tag.
+
+    Args:
+        path: the file.
+
+    Returns:
+        A list of Sentence.
+
+    Raises:
+        DataError: names file and line of what is wrong.
+    """
+    sentences, words, tags = [], [], []
+    for number, line in _lines(path):
+        columns = line.split("\t") if "\t" in line else line.split()
+        if not columns or not columns[0].strip() or columns[0] == DOCUMENT_START:
+            if words:
+                sentences.append(Sentence(words, tags))
+                words, tags = [], []
+            continue
+        tag = columns[-1].strip()
+        if len(columns) < 2 or not TAG.fullmatch(tag):
+            raise DataError(
+                f"{path}:{number}: must hold a word and its tag, O, B or I, with or without a type "
+                f"as in B-Disease. Received: {line[:60]!r}. Mend the line."
+            )
+        words.append(columns[0].strip())
+        tags.append(tag)
+    if words:
+        sentences.append(Sentence(words, tags))
+    if not sentences:
+        raise DataError(f"{path}: must hold sentences. Received: none. Copy the file again.")
+    return sentences
+
+
+def _lines(path):
+    try:
+        with open(path, "rb") as file:
+            lines = file.read().split(b"\n")
+    except OSError as error:
+        raise DataError(
+            f"{path}: must be a readable file. Received: {error.strerror}. Check the path."
+        ) from error
+    for number, data in enumerate(lines, start=1):
+        try:
+            yield number, data.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r")
+        except UnicodeDecodeError as error:
+            raise DataError(
+                f"{path}:{number}: must be UTF-8 text. Received: byte 0x{data[error.start]:02x}. "
+                "Convert the file to UTF-8."
+            ) from error
+
+
+def label_names(sentences):
+    """Returns all labels of a data set in the order of their numbers.
+
+    Args:
+        sentences: iterable of Sentence.
+    """
+    tags = {tag for sentence in sentences for tag in sentence.tags}
+    return [PAD, *sorted(tags | {OUTSIDE}), LATER_PIECE, BEGIN, END]
+
+
+def read_label_names(path):
+    """Reads a label2id.json.
+
+    Args:
+        path: JSON object from label to number.
+
+    Returns:
+        The labels in the order of their numbers.
+
+    Raises:
+        ConfigError: if it is another file, or the numbers are not 0 and up.
+    """
+    try:
+        with open(path, encoding="utf-8") as file:
+            numbers = json.load(file)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"{path}: label_vocab_file must be the label2id.json that "
+            f"scripts/create_ner_tfrecords.py wrote. Received: {error}. Name that file."
+        ) from error
+    if not isinstance(numbers, dict) or sorted(map(str, numbers.values())) != sorted(
+        map(str, range(len(numbers)))
+    ):
+        raise ConfigError(
+            f"{path}: label_vocab_file must hold an object from label to number, 0 and up. "
+            f"Received: {str(numbers)[:80]}. Make it with scripts/create_ner_tfrecords.py."
+        )
+    return sorted(numbers, key=lambda name: int(numbers[name]))

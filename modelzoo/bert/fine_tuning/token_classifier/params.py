@@ -1,0 +1,73 @@
+"""The YAML schema of token classification: which keys exist, their types, defaults and rules.
+
+It deliberately imports no TensorFlow and reads no data.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Optional
+
+from modelzoo.bert.fine_tuning.sections import (
+    FineTuningInputKeys,
+    FineTuningModelParams,
+    FineTuningParams,
+)
+from modelzoo.common.model_sections import RecordInput
+from modelzoo.common.schema import build_variant
+from modelzoo.common.sections import field
+
+
+@dataclass(frozen=True)
+class TokenClassifierModelParams(FineTuningModelParams):
+    """The section ``model``.
+
+    `num_classes` counts all labels of label2id.json. With `include_padding_in_loss` the loss is the
+    mean over all positions; else the sum over real tokens, times `loss_weight` and divided by the
+    batch size.
+    """
+
+    num_classes: Optional[int] = field(None, minimum=2)
+    encoder_output_dropout_rate: float = field(0.1, minimum=0.0)
+    include_padding_in_loss: bool = False
+    loss_weight: float = 1.0
+
+    def problems(self):
+        """Yields what is wrong between the fields."""
+        yield from super().problems()
+        if self.num_classes is None:
+            yield "num_classes", "is required: the number of labels in label_vocab_file."
+
+
+@dataclass(frozen=True)
+class NerInput(FineTuningInputKeys, RecordInput):
+    """An input section with ``data_processor: NerDataProcessor``.
+
+    It reads the TFRecords and the `label_vocab_file` (label2id.json) of
+    scripts/create_ner_tfrecords.py. `text_file` is the .tsv that the records of prediction were
+    made of; prediction puts its tags beside the words there.
+    """
+
+    label_vocab_file: Optional[str] = field(None, path=True)
+    text_file: Optional[str] = field(None, path=True)
+
+    def problems(self):
+        """Yields what is wrong between the fields."""
+        yield from super().problems()
+        if self.label_vocab_file is None:
+            yield "label_vocab_file", "is required: the label2id.json beside the records."
+
+
+build_input = build_variant("data_processor", {"NerDataProcessor": NerInput})
+
+
+@dataclass(frozen=True)
+class Params(FineTuningParams):
+    """The whole YAML of a token classifier."""
+
+    model: TokenClassifierModelParams
+    train_input: Any = field(build=build_input)
+    eval_input: Any = field(None, build=build_input)
+    predict_input: Any = field(None, build=build_input)
+
+    INHERITED_KEYS = (*FineTuningParams.INHERITED_KEYS, "label_vocab_file")

@@ -1,0 +1,188 @@
+"""Turns tagged sentences into the TFRecords that NerDataProcessor reads, and label2id.json.
+
+It deliberately leaves reading the files to labels.py. S is the sequence length. A sentence with
+more tokens than S becomes several records, cut between words, so that no word is lost.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cerebras_tf.errors import DataError
+from modelzoo.bert.fine_tuning.token_classifier.labels import (
+    BEGIN,
+    END,
+    LATER_PIECE,
+    PAD,
+    label_names,
+    read_sentences,
+)
+from modelzoo.common.preparation import pipeline, records
+from modelzoo.common.tokenizers import load_tokenizer, require_tokens
+
+SPLITS = {"train": ("train.tsv",), "dev": ("devel.tsv", "dev.tsv"), "test": ("test.tsv",)}
+LABEL_FILE = "label2id.json"
+SENTENCES_A_UNIT = 2_000
+NO_WORD = -1  # word_ids where a token begins no word
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How records are made; the names are those of the command line."""
+
+    vocab_file: str
+    do_lower_case: bool = False
+    max_seq_length: int = 128
+
+
+def find_splits(data_dir):
+    """Finds the files of a data set.
+
+    Args:
+        data_dir: folder with train.tsv, devel.tsv (or dev.tsv) and test.tsv; some may be missing.
+
+    Returns:
+        Path by split, a key of SPLITS.
+
+    Raises:
+        DataError: if there is none of them.
+    """
+    found = {}
+    for split, names in SPLITS.items():
+        paths = [os.path.join(data_dir, name) for name in names]
+        found.update({split: path for path in reversed(paths) if os.path.isfile(path)})
+    if not found:
+        names = ", ".join(name for group in SPLITS.values() for name in group)
+        raise DataError(
+            f"{data_dir}: must be a folder with some of {names}. Received: none of them. Check "
+            "--data_dir."
+        )
+    return found
+
+
+def prepare(data_dir, split, output_dir, settings, processes=1, on_progress=lambda amount: None):
+    """Writes the records of a split to a folder of its name, and label2id.json beside that.
+
+    The labels are those of all files of `data_dir`, whichever split is made.
+
+    Args:
+        data_dir: see `find_splits`.
+        split: a key of SPLITS.
+        output_dir: made if absent.
+        settings: Settings.
+        processes: how many work at a time.
+        on_progress: called with the number of sentences done since the last call.
+
+    Returns:
+        The manifest of pipeline.prepare.
+
+    Raises:
+        DataError: names the file and line of a bad row.
+        ConfigError: if the folder holds other records, or the vocabulary is wrong.
+    """
+    files = find_splits(data_dir)
+    if split not in files:
+        raise DataError(
+            f"{data_dir}: must have {' or '.join(SPLITS[split])}. Received: "
+            f"{', '.join(files.values())}. Check --data_dir."
+        )
+    sentences = {name: read_sentences(path) for name, path in files.items()}
+    names = label_names(sentence for part in sentences.values() for sentence in part)
+    path = files[split]
+    described = {**vars(settings), "input": [path, os.path.getsize(path)], "labels": names}
+    starts = range(0, len(sentences[split]), SENTENCES_A_UNIT)
+    manifest = pipeline.prepare(
+        [(path, start, start + SENTENCES_A_UNIT) for start in starts],
+        functools.partial(write_unit, settings=settings, names=names),
+        os.path.join(output_dir, split),
+        described,
+        processes,
+        on_progress,
+        {"vocab_size": SentenceEncoder(settings, names).vocab_size},
+    )
+    numbers = {name: number for number, name in enumerate(names)}
+    records.write_json(Path(output_dir) / LABEL_FILE, numbers)
+    return manifest
+
+
+def write_unit(unit, output, settings, names):
+    """Writes the records of some sentences of a file; see pipeline.prepare."""
+    path, start, stop = unit
+    encoder = SentenceEncoder(settings, names)
+    writer = output.writer()
+    counts = {"sentences": 0, "words": 0}
+    for index, sentence in enumerate(read_sentences(path)[start:stop], start=start):
+        for record in encoder.records(sentence, index):
+            writer.write(record)
+        counts["sentences"] += 1
+        counts["words"] += len(sentence.words)
+        output.advance(1)
+    return counts
+
+
+class SentenceEncoder:
+    """Encodes tagged sentences.
+
+    Args:
+        settings: Settings.
+        names: all labels in the order of their numbers.
+
+    Attributes:
+        vocab_size: numbers that tokens may have.
+    """
+
+    def __init__(self, settings, names):
+        self._length = settings.max_seq_length
+        tokenizer: Any = load_tokenizer(
+            "BertTokenizer", settings.vocab_file, do_lower_case=settings.do_lower_case
+        )
+        require_tokens(tokenizer, "cls", "sep", "pad", "unk")
+        self._tokenizer = tokenizer
+        self._number = {name: number for number, name in enumerate(names)}
+        self.vocab_size = tokenizer.vocab_size
+
+    def records(self, sentence, index):
+        """Yields the records of a sentence.
+
+        Args:
+            sentence: Sentence.
+            index: its place in the file.
+
+        Yields:
+            Dictionaries of input_ids, input_mask (1 = token), segment_ids, label_ids and word_ids
+            [S], and sentence_ids [1].
+        """
+        room = self._length - 2
+        rows: list[tuple[int, str, int]] = []  # token, its label, the word it begins
+        encoded = self._tokenizer.encode_batch(sentence.words)
+        for place, (pieces, tag) in enumerate(zip(encoded, sentence.tags)):
+            pieces = pieces[:room] if len(pieces) else [self._tokenizer.unk_id]
+            if len(rows) + len(pieces) > room:
+                yield self._record(rows, index)
+                rows = []
+            rows += [
+                (int(piece), LATER_PIECE if part else tag, NO_WORD if part else place)
+                for part, piece in enumerate(pieces)
+            ]
+        yield self._record(rows, index)
+
+    def _record(self, rows, index):
+        tokenizer = self._tokenizer
+        begin, end = (tokenizer.cls_id, BEGIN, NO_WORD), (tokenizer.sep_id, END, NO_WORD)
+        rows = [begin, *rows, end]
+        padding = [(tokenizer.pad_id, PAD, NO_WORD)] * (self._length - len(rows))
+        ids, labels, words = zip(*rows, *padding)
+        return {
+            "input_ids": np.array(ids),
+            "input_mask": (np.arange(self._length) < len(rows)).astype(np.int64),
+            "segment_ids": np.zeros(self._length, np.int64),
+            "label_ids": np.array([self._number[label] for label in labels]),
+            "word_ids": np.array(words),
+            "sentence_ids": np.array([index]),
+        }
