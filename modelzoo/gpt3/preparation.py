@@ -8,7 +8,6 @@ labels ended (or `overlap_size` tokens before), so every token but the first is 
 from __future__ import annotations
 
 import functools
-import os
 from dataclasses import dataclass
 from typing import Optional
 
@@ -207,7 +206,7 @@ def prepare(inputs, output_dir, settings, processes=1, on_progress=lambda size: 
     files = documents.find_inputs(inputs)
     tokenizer = _tokenizer(settings)
     tokenizers.require_tokens(tokenizer, "eos")
-    described = {**vars(settings), "inputs": [[f, os.path.getsize(f)] for f in files]}
+    described = {**vars(settings), "inputs": documents.describe(files)}
     return pipeline.prepare(
         documents.plan_units(files, UNIT_BYTES),
         functools.partial(write_unit, settings=settings),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import hashlib
 import io
 import json
 import lzma
@@ -16,6 +17,7 @@ from cerebras_tf.errors import ConfigError, DataError
 
 SUFFIXES = (".txt", ".jsonl", ".jsonl.zst", ".jsonl.gz", ".xz", ".tar.gz", ".tgz")
 BUFFER_BYTES = 1 << 17
+LISTED_FILES = 1000  # input files that a manifest names one by one
 TAR_MAGIC = (b"ustar", 257)  # and its place in the first block of an archive
 
 
@@ -87,6 +89,34 @@ def read_documents(path, text_key="text", start=0, end=None, on_read=lambda size
     Raises:
         DataError: with file and line, for a row that cannot be read.
     """
+    for item in _read(path, (text_key,), start, end, on_read):
+        yield item[text_key] if isinstance(item, dict) else item
+
+
+def read_rows(path, keys, start=0, end=None, on_read=lambda size: None):
+    """Yields the rows of a file of JSON lines, compressed or not, as dictionaries.
+
+    Args:
+        path: the file.
+        keys: each row must have text under these.
+        start: see `read_documents`.
+        end: see `read_documents`.
+        on_read: see `read_documents`.
+
+    Raises:
+        DataError: with file and line, for a row that cannot be read, or if the file has no rows.
+    """
+    for item in _read(path, keys, start, end, on_read):
+        if not isinstance(item, dict):
+            raise DataError(
+                f"{path}: must hold JSON objects with {', '.join(keys)}, one a line. Received: "
+                "plain text. Name a .jsonl file."
+            )
+        yield item
+
+
+def _read(path, keys, start, end, on_read):
+    """Yields a dictionary a row, and the text of what has no rows."""
     # A row belongs to the part in which it begins: from the byte before, the rest of a line is cut.
     with open(path, "rb", buffering=0) as file:
         file.seek(max(start - 1, 0))
@@ -94,13 +124,13 @@ def read_documents(path, text_key="text", start=0, end=None, on_read=lambda size
         if path.endswith(".jsonl"):
             skipped = len(counted.readline()) if start else 0
             position = max(start - 1, 0) + skipped
-            yield from _rows(counted, path, text_key, position, end)
+            yield from _rows(counted, path, keys, position, end)
             return
         with _guarded(path), _decompressed(counted, path) as stream:
             if stream.peek(512)[TAR_MAGIC[1] :].startswith(TAR_MAGIC[0]):
-                yield from _members(stream, path, text_key)
+                yield from _members(stream, path, keys)
             else:
-                yield from _documents(stream, path, text_key, _inner_name(path))
+                yield from _documents(stream, path, keys, _inner_name(path))
 
 
 class _Counted(io.RawIOBase):
@@ -123,21 +153,21 @@ def _inner_name(path):
     return path.rsplit(".", 1)[0] if path.endswith((".zst", ".gz", ".xz")) else path
 
 
-def _documents(stream, path, text_key, name):
+def _documents(stream, path, keys, name):
     if name.endswith(".jsonl"):
-        yield from _rows(stream, path, text_key)
+        yield from _rows(stream, path, keys)
         return
     text = _decode(stream.read(), path, lambda: 1)
     if text:
         yield text
 
 
-def _members(stream, path, text_key):
+def _members(stream, path, keys):
     with tarfile.open(fileobj=stream, mode="r|") as archive:
         for member in archive:
             if member.isfile():
                 file = archive.extractfile(member)
-                yield from _documents(file, f"{path}:{member.name}", text_key, member.name)
+                yield from _documents(file, f"{path}:{member.name}", keys, member.name)
 
 
 def _decompressed(file, path):
@@ -173,7 +203,7 @@ def _guarded(path):
         ) from error
 
 
-def _rows(stream, path, text_key, position=0, end=None):
+def _rows(stream, path, keys, position=0, end=None):
     first = position
     for number, line in enumerate(stream):
         if end is not None and position >= end:
@@ -183,7 +213,7 @@ def _rows(stream, path, text_key, position=0, end=None):
             def place(number=number):
                 return 1 + number + _lines_before(path, first)
 
-            yield _text_of(_decode(line, path, place), path, place, text_key)
+            yield _row_of(_decode(line, path, place), path, place, keys)
         position += len(line)
 
 
@@ -210,7 +240,7 @@ def _decode(data, path, place):
         ) from error
 
 
-def _text_of(line, path, place, text_key):
+def _row_of(line, path, place, keys):
     try:
         row = json.loads(line)
     except json.JSONDecodeError as error:
@@ -218,11 +248,22 @@ def _text_of(line, path, place, text_key):
             f"{path}:{place()}: must be a JSON object. Received: {line[:60]!r} ({error.msg} at "
             f"column {error.colno}). Mend or remove the line."
         ) from error
-    text = row.get(text_key) if isinstance(row, dict) else None
-    if not isinstance(text, str):
-        keys = ", ".join(sorted(row)) if isinstance(row, dict) else type(row).__name__
+    named = row if isinstance(row, dict) else {}
+    missing = [key for key in keys if not isinstance(named.get(key), str)]
+    if missing:
+        received = ", ".join(sorted(row)) if isinstance(row, dict) else type(row).__name__
         raise DataError(
-            f"{path}:{place()}: must be a JSON object with its text under {text_key!r}. Received: "
-            f"{keys}. Name the key with --text_key."
+            f"{path}:{place()}: must be a JSON object with text under "
+            f"{' and '.join(map(repr, missing))}. Received: {received}. Mend or remove the line, "
+            "or name the key where there is an option for it (--text_key)."
         )
-    return text
+    return row
+
+
+def describe(files):
+    """Returns what a manifest tells of input files: (path, bytes) of each, or a sum for many."""
+    listed = [[path, os.path.getsize(path)] for path in files]
+    if len(listed) <= LISTED_FILES:
+        return listed
+    digest = hashlib.sha256(json.dumps(listed).encode("utf-8")).hexdigest()
+    return {"files": len(listed), "bytes": sum(size for _, size in listed), "sha256": digest}

@@ -93,7 +93,7 @@ def test_truncated_gzip_is_named(tmp_path):
     ("line", "words"),
     [
         (b"{oops", "b.jsonl:4: must be a JSON object. Received: '{oops"),
-        (b'{"body": "x"}', "b.jsonl:4: .*'text'. Received: body. Name the key with --text_key"),
+        (b'{"body": "x"}', "b.jsonl:4: .*'text'. Received: body. .*--text_key"),
         (b"[1]", "b.jsonl:4: .*Received: list"),
         (b'{"text": "\xff"}', "b.jsonl:4: must be UTF-8 text. Received: byte 0xff"),
     ],
@@ -155,3 +155,30 @@ def test_bytes_read_are_told_and_sum_to_the_file(tmp_path):
     told = []
     read(path, on_read=told.append)
     assert sum(told) == path.stat().st_size
+
+
+def test_rows_have_their_keys_or_are_named(tmp_path):
+    path = tmp_path / "x.jsonl"
+    path.write_text('{"a": "1", "b": "2", "c": 3}\n{"a": "1", "b": 2}\n')
+    rows = documents.read_rows(str(path), ("a", "b"))
+    assert next(rows) == {"a": "1", "b": "2", "c": 3}
+    with pytest.raises(DataError, match="x.jsonl:2: .*text under 'b'. Received: a, b"):
+        next(rows)
+
+
+def test_rows_of_plain_text_are_refused(tmp_path):
+    (tmp_path / "x.txt").write_text("text")
+    with pytest.raises(DataError, match="must hold JSON objects with a, one a line"):
+        list(documents.read_rows(str(tmp_path / "x.txt"), ("a",)))
+
+
+def test_many_inputs_are_described_by_a_sum_that_changes_with_them(tmp_path, monkeypatch):
+    for name in "abc":
+        (tmp_path / f"{name}.txt").write_text(name)
+    files = documents.find_inputs([str(tmp_path)])
+    assert documents.describe(files) == [[path, 1] for path in files]
+    monkeypatch.setattr(documents, "LISTED_FILES", 2)
+    before = documents.describe(files)
+    assert (before["files"], before["bytes"]) == (3, 3)
+    (tmp_path / "b.txt").write_text("bb")
+    assert documents.describe(files)["sha256"] != before["sha256"]

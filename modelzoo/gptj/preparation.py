@@ -1,0 +1,177 @@
+"""Turns articles and their abstracts into the records that fine-tune GPT-J for summarization.
+
+A record is one sequence: inputs ``[EOS] article [SEP] abstract``, labels ``article [EOS] abstract
+[EOS]``, so that each input's label is what follows it. ``input_mask`` is 1 at SEP and the abstract:
+only the abstract and its end are learnt (the label [EOS] below the last word of the article stands
+where the mask is 0). Both are filled up to S with the padding token. It deliberately leaves reading
+and tokenizing to ``modelzoo/common``.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Optional
+
+import numpy as np
+
+from cerebras_tf.errors import ConfigError
+from modelzoo.common import tokenizers
+from modelzoo.common.preparation import cnn_dailymail, documents, pipeline
+
+UNIT_BYTES = 16 << 20  # input of one unit of work, the step at which a run can be resumed
+MARKS = 2  # tokens of a record's inputs besides the texts: EOS and SEP
+
+
+@dataclass(frozen=True)
+class SummarizationSettings:
+    """How records are made.
+
+    `eos_id` None is the tokenizer's own; `pad_id` None is the same as `eos_id`; `sep_id` None is
+    the first number beyond the vocabulary, a new token that the model's vocabulary must have.
+    """
+
+    tokenizer_type: str
+    vocab_file: Optional[str] = None
+    encoder_file: Optional[str] = None
+    max_seq_length: int = 1024
+    truncate_article: bool = False
+    eos_id: Optional[int] = None
+    pad_id: Optional[int] = None
+    sep_id: Optional[int] = None
+    files_per_record: int = 50_000
+    name: str = "examples"
+
+
+class Assembler:
+    """Makes records of articles and abstracts, and counts those it leaves out.
+
+    Args:
+        length: S.
+        eos_id: begins a record and ends the abstract.
+        sep_id: stands between article and abstract.
+        pad_id: fills records.
+        truncate_article: whether an article is cut rather than left out when it is too long.
+
+    Attributes:
+        counts: articles, and those skipped_empty, skipped_longer_abstract, skipped_too_long and
+            truncated.
+    """
+
+    def __init__(self, length, eos_id, sep_id, pad_id, truncate_article=False):
+        self._length = length
+        self._eos_id = eos_id
+        self._sep_id = sep_id
+        self._pad_id = pad_id
+        self._truncate_article = truncate_article
+        names = ("articles", "skipped_empty", "skipped_longer_abstract", "skipped_too_long")
+        self.counts = dict.fromkeys((*names, "truncated"), 0)
+
+    def assemble(self, article, abstract):
+        """Returns the record of an article [n] and its abstract [m], or None if it is left out."""
+        self.counts["articles"] += 1
+        room = self._length - MARKS - len(abstract)
+        if not len(article) or not len(abstract):
+            return self._skip("skipped_empty")
+        if len(abstract) > len(article):
+            return self._skip("skipped_longer_abstract")
+        if len(article) > room:
+            if not self._truncate_article or room < 1:
+                return self._skip("skipped_too_long")
+            self.counts["truncated"] += 1
+            article = article[:room]
+        ids = [[self._eos_id], article, [self._sep_id], abstract]
+        labels = [article, [self._eos_id], abstract, [self._eos_id]]
+        mask = np.zeros(self._length, np.int32)
+        first = 1 + len(article)
+        mask[first : first + 1 + len(abstract)] = 1
+        return {"input_ids": self._fill(ids), "input_mask": mask, "labels": self._fill(labels)}
+
+    def _skip(self, reason):
+        self.counts[reason] += 1
+
+    def _fill(self, parts):
+        row = np.full(self._length, self._pad_id, np.int32)
+        tokens = np.concatenate(parts)
+        row[: len(tokens)] = tokens
+        return row
+
+
+@functools.lru_cache(maxsize=1)
+def _tokenizer(settings):
+    """Loads the tokenizer, once a process."""
+    loaded = tokenizers.load_tokenizer(
+        settings.tokenizer_type, settings.vocab_file, settings.encoder_file, settings.eos_id
+    )
+    tokenizers.require_tokens(loaded, "eos")
+    return loaded
+
+
+def special_ids(settings):
+    """Returns the numbers of the tokens (EOS, SEP, PAD) of records made with these settings."""
+    tokenizer = _tokenizer(settings)
+    sep_id = tokenizer.vocab_size if settings.sep_id is None else settings.sep_id
+    pad_id = tokenizer.eos_id if settings.pad_id is None else settings.pad_id
+    return tokenizer.eos_id, sep_id, pad_id
+
+
+def write_unit(parts, output, settings):
+    """Writes the records of one unit.
+
+    Args:
+        parts: (path, first byte, one past the last byte), see documents.plan_units.
+        output: pipeline.UnitOutput.
+        settings: SummarizationSettings.
+
+    Returns:
+        The counts of Assembler.
+    """
+    encode = _tokenizer(settings).encode
+    assembler = Assembler(
+        settings.max_seq_length, *special_ids(settings), settings.truncate_article
+    )
+    writer = output.writer(settings.name, settings.files_per_record)
+    for path, start, end in parts:
+        articles = cnn_dailymail.read_articles(path, start, end, output.advance)
+        for paragraphs, highlights in articles:
+            article, abstract = encode(" ".join(paragraphs)), encode("\n".join(highlights))
+            record = assembler.assemble(article, abstract)
+            if record is not None:
+                writer.write(record)
+    return assembler.counts
+
+
+def prepare(inputs, output_dir, settings, processes=1, on_progress=lambda size: None):
+    """Writes the records of `inputs` to `output_dir`, going on where an earlier run stopped.
+
+    Args:
+        inputs: files and folders, see cnn_dailymail.
+        output_dir: folder of the records and ``manifest.json``.
+        settings: SummarizationSettings.
+        processes: worker processes; the records do not depend on it.
+        on_progress: called with the bytes of the input files done since the last call.
+
+    Returns:
+        The manifest: settings, eos_id, sep_id, pad_id, vocab_size (with SEP), counts, files.
+
+    Raises:
+        DataError: names the file and line of a bad row.
+        ConfigError: if the folder holds other records, or a tokenizer file is wrong.
+    """
+    if settings.max_seq_length < MARKS + 2:
+        raise ConfigError(
+            f"max_seq_length: must be at least {MARKS + 2}. Received: {settings.max_seq_length}. "
+            "Raise it."
+        )
+    files = documents.find_inputs(inputs, cnn_dailymail.SUFFIXES)
+    eos_id, sep_id, pad_id = special_ids(settings)
+    vocab_size = max(_tokenizer(settings).vocab_size, 1 + max(eos_id, sep_id, pad_id))
+    return pipeline.prepare(
+        documents.plan_units(files, UNIT_BYTES),
+        functools.partial(write_unit, settings=settings),
+        output_dir,
+        {**vars(settings), "inputs": documents.describe(files)},
+        processes,
+        on_progress,
+        {"eos_id": eos_id, "sep_id": sep_id, "pad_id": pad_id, "vocab_size": vocab_size},
+    )
