@@ -1,0 +1,119 @@
+"""Tests of configs/ for GPT-J and NeoX: each loads, and has the published number of parameters."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.tf
+tf = pytest.importorskip("tensorflow.compat.v1")
+
+from modelzoo.common.params import load_params  # noqa: E402
+from modelzoo.gptj.model import gptj_logits  # noqa: E402
+
+CONFIGS = Path(__file__).resolve().parents[3] / "configs"
+# Tensors of the released checkpoints, EleutherAI/gpt-j-6B and EleutherAI/gpt-neox-20b.
+PARAMETERS = {
+    "params_gptj_6b": 6_050_882_784,
+    "params_gptj_6b_finetune_summarization": 6_050_882_784,
+    "params_gpt_neox_20b": 20_554_567_680,
+}
+NAMES = sorted(
+    path.stem
+    for pattern in ("params_gptj_*.yaml", "params_gpt_neox_*.yaml")
+    for path in CONFIGS.glob(pattern)
+)
+
+
+def load(name):
+    return load_params(str(CONFIGS / f"{name}.yaml"))
+
+
+def formula(params):
+    """12 L h^2 with what is added to it, for feed-forward width f and vocabulary V."""
+    model, vocab_size = params.model, params.train_input.vocab_size
+    h, f = model.hidden_size, model.filter_size
+    norms = 2 * 2 * h if model.use_untied_layer_norm else 2 * h
+    block = 4 * h * h + 2 * h * f + f + h + norms
+    block += 3 * h if model.use_projection_bias_in_attention else 0
+    block += h if model.use_ffn_bias_in_attention else 0
+    tables = vocab_size * h * (1 if model.share_embedding_weights else 2)
+    bias = vocab_size if model.use_bias_in_output else 0
+    return model.num_hidden_layers * block + tables + bias + 2 * h
+
+
+def build(params, layers=None):
+    """Builds the model without memory for its variables, and returns them."""
+    if layers is not None:
+        model = dataclasses.replace(params.model, num_hidden_layers=layers)
+        params = dataclasses.replace(params, model=model)
+    with tf.Graph().as_default():
+        ids = tf.zeros([2, params.train_input.max_sequence_length], tf.int32)
+        gptj_logits(ids, params, training=False)
+        return tf.trainable_variables()
+
+
+def count(variables):
+    return sum(variable.shape.num_elements() for variable in variables)
+
+
+def test_every_published_size_has_a_config():
+    assert set(PARAMETERS) | {"params_gptj_tiny", "params_gpt_neox_tiny"} <= set(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_config_has_its_number_of_parameters(name):
+    """Layers are alike, so the graphs of one and two layers tell the count of any number."""
+    params = load(name)
+    one, two = (count(build(params, layers)) for layers in (1, 2))
+    counted = one + (params.model.num_hidden_layers - 1) * (two - one)
+    assert counted == formula(params)
+    assert counted == PARAMETERS.get(name, counted)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_whole_graph_of_every_config_is_built(name):
+    params = load(name)
+    assert count(build(params)) == formula(params)
+
+
+def test_fine_tuning_takes_every_weight_of_pre_training():
+    shapes = [
+        {variable.op.name: variable.shape for variable in build(load(name), layers=2)}
+        for name in ("params_gptj_6b", "params_gptj_6b_finetune_summarization")
+    ]
+    assert shapes[0] == shapes[1]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_given_initializers_follow_from_the_sizes(name):
+    """Outputs start with 4 / L^2 over their fan-in, embeddings of GPT-J with 1 / sqrt(V)."""
+    params = load(name)
+    model = params.model
+    if model.output_layer_initializer is not None:
+        expected = 4.0 / model.num_hidden_layers**2
+        assert model.output_layer_initializer.scale == pytest.approx(expected, rel=1e-4)
+    embedding = model.embedding_initializer
+    if embedding is not None and embedding.name == "truncated_normal":
+        expected = params.train_input.vocab_size**-0.5
+        assert embedding.stddev == pytest.approx(expected, rel=1e-4)
+
+
+def test_readme_lists_every_config_with_its_dimensions():
+    readme = (CONFIGS.parent / "modelzoo" / "gptj" / "README.md").read_text()
+    rows = {}
+    for line in readme.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if cells[0].startswith("`configs/"):
+            rows[Path(cells[0].strip("`")).stem] = [int(c.replace(",", "")) for c in cells[1:]]
+    expected = {}
+    for name in NAMES:
+        params = load(name)
+        m, length = params.model, params.train_input.max_sequence_length
+        sizes = [m.num_hidden_layers, m.hidden_size, m.num_heads, m.filter_size]
+        rotated = m.rotary_dim or m.head_size
+        expected[name] = [*sizes, rotated, length, formula(params)]
+    assert rows == expected
