@@ -79,8 +79,8 @@ class PairProcessor:
             tf.logging.warning("cut %d sources to %d tokens", pairs.cut, longest[0])
         return pairs
 
-    def create_dataset(self, training, skip, keep_rest=False):
-        """Returns the batches, without the first `skip`.
+    def batches(self, training, keep_rest=False):
+        """Returns the batches of a split, a BucketedBatches.
 
         In training, pairs that fill no batch of their bucket are left out. Otherwise the last batch
         of a bucket is filled up with empty rows. With `keep_rest`, as in prediction, sentences that
@@ -91,20 +91,24 @@ class PairProcessor:
         """
         section = self.section
         seed = (section.shuffle_seed or 0) if section.shuffle else None
-        batches = BucketedBatches(
+        return BucketedBatches(
             self.pairs(training, cut=keep_rest),
             section.bucket_lengths,
             section.batch_size,
             seed,
             keep_all=not training,
         )
+
+    def create_dataset(self, training, skip, keep_rest=False):
+        """Returns the dataset of `batches`, without the first `skip`."""
+        batches = self.batches(training, keep_rest)
         types = [tf.float32 if name == "loss_scale" else tf.int32 for name in FEATURES]
 
         def example(number):
             tensors = tf.numpy_function(batches.batch, [number], [*types, tf.int32])
             return self._shaped(dict(zip(FEATURES, tensors)), tensors[-1])
 
-        last = tf.int64.max if section.repeat else batches.batches_per_epoch
+        last = tf.int64.max if self.section.repeat else batches.batches_per_epoch
         return tf.data.Dataset.range(skip, last).map(example).prefetch(2)
 
     def blank(self):
@@ -158,6 +162,11 @@ class TransformerDynamicDataProcessor(PairProcessor):
         whole = [_joined(sentences) for sentences in (sources, targets or [])]
         return whole[0], targets and whole[1]
 
+    @property
+    def bleu_tokenizer(self):
+        """How sacrebleu cuts the references into words."""
+        return "13a" if self.section.tokenizer_file else "none"
+
     def target_vocabulary(self):
         """Returns what turns tokens of the target into text."""
         return load_vocabularies(self.section)[1]
@@ -185,6 +194,8 @@ class IdentifierDataProcessor(PairProcessor):
     Args:
         section: IdentifierInput.
     """
+
+    bleu_tokenizer = "char"
 
     def tokens(self, training):
         """Returns the bytes of the names of a split."""

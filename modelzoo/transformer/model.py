@@ -241,18 +241,13 @@ def encode(model, features):
 
     Args:
         model: EncoderDecoder.
-        features: ``encoder_input_ids``, ``encoder_mask`` [B, S], ``pair_index`` [B].
+        features: ``encoder_input_ids`` and ``encoder_mask`` [B, S].
 
     Returns:
-        A CSEstimatorSpec with ``memory`` [L, 2, B, H, S, D] float32, and the mask and the index as
-        they came.
+        A CSEstimatorSpec with ``memory`` [L, 2, B, H, S, D] float32.
     """
     memory = model.memory_keys_values(model.encoder_output(features))
-    predictions = {
-        "memory": tf.cast(memory, tf.float32),
-        "encoder_mask": tf.identity(features["encoder_mask"]),
-        "pair_index": tf.identity(features["pair_index"]),
-    }
+    predictions = {"memory": tf.cast(memory, tf.float32)}
     return CSEstimatorSpec(mode=tf.estimator.ModeKeys.PREDICT, predictions=predictions)
 
 

@@ -91,12 +91,16 @@ class BucketedBatches:
         keep_all: whether each bucket ends with a batch that is filled up with empty rows, so that
             no pair is left out; else pairs that fill no batch are left out, others in each epoch.
 
+    Attributes:
+        pairs: the argument.
+        batches_per_epoch: number of batches.
+
     Raises:
         DataError: if the pairs fill no batch.
     """
 
     def __init__(self, pairs, lengths, batch_size, seed, keep_all):
-        self._pairs = pairs
+        self.pairs = pairs
         self._lengths = lengths
         self._batch_size = batch_size
         self._seed = seed
@@ -122,7 +126,7 @@ class BucketedBatches:
         """
         epoch, position = divmod(int(number), self.batches_per_epoch)
         length, rows = self._plan_of(epoch)[position]
-        return make_batch(self._pairs, rows, self._batch_size, length)
+        return make_batch(self.pairs, rows, self._batch_size, length)
 
     def _plan_of(self, epoch):
         """The batches of an epoch: pairs of length and rows."""

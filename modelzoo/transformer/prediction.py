@@ -1,0 +1,186 @@
+"""Predict mode of the encoder-decoder: translations by beam search, and their BLEU.
+
+It deliberately holds no search and no model; the encoder runs once a batch, and then the decoder a
+token at a time on cached keys and values, both through the estimator.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+
+from cerebras_tf.errors import ConfigError
+from modelzoo.common.generation.cached_decoder import CachedDecoder, decoder_signature
+from modelzoo.common.generation.stepper import Stepper
+from modelzoo.common.metrics.bleu import corpus_bleu
+from modelzoo.common.scores import write_scalars
+from modelzoo.transformer.beam_search import beam_search
+from modelzoo.transformer.pairs import FEATURES, NO_PAIR
+
+
+def predict(estimator, inputs, params, checkpoint_path, use_cs):
+    """Translates ``predict_input`` and writes ``model_dir/predict/translations_*.{txt,jsonl}``.
+
+    Where there are references, BLEU is logged and written for TensorBoard and to ``scores.json``.
+
+    Args:
+        estimator: CerebrasEstimator of the model.
+        inputs: InputFunctions of the model.
+        params: the model's parameters.
+        checkpoint_path: prefix of the checkpoint.
+        use_cs: whether the wafer runs the model.
+
+    Raises:
+        ConfigError: if the input is records, which hold no text.
+    """
+    import tensorflow.compat.v1 as tf
+
+    section = params.predict_input
+    processor = inputs.processor(section)
+    if not hasattr(processor, "references"):
+        raise ConfigError(
+            f"predict_input.data_processor: must read text to translate. Received: "
+            f"{section.data_processor}. Use TransformerDynamicDataProcessor."
+        )
+    batches = processor.batches(False, keep_rest=True)
+    first = section.skip_steps or 0
+    last = min(batches.batches_per_epoch, first + params.runconfig.predict_steps)
+    found = {}
+    with open_translator(estimator, params, checkpoint_path, use_cs) as translate:
+        for number in range(first, last):
+            found.update(translate(batches.batch(number)))
+            tf.logging.info("translated %d of %d sentences", len(found), len(batches.pairs))
+    name = f"translations_{'cs' if use_cs else 'tf'}_{estimator.config.task_id}"
+    folder = os.path.join(params.runconfig.model_dir, "predict")
+    rows = as_rows(found, processor)
+    write(rows, folder, name)
+    tf.logging.info("wrote %d translations to %s/%s.{txt,jsonl}", len(rows), folder, name)
+    if rows and "reference" in rows[0]:
+        score(rows, processor, folder, checkpoint_path)
+
+
+def open_translator(estimator, params, checkpoint_path, use_cs):
+    """Makes a Translator from an estimator's checkpoint; a context manager."""
+    model = params.model
+    layers, size = model.decoder_num_hidden_layers, model.hidden_size // model.num_heads
+    shape = (layers, model.num_heads, size)
+    signature = {
+        **decoder_signature(*shape),
+        **encoder_signature("encoder_mask"),
+        "memory": _spec([layers, 2, None, model.num_heads, None, size], "float32"),
+    }
+    encode = Stepper(estimator, checkpoint_path, use_cs, encoder_signature(*ENCODED))
+    step = Stepper(estimator, checkpoint_path, use_cs, signature)
+    decoder = CachedDecoder(step, *shape, limit=params.max_position_embeddings)
+    return Translator(encode, decoder, params)
+
+
+ENCODED = ("encoder_input_ids", "encoder_mask")
+
+
+def encoder_signature(*names):
+    """Returns the named [B, S] int32 features of an encoder: TensorSpecs by name."""
+    return {name: _spec([None, None], "int32") for name in names}
+
+
+def _spec(shape, dtype):
+    import tensorflow.compat.v1 as tf
+
+    return tf.TensorSpec(shape, dtype)
+
+
+class Translator:
+    """Translates batches.
+
+    Args:
+        encode: Stepper of the encoder.
+        decoder: CachedDecoder of the decoder.
+        params: the model's parameters.
+    """
+
+    def __init__(self, encode, decoder, params):
+        self._encode = encode
+        self._decoder = decoder
+        self._section = params.predict_input
+        self._positions = params.max_position_embeddings
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        # The encoder's session was opened first: TensorFlow wants the other one closed before it.
+        self._decoder.__exit__(*_)
+        self._encode.close()
+
+    def __call__(self, batch):
+        """Translates a batch of ``BucketedBatches``.
+
+        Returns:
+            The best Hypothesis of each pair, by the pair's number.
+        """
+        batch = dict(zip(FEATURES, batch))
+        encoded = self._encode(**{name: batch[name] for name in ENCODED})
+        index, section = batch["pair_index"], self._section
+        limits = np.minimum(batch["encoder_input_length"] + section.extra_length, self._positions)
+        limits[index == NO_PAIR] = 1
+        found = beam_search(
+            self._decoder,
+            limits,
+            section.beam_size,
+            section.length_penalty,
+            memory=encoded["memory"],
+            encoder_mask=batch["encoder_mask"],
+        )
+        return {int(i): best for i, best in zip(index, found) if i != NO_PAIR}
+
+
+def as_rows(found, processor):
+    """Returns a dictionary for each translation, in the order of the sources.
+
+    Args:
+        found: Hypothesis by number of the source.
+        processor: a data processor with `references` and `target_vocabulary`.
+    """
+    sources, references = processor.references()
+    vocabulary = processor.target_vocabulary()
+    rows = []
+    for number in sorted(found):
+        tokens, value = found[number]
+        text = vocabulary.decode(tokens).replace("\n", " ")
+        row = {"number": number, "source": sources[number], "translation": text}
+        if references is not None:
+            row["reference"] = references[number]
+        rows.append({**row, "score": round(value, 5), "tokens": [int(t) for t in tokens]})
+    return rows
+
+
+def write(rows, folder, name):
+    """Writes ``<name>.txt``, a translation a line, and ``<name>.jsonl``; whole or not at all."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    texts = {
+        ".txt": (row["translation"] for row in rows),
+        ".jsonl": (json.dumps(row, ensure_ascii=False) for row in rows),
+    }
+    for end, lines in texts.items():
+        partial = folder / f".{name}{end}.{os.getpid()}"
+        partial.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        partial.replace(folder / f"{name}{end}")
+
+
+def score(rows, processor, folder, checkpoint_path):
+    """Logs and writes BLEU and the share of translations that are the reference."""
+    import tensorflow.compat.v1 as tf
+
+    pairs = [(row["translation"], row["reference"]) for row in rows]
+    bleu = corpus_bleu(*map(list, zip(*pairs)), tokenizer=processor.bleu_tokenizer)
+    equal = sum(ours == theirs for ours, theirs in pairs) / len(pairs)
+    step = int(tf.train.load_variable(checkpoint_path, "global_step"))
+    values = {"bleu": bleu.score, "exact_match": equal, "bleu_signature": bleu.signature}
+    write_scalars(folder, step, values)
+    tf.logging.info(
+        "BLEU %.2f (%s), exact match %.1f %%", bleu.score, bleu.signature, 100.0 * equal
+    )
