@@ -58,8 +58,8 @@ class ByteTokenizer:
         return [self.encode(text) for text in texts]
 
     def decode(self, ids):
-        """Returns the text of tokens, with U+FFFD where they are no UTF-8; 256 is left out."""
-        return bytes(int(i) for i in ids if i != self.eos_id).decode("utf-8", errors="replace")
+        """Returns the text of tokens, with U+FFFD where they are no UTF-8; 256 and more are left out."""
+        return bytes(int(i) for i in ids if int(i) < self.eos_id).decode("utf-8", errors="replace")
 
     def token_id(self, token):
         """Returns the number of a token, None if there is none."""
@@ -233,7 +233,12 @@ def _is_number(value):
     return value is not None
 
 
-def _library():
+def import_library():
+    """Imports the ``tokenizers`` library.
+
+    Raises:
+        ConfigError: if it is not installed.
+    """
     try:
         import tokenizers
     except ImportError as error:
@@ -245,7 +250,7 @@ def _library():
 
 
 def _gpt2(contents):
-    tokenizers = _library()
+    tokenizers = import_library()
     jsons = [path for path, text in contents.items() if text.lstrip().startswith("{")]
     merges = [path for path in contents if path not in jsons]
     if len(jsons) != 1 or len(merges) != 1:
@@ -271,7 +276,7 @@ def _gpt2(contents):
 
 
 def _from_json(kind, contents):
-    tokenizers = _library()
+    tokenizers = import_library()
     for path, text in contents.items():
         if "model" not in _parsed(path, text):
             continue
@@ -288,7 +293,7 @@ def _from_json(kind, contents):
 
 
 def _bert(contents, do_lower_case):
-    tokenizers = _library()
+    tokenizers = import_library()
     if len(contents) != 1:
         raise ConfigError(
             "BertTokenizer: needs a vocab.txt, a token on each line, in --vocab_file. Received: "
