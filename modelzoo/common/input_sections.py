@@ -26,6 +26,16 @@ class GptTfRecordsInput(StreamKeys, VocabSize, RecordInput):
 
 
 @dataclass(frozen=True)
+class GptHdf5Input(VocabSize, RecordInput):
+    """An input section with ``data_processor: GptHDF5DataProcessor``."""
+
+    shuffle: bool = True
+    shuffle_seed: Optional[int] = 0
+    repeat: bool = True
+    skip_steps: Optional[int] = field(None, minimum=0)
+
+
+@dataclass(frozen=True)
 class GptTextDataInput:
     """An input section with ``data_processor: GptTextDataProcessor``.
 
@@ -96,6 +106,7 @@ class GptPromptsInput:
 
 TRAINING_SECTIONS = {
     "GptTfRecordsProcessor": GptTfRecordsInput,
+    "GptHDF5DataProcessor": GptHdf5Input,
     "GptTextDataProcessor": GptTextDataInput,
 }
 build_gpt_input = build_variant("data_processor", TRAINING_SECTIONS)

@@ -9,7 +9,9 @@ from __future__ import annotations
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from modelzoo.common.input import text_files, tf_records
+from cerebras_tf.errors import DataError
+from modelzoo.common.input import hdf5_files, text_files, tf_records
+from modelzoo.common.input.order import EpochOrder
 from modelzoo.common.input.prompts import read_prompts
 from modelzoo.common.tokenizers import load_tokenizer
 
@@ -89,6 +91,52 @@ class GptTextDataProcessor:
         return _blank(self.section)
 
 
+class GptHDF5DataProcessor:
+    """Reads HDF5 files with the records of ``modelzoo/common/input/hdf5_files.py``.
+
+    Unlike TFRecords they are shuffled as a whole, and a stream starts at any step at no cost.
+
+    Args:
+        section: GptHdf5Input.
+    """
+
+    def __init__(self, section):
+        self.section = section
+
+    def create_dataset(self, training, skip, keep_rest=False):
+        """Returns the batches, without the first `skip`; `training` makes no difference here.
+
+        Raises:
+            DataError: for a missing, damaged or misshapen file, or too few records.
+        """
+        section = self.section
+        length, size = section.max_sequence_length, section.batch_size
+        records = hdf5_files.Hdf5Records(section.data_dir, length)
+        seed = (section.shuffle_seed or 0) if section.shuffle else None
+        order = EpochOrder(len(records), size, seed, keep_rest)
+        if not order.batches_per_epoch:
+            raise DataError(
+                f"data_dir: must hold at least {size} records, one batch. Received: "
+                f"{len(records)}. Add records, or lower batch_size."
+            )
+
+        def rows(number):
+            return records.rows(order.examples_of(number))
+
+        def example(number):
+            shape = [None if keep_rest else size, len(RECORD_FEATURES), length]
+            data = tf.ensure_shape(tf.numpy_function(rows, [number], tf.int32), shape)
+            ids, mask, labels = tf.unstack(data, axis=1)
+            return {"input_ids": ids, "input_mask": 1 - mask}, labels
+
+        last = tf.int64.max if section.repeat else order.batches_per_epoch
+        return tf.data.Dataset.range(skip, last).map(example).prefetch(2)
+
+    def blank(self):
+        """Returns a batch of zeros."""
+        return _blank(self.section)
+
+
 class GptPromptsProcessor:
     """The prompts of text generation as batches, padded behind; there are no labels.
 
@@ -130,5 +178,11 @@ def _blank(section):
 
 
 PROCESSORS = {
-    cls.__name__: cls for cls in (GptTfRecordsProcessor, GptTextDataProcessor, GptPromptsProcessor)
+    cls.__name__: cls
+    for cls in (
+        GptTfRecordsProcessor,
+        GptHDF5DataProcessor,
+        GptTextDataProcessor,
+        GptPromptsProcessor,
+    )
 }

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from cerebras_tf.errors import DataError
+from modelzoo.common.input.order import EpochOrder
 
 END_OF_DOCUMENT = 256  # the token after every file; bytes are their own tokens
 LEFT_OUT_FOLDERS = {"__pycache__", "site-packages", "dist-packages", "test", "tests", "idle_test"}
@@ -154,12 +155,10 @@ class Windows:
     """
 
     def __init__(self, tokens, length, batch_size, seed, keep_rest=False):
-        self.length = length
-        self.batch_size = batch_size
-        windows = (len(tokens) - 1) // length
-        self.batches_per_epoch = windows // batch_size
-        if keep_rest and windows % batch_size:
-            self.batches_per_epoch += 1
+        self._tokens = tokens
+        self._length = length
+        self._order = EpochOrder((len(tokens) - 1) // length, batch_size, seed, keep_rest)
+        self.batches_per_epoch = self._order.batches_per_epoch
         if not self.batches_per_epoch:
             least = 1 if keep_rest else batch_size
             raise DataError(
@@ -167,23 +166,9 @@ class Windows:
                 f"{least} windows of {length}. Received: {len(tokens)}. Add text, or lower "
                 "batch_size or max_sequence_length."
             )
-        self._tokens = tokens
-        self._seed = seed
-        self._epoch, self._order = None, None
 
     def batch(self, number):
         """Returns the batch of that number: [batch_size, length + 1] int32, a rest has fewer."""
-        epoch, position = divmod(int(number), self.batches_per_epoch)
-        order = self._order_of(epoch)
-        windows = order[position * self.batch_size : (position + 1) * self.batch_size]
-        offsets = windows[:, None] * self.length + np.arange(self.length + 1)
+        windows = self._order.examples_of(number)
+        offsets = windows[:, None] * self._length + np.arange(self._length + 1)
         return self._tokens[offsets].astype(np.int32)
-
-    def _order_of(self, epoch):
-        count = (len(self._tokens) - 1) // self.length
-        if self._seed is None:
-            return np.arange(count)
-        if epoch != self._epoch:
-            generator = np.random.default_rng([self._seed, epoch])
-            self._epoch, self._order = epoch, generator.permutation(count)
-        return self._order
