@@ -59,7 +59,10 @@ def model_fn(features, labels, mode, params):
     cross_entropy = token_cross_entropy(logits, labels)  # (B*T,)
     weights = 1.0 - tf.cast(tf.reshape(features["decoder_mask"], [-1]), tf.float32)
     scale = tf.reshape(tf.cast(features["loss_scale"], tf.float32), [-1])
-    cost = smoothed(cross_entropy, logits, params.model.label_smoothing if training else 0.0)
+    smoothing = params.model.label_smoothing
+    cost = cross_entropy
+    if training and smoothing:
+        cost += smoothing * model.above_average(hidden, table, labels)
     batch_size = tf.cast(sizes(labels)[0], tf.float32)
     loss = tf.reduce_sum(cost * weights * scale) / batch_size
     if training:
@@ -70,26 +73,6 @@ def model_fn(features, labels, mode, params):
     choices = tf.argmax(logits, axis=-1, output_type=tf.int32)  # (B*T,)
     tensors = [tf.reshape(labels, [-1]), choices, cross_entropy, weights]
     return CSEstimatorSpec(mode=mode, loss=loss, host_call=(metrics.seq2seq_lm_metrics, tensors))
-
-
-def smoothed(cross_entropy, logits, smoothing):
-    """Mixes the label with a uniform distribution over the vocabulary.
-
-    That is (1 - e) * -log p(label) + e * the mean of -log p over all tokens, for a smoothing e
-    (Szegedy et al. 2016, section 7; Vaswani et al. 2017, section 5.4).
-
-    Args:
-        cross_entropy: [B*T] float32, -log p(label).
-        logits: [B*T, V] float32.
-        smoothing: e.
-
-    Returns:
-        [B*T] float32.
-    """
-    if not smoothing:
-        return cross_entropy
-    uniform = tf.reduce_logsumexp(logits, axis=-1) - tf.reduce_mean(logits, axis=-1)
-    return (1.0 - smoothing) * cross_entropy + smoothing * uniform
 
 
 class EncoderDecoder:
@@ -158,6 +141,26 @@ class EncoderDecoder:
     def logits(self, hidden, table):
         """Projects [B, T, N] on the vocabulary: [B*T, V] float32, with a bias called ``bias``."""
         return lm_logits(hidden, self._vocab_sizes[1], table, use_bias=True)
+
+    def above_average(self, hidden, table, labels):
+        """Returns how far the labels' logits lie above the mean of all logits: [B*T] float32.
+
+        Label smoothing e mixes the label with a uniform distribution (Szegedy et al. 2016, section
+        7; Vaswani et al. 2017, section 5.4): (1 - e) * -log p(label) + e * mean of -log p. As the
+        logits z are linear, mean of -log p = -log p(label) + z(label) - mean of z needs only the
+        label's row of the table and the mean row, never all logits.
+
+        Args:
+            hidden: [B, T, N].
+            table: [V, N].
+            labels: [B, T] int32.
+        """
+        with tf.variable_scope(tf.get_variable_scope(), reuse=True):
+            bias = tf.get_variable("bias", dtype=tf.float32)
+        own = tf.gather(table * 1.0, labels) - tf.reduce_mean(table, axis=0)  # (B, T, N)
+        own_bias = tf.gather(bias * 1.0, labels) - tf.reduce_mean(bias)  # (B, T)
+        difference = tf.reduce_sum(tf.cast(hidden, tf.float32) * own, axis=-1) + own_bias
+        return tf.reshape(difference, [-1])
 
     def memory_keys_values(self, memory):
         """Returns the encoder's output as keys and values of all layers: [L, 2, B, H, S, D]."""
