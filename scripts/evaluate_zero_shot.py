@@ -4,8 +4,8 @@
 For example::
 
     python scripts/evaluate_zero_shot.py -p configs/params_gpt2_small.yaml \\
-        -o model_dir/gpt2_small --tasks lambada.jsonl --mode last_word --tokenizer_type GPT2Tokenizer \\
-        --encoder_file encoder.json --vocab_file vocab.bpe
+        -o model_dir/gpt2_small --tasks lambada.jsonl --mode last_word \\
+        --tokenizer_type GPT2Tokenizer --encoder_file encoder.json --vocab_file vocab.bpe
 
 It deliberately only reads its arguments; ``modelzoo/common/zero_shot`` does the work.
 """

@@ -39,19 +39,24 @@ def read_lines(path):
     Raises:
         DataError: if the file is missing or no UTF-8 text.
     """
-    number = 0
     try:
-        with open(path, encoding="utf-8") as file:
+        with open(path, "rb") as file:
             for number, line in enumerate(file, start=1):
-                if line.strip():
-                    yield f"{path}:{number}", line.rstrip("\r\n")
+                text = _decoded(line, f"{path}:{number}").rstrip("\r\n")
+                if text.strip():
+                    yield f"{path}:{number}", text
     except OSError as error:
         raise DataError(
             f"{path}: must be a file to read. Received: {error.strerror}. Check the path."
         ) from error
+
+
+def _decoded(line, where):
+    try:
+        return line.decode("utf-8")
     except UnicodeDecodeError as error:
         raise DataError(
-            f"{path}:{number + 1}: must be UTF-8 text. Received: {error}. Convert the file."
+            f"{where}: must be UTF-8 text. Received: {error}. Convert the file."
         ) from error
 
 

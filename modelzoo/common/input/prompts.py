@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -76,7 +76,10 @@ def read_prompts(path, tokenizer, vocab_size, limit):
         raise DataError(f"{path}: must hold prompts. Received: an empty file. Add some.")
     for prompt in prompts:
         _check(prompt, vocab_size, limit)
-    return prompts
+    return [
+        prompt if prompt.text else replace(prompt, text=tokenizer.decode(prompt.tokens))
+        for prompt in prompts
+    ]
 
 
 def _of_row(row, where, tokenizer):
@@ -91,15 +94,15 @@ def _of_row(row, where, tokenizer):
             f"{where}: {TOKENS_KEY} must be a list of whole numbers. Received: {tokens!r:.60}. "
             "Mend the line."
         )
-    return Prompt(where, tokenizer.decode(tokens), np.array(tokens, np.int64), others)
+    return Prompt(where, "", np.array(tokens, np.int64), others)
 
 
 def _check(prompt, vocab_size, limit):
     tokens = prompt.tokens
     if not len(tokens):
         raise DataError(
-            f"{prompt.where}: a prompt must have a token. Received: {prompt.text!r}. Remove the "
-            "line, or begin the text."
+            f"{prompt.where}: a prompt must have a token. Received: none. Remove the line, "
+            "or begin the text."
         )
     if limit is not None and len(tokens) >= limit:
         raise DataError(

@@ -1,0 +1,138 @@
+"""Tests of predict mode with prompts: on files, against Hugging Face, and when it is stopped."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+pytestmark = pytest.mark.tf
+pytest.importorskip("tensorflow")
+
+import yaml  # noqa: E402
+
+from cerebras_tf.errors import ConfigError, DataError  # noqa: E402
+from modelzoo.common import run  # noqa: E402
+from modelzoo.common.generation.prediction import write_as_they_come  # noqa: E402
+from tests.modelzoo.language_models import POSITIONS, ROOMS, SmallModel, small_tree  # noqa: E402
+
+PROMPTS = [{"prompt": "def f(", "id": 1}, {"prompt": "x"}, {"prompt": "import os\n"}]
+
+
+def predict(folder, room, place=("--device", "/cpu:0"), prompts=PROMPTS, **section):
+    """Predicts with the model of `folder`; returns the rows written."""
+    tree = small_tree(room)
+    (folder / "prompts.jsonl").write_text("\n".join(map(json.dumps, prompts)))
+    tree["predict_input"] = {
+        "data_processor": "GptPromptsProcessor",
+        "prompt_file": str(folder / "prompts.jsonl"),
+        "batch_size": 2,
+        "max_new_tokens": 5,
+        **section,
+    }
+    (folder / "params.yaml").write_text(yaml.safe_dump(tree))
+    run.main(["-m", "predict", "-p", f"{folder}/params.yaml", "-o", str(folder), *place])
+    name = "completions_tf_0" if place else "completions_cs_0"
+    lines = (folder / "predict" / f"{name}.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_predict_completes_each_prompt_and_keeps_the_keys_of_its_row(tmp_path, room):
+    SmallModel(room, tmp_path)
+    rows = predict(tmp_path, room, num_samples=2, seed=3)
+    assert [(row["prompt_number"], row["sample"]) for row in rows] == [
+        (number, sample) for number in range(3) for sample in range(2)
+    ]
+    assert [row["prompt"] for row in rows[::2]] == [prompt["prompt"] for prompt in PROMPTS]
+    assert rows[0]["id"] == 1 and "id" not in rows[2]
+    assert rows[0]["tokens"] != rows[1]["tokens"]
+    for row in rows:
+        assert len(row["tokens"]) == len(row["log_probs"]) <= 5
+        assert row["finish_reason"] in ("length", "end_of_text")
+        assert max(row["log_probs"]) <= 0
+    assert not list((tmp_path / "predict").glob("*partial*"))
+
+
+def test_completions_are_the_same_on_host_and_wafer_and_in_other_batches(tmp_path):
+    SmallModel("gpt3", tmp_path)
+
+    def tokens(**options):
+        return [row["tokens"] for row in predict(tmp_path, "gpt3", seed=1, **options)]
+
+    host = tokens()
+    assert tokens(place=()) == host
+    assert tokens(batch_size=1) == host
+    assert tokens(top_k=1) == tokens(temperature=0) != host
+
+
+def test_greedy_completions_equal_hugging_faces(tmp_path):
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    from modelzoo.common.checkpoints.convert import to_tensorflow
+
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(
+        vocab_size=257, n_positions=POSITIONS, n_embd=16, n_layer=2, n_head=2, initializer_range=0.3
+    )
+    theirs = transformers.GPT2LMHeadModel(config).eval()
+    theirs.save_pretrained(tmp_path / "theirs")
+    done = to_tensorflow(str(tmp_path / "theirs"), str(tmp_path / "ours"), "hugging_face")
+    prompts = [{"prompt_tokens": list(range(9, 9 + length))} for length in (1, 7, 20)]
+    tree = yaml.safe_load((tmp_path / "ours" / "params.yaml").read_text())
+    (tmp_path / "prompts.jsonl").write_text("\n".join(map(json.dumps, prompts)))
+    tree["predict_input"] = {
+        "data_processor": "GptPromptsProcessor",
+        "prompt_file": str(tmp_path / "prompts.jsonl"),
+        "batch_size": 3,
+        "max_new_tokens": 20,
+        "temperature": 0,
+    }
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump(tree))
+    command = ["-m", "predict", "-p", f"{tmp_path}/params.yaml", "-o", str(tmp_path / "out")]
+    run.main([*command, "--checkpoint_path", str(done.path), "--device", "/cpu:0"])
+    lines = (tmp_path / "out" / "predict" / "completions_tf_0.jsonl").read_text().splitlines()
+    for prompt, line in zip(prompts, lines):
+        ids = torch.tensor([prompt["prompt_tokens"]])
+        expected = theirs.generate(
+            ids, do_sample=False, max_new_tokens=20, eos_token_id=256, pad_token_id=256
+        )
+        assert json.loads(line)["tokens"] == expected[0, ids.shape[1] :].tolist()
+
+
+def test_a_run_that_is_stopped_keeps_the_rows_that_have_ended(tmp_path):
+    def rows():
+        yield {"prompt_number": 1, "sample": 0}
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_as_they_come(rows(), tmp_path, "made")
+    assert (tmp_path / "made.partial.jsonl").read_text() == '{"prompt_number": 1, "sample": 0}\n'
+    assert not (tmp_path / "made.jsonl").exists()
+
+
+def test_mistakes_in_section_and_prompts_are_told_before_the_model_runs(tmp_path):
+    SmallModel("gpt3", tmp_path)
+    long = [{"prompt": "fine"}, {"prompt": "x" * POSITIONS}]
+    with pytest.raises(DataError, match=r"prompts.jsonl:2: a prompt must leave room in 48 tokens"):
+        predict(tmp_path, "gpt3", prompts=long)
+    for mistake, message in (
+        ({"top_p": 0.0}, "top_p must be above 0"),
+        ({"temperature": -1}, "temperature must be at least 0"),
+        ({"top": 5}, "unknown key predict_input.top"),
+        ({"max_sequence_length": POSITIONS + 1}, "must not exceed the 48 positions"),
+        ({"vocab_size": 300}, "must equal train_input.vocab_size"),
+        ({"tokenizer_type": "Word"}, "tokenizer_type must be one of"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            predict(tmp_path, "gpt3", **mistake)
+    with pytest.raises(DataError, match="none.txt: must be a file to read"):
+        predict(tmp_path, "gpt3", prompt_file="none.txt")
+
+
+def test_prompts_without_generation_are_batches_that_the_model_compiles_for(tmp_path):
+    SmallModel("gpt3", tmp_path)
+    predict(tmp_path, "gpt3", place=())
+    command = ["-m", "predict", "-p", f"{tmp_path}/params.yaml", "-o", str(tmp_path / "new")]
+    run.main([*command, "--compile_only"])
+    assert list((tmp_path / "new").rglob("program.zip"))
