@@ -18,6 +18,13 @@ from modelzoo.common.params import save_params
 
 __all__ = ["CSEstimatorSpec", "CheckpointHook", "StartHook", "check_variables", "make_estimator"]
 
+ANOTHER_FOLDER = (
+    "Give another folder after -o, or the params file that this checkpoint was trained with."
+)
+ANOTHER_CHECKPOINT = (
+    "Start from another --checkpoint_path, or use the params file it was trained with."
+)
+
 
 def make_estimator(model_fn, params, use_cs, warm_start_excludes=()):
     """Makes the estimator that `params` describe.
@@ -37,9 +44,16 @@ def make_estimator(model_fn, params, use_cs, warm_start_excludes=()):
     latest = tf.train.latest_checkpoint(runconfig.model_dir)
     trains = runconfig.mode in ("train", "train_and_eval")
     warm_start = runconfig.checkpoint_path
-    if warm_start and warm_start_excludes:
-        kept = f"^(?!.*({'|'.join(map(re.escape, warm_start_excludes))})).*"
-        warm_start = tf.estimator.WarmStartSettings(warm_start, vars_to_warm_start=kept)
+    if trains and latest:
+        model_fn = checked(model_fn, latest, tf.global_variables, ANOTHER_FOLDER)
+    elif trains and warm_start:
+        kept = re.compile(f"^(?!.*({'|'.join(map(re.escape, warm_start_excludes)) or '(?!)'}))")
+
+        def taken_over():
+            return [v for v in tf.trainable_variables() if kept.match(v.op.name)]
+
+        model_fn = checked(model_fn, warm_start, taken_over, ANOTHER_CHECKPOINT)
+        warm_start = tf.estimator.WarmStartSettings(warm_start, vars_to_warm_start=kept.pattern)
     every = runconfig.log_step_count_steps or runconfig.save_summary_steps
     config = CSRunConfig(
         cs_ip=runconfig.cs_ip,
@@ -54,7 +68,7 @@ def make_estimator(model_fn, params, use_cs, warm_start_excludes=()):
         device_fn=(lambda op: runconfig.device) if runconfig.device else None,
     )
     return CerebrasEstimator(
-        model_fn=checked(model_fn, latest) if trains and latest else model_fn,
+        model_fn=model_fn,
         model_dir=runconfig.model_dir,
         compile_dir=runconfig.compile_dir,
         config=config,
@@ -64,17 +78,23 @@ def make_estimator(model_fn, params, use_cs, warm_start_excludes=()):
     )
 
 
-def checked(model_fn, path):
+def checked(model_fn, path, variables, advice):
     """Returns a model_fn that compares its variables with those of a checkpoint for training.
 
     That is before tf.estimator opens any file in the folder.
+
+    Args:
+        model_fn: the model.
+        path: prefix of the checkpoint.
+        variables: returns those that will be loaded from it, once the graph is there.
+        advice: see `check_variables`.
     """
 
     @functools.wraps(model_fn)
     def call(features, labels, mode, params):
         spec = model_fn(features, labels, mode, params)
         if mode == tf.estimator.ModeKeys.TRAIN:
-            check_variables(path, tf.global_variables())
+            check_variables(path, variables(), advice)
         return spec
 
     return call
@@ -121,12 +141,13 @@ class StartHook(tf.estimator.SessionRunHook):
         write_text_summary(model_dir, save_params(self._params, model_dir), self._step)
 
 
-def check_variables(path, variables):
+def check_variables(path, variables, advice=ANOTHER_FOLDER):
     """Compares variables with those of a checkpoint.
 
     Args:
         path: prefix of the checkpoint.
         variables: TensorFlow variables that will be loaded from it.
+        advice: what to do if they differ.
 
     Raises:
         CheckpointError: if it cannot be read, or variables are missing or have other shapes.
@@ -147,6 +168,5 @@ def check_variables(path, variables):
     if wrong:
         more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
         raise CheckpointError(
-            f"{path}: must fit the model. Received: {'; '.join(wrong[:3])}{more}. Give another "
-            "folder after -o, or the params file that this checkpoint was trained with."
+            f"{path}: must fit the model. Received: {'; '.join(wrong[:3])}{more}. {advice}"
         )

@@ -27,8 +27,6 @@ SECTIONS = {
     "eval_all": ("eval_input",),
     "predict": ("predict_input",),
 }
-# What TensorFlow says where training starts from a checkpoint of other shapes.
-MISFIT = "doesn't match with shape of tensor"
 
 
 def run(model_name=None):
@@ -262,18 +260,13 @@ def tensorflow_errors_named(params, sections):
     """Turns what TensorFlow says of damaged files into an error that names the file.
 
     Raises:
-        CheckpointError: a checkpoint is damaged, or does not fit where training starts from it.
+        CheckpointError: a checkpoint is damaged.
         DataError: an input file is damaged.
     """
     try:
         yield
     except Exception as error:
         path = params.runconfig.checkpoint_path or params.runconfig.model_dir
-        if MISFIT in str(error):
-            raise CheckpointError(
-                f"{path}: must fit the model. Received: {error} Start from another "
-                "--checkpoint_path, or use the params file it was trained with."
-            ) from error
         if getattr(getattr(error, "op", None), "type", "") == "RestoreV2":
             raise CheckpointError(
                 f"{path}: must hold whole checkpoints. Received: files that end too early or fail "

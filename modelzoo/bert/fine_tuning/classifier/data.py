@@ -11,7 +11,6 @@ from __future__ import annotations
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from cerebras_tf.errors import ConfigError
 from modelzoo.bert.fine_tuning.batch_plan import BatchPlan
 from modelzoo.bert.fine_tuning.classifier.encoding import PairEncoder, pad_rows
 from modelzoo.bert.fine_tuning.classifier.params import PROCESSORS, Params
@@ -42,12 +41,6 @@ class TsvDataProcessor:
         use = "train" if training else "predict" if keep_rest else "eval"
         rows = read_examples(section, use)
         encoder = PairEncoder(section.vocab_file, section.do_lower, section.max_sequence_length)
-        if section.vocab_size is not None and encoder.vocab_size > section.vocab_size:
-            raise ConfigError(
-                f"vocab_size: must be at least {encoder.vocab_size}, the tokens of "
-                f"{section.vocab_file}. Received: {section.vocab_size}. Name the vocabulary of the "
-                "pre-training."
-            )
         examples = encoder.encode([row.texts for row in rows])
         numbers = np.array([(row.label, row.is_matched) for row in rows], np.int32)
         shuffled = section.shuffle and use != "predict"

@@ -42,7 +42,6 @@ class PairEncoder:
         self._tokenizer = load_tokenizer("BertTokenizer", vocab_file, do_lower_case=do_lower)
         require_tokens(self._tokenizer, "cls", "sep", "pad")
         self._max_length = max_length
-        self.vocab_size = self._tokenizer.vocab_size
         self.pad_id = self._tokenizer.pad_id
 
     def encode(self, texts):

@@ -56,7 +56,9 @@ def find_splits(data_dir):
     found = {}
     for split, names in SPLITS.items():
         paths = [os.path.join(data_dir, name) for name in names]
-        found.update({split: path for path in reversed(paths) if os.path.isfile(path)})
+        present = [path for path in paths if os.path.isfile(path)]
+        if present:
+            found[split] = present[0]
     if not found:
         names = ", ".join(name for group in SPLITS.values() for name in group)
         raise DataError(

@@ -1,0 +1,242 @@
+"""Tests of the classifier as a user runs it: every mode, warm start, what misfits are told."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import yaml
+
+pytestmark = pytest.mark.tf
+tf = pytest.importorskip("tensorflow.compat.v1")
+
+from cerebras_tf.errors import CheckpointError, ConfigError  # noqa: E402
+from modelzoo.bert.fine_tuning.classifier.tasks import TASKS, read_rows  # noqa: E402
+from modelzoo.common import run  # noqa: E402
+from tests.modelzoo.bert.fine_tuning.made_data import (  # noqa: E402
+    MODEL,
+    SIZES,
+    write_mnli,
+    write_sst2,
+    write_vocabulary,
+)
+
+HOST, WAFER = ("--device", "/cpu:0"), ()
+PRETRAINING = {
+    "model_name": "bert",
+    "train_input": {
+        "data_processor": "BertTextDataProcessor",
+        "data_dir": "texts",
+        "eval_fraction": 0.0,
+        "max_sequence_length": 24,
+        "max_predictions_per_seq": 4,
+        "batch_size": 2,
+    },
+    "model": {**MODEL, "disable_nsp": True, "use_vsl": True},
+    "optimizer": {"optimizer_type": "adamw", "learning_rate": 0.01},
+    "runconfig": {"max_steps": 2, "tf_random_seed": 3},
+}
+
+
+def tree(tmp_path, vocab_size=28, **sections):
+    section = {
+        "data_processor": "Sst2DataProcessor",
+        "data_dir": "sst2",
+        "vocab_file": str(write_vocabulary(tmp_path, vocab_size)),
+        "max_sequence_length": 16,
+        "buckets": [8],
+        "batch_size": 8,
+    }
+    made = {
+        "model_name": "bert.fine_tuning.classifier",
+        "train_input": section,
+        "eval_input": {"data_dir": "sst2"},
+        "model": dict(MODEL),
+        "optimizer": {"optimizer_type": "adam", "learning_rate": 0.01},
+        "runconfig": {"max_steps": 60, "predict_steps": 9, "tf_random_seed": 1},
+    }
+    for name, keys in sections.items():
+        made[name] = {**made.get(name, {}), **keys}
+    return made
+
+
+def call(tmp_path, content, mode, *flags, out="out", name="params_x.yaml"):
+    path = tmp_path / name
+    path.write_text(yaml.safe_dump(content))
+    run.main(["-m", mode, "-p", str(path), "-o", str(tmp_path / out), *flags])
+    return tmp_path / out
+
+
+def evaluated(folder):
+    """The values of the last evaluation, by tag, from the event files."""
+    values = {}
+    for path in sorted((folder / "eval").glob("events*")):
+        for event in tf.train.summary_iterator(str(path)):
+            values.update({v.tag: v.simple_value for v in event.summary.value})
+    return values
+
+
+def predicted(folder):
+    (path,) = (folder / "predict").glob("predictions_*.jsonl")
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_it_learns_made_reviews_and_metrics_are_those_of_its_predictions(tmp_path):
+    write_sst2(tmp_path / "sst2")
+    content = tree(tmp_path, predict_input={"data_dir": "sst2/dev.tsv"})
+    out = call(tmp_path, content, "train", *HOST)
+    call(tmp_path, content, "eval", *HOST)
+    call(tmp_path, content, "predict", *HOST)
+    rows = predicted(out)
+    labels = np.array(
+        [r.label for r in read_rows(tmp_path / "sst2/dev.tsv", TASKS["Sst2DataProcessor"], True)]
+    )
+    guesses = np.array([row["label"] for row in rows])
+    assert [row["example_index"] for row in rows] == list(range(21))
+    for row in rows:
+        assert np.argmax(row["probabilities"]) == row["label"]
+        assert sum(row["probabilities"]) == pytest.approx(1, abs=1e-5)
+    both, true, said = (guesses & labels).sum(), labels.sum(), guesses.sum()
+    values = evaluated(out)
+    assert values["eval/accuracy_cls"] == pytest.approx((labels == guesses).mean())
+    assert values["eval/accuracy_cls"] > 0.9
+    assert values["eval/f1_score"] == pytest.approx(2 * both / (true + said))
+    assert values["eval/mcc"] == pytest.approx(np.corrcoef(labels, guesses)[0, 1], rel=1e-5)
+
+
+def test_wafer_predicts_and_scores_as_the_host_does(tmp_path):
+    write_sst2(tmp_path / "sst2", (("train", 16), ("dev", 11), ("test", 5)))
+    content = tree(tmp_path, runconfig={"max_steps": 3, "predict_steps": 9, "tf_random_seed": 1})
+    found = {}
+    for name, flags in (("host", HOST), ("wafer", WAFER)):
+        out = call(tmp_path, content, "train_and_eval", *flags, out=name)
+        call(tmp_path, content, "predict", *flags, out=name)
+        found[name] = evaluated(out), predicted(out), (out / "predict/SST-2.tsv").read_text()
+    for tag in ("loss", "eval/accuracy_cls", "eval/f1_score", "eval/mcc"):
+        assert found["wafer"][0][tag] == pytest.approx(found["host"][0][tag], rel=1e-4), tag
+    host, wafer = (np.array([r["probabilities"] for r in found[k][1]]) for k in found)
+    assert host.shape == (5, 2)
+    np.testing.assert_allclose(wafer, host, rtol=1e-4)
+    assert found["host"][2] == found["wafer"][2]
+    assert found["host"][2].splitlines()[0] == "index\tprediction"
+
+
+def test_mnli_has_an_accuracy_and_a_submission_for_each_part(tmp_path):
+    write_mnli(tmp_path / "mnli")
+    keys = {"data_processor": "MnliDataProcessor", "data_dir": "mnli"}
+    content = tree(
+        tmp_path,
+        train_input={**keys, "max_sequence_length": 30},
+        eval_input=keys,
+        model={"num_cls_classes": 3},
+        runconfig={"max_steps": 2, "predict_steps": 9},
+    )
+    out = call(tmp_path, content, "train_and_eval", *HOST)
+    call(tmp_path, content, "predict", *HOST)
+    values, guesses = evaluated(out), [row["label"] for row in predicted(out)]
+    labels = [row % 3 for row in range(24)]
+    for part, name in enumerate(("matched", "mismatched")):
+        hits = np.equal(guesses[24 * part : 24 * part + 24], labels)
+        assert values[f"eval/accuracy_{name}"] == pytest.approx(hits.mean())
+    assert "eval/f1_score" not in values
+    lines = (out / "predict/MNLI-mm.tsv").read_text().splitlines()
+    names = TASKS["MnliDataProcessor"].labels
+    assert lines[1:] == [f"{row}\t{names[label]}" for row, label in enumerate(guesses[24:])]
+
+
+def test_wrong_number_of_classes_is_told(tmp_path):
+    keys = {"data_processor": "MnliDataProcessor"}
+    with pytest.raises(ConfigError, match="model.num_cls_classes must be 3, the labels of train_"):
+        call(tmp_path, tree(tmp_path, train_input=keys), "train", *HOST)
+
+
+def test_vocabulary_of_another_size_than_the_pretraining_is_told(tmp_path):
+    (tmp_path / "params_before.yaml").write_text(yaml.safe_dump(PRETRAINING))
+    content = tree(tmp_path)
+    content["model"] = {"pretrain_params_path": "params_before.yaml"}
+    with pytest.raises(ConfigError, match=r"vocab_size must equal the 28 lines of .*vocab\.txt"):
+        call(tmp_path, content, "train", *HOST)
+
+
+@pytest.fixture(scope="module")
+def before(tmp_path_factory):
+    """The folder of a pre-training of two steps: params_before.yaml and out/model.ckpt-2."""
+    folder = tmp_path_factory.mktemp("before")
+    (folder / "texts").mkdir()
+    (folder / "texts/a.txt").write_text("so much depends upon a red wheel barrow " * 9)
+    call(folder, PRETRAINING, "train", *HOST, name="params_before.yaml")
+    return folder
+
+
+def fine_tuning(tmp_path, before, **sections):
+    """The YAML of a fine-tuning that names the pre-training of `before`, and its checkpoint."""
+    write_sst2(tmp_path / "sst2")
+    content = tree(tmp_path, 260, **sections)
+    content["model"] = {"pretrain_params_path": str(before / "params_before.yaml")}
+    return content, str(before / "out/model.ckpt-2")
+
+
+@pytest.mark.parametrize("flags", [HOST, WAFER], ids=["host", "wafer"])
+def test_encoder_starts_from_pretraining_and_the_head_anew(tmp_path, before, flags):
+    """A learning rate of zero shows what training began with."""
+    sections = {"optimizer": {"learning_rate": 0.0}, "runconfig": {"max_steps": 1}}
+    content, path = fine_tuning(tmp_path, before, **sections)
+    out = call(tmp_path, content, "train", "--checkpoint_path", path, *flags)
+    first, after = tf.train.load_checkpoint(path), tf.train.load_checkpoint(str(out))
+    shapes = after.get_variable_to_shape_map()
+    for name in shapes:
+        if name.startswith(("encoder/", "input_embedding", "position_emb", "segment_emb")) and (
+            "Adam" not in name
+        ):
+            np.testing.assert_array_equal(after.get_tensor(name), first.get_tensor(name), name)
+    assert shapes["input_embedding/embedding_weights"] == [260, 16]
+    assert shapes["position_embedding/position_embedding_weights"] == [24, 16]
+    assert shapes["cls_layer/cls_output_dense/cls_output_dense/kernel"] == [16, 2]
+    assert not any(name.startswith("mlm_layer") for name in shapes)
+
+
+def test_own_keys_win_over_those_of_pretraining(tmp_path, before):
+    path = tmp_path / "params_x.yaml"
+    content, _ = fine_tuning(tmp_path, before)
+    content["model"]["dropout_rate"] = 0.25
+    path.write_text(yaml.safe_dump(content))
+    params = run.load_params(str(path))
+    assert params.model.dropout_rate == 0.25 and params.model.hidden_size == 16
+    assert not params.model.use_vsl and params.vocab_size == 260
+
+
+@pytest.mark.parametrize("flags", [HOST, WAFER], ids=["host", "wafer"])
+def test_checkpoint_of_another_size_is_told(tmp_path, before, flags):
+    content, path = fine_tuning(tmp_path, before)
+    content["model"]["hidden_size"] = 32
+    with pytest.raises(CheckpointError, match=r"model\.ckpt-2: must fit the model\. .* there and "):
+        call(tmp_path, content, "train", "--checkpoint_path", path, *flags)
+
+
+def test_pretraining_of_another_model_is_told(tmp_path):
+    (tmp_path / "gpt.yaml").write_text(
+        yaml.safe_dump(
+            {
+                "model_name": "gpt3",
+                "train_input": {
+                    "data_processor": "GptTextDataProcessor",
+                    "max_sequence_length": 8,
+                    "batch_size": 2,
+                },
+                "model": SIZES,
+                "optimizer": {"optimizer_type": "sgd", "learning_rate": 0.1},
+            }
+        )
+    )
+    content = tree(tmp_path)
+    content["model"] = {"pretrain_params_path": "gpt.yaml"}
+    with pytest.raises(ConfigError, match=r"must name the YAML of a BERT .* model_name 'gpt3'"):
+        call(tmp_path, content, "train", *HOST)
+
+
+def test_missing_pretraining_file_is_told(tmp_path):
+    content = tree(tmp_path)
+    content["model"] = {"pretrain_params_path": "nowhere.yaml"}
+    with pytest.raises(ConfigError, match=r"nowhere\.yaml: cannot be read"):
+        call(tmp_path, content, "train", *HOST)
