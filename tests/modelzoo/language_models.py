@@ -14,6 +14,8 @@ from modelzoo.common import registry
 from modelzoo.common.estimator import make_estimator
 from modelzoo.common.generation.prediction import open_decoder
 from modelzoo.common.params import params_from_dict
+from modelzoo.common.tokenizers import ByteTokenizer
+from modelzoo.common.zero_shot.model_session import ModelSession
 
 ROOMS = ("gpt3", "gptj")
 VOCAB_SIZE, POSITIONS = 257, 48
@@ -87,3 +89,11 @@ class SmallModel:
     def decoder(self, use_cs):
         """A CachedDecoder of the model."""
         return open_decoder(self.estimator(use_cs), self.params, self.checkpoint, use_cs)
+
+    def session(self, use_cs=False, batch_size=3):
+        """A ModelSession of the model."""
+        device = None if use_cs else "/cpu:0"
+        runconfig = dataclasses.replace(self.params.runconfig, device=device)
+        params = dataclasses.replace(self.params, runconfig=runconfig)
+        estimator = self.estimator(use_cs)
+        return ModelSession(estimator, params, self.checkpoint, ByteTokenizer(), batch_size)
