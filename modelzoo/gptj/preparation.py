@@ -127,8 +127,9 @@ def write_unit(parts, output, settings):
         The counts of Assembler.
     """
     encode = _tokenizer(settings).encode
+    eos_id, sep_id, pad_id = special_ids(settings)
     assembler = Assembler(
-        settings.max_seq_length, *special_ids(settings), settings.truncate_article
+        settings.max_seq_length, eos_id, sep_id, pad_id, settings.truncate_article
     )
     writer = output.writer(settings.name, settings.files_per_record)
     for path, start, end in parts:

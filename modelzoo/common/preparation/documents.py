@@ -12,6 +12,7 @@ import os
 import tarfile
 import zlib
 from pathlib import Path
+from typing import Any
 
 from cerebras_tf.errors import ConfigError, DataError
 
@@ -57,7 +58,7 @@ def plan_units(files, unit_bytes):
     Returns:
         A list of units, each a list of (path, first byte, one past the last byte).
     """
-    units = []
+    units: list[list[tuple[str, int, int]]] = []
     room = 0
     for path in files:
         size = os.path.getsize(path)
@@ -171,6 +172,7 @@ def _members(stream, path, keys):
 
 
 def _decompressed(file, path):
+    raw: Any
     if path.endswith((".gz", ".tgz")):
         raw = gzip.GzipFile(fileobj=file)
     elif path.endswith(".xz"):

@@ -6,6 +6,8 @@ the file is n. It deliberately reads nothing.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from cerebras_tf.errors import ConfigError
@@ -43,7 +45,7 @@ class _Hdf5File:
                 f"HDF5: needs the package h5py. Received: {error}. Run: pip install h5py"
             ) from error
         self._file = h5py.File(path, "w")
-        self._data = None
+        self._data: Any = None
         self._waiting = []
 
     def add(self, record):

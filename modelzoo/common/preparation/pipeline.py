@@ -96,12 +96,13 @@ def prepare(
         progress.finish({key: value for key, value in finished.items() if key != "settings"})
         return progress.manifest()
     waiting = [index for index in range(len(units)) if progress.done(index) is None]
-    jobs = [(work, units[index], progress, index) for index in waiting]
-    if min(processes, len(jobs)) <= 1:
-        for job in jobs:
-            _run_unit(*job, on_progress)
+    processes = min(processes, len(waiting))
+    if processes <= 1:
+        for index in waiting:
+            _run_unit(work, units[index], progress, index, on_progress)
     else:
-        _run_in_processes(jobs, min(processes, len(jobs)), on_progress)
+        jobs = [(work, units[index], progress, index) for index in waiting]
+        _run_in_processes(jobs, processes, on_progress)
     results = [progress.done(index) for index in range(len(units))]
     files = [entry for result in results for entry in result["files"]]
     counts: dict[str, int] = {}
@@ -135,12 +136,14 @@ def _start_worker(amounts):
 
 def _end_with_parent():
     """Ends this process once its parent is gone, killed or not."""
-    multiprocessing.parent_process().join()
+    parent: Any = multiprocessing.parent_process()
+    parent.join()
     os._exit(1)
 
 
 def _run_in_worker(job):
-    _run_unit(*job, _amounts.put)
+    work, unit, progress, index = job
+    _run_unit(work, unit, progress, index, _amounts.put)
 
 
 def _run_in_processes(jobs, processes, on_progress):
