@@ -6,6 +6,7 @@ behind: a converted checkpoint holds weights and the global step.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,9 +72,10 @@ def to_tensorflow(
 
     def tensors():
         for link in layout.links:
-            array = reader.read(names[link.theirs])
-            yield from zip(link.ours, link.form.to_ours(array))
-            _tell(advance, array.size)
+            parts = link.form.to_ours(reader.read(names[link.theirs]))
+            for name in link.ours:
+                yield name, parts.pop(0)  # keeps nothing that was written
+            _tell(advance, link)
 
     name = f"model.ckpt-{reader.global_step}"
     with whole_folder(output, (f"{name}.*", PARAMS, STATE), overwrite) as folder:
@@ -124,10 +126,9 @@ def from_tensorflow(
 
     def tensors():
         for link in layout.links:
-            arrays = [np.asarray(reader.read(name), np.float32) for name in link.ours]
-            array = link.form.to_theirs(arrays)
-            yield link.theirs, array
-            _tell(advance, array.size)
+            parts = [np.asarray(reader.read(name), np.float32) for name in link.ours]
+            yield link.theirs, link.form.to_theirs(parts)
+            _tell(advance, link)
 
     shapes = {link.theirs: link.shape for link in layout.links}
     with whole_folder(output, program.written, overwrite) as folder:
@@ -170,11 +171,11 @@ def _check_copies(reader, layout, names):
                 )
 
 
-def _tell(advance, count):
+def _tell(advance, link):
     if advance is not None:
-        advance(count)
+        advance(math.prod(link.shape))
 
 
 def _conversion(layout, path, dropped):
-    weights = sum(int(np.prod(link.shape)) for link in layout.links)
+    weights = sum(math.prod(link.shape) for link in layout.links)
     return Conversion(len(layout.links), weights, path, tuple(dropped))

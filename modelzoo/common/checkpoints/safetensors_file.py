@@ -102,7 +102,7 @@ def _read_header(file, path):
         header = json.loads(file.read(length))
         header.pop("__metadata__", None)
         places = {
-            name: Place(x["dtype"], tuple(x["shape"]), *x["data_offsets"])
+            name: Place(x["dtype"], tuple(map(int, x["shape"])), *map(int, x["data_offsets"]))
             for name, x in header.items()
         }
     except (ValueError, TypeError, KeyError, AttributeError) as error:

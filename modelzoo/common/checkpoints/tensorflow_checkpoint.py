@@ -9,8 +9,8 @@ import numpy as np
 
 from cerebras_tf.errors import CheckpointError
 
-# A shard holds variables of at most this many bytes together, or a single larger one.
-SHARD_BYTES = 1 << 27
+# A shard is written as soon as its variables have this many bytes together.
+SHARD_BYTES = 1 << 26
 STATE = "checkpoint"
 GLOBAL_STEP = "global_step"
 
@@ -91,6 +91,9 @@ def write_tensorflow(folder, name, tensors, global_step=0, shard_bytes=SHARD_BYT
         tensors: yields (name, float32 array).
         global_step: written as int64.
         shard_bytes: see SHARD_BYTES.
+
+    Raises:
+        OSError: the files cannot be written.
     """
     import tensorflow as tf
 
@@ -99,12 +102,18 @@ def write_tensorflow(folder, name, tensors, global_step=0, shard_bytes=SHARD_BYT
     def shards():
         shard, size = {GLOBAL_STEP: np.asarray(global_step, np.int64)}, 0
         for variable, array in tensors:
-            if size and size + array.nbytes > shard_bytes:
-                yield shard
-                shard, size = {}, 0
-            shard[variable] = np.ascontiguousarray(array)
+            shard[variable] = np.asarray(array, order="C")
             size += array.nbytes
-        yield shard
+            del array  # or it would still be there while the next is read
+            if size >= shard_bytes:
+                yield shard
+                shard.clear()  # the writer keeps the dictionary while it waits for the next
+                size = 0
+        if shard:
+            yield shard
 
-    write_checkpoint(os.path.join(folder, name), shards())
+    try:
+        write_checkpoint(os.path.join(folder, name), shards())
+    except tf.errors.OpError as error:
+        raise OSError(str(error).splitlines()[0]) from error
     tf.compat.v1.train.update_checkpoint_state(os.path.abspath(folder), name, [name])

@@ -6,6 +6,8 @@ weight, so that NaN equals NaN, and 0 is not -0.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from cerebras_tf.errors import CheckpointError
@@ -41,14 +43,10 @@ def verify_weights(theirs, ours, program="hugging_face", dtype="float32", advanc
     match_ours(checkpoint, layout)
     faults, count = [], 0
     for link in layout.links:
-        for name, wanted in zip(link.ours, link.form.to_ours(reader.read(names[link.theirs]))):
-            found = np.asarray(checkpoint.read(name), np.float32)
-            if dtype != "float32":
-                found = widen(narrow(found, DTYPES[dtype]), DTYPES[dtype])
-            faults += difference(f"{name} ({link.theirs})", found, wanted)
-            count += found.size
-            if advance is not None:
-                advance(found.size)
+        faults += _differences(link, reader.read(names[link.theirs]), checkpoint, dtype)
+        count += math.prod(link.shape)
+        if advance is not None:
+            advance(math.prod(link.shape))
     if faults:
         more = [f"... and {len(faults) - _SHOWN} more."] if len(faults) > _SHOWN else []
         advice = "Convert again, or give the --dtype that the other model was written with."
@@ -57,6 +55,16 @@ def verify_weights(theirs, ours, program="hugging_face", dtype="float32", advanc
             "that differ.\n" + "\n".join([*faults[:_SHOWN], *more, advice])
         )
     return count
+
+
+def _differences(link, tensor, checkpoint, dtype):
+    lines = []
+    for name, wanted in zip(link.ours, link.form.to_ours(tensor)):
+        found = np.asarray(checkpoint.read(name), np.float32)
+        if dtype != "float32":
+            found = widen(narrow(found, DTYPES[dtype]), DTYPES[dtype])
+        lines += difference(f"{name} ({link.theirs})", found, wanted)
+    return lines
 
 
 def difference(name, found, wanted):

@@ -1,0 +1,303 @@
+"""Tests of modelzoo/common/checkpoints/convert.py, matching.py and programs.py."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import yaml
+
+pytestmark = pytest.mark.tf
+tf = pytest.importorskip("tensorflow")
+
+from cerebras_tf.errors import CheckpointError, ConfigError  # noqa: E402
+from modelzoo.common.checkpoints import google_bert  # noqa: E402
+from modelzoo.common.checkpoints.convert import from_tensorflow, to_tensorflow  # noqa: E402
+from modelzoo.common.checkpoints.hugging_face import HuggingFaceReader  # noqa: E402
+from modelzoo.common.checkpoints.tensorflow_checkpoint import (  # noqa: E402
+    TensorFlowReader,
+    write_tensorflow,
+)
+from modelzoo.common.params import load_params  # noqa: E402
+from tests.modelzoo.common.checkpoints.models import (  # noqa: E402
+    BERT_SIZES,
+    CASES,
+    change_config,
+    layout_of,
+    params_of,
+    random_tensors,
+    write_model,
+)
+
+
+def read_all(reader):
+    return {name: reader.read(name) for name in reader.shapes}
+
+
+def same(found, expected):
+    assert found.keys() == expected.keys()
+    for name, array in expected.items():
+        np.testing.assert_array_equal(found[name].view(np.uint32), array.view(np.uint32), name)
+
+
+def refused(error, function, *arguments, **options):
+    with pytest.raises(error) as caught:
+        function(*arguments, **options)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_model_comes_back_bit_for_bit(tmp_path, name):
+    tensors = write_model(tmp_path / "theirs", name)
+    to_tensorflow(tmp_path / "theirs", tmp_path / "ours")
+    done = from_tensorflow(tmp_path / "ours", tmp_path / "back", max_shard_bytes=500)
+    assert done.weights == sum(array.size for array in tensors.values())
+    same(read_all(HuggingFaceReader(tmp_path / "back")), tensors)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_configuration_comes_back(tmp_path, name):
+    write_model(tmp_path / "theirs", name)
+    to_tensorflow(tmp_path / "theirs", tmp_path / "ours")
+    from_tensorflow(tmp_path / "ours", tmp_path / "back")
+    back = HuggingFaceReader(tmp_path / "back").config
+    config = CASES[name][1]
+    assert {key: back[key] for key in config} == config
+    to_tensorflow(tmp_path / "back", tmp_path / "again")
+    first, again = (load_params(tmp_path / k / "params.yaml") for k in ("ours", "again"))
+    assert first == again
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_narrow_weights_come_back_bit_for_bit(tmp_path, dtype):
+    write_model(tmp_path / "wide", "gpt_neox")
+    to_tensorflow(tmp_path / "wide", tmp_path / "ours")
+    from_tensorflow(tmp_path / "ours", tmp_path / "narrow", dtype=dtype)
+    to_tensorflow(tmp_path / "narrow", tmp_path / "again")
+    from_tensorflow(tmp_path / "again", tmp_path / "back", dtype=dtype)
+    assert (tmp_path / "back" / "model.safetensors").read_bytes() == (
+        tmp_path / "narrow" / "model.safetensors"
+    ).read_bytes()
+
+
+def test_params_beside_the_checkpoint_load_strictly_and_hold_the_sizes(tmp_path):
+    write_model(tmp_path / "theirs", "gpt2", activation_function="gelu")
+    to_tensorflow(tmp_path / "theirs", tmp_path / "ours")
+    params = load_params(tmp_path / "ours" / "params.yaml")
+    assert params.model_name == "gpt3"
+    assert (params.model.hidden_size, params.model.filter_size) == (8, 12)
+    assert (params.train_input.vocab_size, params.train_input.max_sequence_length) == (13, 7)
+    assert params.model.nonlinearity == "gelu_exact"  # plain gelu is the error function's there
+
+
+@pytest.mark.parametrize(
+    "names, architecture",
+    [
+        (("cls.seq_relationship", "bert.pooler"), "BertForMaskedLM"),
+        (("cls.",), "BertModel"),
+        (("none",), "BertForPreTraining"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_bert_with_any_head_comes_back(tmp_path, names, architecture):
+    tensors = write_model(tmp_path / "theirs", "bert", leave_out=names)
+    to_tensorflow(tmp_path / "theirs", tmp_path / "ours")
+    assert load_params(tmp_path / "ours/params.yaml").model.disable_nsp == (names != ("none",))
+    from_tensorflow(tmp_path / "ours", tmp_path / "back")
+    back = HuggingFaceReader(tmp_path / "back")
+    same(read_all(back), tensors)
+    assert back.config["architectures"] == [architecture]
+
+
+def test_names_of_old_files_buffers_and_tied_copies_are_understood(tmp_path):
+    tensors = write_model(tmp_path / "theirs", "gpt2")
+    old = {name.replace("transformer.", ""): array for name, array in tensors.items()}
+    extra = {
+        **old,
+        "lm_head.weight": tensors["transformer.wte.weight"],
+        "h.0.attn.bias": np.ones((1, 1, 7, 7), np.float32),
+        "h.1.attn.masked_bias": np.ones(1, np.float32),
+    }
+    write_model(tmp_path / "old", "gpt2", leave_out="transformer.", extra=extra)
+    done = to_tensorflow(tmp_path / "old", tmp_path / "ours")
+    assert done.dropped == ("h.0.attn.bias", "h.1.attn.masked_bias")
+    from_tensorflow(tmp_path / "ours", tmp_path / "back")
+    same(read_all(HuggingFaceReader(tmp_path / "back")), tensors)
+
+
+def test_old_names_of_berts_norms_are_understood(tmp_path):
+    tensors = write_model(tmp_path / "theirs", "bert")
+    old = {
+        name.replace("Norm.weight", "Norm.gamma").replace("Norm.bias", "Norm.beta"): array
+        for name, array in tensors.items()
+    }
+    write_model(tmp_path / "old", "bert", leave_out=("bert.", "cls."), extra=old)
+    to_tensorflow(tmp_path / "old", tmp_path / "ours")
+    from_tensorflow(tmp_path / "ours", tmp_path / "back")
+    same(read_all(HuggingFaceReader(tmp_path / "back")), tensors)
+
+
+def test_tied_copy_with_other_values_is_refused(tmp_path):
+    write_model(tmp_path, "gpt2", extra={"lm_head.weight": np.ones((13, 8), np.float32)})
+    text = refused(CheckpointError, to_tensorflow, tmp_path, tmp_path / "ours")
+    assert "tensor lm_head.weight must equal transformer.wte.weight" in text
+
+
+def test_missing_unexpected_and_misshapen_tensors_are_listed_together(tmp_path):
+    extra = {"transformer.h.9.ln_1.bias": np.ones(2, np.float32)}
+    write_model(tmp_path, "gpt2", leave_out="transformer.ln_f.bias", extra=extra)
+    change_config(tmp_path, vocab_size=14)
+    text = refused(CheckpointError, to_tensorflow, tmp_path, tmp_path / "ours")
+    file = tmp_path / "model.safetensors"
+    assert f"{tmp_path / 'config.json'}: tensor transformer.ln_f.bias is missing." in text
+    assert f"{file}: tensor transformer.h.9.ln_1.bias is not expected." in text
+    assert f"{file}: tensor transformer.wte.weight must be of shape [14, 8]" in text
+    assert "Received: [13, 8]." in text
+    assert not (tmp_path / "ours").exists()
+
+
+@pytest.mark.parametrize(
+    "name, changes, word",
+    [
+        ("gpt2", {"model_type": "opt"}, "model_type must be one of gpt2, gptj, gpt_neox, bert"),
+        ("gpt2", {"activation_function": "silu"}, "activation_function must be one of gelu"),
+        ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx"),
+        ("gpt_neox", {"use_parallel_residual": False}, "use_parallel_residual must be True"),
+        ("gpt_neox", {"hidden_act": "swish"}, "hidden_act must be one of gelu"),
+        ("gpt_neox", {"rotary_emb_base": 5000}, "rotary_emb_base must be 10000"),
+        ("gpt_neox", {"rope_scaling": {"type": "linear"}}, "rope_type must be 'default'"),
+        ("bert", {"position_embedding_type": "relative_key"}, "position_embedding_type must be"),
+        ("bert", {"hidden_size": None}, "must have the key hidden_size"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
+)
+def test_configuration_without_a_counterpart_is_refused_by_its_key(tmp_path, name, changes, word):
+    write_model(tmp_path, name)
+    change_config(tmp_path, **changes)
+    text = refused(ConfigError, to_tensorflow, tmp_path, tmp_path / "ours")
+    assert "config.json: " in text
+    assert word in text
+
+
+def change_params(folder, **model):
+    path = folder / "params.yaml"
+    tree = yaml.safe_load(path.read_text())
+    tree["model"].update(model)
+    path.write_text(yaml.safe_dump(tree))
+
+
+@pytest.mark.parametrize(
+    "name, changes",
+    [
+        ("gpt2", {"use_pre_normalization": False}),
+        ("gpt2", {"use_ffn_bias": False}),
+        ("gptj", {"use_bias_in_output": False}),
+        ("gpt_neox", {"use_projection_bias_in_attention": False}),
+        ("bert", {"use_segment_embedding": False}),
+        ("bert", {"mlm_nonlinearity": "relu"}),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
+)
+def test_parameters_without_a_counterpart_are_refused_by_their_key(tmp_path, name, changes):
+    write_model(tmp_path / "theirs", name)
+    to_tensorflow(tmp_path / "theirs", tmp_path / "ours")
+    change_params(tmp_path / "ours", **changes)
+    text = refused(ConfigError, from_tensorflow, tmp_path / "ours", tmp_path / "back")
+    assert f"params.yaml: model.{next(iter(changes))} must be" in text
+
+
+def test_model_of_another_room_is_refused(tmp_path):
+    write_model(tmp_path / "theirs", "gpt2")
+    to_tensorflow(tmp_path / "theirs", tmp_path / "ours")
+    text = refused(
+        ConfigError, from_tensorflow, tmp_path / "ours", tmp_path / "back", "google_bert"
+    )
+    assert "model_name must be bert. Received: 'gpt3'" in text
+
+
+def write_ours(folder, extra=None, leave_out=None, step=0):
+    """A checkpoint as training leaves it."""
+    links = layout_of("gpt2").links
+    shapes = {k: shape for link in links for k, shape in link.our_shapes.items()}
+    tensors = random_tensors({**shapes, **(extra or {})})
+    tensors.pop(leave_out, None)
+    folder.mkdir()
+    write_tensorflow(folder, f"model.ckpt-{step}", iter(tensors.items()), step)
+
+
+SLOTS = {
+    "post_decoder_layer_norm/post_decoder_layer_norm/gamma/AdamW": (8,),
+    "post_decoder_layer_norm/post_decoder_layer_norm/gamma/AdamW_1": (8,),
+    "input_embedding/embedding_weights_grad_accum_0": (13, 8),
+    "beta1_power": (),
+    "current_loss_scale": (),
+}
+
+
+def test_state_of_the_optimizer_is_left_out(tmp_path):
+    write_model(tmp_path / "theirs", "gpt2")
+    to_tensorflow(tmp_path / "theirs", tmp_path / "converted")
+    write_ours(tmp_path / "ours", SLOTS, step=300)
+    done = from_tensorflow(
+        tmp_path / "ours", tmp_path / "back", params_path=tmp_path / "converted" / "params.yaml"
+    )
+    assert set(done.dropped) == set(SLOTS)
+    links = layout_of("gpt2").links
+    assert HuggingFaceReader(tmp_path / "back").shapes == {k.theirs: k.shape for k in links}
+
+
+def test_missing_and_unexpected_variables_are_refused(tmp_path):
+    write_model(tmp_path / "theirs", "gpt2")
+    to_tensorflow(tmp_path / "theirs", tmp_path / "converted")
+    name = "post_decoder_layer_norm/post_decoder_layer_norm/beta"
+    write_ours(tmp_path / "ours", {"other/kernel": (2,)}, leave_out=name)
+    text = refused(
+        CheckpointError,
+        from_tensorflow,
+        tmp_path / "ours",
+        tmp_path / "back",
+        params_path=tmp_path / "converted" / "params.yaml",
+    )
+    assert f"model.ckpt-0: tensor {name} is missing." in text
+    assert "model.ckpt-0: tensor other/kernel is not expected." in text
+
+
+def write_google_bert(folder):
+    folder.mkdir()
+    shapes = {k.theirs: k.shape for k in google_bert.layout(params_of("bert")).links}
+    tensors = random_tensors({**shapes, "bert/pooler/dense/bias/adam_m": (8,)})
+    write_tensorflow(folder, "bert_model.ckpt", iter(tensors.items()), 1000)
+    (folder / "checkpoint").unlink()
+    config = {**BERT_SIZES, "hidden_act": "gelu", "layer_norm_eps": 1e-12}
+    (folder / "bert_config.json").write_text(json.dumps(config))
+    return {name: tensors[name] for name in shapes}, config
+
+
+def test_googles_bert_comes_back_bit_for_bit_with_its_step(tmp_path):
+    tensors, config = write_google_bert(tmp_path / "theirs")
+    done = to_tensorflow(tmp_path / "theirs", tmp_path / "ours", "google_bert")
+    assert done.path.endswith("model.ckpt-1000")
+    assert done.dropped == ("bert/pooler/dense/bias/adam_m",)
+    ours = TensorFlowReader(tmp_path / "ours")
+    head = ours.read("cls_layer/cls_output_dense/cls_output_dense/kernel")
+    np.testing.assert_array_equal(head, tensors["cls/seq_relationship/output_weights"].T)
+    from_tensorflow(tmp_path / "ours", tmp_path / "back", "google_bert")
+    back = TensorFlowReader(tmp_path / "back" / "bert_model.ckpt")
+    assert back.global_step == 1000
+    found = read_all(back)
+    del found["global_step"]
+    same(found, tensors)
+    written = json.loads((tmp_path / "back" / "bert_config.json").read_text())
+    assert {key: written[key] for key in config} == config
+
+
+def test_googles_bert_goes_to_hugging_face_through_ours(tmp_path):
+    tensors, _ = write_google_bert(tmp_path / "google")
+    to_tensorflow(tmp_path / "google", tmp_path / "ours", "google_bert")
+    from_tensorflow(tmp_path / "ours", tmp_path / "theirs")
+    theirs = HuggingFaceReader(tmp_path / "theirs")
+    weight = theirs.read("bert.encoder.layer.1.attention.self.key.weight")
+    google = tensors["bert/encoder/layer_1/attention/self/key/kernel"]
+    np.testing.assert_array_equal(weight, google.T)
+    assert theirs.config["hidden_act"] == "gelu_new"  # the tanh form, as Google computes it

@@ -1,0 +1,71 @@
+"""A conversion's memory is bounded by its largest tensor, not by the model."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from modelzoo.common import registry
+from modelzoo.common.checkpoints import gpt2
+from modelzoo.common.checkpoints.hugging_face import write_hugging_face
+from modelzoo.common.checkpoints.tensorflow_checkpoint import SHARD_BYTES
+from modelzoo.common.params import params_from_dict
+
+pytestmark = pytest.mark.tf
+pytest.importorskip("tensorflow")
+
+CONFIG = {
+    "model_type": "gpt2",
+    "vocab_size": 13,
+    "n_positions": 7,
+    "n_embd": 512,
+    "n_head": 8,
+    "n_layer": 5,
+}
+# Prints by how many bytes the process grew, after it has converted a small model.
+MEASURE = """
+import resource, sys
+sys.path.insert(0, "scripts")
+import convert_checkpoint
+
+def convert(folder):
+    convert_checkpoint.main(["to_tf", folder + "/theirs", folder + "/ours"])
+    convert_checkpoint.main(["from_tf", folder + "/ours", folder + "/back"])
+    convert_checkpoint.main(["verify", folder + "/back", folder + "/ours"])
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+before = convert(sys.argv[1])
+print(convert(sys.argv[2]) - before)
+"""
+
+
+def write_zeros(folder, filter_size):
+    """Writes a model; returns the bytes of its largest tensor and of all."""
+    config = {**CONFIG, "n_inner": filter_size}
+    params_class = registry.params_class("gpt3", "test")
+    params = params_from_dict(params_class, gpt2.tree(config, "config.json", ()))
+    shapes = {link.theirs: link.shape for link in gpt2.layout(params).links}
+    tensors = ((name, np.zeros(shape, np.float32)) for name, shape in shapes.items())
+    folder.mkdir(parents=True)
+    write_hugging_face(folder, config, shapes, tensors)
+    sizes = [4 * int(np.prod(shape)) for shape in shapes.values()]
+    return max(sizes), sum(sizes)
+
+
+def test_memory_holds_some_tensors_and_not_the_model(tmp_path):
+    write_zeros(tmp_path / "small" / "theirs", 64)
+    largest_bytes, model_bytes = write_zeros(tmp_path / "large" / "theirs", 12288)
+    ran = subprocess.run(
+        [sys.executable, "-c", MEASURE, str(tmp_path / "small"), str(tmp_path / "large")],
+        cwd=Path(__file__).resolve().parents[4],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    limit_bytes = SHARD_BYTES + 3 * largest_bytes
+    assert model_bytes > 1.5 * limit_bytes
+    assert int(ran.stdout.split()[-1]) < limit_bytes

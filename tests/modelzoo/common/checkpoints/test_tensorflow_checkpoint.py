@@ -1,0 +1,61 @@
+"""Tests of modelzoo/common/checkpoints/tensorflow_checkpoint.py."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.tf
+tf = pytest.importorskip("tensorflow")
+
+from cerebras_tf.errors import CheckpointError  # noqa: E402
+from modelzoo.common.checkpoints.tensorflow_checkpoint import (  # noqa: E402
+    TensorFlowReader,
+    write_tensorflow,
+)
+from tests.modelzoo.common.checkpoints.models import random_tensors  # noqa: E402
+
+SHAPES = {"a/kernel": (4, 5), "b": (30,), "c": ()}
+
+
+@pytest.mark.parametrize("shard_bytes, shards", [(1, 3), (10**6, 1)])
+def test_tensorflow_reads_what_is_written(tmp_path, shard_bytes, shards):
+    tensors = random_tensors(SHAPES)
+    write_tensorflow(tmp_path, "model.ckpt-7", iter(tensors.items()), 7, shard_bytes)
+    prefix = tf.train.latest_checkpoint(str(tmp_path))
+    assert prefix == str(tmp_path / "model.ckpt-7")
+    assert len(list(tmp_path.glob("model.ckpt-7.data-*"))) == shards
+    reader = tf.train.load_checkpoint(prefix)
+    assert reader.get_tensor("global_step") == 7
+    assert reader.get_tensor("global_step").dtype == np.int64
+    for name, array in tensors.items():
+        np.testing.assert_array_equal(reader.get_tensor(name), array)
+
+
+def test_checkpoint_is_found_after_its_folder_is_moved(tmp_path):
+    (tmp_path / "old").mkdir()
+    write_tensorflow(tmp_path / "old", "model.ckpt-0", iter(random_tensors(SHAPES).items()))
+    (tmp_path / "old").rename(tmp_path / "new")
+    assert TensorFlowReader(tmp_path / "new").path == str(tmp_path / "new" / "model.ckpt-0")
+
+
+def test_reader_finds_the_only_checkpoint_of_a_folder_without_a_record(tmp_path):
+    write_tensorflow(tmp_path, "bert_model.ckpt", iter(random_tensors(SHAPES).items()))
+    (tmp_path / "checkpoint").unlink()
+    reader = TensorFlowReader(tmp_path)
+    assert reader.path == str(tmp_path / "bert_model.ckpt")
+    assert reader.shapes == {**SHAPES, "global_step": ()}
+    write_tensorflow(tmp_path, "other.ckpt", iter(random_tensors(SHAPES).items()))
+    (tmp_path / "checkpoint").unlink()
+    with pytest.raises(CheckpointError, match="Received: 2 files"):
+        TensorFlowReader(tmp_path)
+
+
+def test_missing_and_truncated_checkpoints_are_refused_with_their_path(tmp_path):
+    with pytest.raises(CheckpointError, match=r"model.ckpt-1: must be a whole TensorFlow"):
+        TensorFlowReader(tmp_path / "model.ckpt-1")
+    write_tensorflow(tmp_path, "model.ckpt-2", iter(random_tensors(SHAPES).items()))
+    data = next(tmp_path.glob("*.data-*"))
+    data.write_bytes(data.read_bytes()[:8])
+    with pytest.raises(CheckpointError, match=r"model.ckpt-2.*Received, at variable b"):
+        TensorFlowReader(tmp_path).read("b")

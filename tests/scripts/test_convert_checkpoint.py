@@ -1,0 +1,101 @@
+"""Tests of scripts/convert_checkpoint.py: what it prints and the codes it exits with."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.tf
+pytest.importorskip("tensorflow")
+
+from cerebras_tf.cli.exit_codes import run_main  # noqa: E402
+from tests.modelzoo.common.checkpoints.models import write_model  # noqa: E402
+
+SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "convert_checkpoint.py"
+
+
+@pytest.fixture(scope="module")
+def script():
+    spec = importlib.util.spec_from_file_location("convert_checkpoint", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def run(script, tmp_path, monkeypatch, capsys):
+    """Runs a command on folders of the test's own; returns exit code, output and errors."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "1000")
+    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")  # the script sets it; undone at the end
+
+    def run_command(*words):
+        code = run_main(script.main, words, "convert_checkpoint.py")
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run_command
+
+
+def test_model_goes_there_and_back_and_is_verified(run, tmp_path):
+    write_model(tmp_path / "theirs", "gpt_neox")
+    code, out, _ = run("to_tf", "theirs", "ours")
+    assert code == 0
+    assert "28 tensors, 11224 weights: ours/model.ckpt-0." in out
+    assert "--checkpoint_path ours/model.ckpt-0" in out
+    assert run("from_tf", "ours", "back", "--max_shard_gb", "0.00001")[0] == 0
+    assert len(list((tmp_path / "back").glob("model-*.safetensors"))) > 1
+    code, out, _ = run("verify", "back", "ours")
+    assert (code, out.startswith("11224 weights are equal bit for bit.")) == (0, True)
+
+
+def test_verify_exits_with_2_where_a_tensor_differs(run, tmp_path):
+    tensors = write_model(tmp_path / "theirs", "gpt2")
+    run("to_tf", "theirs", "ours")
+    name = "transformer.h.1.mlp.c_fc.bias"
+    tensors[name][0] += 1.0
+    write_model(tmp_path / "theirs", "gpt2", extra=tensors)
+    code, out, err = run("verify", "theirs", "ours")
+    assert (code, out) == (2, "")
+    assert f"dense_layer_2/bias ({name}): 1 of 12 differ, by up to 1." in err
+
+
+def test_what_is_there_is_replaced_only_when_told(run, tmp_path):
+    write_model(tmp_path / "theirs", "bert")
+    assert run("to_tf", "theirs", "ours")[0] == 0
+    code, _, err = run("to_tf", "theirs", "ours")
+    assert code == 2
+    assert "ours: must hold no checkpoint yet." in err
+    assert run("to_tf", "theirs", "ours", "--overwrite")[0] == 0
+
+
+def test_other_programs_and_types_are_options(run, tmp_path):
+    write_model(tmp_path / "theirs", "bert", hidden_act="gelu_new")
+    run("to_tf", "theirs", "ours")
+    assert run("from_tf", "ours", "google", "--program", "google_bert")[0] == 0
+    assert (tmp_path / "google" / "bert_model.ckpt.index").exists()
+    assert run("verify", "google", "ours", "--program", "google_bert")[0] == 0
+    assert run("from_tf", "ours", "half", "-p", "ours/params.yaml", "--dtype", "float16")[0] == 0
+    assert run("verify", "half", "ours", "--dtype", "float16")[0] == 0
+    assert run("verify", "half", "ours")[0] == 2
+    code, _, err = run("from_tf", "ours", "no", "--program", "google_bert", "--dtype", "float16")
+    assert (code, "--dtype: must be float32" in err) == (2, True)
+
+
+def test_google_bert_has_no_logits_to_compare(run, tmp_path):
+    write_model(tmp_path / "theirs", "bert", hidden_act="gelu_new")
+    run("to_tf", "theirs", "ours")
+    run("from_tf", "ours", "google", "--program", "google_bert")
+    code, _, err = run("verify", "google", "ours", "--program", "google_bert", "--logits")
+    assert (code, "--logits: needs --program hugging_face" in err) == (2, True)
+
+
+def test_path_that_is_no_model_is_told_in_a_paragraph(run):
+    code, _, err = run("to_tf", "nowhere", "ours")
+    assert code == 2
+    assert "nowhere/config.json: must be a JSON file" in err
+    code, _, err = run("from_tf", "nowhere/model.ckpt-1", "theirs")
+    assert code == 2
+    assert "nowhere/model.ckpt-1: must be a whole TensorFlow checkpoint" in err
