@@ -16,7 +16,7 @@ PLAIN = ["the", "film", "was", "a", "story", "of", "rain", "and", ".", "play", "
 VOCABULARY = [*SPECIAL, *GOOD, *BAD, *PLAIN, "##ing", "##s", "pox"]
 DATA = Path(__file__).resolve().parents[5] / "shared" / "data"
 VOCAB_FILE = DATA / "vocab" / "bert-base-uncased" / "vocab.txt"
-SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_heads": 2, "filter_size": 32}
+SIZES = {"hidden_size": 16, "num_hidden_layers": 1, "num_heads": 2, "filter_size": 32}
 MODEL = {**SIZES, "layer_norm_epsilon": 1e-5, "use_segment_embedding": True}
 
 

@@ -1,0 +1,145 @@
+"""Tests of the token classifier as a user runs it, and of its loss against NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import yaml
+
+pytestmark = pytest.mark.tf
+tf = pytest.importorskip("tensorflow.compat.v1")
+
+from cerebras_tf.errors import ConfigError, DataError  # noqa: E402
+from modelzoo.bert.fine_tuning.token_classifier.model import token_loss  # noqa: E402
+from modelzoo.bert.fine_tuning.token_classifier.params import (  # noqa: E402
+    TokenClassifierModelParams,
+)
+from modelzoo.bert.fine_tuning.token_classifier.preparation import Settings, prepare  # noqa: E402
+from modelzoo.common import run  # noqa: E402
+from tests.modelzoo.bert.fine_tuning.made_data import (  # noqa: E402
+    MODEL,
+    SIZES,
+    write_tagged,
+    write_vocabulary,
+)
+
+HOST, WAFER = ("--device", "/cpu:0"), ()
+
+
+@pytest.fixture
+def records(tmp_path):
+    """Makes records of made sentences and returns the YAML's content."""
+    data = write_tagged(tmp_path / "data")
+    settings = Settings(str(write_vocabulary(tmp_path)), True, 20)
+    for split in ("train", "dev"):
+        prepare(str(data), split, str(tmp_path / "records"), settings)
+    section = {"data_processor": "NerDataProcessor", "label_vocab_file": "records/label2id.json"}
+    return {
+        "model_name": "bert.fine_tuning.token_classifier",
+        "train_input": {
+            **section,
+            "data_dir": "records/train",
+            "vocab_size": 28,
+            "max_sequence_length": 20,
+            "buckets": [10],
+            "batch_size": 8,
+        },
+        "eval_input": {**section, "data_dir": "records/dev"},
+        "predict_input": {"text_file": str(data / "devel.tsv")},
+        "model": {**MODEL, "num_classes": 7},
+        "optimizer": {"optimizer_type": "adam", "learning_rate": 0.02},
+        "runconfig": {"max_steps": 60, "predict_steps": 9, "tf_random_seed": 1},
+    }
+
+
+def call(tmp_path, content, mode, *flags, out="out"):
+    path = tmp_path / "params_x.yaml"
+    path.write_text(yaml.safe_dump(content))
+    run.main(["-m", mode, "-p", str(path), "-o", str(tmp_path / out), *flags])
+    return tmp_path / out
+
+
+def evaluated(folder):
+    values = {}
+    for path in sorted((folder / "eval").glob("events*")):
+        for event in tf.train.summary_iterator(str(path)):
+            values.update({v.tag: v.simple_value for v in event.summary.value})
+    return values
+
+
+def spans(tags):
+    """Entities of well-formed B and I tags: (first, last + 1) places."""
+    found, start = set(), None
+    for place, tag in enumerate([*tags, "O"]):
+        if start is not None and tag[0] != "I":
+            found.add((start, place))
+            start = None
+        if tag[0] == "B":
+            start = place
+    return found
+
+
+def test_it_learns_made_sentences_and_scores_what_it_writes(tmp_path, records):
+    out = call(tmp_path, records, "train", *HOST)
+    call(tmp_path, records, "eval", *HOST)
+    call(tmp_path, records, "predict", *HOST)
+    text = (out / "predict/devel_tagged.tsv").read_text()
+    true, said, hits = 0, 0, 0
+    for sentence in text.strip().split("\n\n"):
+        _, tags, guesses = zip(*(line.split("\t") for line in sentence.splitlines()))
+        first, second = spans(tags), spans(guesses)
+        true, said, hits = true + len(first), said + len(second), hits + len(first & second)
+    values = evaluated(out)
+    assert true > 5
+    assert values["eval/entity_f1"] == pytest.approx(2 * hits / (true + said))
+    assert values["eval/entity_f1"] > 0.9
+    assert values["eval/token_level_macro_f1"] > 0.9
+
+
+def test_wafer_scores_and_tags_as_the_host_does(tmp_path, records):
+    records["runconfig"]["max_steps"] = 4
+    found = {}
+    for name, flags in (("host", HOST), ("wafer", WAFER)):
+        out = call(tmp_path, records, "train_and_eval", *flags, out=name)
+        call(tmp_path, records, "predict", *flags, out=name)
+        found[name] = evaluated(out), (out / "predict/devel_tagged.tsv").read_text()
+    assert found["wafer"][0]["loss"] == pytest.approx(found["host"][0]["loss"], rel=1e-4)
+    assert found["wafer"][1] == found["host"][1]
+
+
+def test_wrong_number_of_classes_is_told(tmp_path, records):
+    records["model"]["num_classes"] = 5
+    with pytest.raises(ConfigError, match=r"must be 7, the labels of .*B-Disease.*Received: 5"):
+        call(tmp_path, records, "train", *HOST)
+
+
+def test_vocabulary_as_label_file_is_told(tmp_path, records):
+    records["train_input"]["label_vocab_file"] = str(tmp_path / "vocab.txt")
+    with pytest.raises(ConfigError, match=r"vocab\.txt: label_vocab_file must be the label2id"):
+        call(tmp_path, records, "train", *HOST)
+
+
+def test_text_of_other_records_is_told(tmp_path, records):
+    records["runconfig"]["max_steps"] = 1
+    records["predict_input"]["text_file"] = str(tmp_path / "other.tsv")
+    (tmp_path / "other.tsv").write_text("pox\tB\n")
+    call(tmp_path, records, "train", *HOST)
+    with pytest.raises(DataError, match="must be the file that the records were made of"):
+        call(tmp_path, records, "predict", *HOST)
+
+
+@pytest.mark.parametrize("padding", [True, False])
+def test_loss_is_the_mean_of_all_or_the_weighted_sum_of_real_tokens(padding):
+    generator = np.random.default_rng(0)
+    logits = generator.normal(size=(2, 4, 3)).astype(np.float32)
+    labels = generator.integers(0, 3, (2, 4)).astype(np.int32)
+    weights = np.array([[1, 1, 1, 0], [1, 1, 0, 0]], np.float32)
+    model = TokenClassifierModelParams(
+        **SIZES, num_classes=3, include_padding_in_loss=padding, loss_weight=0.5
+    )
+    with tf.Graph().as_default(), tf.Session() as session:
+        loss = session.run(token_loss(*map(tf.constant, (logits, labels, weights)), model))
+    log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    costs = -np.take_along_axis(log_probs, labels[..., None], -1)[..., 0]
+    expected = costs.mean() if padding else 0.5 * (costs * weights).sum() / 2
+    assert loss == pytest.approx(expected, rel=1e-5)
