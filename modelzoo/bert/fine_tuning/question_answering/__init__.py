@@ -1,0 +1,1 @@
+"""BERT that answers questions with a span of a paragraph."""

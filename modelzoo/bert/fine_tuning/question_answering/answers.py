@@ -1,0 +1,125 @@
+"""Chooses the best answers to a question from the logits of its windows.
+
+Source: Devlin et al. (2018), sections 4.2 and 4.3, and their released run_squad.py. An answer is a
+piece of the paragraph's own text. It deliberately needs no TensorFlow and reads no file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A possible answer; the empty text says that there is none.
+
+    Attributes:
+        text: a piece of the paragraph.
+        start_logit: of its first token,
+        end_logit: and of its last.
+    """
+
+    text: str
+    start_logit: float
+    end_logit: float
+
+    @property
+    def score(self):
+        """How likely it is: a sum of logits."""
+        return self.start_logit + self.end_logit
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What is known of a question.
+
+    Attributes:
+        best: Answer list, the likeliest first, texts all different; none of them is empty.
+        null: the empty Answer.
+    """
+
+    best: list
+    null: Answer
+
+    @property
+    def null_odds(self):
+        """How much likelier no answer is than the best one, as a difference of logits."""
+        return self.null.score - self.best[0].score if self.best else np.inf
+
+    def text(self, version_2=False, threshold=0.0):
+        """Returns the answer; empty if there is none, and in version 2 where that is likelier."""
+        if not self.best or (version_2 and self.null_odds > threshold):
+            return ""
+        return self.best[0].text
+
+    def listed(self, version_2=False):
+        """Returns the answers as dictionaries with probabilities among themselves.
+
+        Args:
+            version_2: whether the empty one is among them.
+        """
+        rows = [*self.best, *([self.null] if version_2 or not self.best else [])]
+        rows.sort(key=lambda answer: -answer.score)
+        scores = np.array([answer.score for answer in rows])
+        shares = np.exp(scores - scores.max())
+        shares /= shares.sum()
+        return [
+            {
+                "text": answer.text,
+                "probability": float(share),
+                "start_logit": answer.start_logit,
+                "end_logit": answer.end_logit,
+            }
+            for answer, share in zip(rows, shares)
+        ]
+
+
+def choose(context, offsets, parts, n_best_size, max_answer_length):
+    """Chooses the best answers to a question.
+
+    A first token counts in the window that shows it with most context; the empty answer is scored
+    at [CLS], in the window where it is least likely.
+
+    Args:
+        context: text of the paragraph.
+        offsets: [n, 2] int32, characters of its tokens.
+        parts: (Window, start logits, end logits [S] or shorter, as long as the window) of each.
+        n_best_size: answers to keep; also how many first and last tokens of a window are tried.
+        max_answer_length: tokens of an answer, at most.
+
+    Returns:
+        A Choice.
+    """
+    found = []
+    for window, starts, ends in parts:
+        for start, end, first, last in _spans(window, starts, ends, n_best_size, max_answer_length):
+            text = context[offsets[start, 0] : offsets[end, 1]]
+            found.append(Answer(text, first, last))
+    found.sort(key=lambda answer: -answer.score)
+    best: dict = {}
+    for answer in found:
+        if answer.text and len(best) < n_best_size:
+            best.setdefault(answer.text, answer)
+    nulls = [Answer("", float(starts[0]), float(ends[0])) for _, starts, ends in parts]
+    return Choice(list(best.values()), min(nulls, key=lambda answer: answer.score))
+
+
+def _spans(window, starts, ends, n_best_size, max_answer_length):
+    """Yields tokens of the paragraph and their logits: first, last, logit of each."""
+    inside = slice(window.first, window.first + window.count)
+    firsts = np.where(window.has_most_context, starts[inside], -np.inf)
+    lasts = np.asarray(ends[inside])
+    begin = np.argsort(-firsts, kind="stable")[:n_best_size]
+    finish = np.argsort(-lasts, kind="stable")[:n_best_size]
+    lengths = finish[None, :] - begin[:, None] + 1
+    fits = (lengths >= 1) & (lengths <= max_answer_length) & np.isfinite(firsts[begin])[:, None]
+    for i, j in np.argwhere(fits):
+        start, end = int(begin[i]), int(finish[j])
+        yield (
+            window.start + start,
+            window.start + end,
+            float(firsts[start]),
+            float(lasts[end]),
+        )

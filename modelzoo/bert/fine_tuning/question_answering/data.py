@@ -1,0 +1,162 @@
+"""The input functions of question answering: TFRecords, and in prediction SQuAD's json itself.
+
+It deliberately makes no records; preparation.py does. Features are ``input_ids``, ``input_mask``
+(1 where there is padding) and ``segment_ids`` [B, S] int32, in prediction also ``unique_ids``
+[B, 1] int32, the number of the window; labels [B, 2] int32, the places of an answer's first and
+last token.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from cerebras_tf.errors import ConfigError, DataError
+from modelzoo.bert.data import bucketing
+from modelzoo.bert.fine_tuning.batch_plan import BatchPlan
+from modelzoo.bert.fine_tuning.cropping import crop_padding
+from modelzoo.bert.fine_tuning.question_answering.encoding import WindowEncoder, pad_window
+from modelzoo.bert.fine_tuning.question_answering.params import Params
+from modelzoo.bert.fine_tuning.question_answering.preparation import chosen_articles
+from modelzoo.bert.fine_tuning.question_answering.squad_files import read_articles
+from modelzoo.common.input import tf_records
+from modelzoo.common.input.functions import InputFunctions
+
+TOKENS = ("input_ids", "input_mask", "segment_ids")
+LABELS = ("start_positions", "end_positions")
+
+
+class QuestionAnsweringDataProcessor:
+    """Reads windows of questions and paragraphs, the mask on disk 1 for a real token.
+
+    Args:
+        section: QuestionAnsweringInput.
+    """
+
+    def __init__(self, section):
+        self.section = section
+
+    def create_dataset(self, training, skip, keep_rest=False):
+        """Returns the batches, without the first `skip`.
+
+        Evaluation sees every record, so its last batch may be smaller; so does prediction
+        (`keep_rest`), which reads `predict_file` in its order.
+
+        Raises:
+            DataError: for a missing, truncated or misshapen file.
+            ConfigError: if prediction lacks predict_file or vocab_file.
+        """
+        if keep_rest:
+            return self._predict_batches(skip)
+        section = self.section
+        length = section.max_sequence_length
+        layout = {**tf_records.integers(TOKENS, length), **tf_records.integers(LABELS, 1)}
+        files = [section.data_file] if section.data_file else None
+        files = files or tf_records.find_record_files(section.data_dir)
+        check_exists(files)
+        tf_records.check_files(files, layout, section.batch_size if training else 1)
+        group = bucketing(section, tokens_of(length), not training)
+        dataset = tf_records.record_batches(section, files, skip, not training, group)
+        parse = tf_records.parse_records(layout)
+
+        def example(records):
+            parsed = parse(records)
+            if section.buckets is not None:
+                lengths = tf.reduce_sum(parsed["input_mask"], axis=1)
+                parsed = crop_padding(parsed, lengths, [*section.buckets, length])
+            labels = tf.concat([parsed.pop(name) for name in LABELS], axis=1)
+            return {**parsed, "input_mask": 1 - parsed["input_mask"]}, labels
+
+        return dataset.map(example, num_parallel_calls=2, deterministic=True).prefetch(4)
+
+    def _predict_batches(self, skip):
+        section = self.section
+        windows, pad_id = read_windows(section)
+        full = section.max_sequence_length
+        plan = BatchPlan(
+            [len(window.ids) for _, _, window in windows],
+            section.batch_size,
+            [*(section.buckets or ()), full],
+            seed=None,
+            keep_rest=True,
+        )
+
+        def assemble(number):
+            chosen, length = plan.batch(number)
+            rows = [pad_window(windows[place][2], length, pad_id) for place in chosen]
+            ids, mask, segments = map(np.stack, zip(*rows))
+            return ids, 1 - mask, segments, chosen[:, None].astype(np.int32)
+
+        def batch(number):
+            tensors = tf.numpy_function(assemble, [number], [tf.int32] * 4)
+            for tensor in tensors[:3]:
+                tensor.set_shape([None, None if section.buckets else full])
+            tensors[3].set_shape([None, 1])
+            features = dict(zip((*TOKENS, "unique_ids"), tensors))
+            return features, tensors[3]
+
+        return tf.data.Dataset.range(skip, plan.batches_per_epoch).map(batch).prefetch(4)
+
+    def blank(self):
+        """Returns a batch of zeros."""
+        size, length = self.section.batch_size, self.section.max_sequence_length
+        return {name: tf.zeros([size, length], tf.int32) for name in TOKENS}, tf.zeros(
+            [size, 2], tf.int32
+        )
+
+
+def check_exists(files):
+    """Raises a DataError if one of the files cannot be opened."""
+    for path in files:
+        try:
+            open(path, "rb").close()
+        except OSError as error:
+            raise DataError(
+                f"{path}: data_file must be a TFRecord file. Received: {error.strerror}. Make it "
+                "with scripts/create_squad_tfrecords.py."
+            ) from error
+
+
+def tokens_of(length):
+    """Makes a function from a serialized record to its number of tokens."""
+    column = {"input_mask": tf.io.FixedLenFeature([length], tf.int64)}
+    return lambda record: tf.reduce_sum(tf.io.parse_single_example(record, column)["input_mask"])
+
+
+@functools.lru_cache(maxsize=1)
+def read_windows(section):
+    """Cuts a section's predict_file into windows; the last section's stay in memory.
+
+    Args:
+        section: QuestionAnsweringInput.
+
+    Returns:
+        A tuple of (Question, Context with its text, Window) and the number of the padding token.
+
+    Raises:
+        ConfigError: if predict_file or vocab_file is missing.
+        DataError: if the file is not SQuAD's.
+    """
+    for key in ("predict_file", "vocab_file"):
+        if getattr(section, key) is None:
+            raise ConfigError(
+                f"predict_input.{key}: is required to predict. Received: None. Name "
+                + ("SQuAD's json." if key == "predict_file" else "the vocab.txt of the model.")
+            )
+    encoder = WindowEncoder(section.encoding)
+    first, last = chosen_articles(section.predict_file, section.articles)
+    windows = []
+    for article in read_articles(section.predict_file)[first:last]:
+        for paragraph in article:
+            context = encoder.context(paragraph.context)
+            for question in paragraph.questions:
+                shown = (paragraph.context, context.offsets)
+                windows += [
+                    (question, shown, window) for window in encoder.windows(question.text, context)
+                ]
+    return tuple(windows), encoder.pad_id
+
+
+INPUTS = InputFunctions(Params, {"QuestionAnsweringDataProcessor": QuestionAnsweringDataProcessor})

@@ -1,0 +1,96 @@
+"""The YAML schema of question answering: which keys exist, their types, defaults and rules.
+
+It deliberately imports no TensorFlow and reads no data.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Optional, Union
+
+from modelzoo.bert.fine_tuning.question_answering.encoding import EncodingSettings
+from modelzoo.bert.fine_tuning.sections import (
+    FineTuningInputKeys,
+    FineTuningModelParams,
+    FineTuningParams,
+)
+from modelzoo.common.schema import build_variant
+from modelzoo.common.sections import field
+
+
+@dataclass(frozen=True)
+class RequiredKeys:
+    """The keys of an input section without a default."""
+
+    data_processor: str
+    max_sequence_length: int = field(minimum=8)
+    batch_size: int = field(minimum=1)
+
+
+@dataclass(frozen=True)
+class QuestionAnsweringInput(FineTuningInputKeys, RequiredKeys):
+    """An input section with ``data_processor: QuestionAnsweringDataProcessor``.
+
+    Training and evaluation read the TFRecords of scripts/create_squad_tfrecords.py: all in the
+    folder (or folders) `data_dir`, or the one `data_file`. Prediction reads SQuAD's json itself,
+    `predict_file` (of it the `articles` from the first to before the second, counted from 0), and
+    cuts it as the script does, by `do_lower_case`, `doc_stride` and `max_query_length`. It writes
+    the `n_best_size` best answers of at most `max_answer_length` tokens. With
+    `version_2_with_negative` the answer is empty where that is more than
+    `null_score_diff_threshold` likelier than the best one, as a difference of logits.
+    """
+
+    data_dir: Union[str, list[str], None] = field(None, path=True)
+    data_file: Optional[str] = field(None, path=True)
+    predict_file: Optional[str] = field(None, path=True)
+    articles: Optional[list[int]] = None
+    do_lower_case: bool = False
+    doc_stride: int = field(128, minimum=1)
+    max_query_length: int = field(64, minimum=1)
+    n_best_size: int = field(20, minimum=1)
+    max_answer_length: int = field(30, minimum=1)
+    version_2_with_negative: bool = False
+    null_score_diff_threshold: float = 0.0
+
+    def problems(self):
+        """Yields what is wrong between the fields."""
+        yield from super().problems()
+        if (self.data_dir is None) == (self.data_file is None):
+            yield "data_dir", "or data_file must be given, and not both."
+        first, last = (*(self.articles or ()), 0, 1)[:2]
+        if (self.articles is not None and len(self.articles) != 2) or not 0 <= first < last:
+            yield "articles", "must be two ascending numbers, such as [0, 10]."
+
+    @property
+    def encoding(self):
+        """How questions and paragraphs are cut in prediction."""
+        return EncodingSettings(
+            vocab_file=self.vocab_file or "",
+            do_lower_case=self.do_lower_case,
+            max_seq_length=self.max_sequence_length,
+            doc_stride=self.doc_stride,
+            max_query_length=self.max_query_length,
+        )
+
+
+build_input = build_variant(
+    "data_processor", {"QuestionAnsweringDataProcessor": QuestionAnsweringInput}
+)
+
+
+@dataclass(frozen=True)
+class Params(FineTuningParams):
+    """The whole YAML of question answering."""
+
+    model: FineTuningModelParams
+    train_input: Any = field(build=build_input)
+    eval_input: Any = field(None, build=build_input)
+    predict_input: Any = field(None, build=build_input)
+
+    INHERITED_KEYS = (
+        *FineTuningParams.INHERITED_KEYS,
+        "do_lower_case",
+        "doc_stride",
+        "max_query_length",
+        "version_2_with_negative",
+    )

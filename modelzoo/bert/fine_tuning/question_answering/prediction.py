@@ -1,0 +1,140 @@
+"""Predict mode of question answering: answers to a SQuAD file, and their scores where it has any.
+
+It deliberately holds neither the choice of answers (answers.py) nor the rules of scoring
+(modelzoo/common/metrics/squad.py).
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from pathlib import Path
+
+import tensorflow.compat.v1 as tf
+
+from cerebras_tf.errors import DataError
+from modelzoo.bert.fine_tuning.question_answering.answers import choose
+from modelzoo.bert.fine_tuning.question_answering.data import read_windows
+from modelzoo.common import predictions
+from modelzoo.common.metrics.squad import squad_v1, squad_v2
+from modelzoo.common.scores import write_scalars
+
+FILES = ("predictions.json", "nbest_predictions.json", "null_odds.json")
+
+
+def predict(estimator, inputs, params, checkpoint_path, use_cs):
+    """Answers the questions of predict_input.predict_file, into ``model_dir/predict``.
+
+    ``predictions.json`` has the answer of each question, ``nbest_predictions.json`` the best ones,
+    ``null_odds.json`` how much likelier no answer is. At most `predict_steps` batches are run; a
+    question counts once all of its windows were. Exact match and F1 go to ``scores.json`` and to
+    TensorBoard.
+
+    Args:
+        estimator: CerebrasEstimator of the model.
+        inputs: InputFunctions of the model.
+        params: Params.
+        checkpoint_path: prefix of the checkpoint.
+        use_cs: whether the wafer runs the model.
+
+    Raises:
+        ConfigError: if predict_input lacks predict_file or vocab_file.
+        DataError: if that file is not SQuAD's, or predict_steps end before one question does.
+    """
+    section, runconfig = params.predict_input, params.runconfig
+    windows, _ = read_windows(section)
+    rows = predictions.predicted_rows(estimator, inputs, checkpoint_path, use_cs)
+    rows = itertools.islice(rows, runconfig.predict_steps * section.batch_size)
+    choices = choose_answers(windows, rows, section)
+    if not choices:
+        raise DataError(
+            f"{section.predict_file}: at least one question must be predicted. Received: the "
+            f"windows of {runconfig.predict_steps} batches. Raise runconfig.predict_steps."
+        )
+    folder = Path(runconfig.model_dir) / "predict"
+    texts = write_answers(choices, section, folder)
+    tf.logging.info("wrote answers to %d questions to %s", len(texts), folder)
+    questions = {question.id: question for question, _, _ in windows}
+    scores = score(questions, choices, texts, section)
+    if scores:
+        step = int(tf.train.load_variable(checkpoint_path, "global_step"))
+        write_scalars(folder, step, scores)
+        told = ", ".join(f"{name} {value:.2f}" for name, value in scores.items())
+        tf.logging.info("step %d: %s", step, told)
+
+
+def choose_answers(windows, rows, section):
+    """Chooses the answers of all questions whose windows were all predicted.
+
+    Args:
+        windows: of `read_windows`.
+        rows: predictions, each with unique_ids [1], start_logits and end_logits [S].
+        section: QuestionAnsweringInput.
+
+    Returns:
+        A Choice by question id, in the order of the file.
+    """
+    rows = {int(row["unique_ids"][0]): (row["start_logits"], row["end_logits"]) for row in rows}
+    choices = {}
+    numbered = enumerate(windows)
+    for question, group in itertools.groupby(numbered, key=lambda item: item[1][0]):
+        members = list(group)
+        if all(number in rows for number, _ in members):
+            (context, offsets) = members[0][1][1]
+            parts = [(window, *rows[number]) for number, (_, _, window) in members]
+            choices[question.id] = choose(
+                context, offsets, parts, section.n_best_size, section.max_answer_length
+            )
+    return choices
+
+
+def write_answers(choices, section, folder):
+    """Writes the three files, each whole or not at all.
+
+    Args:
+        choices: Choice by question id.
+        section: QuestionAnsweringInput.
+        folder: made if absent.
+
+    Returns:
+        The answer's text by question id.
+    """
+    version_2, threshold = section.version_2_with_negative, section.null_score_diff_threshold
+    texts = {key: choice.text(version_2, threshold) for key, choice in choices.items()}
+    contents = (
+        texts,
+        {key: choice.listed(version_2) for key, choice in choices.items()},
+        {key: choice.null_odds for key, choice in choices.items()},
+    )
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in zip(FILES, contents):
+        partial = folder / f".{name}.{os.getpid()}"
+        partial.write_text(json.dumps(content, indent=2, ensure_ascii=False), encoding="utf-8")
+        partial.replace(folder / name)
+    return texts
+
+
+def score(questions, choices, texts, section):
+    """Scores answers, if the file has true ones.
+
+    Args:
+        questions: Question by id, of the whole file.
+        choices: Choice by question id.
+        texts: answers by question id.
+        section: QuestionAnsweringInput.
+
+    Returns:
+        Numbers by name, of `squad_v1` or `squad_v2`; nothing where no question has an answer.
+    """
+    true = {key: [text for text, _ in questions[key].answers] for key in choices}
+    if not any(true.values()):
+        return {}
+    if not section.version_2_with_negative:
+        return squad_v1({key: answers for key, answers in true.items() if answers}, texts)
+    odds = {key: choice.null_odds for key, choice in choices.items()}
+    named = {key: choice.text() for key, choice in choices.items()}
+    best = squad_v2(true, named, odds)
+    scores = squad_v2(true, texts)
+    return {**scores, **{key: best[key] for key in best if key.startswith("best_")}}

@@ -1,0 +1,158 @@
+"""Turns SQuAD's json into the TFRecords that QuestionAnsweringDataProcessor reads.
+
+A record has int64 input_ids, input_mask (1 = token), segment_ids [S], start_positions and
+end_positions [1]. It deliberately leaves files to squad_files.py and tokens to encoding.py.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from dataclasses import dataclass
+from typing import Optional
+
+import numpy as np
+
+from cerebras_tf.errors import DataError
+from modelzoo.bert.fine_tuning.question_answering.encoding import (
+    EncodingSettings,
+    WindowEncoder,
+    answer_positions,
+    pad_window,
+    token_span,
+)
+from modelzoo.bert.fine_tuning.question_answering.squad_files import read_articles
+from modelzoo.common.preparation import pipeline
+
+ARTICLES_A_UNIT = 8
+COUNTS = ("questions", "skipped_answers", "without_answer", "windows_without_answer")
+
+
+@dataclass(frozen=True)
+class Settings(EncodingSettings):
+    """How records are made; the names are those of the command line.
+
+    With `version_2_with_negative` questions without an answer are kept, and point at [CLS]; else
+    one is an error.
+    """
+
+    version_2_with_negative: bool = False
+
+
+def prepare(
+    input_file,
+    output_dir,
+    settings,
+    processes=1,
+    on_progress=lambda amount: None,
+    articles: Optional[tuple[int, int]] = None,
+):
+    """Writes the records of a file.
+
+    Args:
+        input_file: SQuAD json with answers; the first answer of each question is learnt.
+        output_dir: made if absent.
+        settings: Settings.
+        processes: how many work at a time.
+        on_progress: called with the number of questions done since the last call.
+        articles: the first article to take, counted from 0, and one past the last; None for all.
+
+    Returns:
+        The manifest of pipeline.prepare. Its counts tell how many questions were left out because
+        their answer does not stand where the file says; each of them is named on stderr.
+
+    Raises:
+        DataError: for a file that is not SQuAD's, or a question without an answer.
+        ConfigError: if the folder holds other records, or the vocabulary is wrong.
+    """
+    first, last = chosen_articles(input_file, articles)
+    described = {**vars(settings), "articles": [first, last]}
+    described["input"] = [input_file, os.path.getsize(input_file)]
+    return pipeline.prepare(
+        [
+            (input_file, start, min(start + ARTICLES_A_UNIT, last))
+            for start in range(first, last, ARTICLES_A_UNIT)
+        ],
+        functools.partial(write_unit, settings=settings),
+        output_dir,
+        described,
+        processes,
+        on_progress,
+        {"vocab_size": WindowEncoder(settings).vocab_size},
+    )
+
+
+def chosen_articles(path, articles):
+    """Returns the first article and one past the last, within the file.
+
+    Raises:
+        DataError: if the file has none of them.
+    """
+    count = len(read_articles(path))
+    first, last = articles or (0, count)
+    if not 0 <= first < min(last, count):
+        raise DataError(
+            f"{path}: articles {first} to {last} must be some of its {count}. Received: none. Name "
+            "others."
+        )
+    return first, min(last, count)
+
+
+def write_unit(unit, output, settings):
+    """Writes the records of some articles; see pipeline.prepare."""
+    path, first, last = unit
+    encoder, writer = WindowEncoder(settings), output.writer()
+    counts = dict.fromkeys(COUNTS, 0)
+    for paragraph in (p for article in read_articles(path)[first:last] for p in article):
+        context = encoder.context(paragraph.context)
+        for question in paragraph.questions:
+            output.advance(1)
+            counts["questions"] += 1
+            where = f"{path}: article {paragraph.article!r}, question {question.id}"
+            span = None
+            if question.answers:
+                span = answer_span(paragraph, question, context, where)
+                if span is None:
+                    counts["skipped_answers"] += 1
+                    continue
+            elif settings.version_2_with_negative:
+                counts["without_answer"] += 1
+            else:
+                raise DataError(
+                    f"{where}: must have an answer. Received: none. Give "
+                    "--version_2_with_negative for files of version 2.0."
+                )
+            for window in encoder.windows(question.text, context):
+                positions = answer_positions(window, span)
+                counts["windows_without_answer"] += span is not None and positions == (0, 0)
+                writer.write(record(window, positions, settings.max_seq_length, encoder.pad_id))
+    return counts
+
+
+def answer_span(paragraph, question, context, where):
+    """Returns the first and last token of a question's first answer; reports one that is wrong."""
+    text, start = question.answers[0]
+    found = paragraph.context[max(start, 0) : max(start, 0) + len(text)]
+    if text and start >= 0 and found == text:
+        span = token_span(context, start, start + len(text))
+        if span is not None:
+            return span
+    print(
+        f"{where}: its answer must stand at answer_start. Received: {text!r}, but {found!r} stands "
+        f"at {start}. The question is left out.",
+        file=sys.stderr,
+    )
+    return None
+
+
+def record(window, positions, length, pad_id):
+    """Returns a record as a dictionary of arrays."""
+    ids, mask, segments = pad_window(window, length, pad_id)
+    return {
+        "input_ids": ids,
+        "input_mask": mask,
+        "segment_ids": segments,
+        "start_positions": np.array(positions[:1]),
+        "end_positions": np.array(positions[1:]),
+    }

@@ -1,0 +1,106 @@
+"""Reads the json files of SQuAD 1.1 and 2.0 (Rajpurkar et al. 2016 and 2018).
+
+It deliberately imports no TensorFlow and tokenizes nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from dataclasses import dataclass
+
+from cerebras_tf.errors import DataError
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question about a paragraph.
+
+    Attributes:
+        id: its name in the file.
+        text: the question.
+        answers: pairs of a text and the place of its first character in the paragraph; none where
+            the file says none, or that there is no answer.
+    """
+
+    id: str
+    text: str
+    answers: tuple
+
+
+@dataclass(frozen=True)
+class Paragraph:
+    """A paragraph and its questions.
+
+    Attributes:
+        article: title of the article it stands in.
+        context: its text.
+        questions: tuple of Question.
+    """
+
+    article: str
+    context: str
+    questions: tuple
+
+
+@functools.lru_cache(maxsize=1)
+def read_articles(path):
+    """Reads a file; the last one stays in memory.
+
+    Args:
+        path: a json file of version 1.1 or 2.0, with or without answers.
+
+    Returns:
+        A tuple of articles, each a tuple of Paragraph.
+
+    Raises:
+        DataError: names the article of what is wrong.
+    """
+    try:
+        with open(path, encoding="utf-8") as file:
+            articles = json.load(file)["data"]
+    except json.JSONDecodeError as error:
+        raise DataError(
+            f"{path}:{error.lineno}: must be JSON. Received: {error.msg} at column {error.colno}. "
+            "Copy the file again."
+        ) from error
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise _not_squad(path, error) from error
+    if not isinstance(articles, list) or not articles:
+        raise _not_squad(path, "no articles")
+    return tuple(_article(path, number, article) for number, article in enumerate(articles))
+
+
+def _article(path, number, article):
+    title = str(number)
+    try:
+        title = article.get("title", title)
+        return tuple(
+            Paragraph(
+                title,
+                _text(paragraph["context"]),
+                tuple(_question(question) for question in paragraph["qas"]),
+            )
+            for paragraph in article["paragraphs"]
+        )
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise _not_squad(f"{path}: article {title!r}", repr(error)) from error
+
+
+def _question(question):
+    answers = () if question.get("is_impossible") else question.get("answers", ())
+    pairs = tuple((_text(answer["text"]), int(answer["answer_start"])) for answer in answers)
+    return Question(str(question["id"]), _text(question["question"]), pairs)
+
+
+def _text(value):
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    return value
+
+
+def _not_squad(where, received):
+    return DataError(
+        f"{where}: must be SQuAD json: data, paragraphs with context, qas with id, question and "
+        f"answers (text, answer_start). Received: {received}. Give a file of that form."
+    )
