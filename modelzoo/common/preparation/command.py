@@ -11,6 +11,8 @@ import time
 
 from cerebras_tf.errors import DataError
 
+CLOCK_TICK_S = 0.01  # what the system's clock of processor time can tell apart
+
 
 def positive(text):
     """Reads a whole number above 0."""
@@ -71,7 +73,7 @@ def run(prepare, output_dir, total=None, unit="B", remedy="Add input."):
             returns the manifest of pipeline.prepare.
         output_dir: named in the closing line.
         total: amount of input, None if it is not known beforehand.
-        unit: of `total`; ``B`` is told in MB/s.
+        unit: of `total`; ``B`` is told in MB.
         remedy: what to do if not one record was made, a sentence.
 
     Returns:
@@ -82,7 +84,7 @@ def run(prepare, output_dir, total=None, unit="B", remedy="Add input."):
     """
     import tqdm
 
-    started = time.monotonic()
+    started, busy = time.monotonic(), sum(os.times()[:4])
     with tqdm.tqdm(total=total, unit=unit, unit_scale=True, disable=None) as bar:
         done = 0
 
@@ -92,15 +94,18 @@ def run(prepare, output_dir, total=None, unit="B", remedy="Add input."):
             bar.update(amount)
 
         manifest = prepare(advance)
-    elapsed_s = time.monotonic() - started
+    elapsed_s = max(time.monotonic() - started, CLOCK_TICK_S)
+    # Of this process and of its workers, which have ended.
+    cpu_s = max(sum(os.times()[:4]) - busy, CLOCK_TICK_S)
     told = ", ".join(f"{count} {name}" for name, count in manifest["counts"].items())
     if not manifest["counts"]["records"]:
         raise DataError(f"{output_dir}: must get at least one record. Received: {told}. {remedy}")
+    scale, name = (1e6, "MB") if unit == "B" else (1, unit)
     speed = (
-        f"{done / 1e6 / elapsed_s:.1f} MB/s" if unit == "B" else f"{done / elapsed_s:.0f} {unit}/s"
+        f"{done / scale / elapsed_s:.1f} {name}/s, {done / scale / cpu_s:.1f} {name} a CPU second"
     )
     print(
-        f"{told} in {len(manifest['files'])} files in {output_dir} ({elapsed_s:.1f} s"
-        + (f", {speed})" if done else ", nothing left to do)")
+        f"{told} in {len(manifest['files'])} files in {output_dir} ({elapsed_s:.1f} s, "
+        f"{speed if done else 'nothing left to do'})"
     )
     return manifest

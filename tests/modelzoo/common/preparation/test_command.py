@@ -1,0 +1,55 @@
+"""Tests of command.py: options are read and the closing line tells what was done."""
+
+from __future__ import annotations
+
+import argparse
+
+import pytest
+
+from cerebras_tf.errors import DataError
+from modelzoo.common.preparation import command
+
+pytest.importorskip("tqdm")
+
+
+def preparing(records, amount):
+    def prepare(advance):
+        if amount:
+            advance(amount)
+        return {"counts": {"rows": 5, "records": records}, "files": [{}] * 2}
+
+    return prepare
+
+
+def test_options_of_all_preparations_are_told_from_a_scripts_own():
+    parser = command.make_parser("Makes things.\n\nMore.", output_dir="out")
+    parser.add_argument("--size", type=command.positive, default=3)
+    assert parser.description == "Makes things."
+    assert command.split_options(parser.parse_args(["--processes", "2"])) == ("out", 2, {"size": 3})
+    assert command.split_options(parser.parse_args([]))[1] >= 1
+
+
+@pytest.mark.parametrize(("unit", "told"), [("B", " MB/s, "), ("row", " row/s, ")])
+def test_closing_line_tells_counts_and_speed(capsys, unit, told):
+    manifest = command.run(preparing(7, 9_000_000), "out", unit=unit)
+    line = capsys.readouterr().out
+    assert line.startswith("5 rows, 7 records in 2 files in out (") and told in line
+    assert manifest["counts"]["records"] == 7
+
+
+def test_closing_line_of_a_finished_preparation_tells_no_speed(capsys):
+    command.run(preparing(7, 0), "out")
+    assert "s, nothing left to do)" in capsys.readouterr().out
+
+
+def test_no_record_at_all_is_an_error_with_a_remedy():
+    with pytest.raises(DataError, match="out: must get .* Received: 5 rows, 0 records. Add text"):
+        command.run(preparing(0, 1), "out", remedy="Add text.")
+
+
+@pytest.mark.parametrize(
+    ("reader", "text"), [(command.positive, "0"), (command.share, "1.5"), (command.share, "-1")]
+)
+def test_numbers_out_of_range_are_refused(reader, text):
+    with pytest.raises(argparse.ArgumentTypeError, match="must"):
+        reader(text)
