@@ -151,10 +151,10 @@ def test_pad_ids_stand_where_there_is_no_token(folder):
 
 
 @pytest.mark.parametrize(
-    ("bounds", "limits"), [([16, 24], [0, 16, 24, S + 1]), (2, [0, 16, S + 1])]
+    ("bounds", "limits"), [([24, 30], [0, 24, 30, S + 1]), (3, [0, 11, 22, S + 1])]
 )
 def test_a_bucket_holds_lengths_from_its_lower_bound_to_its_upper(bounds, limits, folder):
-    settings = section(STATIC, folder(STATIC), buckets=bounds, repeat=False)
+    settings = section(ALONE, folder(ALONE), buckets=bounds, repeat=False)
     used = set()
     for features, _ in read(settings):
         buckets = np.digitize(np.sum(1 - features["input_mask"], axis=1), limits)
