@@ -58,7 +58,7 @@ class ByteTokenizer:
         return [self.encode(text) for text in texts]
 
     def decode(self, ids):
-        """Returns the text of tokens, with U+FFFD where they are no UTF-8; 256 and more are left out."""
+        """Returns the text of tokens, with U+FFFD where they are no UTF-8; without 256 and more."""
         return bytes(int(i) for i in ids if int(i) < self.eos_id).decode("utf-8", errors="replace")
 
     def token_id(self, token):
