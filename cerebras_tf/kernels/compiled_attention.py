@@ -29,6 +29,9 @@ Out = tuple[np.ndarray, ...]
 # Queries of a block: fewer skip more of what a causal mask hides, more make larger products. Best
 # of 64, 128, 256 and 512 for lengths 512 to 2048 and widths 64 and 128.
 _QUERIES = 128
+# Products S T D up to which all heads of an item are one block: a call costs more than its
+# arithmetic there, and NumPy's BLAS takes them one after another without waking its threads.
+_SHORT = 1 << 18
 
 
 class _Bias(NamedTuple):
@@ -210,25 +213,36 @@ def _dropped_softmax_scores_grad(
 
 
 class _Block(NamedTuple):
-    """One block: batch item, head, its queries, and how many keys its last query sees."""
+    """One block: batch item, heads, their queries, and how many keys the last query sees."""
 
     item: int
-    head: int
+    heads: slice
     queries: slice
     keys: int
 
+    def empty_scores(self) -> np.ndarray:
+        """[heads, Q, K], not filled."""
+        heads, queries = self.heads, self.queries
+        return np.empty((heads.stop - heads.start, queries.stop - queries.start, self.keys), F)
 
-def _blocks(item: int, head: int, queries: int, keys: int, causal: bool) -> Iterator[_Block]:
-    """Blocks of one head, the last queries, which see the most keys, first."""
-    width = min(_QUERIES, queries)
+
+def _blocks(item: int, heads: slice, queries: int, keys: int, causal: bool) -> Iterator[_Block]:
+    """Blocks of some heads, the last queries, which see the most keys, first."""
+    width = min(_QUERIES, queries) if heads.stop - heads.start == 1 else queries
     for stop in range(queries, 0, -width):
         seen = min(keys, stop + keys - queries) if causal else keys
-        yield _Block(item, head, slice(max(0, stop - width), stop), max(0, seen))
+        yield _Block(item, heads, slice(max(0, stop - width), stop), max(0, seen))
 
 
-def _for_heads(batch: int, heads: int, work: int, run: Callable[[int, int], None]) -> None:
-    """run(item, head) for all of them, several on a thread."""
-    pairs = [(item, head) for item in range(batch) for head in range(heads)]
+def _for_heads(
+    shape: tuple[int, int, int, int], size: int, work: int, run: Callable[[int, slice], None]
+) -> None:
+    """run(item, heads) for all of them, several on a thread; shape is [B, A, S, T]."""
+    batch, heads, queries, keys = shape
+    if queries * keys * size <= _SHORT:
+        pairs = [(item, slice(0, heads)) for item in range(batch)]
+    else:
+        pairs = [(item, slice(head, head + 1)) for item in range(batch) for head in range(heads)]
     chunks = min(len(pairs), 4 * threads())
 
     def part(i: int) -> None:
@@ -236,6 +250,18 @@ def _for_heads(batch: int, heads: int, work: int, run: Callable[[int, int], None
             run(*pair)
 
     for_chunks(part, chunks, work)
+
+
+def _multiply(left: np.ndarray, right: np.ndarray, total: np.ndarray, add: bool = False) -> None:
+    """total [heads, ...] (+)= left right of each head; several heads have one block, never add."""
+    if len(left) == 1:
+        gemm(left[0], right[0], total[0], add=add)
+    else:
+        np.matmul(left, right, out=total)
+
+
+def _turned(array: np.ndarray) -> np.ndarray:
+    return array.swapaxes(1, 2)
 
 
 def _heads_first(array: np.ndarray) -> np.ndarray:
@@ -250,7 +276,7 @@ def _row_arguments(
 ) -> tuple[Any, ...]:
     """What the row kernels take between the scores and lse."""
     visible = block.queries.start + 1 + keys - queries if causal else block.keys
-    row = bias.batch * block.item + bias.head * block.head + bias.query * block.queries.start
+    row = bias.batch * block.item + bias.head * block.heads.start + bias.query * block.queries.start
     return F(scale), visible, int(causal), bias.rows, row, bias.head, bias.query
 
 
@@ -262,12 +288,12 @@ def _drops(
         return ()
     batch, heads, queries, keys = shape
     stream = stream_of(dropout.step, batch * heads * queries * keys, dropout.seed, dropout.seed2)
-    row = (block.item * heads + block.head) * queries + block.queries.start
+    row = (block.item * heads + block.heads.start) * queries + block.queries.start
     return (_Drop(F(dropout.rate), F(dropout.kept_scale), stream, row, queries, keys),)
 
 
 def _lse_arguments(lse: np.ndarray, block: _Block) -> tuple[Any, ...]:
-    return lse[block.item], block.head, block.queries.start
+    return lse[block.item], block.heads.start, block.queries.start
 
 
 @compiled("attention", supports=floats_are_float32)
@@ -282,37 +308,39 @@ def attention(
     **dropout: Any,
 ) -> None:
     """attention into out [B, S, A, D] and lse [B, A, S]."""
-    (batch, queries, heads, _), keys = q.shape, k.shape[1]
+    (batch, queries, heads, size), keys = q.shape, k.shape[1]
+    shape = batch, heads, queries, keys
     bias, dropped = bias_and_dropout(others, dropout)
     added = _bias_rows(bias, keys)
     query, key, value, result = (_heads_first(x) for x in (q, k, v, out[0]))
     kernel = _softmax_scores if dropped is None else _dropped_softmax_scores
 
-    def run(item: int, head: int) -> None:
-        for block in _blocks(item, head, queries, keys, causal):
-            rows = block.queries.stop - block.queries.start
-            scores = np.empty((1, rows, block.keys), F)
-            gemm(query[item, head, block.queries], key[item, head, : block.keys].T, scores[0])
+    def run(item: int, some: slice) -> None:
+        for block in _blocks(item, some, queries, keys, causal):
+            scores = block.empty_scores()
+            _multiply(
+                query[item, some, block.queries], _turned(key[item, some, : block.keys]), scores
+            )
             kernel(
                 0,
-                rows,
+                scores.shape[0] * scores.shape[1],
                 scores,
-                *_drops(dropped, block, (batch, heads, queries, keys)),
+                *_drops(dropped, block, shape),
                 *_row_arguments(block, queries, keys, scale, causal, added),
                 *_lse_arguments(out[1], block),
             )
-            gemm(scores[0], value[item, head, : block.keys], result[item, head, block.queries])
+            _multiply(scores, value[item, some, : block.keys], result[item, some, block.queries])
 
-    _for_heads(batch, heads, 4 * batch * heads * queries * keys, run)
+    _for_heads(shape, size, 4 * batch * heads * queries * keys, run)
 
 
 def _accumulate(
     total: np.ndarray, left: np.ndarray, right: np.ndarray, keys: int, first: bool
 ) -> None:
-    """total[:keys] (+)= left^T right; the first block sees the most keys."""
-    gemm(left.T, right, total[:keys], add=not first)
+    """total[:, :keys] (+)= left^T right of each head; the first block sees the most keys."""
+    _multiply(_turned(left), right, total[:, :keys], add=not first)
     if first:
-        total[keys:] = 0
+        total[:, keys:] = 0
 
 
 @compiled("attention_grad", supports=floats_are_float32)
@@ -330,7 +358,8 @@ def attention_grad(
     **dropout: Any,
 ) -> None:
     """attention_grad into dq, dk, dv, each [B, S or T, A, D]; y, attention's out, is not read."""
-    (batch, queries, heads, _), keys = q.shape, k.shape[1]
+    (batch, queries, heads, size), keys = q.shape, k.shape[1]
+    shape = batch, heads, queries, keys
     bias, dropped = bias_and_dropout(others, dropout)
     added = _bias_rows(bias, keys)
     query, key, value, cotangent = (_heads_first(x) for x in (q, k, v, dout))
@@ -338,26 +367,25 @@ def attention_grad(
     sums = ordinary(lse)
     kernel = _softmax_scores_grad if dropped is None else _dropped_softmax_scores_grad
 
-    def run(item: int, head: int) -> None:
-        for block in _blocks(item, head, queries, keys, causal):
-            rows = block.queries.stop - block.queries.start
-            q_block, do_block = (x[item, head, block.queries] for x in (query, cotangent))
-            k_block, v_block = (x[item, head, : block.keys] for x in (key, value))
-            scores, dscores = (np.empty((1, rows, block.keys), F) for _ in range(2))
-            gemm(q_block, k_block.T, scores[0])
-            gemm(do_block, v_block.T, dscores[0])
+    def run(item: int, some: slice) -> None:
+        for block in _blocks(item, some, queries, keys, causal):
+            q_block, do_block = (x[item, some, block.queries] for x in (query, cotangent))
+            k_block, v_block = (x[item, some, : block.keys] for x in (key, value))
+            scores, dscores = block.empty_scores(), block.empty_scores()
+            _multiply(q_block, _turned(k_block), scores)
+            _multiply(do_block, _turned(v_block), dscores)
             kernel(
                 0,
-                rows,
+                scores.shape[0] * scores.shape[1],
                 scores,
                 dscores,
-                *_drops(dropped, block, (batch, heads, queries, keys)),
+                *_drops(dropped, block, shape),
                 *_row_arguments(block, queries, keys, scale, causal, added),
                 *_lse_arguments(sums, block),
             )
             first = block.queries.stop == queries
-            _accumulate(dv[item, head], scores[0], do_block, block.keys, first)
-            _accumulate(dk[item, head], dscores[0], q_block, block.keys, first)
-            gemm(dscores[0], k_block, dq[item, head, block.queries])
+            _accumulate(dv[item, some], scores, do_block, block.keys, first)
+            _accumulate(dk[item, some], dscores, q_block, block.keys, first)
+            _multiply(dscores, k_block, dq[item, some, block.queries])
 
-    _for_heads(batch, heads, 8 * batch * heads * queries * keys, run)
+    _for_heads(shape, size, 8 * batch * heads * queries * keys, run)
