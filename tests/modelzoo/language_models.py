@@ -21,7 +21,7 @@ ROOMS = ("gpt3", "gptj")
 VOCAB_SIZE, POSITIONS = 257, 48
 
 
-def small_tree(room, **model):
+def small_tree(room, vocab_size=VOCAB_SIZE, **model):
     """Parameters of a byte-level model whose weights are large enough to tell tokens apart."""
     wide = {"name": "random_normal", "stddev": 0.3}
     own = {"rotary_dim": 2} if room == "gptj" else {}
@@ -31,6 +31,7 @@ def small_tree(room, **model):
             "data_processor": "GptTextDataProcessor",
             "max_sequence_length": POSITIONS,
             "batch_size": 2,
+            "vocab_size": vocab_size,
         },
         "model": {
             "hidden_size": 8,
