@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 import yaml
 
+from cerebras_tf.estimator.wafer_step import WaferStep
 from modelzoo.bert.model import model_fn
 from tests.e2e.host_and_wafer import Run, batches, check_parity, estimator
 
@@ -86,6 +87,25 @@ def test_tiny_bert_is_evaluated_as_on_the_host(model, tmp_path):
     assert set(wafer) == set(host)
     for name, value in host.items():
         np.testing.assert_allclose(wafer[name], value, rtol=1e-5, err_msg=name)
+
+
+def test_attention_and_the_loss_of_the_words_are_fused(tmp_path, monkeypatch):
+    """With the padding mask and dropout in the one, and the bias in the other."""
+    ops = []
+
+    def compiled(step, types):
+        program = of_step(step, types)
+        ops.extend(node.op for node in step.graph.nodes)
+        return program
+
+    of_step = WaferStep.compiled
+    monkeypatch.setattr(WaferStep, "compiled", compiled)
+    model = bert(**PAIRS, attention_dropout_rate=0.1, dropout_rate=0.1)
+    made = estimator(model, tmp_path / "run", Run())
+    made.train(batches(drawn()), max_steps=1, use_cs=True)
+    assert ops.count("attention") == ops.count("attention_grad") == 2
+    assert ops.count("linear_softmax_xent_train") == 2
+    assert not {"softmax", "sparse_softmax_xent"} & set(ops)
 
 
 def test_what_stands_in_padding_changes_no_loss(tmp_path):
