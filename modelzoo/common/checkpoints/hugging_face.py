@@ -155,7 +155,8 @@ def split_into_shards(shapes, item_bytes, max_shard_bytes):
     Returns:
         A list of dictionaries, shape by name; none is empty.
     """
-    shards, size = [{}], 0
+    shards: list[dict[str, tuple[int, ...]]] = [{}]
+    size = 0
     for name, shape in shapes.items():
         tensor_bytes = math.prod(shape) * item_bytes
         if shards[-1] and size + tensor_bytes > max_shard_bytes:

@@ -19,7 +19,11 @@ import numpy as np
 from cerebras_tf.errors import CheckpointError
 
 # Types a weight may have, and the type that NumPy reads its bytes as.
-STORED_AS = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype("<u2")}
+STORED_AS: dict[str, np.dtype] = {
+    "F32": np.dtype("<f4"),
+    "F16": np.dtype("<f2"),
+    "BF16": np.dtype("<u2"),
+}
 DTYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 _MAX_HEADER_BYTES = 100_000_000  # the library's own limit
 

@@ -12,8 +12,8 @@ transformers = pytest.importorskip("transformers", reason="transformers is a tes
 from tests.modelzoo.hugging_face import check_both_ways  # noqa: E402
 
 
-@pytest.mark.parametrize("rotary_dim", [4, 8])
-def test_logits_of_gptj_are_those_of_hugging_face_and_weights_come_back(rotary_dim, tmp_path):
+@pytest.mark.parametrize("rotary_dim, tied", [(4, False), (8, True)])
+def test_logits_of_gptj_are_those_of_hugging_face_and_weights_come_back(rotary_dim, tied, tmp_path):
     config = transformers.GPTJConfig(
         vocab_size=61,
         n_positions=24,
@@ -21,6 +21,7 @@ def test_logits_of_gptj_are_those_of_hugging_face_and_weights_come_back(rotary_d
         n_layer=3,
         n_head=4,
         rotary_dim=rotary_dim,
+        tie_word_embeddings=tied,
         bos_token_id=None,
         eos_token_id=None,
     )
