@@ -10,6 +10,8 @@ It deliberately fetches no task: the harness does. Importing this file needs ``l
 
 from __future__ import annotations
 
+import numpy as np
+
 from cerebras_tf.errors import ConfigError
 from modelzoo.common.generation.generate import Request
 from modelzoo.common.generation.sampling import Sampler
@@ -41,7 +43,8 @@ class ZooLM(LM):
     def loglikelihood(self, requests, disable_tqdm=False):
         """Returns (log-probability, whether greedy) of each (context, continuation)."""
         first = self._tokenizer.eos_id
-        pairs = [split_tokens(self._tokenizer, *request.args, first) for request in requests]
+        texts = [request.args for request in requests]
+        pairs = [split_tokens(self._tokenizer, *text, first_token=first) for text in texts]
         return [(score.log_prob, score.is_greedy) for score in self._session.score(pairs)]
 
     def loglikelihood_rolling(self, requests, disable_tqdm=False):
@@ -75,7 +78,7 @@ class ZooLM(LM):
         room = max(self._session.limit - most, 1)
         tokens = self._tokenizer.encode(context)[-room:]
         return Request(
-            tokens if len(tokens) else [self._tokenizer.eos_id],
+            tokens if len(tokens) else np.array([self._tokenizer.eos_id]),
             Sampler(
                 float(options.get("temperature", 1.0)) if drawn else 0.0,
                 options.get("top_k"),

@@ -6,6 +6,7 @@ A task reads its rows, names the continuations to score, and makes results of th
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -127,7 +128,7 @@ class LastWord:
         return {"acc": np.mean([row["is_greedy"] for row in results]), "perplexity": np.exp(cost)}
 
 
-TASKS = {"multiple_choice": MultipleChoice, "last_word": LastWord}
+TASKS: dict[str, Any] = {"multiple_choice": MultipleChoice, "last_word": LastWord}
 
 
 def read_task(path, mode):
