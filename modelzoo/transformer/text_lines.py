@@ -28,17 +28,33 @@ def read_lines(paths):
                 f"{path}: must be a readable text file. Received: {error.strerror}. Relative paths "
                 "are looked up from the current folder, the YAML's folder and the repository root."
             ) from error
-        try:
-            text = data.decode("utf-8")
-        except UnicodeDecodeError as error:
-            number = data[: error.start].count(b"\n") + 1
-            raise DataError(
-                f"{path}:{number}: must be UTF-8 text. Received: byte 0x{data[error.start]:02x}. "
-                "Convert the file to UTF-8."
-            ) from error
-        rows = text.split("\n")
-        lines += [row.rstrip("\r") for row in (rows if rows[-1] else rows[:-1])]
+        lines += decode_lines(data, path)
     return lines
+
+
+def decode_lines(data, path, first=1):
+    """Splits bytes at line feeds.
+
+    Args:
+        data: whole lines.
+        path: of their file.
+        first: number of the first of them.
+
+    Returns:
+        List of str, without line feeds and carriage returns.
+
+    Raises:
+        DataError: names the line that is not UTF-8.
+    """
+    try:
+        rows = data.decode("utf-8").split("\n")
+    except UnicodeDecodeError as error:
+        number = data[: error.start].count(b"\n") + first
+        raise DataError(
+            f"{path}:{number}: must be UTF-8 text. Received: byte 0x{data[error.start]:02x}. "
+            "Convert the file to UTF-8."
+        ) from error
+    return [row.rstrip("\r") for row in (rows if rows[-1] else rows[:-1])]
 
 
 def read_pairs(sources, targets):

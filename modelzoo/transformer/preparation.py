@@ -1,0 +1,110 @@
+"""Turns two texts of the same number of lines into the TFRecords of TransformerTfRecordsProcessor.
+
+It deliberately drops nothing: the processor drops pairs that are empty or too long for a model.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from pathlib import Path
+
+from cerebras_tf.errors import DataError
+from modelzoo.common.preparation import pipeline
+from modelzoo.transformer.text_lines import decode_lines
+from modelzoo.transformer.vocabulary import load_joint_tokenizer
+
+UNIT_LINES = 50_000  # pairs of one unit of work, the step at which a run can be resumed
+BATCH_LINES = 1000  # pairs tokenized at a time
+
+
+def prepare(source, target, output_dir, tokenizer_file, processes=1, on_progress=lambda size: None):
+    """Writes a record for each pair of lines: int64 features source_ids and target_ids.
+
+    Args:
+        source: text file, a sentence a line.
+        target: its translation, line by line.
+        output_dir: folder of the records and ``manifest.json``; the same call goes on where an
+            earlier one was stopped.
+        tokenizer_file: tokenizer.json of both languages, of scripts/create_vocab.py.
+        processes: how many work at a time.
+        on_progress: called with the bytes of source done since its last call.
+
+    Returns:
+        The manifest of ``pipeline.prepare``.
+
+    Raises:
+        DataError: the files differ in lines, or hold one that is not UTF-8.
+        ConfigError: the tokenizer is none, or the folder holds other records.
+    """
+    tokenizer = load_joint_tokenizer(tokenizer_file)
+    ends = [line_ends(path, UNIT_LINES) for path in (source, target)]
+    (lines, source_ends), (target_lines, target_ends) = ends
+    if lines != target_lines:
+        raise DataError(
+            f"{target}: must have as many lines as {source}. Received: {target_lines} and {lines}. "
+            "Give two texts that belong together."
+        )
+    units = [
+        [[source, *source_ends[i : i + 2]], [target, *target_ends[i : i + 2]], i * UNIT_LINES + 1]
+        for i in range(len(source_ends) - 1)
+    ]
+    settings = {
+        "source": [os.path.basename(source), os.path.getsize(source)],
+        "target": [os.path.basename(target), os.path.getsize(target)],
+        "tokenizer": Path(tokenizer_file).name,
+        "vocab_size": tokenizer.vocab_size,
+    }
+    work = functools.partial(write_unit, tokenizer_file=tokenizer_file)
+    return pipeline.prepare(units, work, output_dir, settings, processes, on_progress)
+
+
+def line_ends(path, every):
+    """Counts the lines of a file.
+
+    Returns:
+        The number of lines, and the byte after every so many of them, 0 and the end included.
+
+    Raises:
+        DataError: the file cannot be read.
+    """
+    count, position, ends = 0, 0, [0]
+    try:
+        with open(path, "rb") as file:
+            for line in file:
+                count += 1
+                position += len(line)
+                if count % every == 0:
+                    ends.append(position)
+    except OSError as error:
+        raise DataError(
+            f"{path}: must be a readable text file. Received: {error.strerror}. Check the path."
+        ) from error
+    if ends[-1] != position:
+        ends.append(position)
+    return count, ends
+
+
+def write_unit(unit, output, tokenizer_file):
+    """Writes the records of a unit, see ``pipeline.prepare``; returns its counts."""
+    source, target, first = unit
+    tokenizer = load_joint_tokenizer(tokenizer_file)
+    writer = output.writer()
+    pairs = list(zip(_lines(source, first), _lines(target, first)))
+    counts = {"pairs": len(pairs), "source_tokens": 0, "target_tokens": 0}
+    for start in range(0, len(pairs), BATCH_LINES):
+        sources, targets = zip(*pairs[start : start + BATCH_LINES])
+        encoded = zip(tokenizer.encode_batch(list(sources)), tokenizer.encode_batch(list(targets)))
+        for source_ids, target_ids in encoded:
+            writer.write({"source_ids": source_ids, "target_ids": target_ids})
+            counts["source_tokens"] += len(source_ids)
+            counts["target_tokens"] += len(target_ids)
+        output.advance(sum(len(line.encode("utf-8")) + 1 for line in sources))
+    return counts
+
+
+def _lines(part, first):
+    path, start, stop = part
+    with open(path, "rb") as file:
+        file.seek(start)
+        return decode_lines(file.read(stop - start), path, first)
