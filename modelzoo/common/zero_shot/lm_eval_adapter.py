@@ -43,8 +43,10 @@ class ZooLM(LM):
     def loglikelihood(self, requests, disable_tqdm=False):
         """Returns (log-probability, whether greedy) of each (context, continuation)."""
         first = self._tokenizer.eos_id
-        texts = [request.args for request in requests]
-        pairs = [split_tokens(self._tokenizer, *text, first_token=first) for text in texts]
+        pairs = [
+            split_tokens(self._tokenizer, context, continuation, first)
+            for context, continuation in (request.args for request in requests)
+        ]
         return [(score.log_prob, score.is_greedy) for score in self._session.score(pairs)]
 
     def loglikelihood_rolling(self, requests, disable_tqdm=False):
