@@ -1,9 +1,9 @@
-"""The input functions of sentence classification: tab-separated files, tokenized when a run begins.
+"""The input functions of sentence classification: tab-separated files as they are, or TFRecords.
 
-All examples are held in memory, four bytes a token. It deliberately knows no task's columns; those
-are in tasks.py. Every processor yields features ``input_ids``, ``input_mask`` (1 where there is
-padding) and ``segment_ids`` [B, S] int32; with MNLI ``is_matched`` [B] int32; in prediction
-``example_index`` [B] int32; and labels [B] int32.
+Files are tokenized when a run begins and held in memory, four bytes a token. It deliberately knows
+no task's columns; those are in tasks.py. Every processor yields features ``input_ids``,
+``input_mask`` (1 where there is padding) and ``segment_ids`` [B, S] int32; with MNLI ``is_matched``
+[B] int32; in prediction ``example_index`` [B] int32; and labels [B] int32.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ import tensorflow.compat.v1 as tf
 
 from modelzoo.bert.fine_tuning.batch_plan import BatchPlan
 from modelzoo.bert.fine_tuning.classifier.encoding import PairEncoder, pad_rows
-from modelzoo.bert.fine_tuning.classifier.params import PROCESSORS, Params
+from modelzoo.bert.fine_tuning.classifier.params import RECORDS_PROCESSOR, TSV_PROCESSORS, Params
 from modelzoo.bert.fine_tuning.classifier.tasks import find_files, read_rows
+from modelzoo.bert.fine_tuning.cropping import crop_padding
+from modelzoo.common.input import tf_records
 from modelzoo.common.input.functions import InputFunctions
 
 
@@ -84,6 +86,48 @@ class TsvDataProcessor:
         return self._features([rows, rows, rows, column, column], "train"), column
 
 
+class GlueTfRecordsProcessor:
+    """Reads TFRecords of scripts/create_glue_tfrecords.py, the mask on disk 1 for a real token.
+
+    Args:
+        section: GlueRecordsInput.
+    """
+
+    def __init__(self, section):
+        self.section = section
+
+    def create_dataset(self, training, skip, keep_rest=False):
+        """Returns the batches, without the first `skip`; evaluation sees every record.
+
+        Raises:
+            DataError: for a missing, truncated or misshapen file.
+        """
+        section = self.section
+        length = section.max_sequence_length
+        layout = tf_records.integers(("input_ids", "input_mask", "segment_ids"), length)
+        layout.update(tf_records.integers(("label", "is_matched"), 1))
+        dataset = tf_records.read_batches(section, layout, skip, not training)
+
+        def example(parsed):
+            lengths = tf.reduce_sum(parsed["input_mask"], axis=1)
+            label, matched = (parsed.pop(name)[:, 0] for name in ("label", "is_matched"))
+            if section.buckets is not None:
+                parsed = crop_padding(parsed, lengths, bounds(section))
+            features = {**parsed, "input_mask": 1 - parsed["input_mask"]}
+            if section.has_parts:
+                features["is_matched"] = matched
+            return features, label
+
+        return dataset.map(example, num_parallel_calls=2, deterministic=True).prefetch(4)
+
+    def blank(self):
+        """Returns a batch of zeros."""
+        size, length = self.section.batch_size, self.section.max_sequence_length
+        rows, column = tf.zeros([size, length], tf.int32), tf.zeros([size], tf.int32)
+        features = {"input_ids": rows, "input_mask": rows, "segment_ids": rows}
+        return {**features, **({"is_matched": column} if self.section.has_parts else {})}, column
+
+
 def read_examples(section, use):
     """Reads the rows of an input section.
 
@@ -106,4 +150,8 @@ def bounds(section):
     return [*(section.buckets or ()), section.max_sequence_length]
 
 
-INPUTS = InputFunctions(Params, dict.fromkeys(PROCESSORS, TsvDataProcessor))
+PROCESSORS = {
+    **dict.fromkeys(TSV_PROCESSORS, TsvDataProcessor),
+    RECORDS_PROCESSOR: GlueTfRecordsProcessor,
+}
+INPUTS = InputFunctions(Params, PROCESSORS)

@@ -64,8 +64,30 @@ class ClassifierInput(FineTuningInputKeys, RecordInput):
         )
 
 
-PROCESSORS = (*TASKS, "TsvDataProcessor")
-build_input = build_variant("data_processor", dict.fromkeys(PROCESSORS, ClassifierInput))
+@dataclass(frozen=True)
+class GlueRecordsInput(FineTuningInputKeys, RecordInput):
+    """An input section with ``data_processor: GlueTfRecordsProcessor``.
+
+    It reads the TFRecords of scripts/create_glue_tfrecords.py. `has_parts` tells MNLI's matched
+    examples from its mismatched ones.
+    """
+
+    has_parts: bool = False
+
+
+RECORDS_PROCESSOR = "GlueTfRecordsProcessor"
+TSV_PROCESSORS = (*TASKS, "TsvDataProcessor")
+build_input = build_variant(
+    "data_processor",
+    {
+        **dict.fromkeys(TSV_PROCESSORS, ClassifierInput),
+        RECORDS_PROCESSOR: GlueRecordsInput,
+    },
+)
+# Files to predict from have no labels and so no records.
+build_predict_input = build_variant(
+    "data_processor", dict.fromkeys(TSV_PROCESSORS, ClassifierInput)
+)
 
 
 @dataclass(frozen=True)
@@ -75,7 +97,7 @@ class Params(FineTuningParams):
     model: ClassifierModelParams
     train_input: Any = field(build=build_input)
     eval_input: Any = field(None, build=build_input)
-    predict_input: Any = field(None, build=build_input)
+    predict_input: Any = field(None, build=build_predict_input)
 
     INHERITED_KEYS = (
         *FineTuningParams.INHERITED_KEYS,
@@ -83,14 +105,23 @@ class Params(FineTuningParams):
         "text_columns",
         "label_column",
         "labels",
+        "has_parts",
     )
+
+    @classmethod
+    def with_defaults(cls, tree):
+        """Returns `tree` with what its sections take over from one another."""
+        tree = super().with_defaults(tree)
+        given = tree.get("predict_input")
+        records = isinstance(given, dict) and given.get("data_processor") == RECORDS_PROCESSOR
+        return {k: v for k, v in tree.items() if k != "predict_input"} if records else tree
 
     def problems(self):
         """Yields what is wrong between the sections."""
         yield from super().problems()
         for name in SECTIONS:
             section = getattr(self, name)
-            if section is None:
+            if not isinstance(section, ClassifierInput):
                 continue
             labels = section.task.labels
             if len(labels) != self.model.num_cls_classes:

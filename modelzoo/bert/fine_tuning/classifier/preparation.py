@@ -1,0 +1,102 @@
+"""Turns tab-separated classification files into the TFRecords that GlueTfRecordsProcessor reads.
+
+It deliberately leaves reading the files to tasks.py and tokenizing to encoding.py. S is the
+sequence length.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from dataclasses import dataclass
+from typing import Optional
+
+import numpy as np
+
+from modelzoo.bert.fine_tuning.classifier.encoding import PairEncoder, pad_rows
+from modelzoo.bert.fine_tuning.classifier.tasks import TASKS, find_files, read_rows
+from modelzoo.common.preparation import pipeline
+
+ROWS_A_UNIT = 20_000
+BATCH_ROWS = 1_000  # rows tokenized at a time
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How records are made; the names are those of the command line.
+
+    `task` is a data processor of tasks.TASKS; the columns and labels are its own where None.
+    """
+
+    vocab_file: str
+    task: str = "Sst2DataProcessor"
+    do_lower_case: bool = True
+    max_seq_length: int = 128
+    text_columns: Optional[tuple] = None
+    label_column: Optional[str] = None
+    labels: Optional[tuple] = None
+
+    @property
+    def columns(self):
+        """What the files hold, a tasks.Task."""
+        return TASKS[self.task].with_own(self.text_columns, self.label_column, self.labels)
+
+
+def prepare(data_dir, use, output_dir, settings, processes=1, on_progress=lambda amount: None):
+    """Writes the records of one use to a folder of its name.
+
+    Args:
+        data_dir: a folder with GLUE's files, or a file.
+        use: ``train`` or ``eval``, whose rows have labels.
+        output_dir: made if absent.
+        settings: Settings.
+        processes: how many work at a time.
+        on_progress: called with the number of rows done since the last call.
+
+    Returns:
+        The manifest of pipeline.prepare.
+
+    Raises:
+        DataError: names the file and line of a bad row.
+        ConfigError: if the folder holds other records, or the vocabulary is wrong.
+    """
+    files = find_files(data_dir, use)
+    counts = {path: len(read_rows(path, settings.columns, True)) for path in files}
+    units = [
+        (path, start, start + ROWS_A_UNIT)
+        for path, count in counts.items()
+        for start in range(0, count, ROWS_A_UNIT)
+    ]
+    inputs = [[path, os.path.getsize(path)] for path in files]
+    return pipeline.prepare(
+        units,
+        functools.partial(write_unit, settings=settings),
+        os.path.join(output_dir, use),
+        {**vars(settings), "inputs": inputs, "labels": settings.columns.labels},
+        processes,
+        on_progress,
+    )
+
+
+def write_unit(unit, output, settings):
+    """Writes the records of some rows of a file; see pipeline.prepare."""
+    path, start, stop = unit
+    length = settings.max_seq_length
+    encoder = PairEncoder(settings.vocab_file, settings.do_lower_case, length)
+    writer = output.writer()
+    rows = read_rows(path, settings.columns, True)[start:stop]
+    for first in range(0, len(rows), BATCH_ROWS):
+        batch = rows[first : first + BATCH_ROWS]
+        padded = pad_rows(encoder.encode([row.texts for row in batch]), length, encoder.pad_id)
+        for row, ids, mask, segments in zip(batch, *padded):
+            writer.write(
+                {
+                    "input_ids": ids,
+                    "input_mask": 1 - mask,
+                    "segment_ids": segments,
+                    "label": np.array([row.label]),
+                    "is_matched": np.array([row.is_matched], np.int64),
+                }
+            )
+        output.advance(len(batch))
+    return {"rows": len(rows)}
