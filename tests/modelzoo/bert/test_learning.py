@@ -1,0 +1,90 @@
+"""The loss of the masked words falls: on text made here, and on WikiText-2 where it is at hand."""
+
+from __future__ import annotations
+
+import glob
+from pathlib import Path
+
+import pytest
+import yaml
+
+pytestmark = pytest.mark.tf
+tf = pytest.importorskip("tensorflow.compat.v1")
+
+from modelzoo.bert.preparation import PreparationSettings, prepare  # noqa: E402
+from modelzoo.common import run  # noqa: E402
+
+ROOT = Path(__file__).resolve().parents[3]
+DATA = ROOT.parent / "shared" / "data"
+
+
+def losses(config, changes, tmp_path):
+    """Trains on the wafer by a config with other values and returns the loss of every event."""
+    tree = yaml.safe_load((ROOT / "configs" / config).read_text(encoding="utf-8"))
+    for key, values in changes.items():
+        tree[key].update(values)
+    params = tmp_path / "params.yaml"
+    params.write_text(yaml.safe_dump(tree))
+    run.main(["-m", "train", "-p", str(params), "-o", str(tmp_path / "run")])
+    found = {}
+    for path in glob.glob(str(tmp_path / "run" / "events*")):
+        for event in tf.train.summary_iterator(path):
+            for value in event.summary.value:
+                if value.tag == "train/cost_masked_lm":
+                    found[event.step] = value.simple_value
+    return [found[step] for step in sorted(found)]
+
+
+def test_bytes_of_text_with_a_pattern_are_learned(tmp_path):
+    text = tmp_path / "text"
+    text.mkdir()
+    (text / "a.py").write_text("for value in (1, 2, 3):\n    print(value)\n" * 200)
+    found = losses(
+        "params_bert_tiny.yaml",
+        {
+            "train_input": {
+                "data_dir": str(text),
+                "eval_fraction": 0.0,
+                "max_sequence_length": 32,
+                "max_predictions_per_seq": 5,
+                "batch_size": 16,
+            },
+            "eval_input": {"data_dir": str(text)},
+            "model": {
+                "hidden_size": 64,
+                "num_hidden_layers": 2,
+                "num_heads": 2,
+                "filter_size": 128,
+                "initializer": {"name": "truncated_normal", "stddev": 0.12},
+            },
+            "optimizer": {"learning_rate": 2.0e-3},
+            "runconfig": {"max_steps": 320, "save_summary_steps": 40},
+        },
+        tmp_path,
+    )
+    # What a byte tells of its neighbours: without them the loss stays at the bytes' entropy, 2.8.
+    assert found[0] > 5.0 and found[-1] < 2.0
+
+
+@pytest.mark.slow
+def test_words_of_wikitext_are_learned(tmp_path):
+    text = DATA / "wikitext-2" / "valid.txt"
+    vocabulary = DATA / "vocab" / "bert-base-uncased" / "vocab.txt"
+    if not (text.exists() and vocabulary.exists()):
+        pytest.skip("needs ../shared/data")
+    settings = PreparationSettings(
+        str(vocabulary),
+        do_lower_case=True,
+        mlm_only=True,
+        disable_masking=True,
+        short_seq_prob=0.0,
+        allow_cross_document_examples=True,
+        multiple_docs_in_single_file=True,
+        wikitext_detokenize=True,
+    )
+    manifest = prepare([str(text)], str(tmp_path / "records"), settings)
+    assert 210_000 < manifest["counts"]["tokens"] < 230_000
+    section = {"data_dir": str(tmp_path / "records"), "vocab_file": str(vocabulary)}
+    changes = {"train_input": section, "eval_input": section, "runconfig": {"max_steps": 80}}
+    found = losses("params_bert_small_wikitext2.yaml", changes, tmp_path)
+    assert found[0] > 9.5 and found[-1] < 8.0
