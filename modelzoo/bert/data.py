@@ -33,7 +33,7 @@ class BertTfRecordsProcessor:
         section: BertTfRecordsInput.
     """
 
-    token_columns = ("input_ids", "input_mask", "segment_ids")
+    token_columns: tuple[str, ...] = ("input_ids", "input_mask", "segment_ids")
 
     def __init__(self, section):
         self.section = section

@@ -61,18 +61,6 @@ class MaskedLmKeys:
     segment_pad_id: Optional[int] = field(None, choices=(0, 1))
     mlm_pad_id: Optional[int] = field(None, minimum=0)
 
-    def problems(self):
-        """Yields what is wrong between the fields."""
-        buckets = self.buckets
-        if isinstance(buckets, int) and buckets < 1:
-            yield "buckets", "must be at least 1, or a list of bounds."
-        if isinstance(buckets, tuple):
-            inside = all(1 <= bound <= self.max_sequence_length for bound in buckets)
-            if not inside or list(buckets) != sorted(set(buckets)):
-                yield "buckets", "must ascend within max_sequence_length."
-        if self.max_predictions_per_seq > self.max_sequence_length:
-            yield "max_predictions_per_seq", "must not exceed max_sequence_length."
-
 
 @dataclass(frozen=True)
 class DrawnMaskKeys:
@@ -96,7 +84,19 @@ class BertTfRecordsInput(MaskedLmKeys, StreamKeys, VocabularyKeys, RecordInput):
     def problems(self):
         """Yields what is wrong between the fields."""
         yield from VocabularyKeys.problems(self)
-        yield from MaskedLmKeys.problems(self)
+        buckets = self.buckets
+        if isinstance(buckets, int) and buckets < 1:
+            yield "buckets", "must be at least 1, or a list of bounds."
+        if isinstance(buckets, tuple):
+            inside = all(1 <= bound <= self.max_sequence_length for bound in buckets)
+            if not inside or list(buckets) != sorted(set(buckets)):
+                yield "buckets", "must ascend within max_sequence_length."
+        if self.max_predictions_per_seq > self.max_sequence_length:
+            yield "max_predictions_per_seq", "must not exceed max_sequence_length."
+        vocab_size = count_vocabulary(self)
+        for key in ("input_pad_id", "mlm_pad_id"):
+            if vocab_size is not None and (getattr(self, key) or 0) >= vocab_size:
+                yield key, f"must be a token of the vocabulary, below {vocab_size}."
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,8 @@ def split_documents(text, separator=""):
     Returns:
         The documents, none of them blank.
     """
-    parts, lines = [], []
+    parts: list[str] = []
+    lines: list[str] = []
     for line in text.splitlines():
         if line.strip() == separator:
             parts.append("\n".join(lines))

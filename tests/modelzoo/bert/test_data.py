@@ -267,6 +267,7 @@ def test_keys_that_do_not_fit_are_told():
 
     assert "vocab_file is required" in messages()
     assert "buckets must ascend within" in messages(vocab_file="v", buckets=[20, 10])
+    assert "input_pad_id must be a token of the vocabulary, below 9" in messages(input_pad_id=9)
     assert "buckets must be at least 1" in messages(vocab_file="v", buckets=0)
     assert "must not exceed max_sequence_length" in messages(max_predictions_per_seq=S + 1)
     assert "masked_lm_prob must be between 0 and 1" in messages(masked_lm_prob=1.0)
