@@ -15,11 +15,13 @@ import tensorflow.compat.v1 as tf
 
 from cerebras_tf.errors import DataError
 from modelzoo.bert.fine_tuning.question_answering.answers import choose
+from modelzoo.bert.fine_tuning.question_answering.baselines import BASELINES
 from modelzoo.bert.fine_tuning.question_answering.data import read_windows
 from modelzoo.common import predictions
 from modelzoo.common.metrics.squad import squad_v1, squad_v2
 from modelzoo.common.scores import write_scalars
 
+SCORES = ("exact_match", "exact", "f1")  # those of baselines
 FILES = ("predictions.json", "nbest_predictions.json", "null_odds.json")
 
 
@@ -29,7 +31,7 @@ def predict(estimator, inputs, params, checkpoint_path, use_cs):
     ``predictions.json`` has the answer of each question, ``nbest_predictions.json`` the best ones,
     ``null_odds.json`` how much likelier no answer is. At most `predict_steps` batches are run; a
     question counts once all of its windows were. Exact match and F1 go to ``scores.json`` and to
-    TensorBoard.
+    TensorBoard, beside those of baselines that need no model (baselines.py).
 
     Args:
         estimator: CerebrasEstimator of the model.
@@ -55,8 +57,7 @@ def predict(estimator, inputs, params, checkpoint_path, use_cs):
     folder = Path(runconfig.model_dir) / "predict"
     texts = write_answers(choices, section, folder)
     tf.logging.info("wrote answers to %d questions to %s", len(texts), folder)
-    questions = {question.id: question for question, _, _ in windows}
-    scores = score(questions, choices, texts, section)
+    scores = score(windows, choices, texts, section)
     if scores:
         step = int(tf.train.load_variable(checkpoint_path, "global_step"))
         write_scalars(folder, step, scores)
@@ -116,25 +117,33 @@ def write_answers(choices, section, folder):
     return texts
 
 
-def score(questions, choices, texts, section):
-    """Scores answers, if the file has true ones.
+def score(windows, choices, texts, section):
+    """Scores answers, if the file has true ones, and those of the baselines.
 
     Args:
-        questions: Question by id, of the whole file.
+        windows: of `read_windows`.
         choices: Choice by question id.
         texts: answers by question id.
         section: QuestionAnsweringInput.
 
     Returns:
-        Numbers by name, of `squad_v1` or `squad_v2`; nothing where no question has an answer.
+        Numbers by name, of `squad_v1` or `squad_v2`, and names such as ``random-span/f1``; nothing
+        where no question has an answer.
     """
-    true = {key: [text for text, _ in questions[key].answers] for key in choices}
+    asked = {question.id: (context, question) for question, (context, _), _ in windows}
+    true = {key: [text for text, _ in asked[key][1].answers] for key in choices}
     if not any(true.values()):
         return {}
-    if not section.version_2_with_negative:
-        return squad_v1({key: answers for key, answers in true.items() if answers}, texts)
-    odds = {key: choice.null_odds for key, choice in choices.items()}
-    named = {key: choice.text() for key, choice in choices.items()}
-    best = squad_v2(true, named, odds)
-    scores = squad_v2(true, texts)
-    return {**scores, **{key: best[key] for key in best if key.startswith("best_")}}
+    if section.version_2_with_negative:
+        scoring = squad_v2
+        odds = {key: choice.null_odds for key, choice in choices.items()}
+        best = squad_v2(true, {key: choice.text() for key, choice in choices.items()}, odds)
+        best = {key: best[key] for key in best if key.startswith("best_")}
+    else:
+        scoring, best = squad_v1, {}
+        true = {key: answers for key, answers in true.items() if answers}
+    scores = {**scoring(true, texts), **best}
+    for name, answer in BASELINES.items():
+        found = scoring(true, {key: answer(*asked[key]) for key in true})
+        scores.update({f"{name}/{key}": found[key] for key in SCORES if key in found})
+    return scores

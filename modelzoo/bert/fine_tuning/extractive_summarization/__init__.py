@@ -1,0 +1,1 @@
+"""BERT that picks the sentences of an article that summarize it (BERTSUM)."""

@@ -1,0 +1,155 @@
+"""The input functions of extractive summarization: TFRecords, and in prediction articles as text.
+
+It deliberately makes no records; preparation.py does. Features are ``input_ids``, ``input_mask``
+(1 where there is padding) and ``segment_ids`` [B, S] int32, ``cls_indices`` [B, C] int32 and
+``cls_weights`` [B, C] float32 (1 where there is a sentence); where records hold them
+``highlight_ids`` [B, H] int32; in prediction ``article_ids`` [B, 1] int32; labels [B, C] int32.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from cerebras_tf.errors import ConfigError
+from modelzoo.bert.fine_tuning.batch_plan import BatchPlan
+from modelzoo.bert.fine_tuning.cropping import crop_padding
+from modelzoo.bert.fine_tuning.extractive_summarization.encoding import (
+    ArticleEncoder,
+    pad_article,
+)
+from modelzoo.bert.fine_tuning.extractive_summarization.params import Params
+from modelzoo.common.input import tf_records
+from modelzoo.common.input.functions import InputFunctions
+from modelzoo.common.preparation import cnn_dailymail, documents
+
+TOKENS = ("input_ids", "input_mask", "segment_ids")
+PREDICTED = (*TOKENS, "cls_indices", "cls_weights", "article_ids")
+
+
+class BertSumTfRecordsProcessor:
+    """Reads articles cut into sentences.
+
+    Args:
+        section: BertSumInput.
+    """
+
+    def __init__(self, section):
+        self.section = section
+
+    def create_dataset(self, training, skip, keep_rest=False):
+        """Returns the batches, without the first `skip`.
+
+        Evaluation sees every record, so its last batch may be smaller; so does prediction
+        (`keep_rest`), which reads `predict_file` in its order.
+
+        Raises:
+            DataError: for a missing, truncated or misshapen file.
+            ConfigError: if prediction lacks predict_file or vocab_file.
+        """
+        if keep_rest:
+            return self._predict_batches(skip)
+        section = self.section
+        dataset = tf_records.read_batches(section, self.layout(), skip, not training)
+
+        def example(parsed):
+            tokens = {name: parsed.pop(name) for name in TOKENS}
+            if section.original_records:
+                tokens["input_mask"] = 1 - tokens["input_mask"]
+            if section.buckets is not None:
+                lengths = tf.reduce_sum(tokens["input_mask"], axis=1)
+                bounds = [*section.buckets, section.max_sequence_length]
+                tokens = crop_padding(tokens, lengths, bounds)
+            tokens["input_mask"] = 1 - tokens["input_mask"]
+            labels = parsed.pop("labels")
+            return {**tokens, **parsed}, labels
+
+        return dataset.map(example, num_parallel_calls=2, deterministic=True).prefetch(4)
+
+    def layout(self):
+        """Returns the layout of a record; see tf_records.check_files."""
+        section = self.section
+        layout = tf_records.integers(TOKENS, section.max_sequence_length)
+        layout.update(tf_records.integers(("cls_indices", "labels"), section.max_cls_tokens))
+        layout["cls_weights"] = (section.max_cls_tokens, tf_records.FLOAT)
+        if not section.original_records:
+            layout["highlight_ids"] = (section.max_highlight_tokens, tf_records.INTEGER)
+        return layout
+
+    def _predict_batches(self, skip):
+        section = self.section
+        articles, pad_id = read_articles(section)
+        full = section.max_sequence_length
+        plan = BatchPlan(
+            [len(article.ids) for article in articles],
+            section.batch_size,
+            [*(section.buckets or ()), full],
+            seed=None,
+            keep_rest=True,
+        )
+
+        def assemble(number):
+            chosen, length = plan.batch(number)
+            rows = [
+                pad_article(articles[place], length, section.max_cls_tokens, pad_id)
+                for place in chosen
+            ]
+            batch = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+            batch["input_mask"] = 1 - batch["input_mask"]
+            batch["article_ids"] = chosen[:, None].astype(np.int32)
+            return [batch[name] for name in PREDICTED]
+
+        def batch(number):
+            types = [tf.float32 if name == "cls_weights" else tf.int32 for name in PREDICTED]
+            tensors = tf.numpy_function(assemble, [number], types)
+            widths = [None if section.buckets else full] * 3 + [section.max_cls_tokens] * 2 + [1]
+            for tensor, width in zip(tensors, widths):
+                tensor.set_shape([None, width])
+            return dict(zip(PREDICTED, tensors)), tensors[-1]
+
+        return tf.data.Dataset.range(skip, plan.batches_per_epoch).map(batch).prefetch(4)
+
+    def blank(self):
+        """Returns a batch of zeros."""
+        batch = {
+            name: tf.zeros(
+                [self.section.batch_size, length],
+                tf.float32 if kind == tf_records.FLOAT else tf.int32,
+            )
+            for name, (length, kind) in self.layout().items()
+        }
+        labels = batch.pop("labels")
+        return batch, labels
+
+
+@functools.lru_cache(maxsize=1)
+def read_articles(section):
+    """Encodes the articles of a section's predict_file; the last section's stay in memory.
+
+    Args:
+        section: BertSumInput.
+
+    Returns:
+        A tuple of EncodedArticle, without those of no sentence, and the number of the padding
+        token.
+
+    Raises:
+        ConfigError: if predict_file or vocab_file is missing.
+        DataError: names the file and line of a bad row.
+    """
+    for key in ("predict_file", "vocab_file"):
+        if getattr(section, key) is None:
+            raise ConfigError(
+                f"predict_input.{key}: is required to predict. Received: None. Name "
+                + ("articles." if key == "predict_file" else "the vocab.txt of the model.")
+            )
+    encoder = ArticleEncoder(section.encoding)
+    files = documents.find_inputs(section.predict_file, cnn_dailymail.SUFFIXES)
+    rows = (row for path in files for row in cnn_dailymail.read_articles(path))
+    articles = (encoder.encode(*row) for row in rows)
+    return tuple(article for article in articles if article.sentences), encoder.pad_id
+
+
+INPUTS = InputFunctions(Params, {"BertSumTfRecordsProcessor": BertSumTfRecordsProcessor})

@@ -1,0 +1,93 @@
+"""The YAML schema of extractive summarization: which keys exist, their types, defaults and rules.
+
+It deliberately imports no TensorFlow and reads no data.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Optional
+
+from modelzoo.bert.fine_tuning.extractive_summarization.encoding import EncodingSettings
+from modelzoo.bert.fine_tuning.sections import (
+    FineTuningInputKeys,
+    FineTuningModelParams,
+    FineTuningParams,
+)
+from modelzoo.common.model_sections import RecordInput
+from modelzoo.common.schema import build_variant
+from modelzoo.common.sections import field
+
+
+@dataclass(frozen=True)
+class SummarizationModelParams(FineTuningModelParams):
+    """The section ``model``.
+
+    The loss is the sum over sentences, times `loss_weight` and divided by the batch size.
+    """
+
+    loss_weight: float = 0.0625
+
+
+@dataclass(frozen=True)
+class BertSumInput(FineTuningInputKeys, RecordInput):
+    """An input section with ``data_processor: BertSumTfRecordsProcessor``.
+
+    Training and evaluation read the TFRecords of scripts/create_bertsum_tfrecords.py. With
+    `original_records` they are those of the original zoo: their mask is 1 for padding and they hold
+    no highlights, so evaluation compares with the labelled sentences instead. A summary is the
+    `top_k` likeliest sentences, or with null all whose probability is at least one half.
+
+    Prediction reads the articles themselves from `predict_file` (.jsonl or .story) and cuts them as
+    the script does, by the other keys.
+    """
+
+    max_cls_tokens: int = field(50, minimum=1)
+    max_highlight_tokens: int = field(192, minimum=1)
+    original_records: bool = False
+    top_k: Optional[int] = field(None, minimum=1)
+    sep_id: int = field(102, minimum=0)
+    predict_file: Optional[str] = field(None, path=True)
+    do_lower_case: bool = False
+    max_sentences_per_sequence: int = field(100, minimum=1)
+    min_tokens_per_sentence: int = field(5, minimum=1)
+    max_tokens_per_sentence: int = field(200, minimum=1)
+
+    @property
+    def encoding(self):
+        """How articles are cut in prediction."""
+        return EncodingSettings(
+            vocab_file=self.vocab_file or "",
+            do_lower_case=self.do_lower_case,
+            max_sequence_length=self.max_sequence_length,
+            max_cls_tokens=self.max_cls_tokens,
+            max_sentences_per_sequence=self.max_sentences_per_sequence,
+            min_tokens_per_sentence=self.min_tokens_per_sentence,
+            max_tokens_per_sentence=self.max_tokens_per_sentence,
+            max_highlight_tokens=self.max_highlight_tokens,
+        )
+
+
+build_input = build_variant("data_processor", {"BertSumTfRecordsProcessor": BertSumInput})
+
+
+@dataclass(frozen=True)
+class Params(FineTuningParams):
+    """The whole YAML of extractive summarization."""
+
+    model: SummarizationModelParams
+    train_input: Any = field(build=build_input)
+    eval_input: Any = field(None, build=build_input)
+    predict_input: Any = field(None, build=build_input)
+
+    INHERITED_KEYS = (
+        *FineTuningParams.INHERITED_KEYS,
+        "max_cls_tokens",
+        "max_highlight_tokens",
+        "original_records",
+        "sep_id",
+        "do_lower_case",
+        "max_sentences_per_sequence",
+        "min_tokens_per_sentence",
+        "max_tokens_per_sentence",
+    )

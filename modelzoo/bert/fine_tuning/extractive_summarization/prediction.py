@@ -1,0 +1,124 @@
+"""Predict mode of extractive summarization: summaries as text, their ROUGE and that of baselines.
+
+It deliberately does not pick sentences; selection.py does.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from modelzoo.bert.fine_tuning.extractive_summarization.data import read_articles
+from modelzoo.bert.fine_tuning.extractive_summarization.oracle import greedy_oracle
+from modelzoo.bert.fine_tuning.extractive_summarization.selection import select
+from modelzoo.common import predictions
+from modelzoo.common.metrics.rouge import mean_rouge
+from modelzoo.common.scores import write_scalars
+
+LEAD = 3  # sentences of the baselines
+BASELINE_SCORES = ("rouge1-f1_score", "rouge2-f1_score", "rougeLsum-f1_score")
+
+
+def predict(estimator, inputs, params, checkpoint_path, use_cs):
+    """Summarizes the articles of predict_input.predict_file, into ``model_dir/predict``.
+
+    ``summaries_*.jsonl`` has a row an article, at most `predict_steps` batches. ROUGE goes to
+    ``scores.json`` and to TensorBoard, for the model and for ``lead-3`` (the first three
+    sentences), ``random-3`` (three drawn ones) and ``oracle`` (chosen with the true summary at
+    hand).
+
+    Args:
+        estimator: CerebrasEstimator of the model.
+        inputs: InputFunctions of the model.
+        params: Params.
+        checkpoint_path: prefix of the checkpoint.
+        use_cs: whether the wafer runs the model.
+
+    Raises:
+        ConfigError: if predict_input lacks predict_file or vocab_file.
+        DataError: names the file and line of a bad row.
+    """
+    section, runconfig = params.predict_input, params.runconfig
+    articles, _ = read_articles(section)
+    found = predictions.predicted_rows(estimator, inputs, checkpoint_path, use_cs)
+    found = itertools.islice(found, runconfig.predict_steps * section.batch_size)
+    rows = [as_row(articles, row, section.top_k) for row in found]
+    folder = Path(runconfig.model_dir) / "predict"
+    name = f"summaries_{'cs' if use_cs else 'tf'}_{estimator.config.task_id}.jsonl"
+    write_rows(rows, folder, name)
+    tf.logging.info("wrote %d summaries to %s", len(rows), folder / name)
+    scored = [row for row in rows if row["reference"]]
+    if scored:
+        scores = {**rouge_of(scored), **baselines([articles[row["number"]] for row in scored])}
+        step = int(tf.train.load_variable(checkpoint_path, "global_step"))
+        write_scalars(folder, step, scores)
+        told = ", ".join(f"{key} {scores[key]:.2f}" for key in scores if key.endswith("f1_score"))
+        tf.logging.info("step %d: %s", step, told)
+
+
+def as_row(articles, prediction, top_k):
+    """Returns what is written of an article.
+
+    Args:
+        articles: tuple of EncodedArticle.
+        prediction: article_ids [1] and probabilities [C].
+        top_k: see `select`.
+    """
+    number = int(prediction["article_ids"][0])
+    article = articles[number]
+    count = len(article.sentences)
+    picked = select(prediction["probabilities"], count, top_k)
+    return {
+        "number": number,
+        "sentences": picked,
+        "summary": "\n".join(article.sentences[place] for place in picked),
+        "reference": "\n".join(article.highlights),
+        "probabilities": [round(float(p), 5) for p in prediction["probabilities"][:count]],
+    }
+
+
+def write_rows(rows, folder, name):
+    """Writes one JSON object a line; the file appears whole or not at all."""
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = folder / f".{name}.{os.getpid()}"
+    lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    partial.write_text("".join(lines), encoding="utf-8")
+    partial.replace(folder / name)
+
+
+def rouge_of(rows):
+    """Returns the mean ROUGE of rows of `as_row`, in percent by name."""
+    return mean_rouge([row["summary"] for row in rows], [row["reference"] for row in rows])
+
+
+def baselines(articles):
+    """Computes the mean ROUGE of summaries that need no model, from the sentences it could pick.
+
+    Args:
+        articles: list of EncodedArticle with highlights.
+
+    Returns:
+        Percentages by names such as ``lead-3/rouge1-f1_score``.
+    """
+    generator = np.random.default_rng(0)
+    picks: dict[str, list] = {"lead-3": [], "random-3": [], "oracle": []}
+    for article in articles:
+        count = len(article.sentences)
+        picks["lead-3"].append(range(min(LEAD, count)))
+        picks["random-3"].append(sorted(generator.permutation(count)[:LEAD]))
+        picks["oracle"].append(greedy_oracle(article.sentences, article.highlights))
+    references = ["\n".join(article.highlights) for article in articles]
+    scores = {}
+    for name, chosen in picks.items():
+        texts = [
+            "\n".join(article.sentences[place] for place in places)
+            for article, places in zip(articles, chosen)
+        ]
+        rouge = mean_rouge(texts, references)
+        scores.update({f"{name}/{key}": rouge[key] for key in BASELINE_SCORES})
+    return scores

@@ -1,0 +1,87 @@
+"""Turns articles and their highlights into the TFRecords that BertSumTfRecordsProcessor reads.
+
+A record has int64 input_ids, input_mask (1 = token), segment_ids [S], cls_indices, labels [C],
+highlight_ids [H], and float32 cls_weights [C]. It deliberately leaves reading, tokens and the
+choice of labels to cnn_dailymail.py, encoding.py and oracle.py.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+
+from modelzoo.bert.fine_tuning.extractive_summarization.encoding import (
+    ArticleEncoder,
+    pad_article,
+)
+from modelzoo.bert.fine_tuning.extractive_summarization.oracle import greedy_oracle
+from modelzoo.common.preparation import cnn_dailymail, documents, pipeline
+
+UNIT_BYTES = 2 << 20  # input of one unit of work, the step at which a run can be resumed
+
+
+def prepare(inputs, output_dir, settings, processes=1, on_progress=lambda amount: None):
+    """Writes the records of articles.
+
+    Args:
+        inputs: files, or folders of them, see cnn_dailymail.SUFFIXES.
+        output_dir: made if absent.
+        settings: EncodingSettings.
+        processes: how many work at a time.
+        on_progress: called with the number of bytes read since the last call.
+
+    Returns:
+        The manifest of pipeline.prepare. Its counts tell how many articles were left out: with too
+        few sentences, and without a sentence that shares a word with the highlights.
+
+    Raises:
+        DataError: names the file and line of a bad row.
+        ConfigError: if the folder holds other records, or the vocabulary is wrong.
+    """
+    files = documents.find_inputs(inputs, cnn_dailymail.SUFFIXES)
+    return pipeline.prepare(
+        documents.plan_units(files, UNIT_BYTES),
+        functools.partial(write_unit, settings=settings),
+        output_dir,
+        {**vars(settings), "input": documents.describe(files)},
+        processes,
+        on_progress,
+        {"vocab_size": ArticleEncoder(settings).vocab_size},
+    )
+
+
+def write_unit(parts, output, settings):
+    """Writes the records of some files or parts of files; see pipeline.prepare."""
+    encoder, writer = ArticleEncoder(settings), output.writer()
+    counts = dict.fromkeys(("articles", "skipped_too_short", "skipped_without_label"), 0)
+    for path, start, end in parts:
+        articles = cnn_dailymail.read_articles(path, start, end, output.advance)
+        for paragraphs, highlights in articles:
+            counts["articles"] += 1
+            article = encoder.encode(paragraphs, highlights)
+            picked = greedy_oracle(article.sentences, highlights)
+            if len(article.sentences) < settings.min_sentences_per_sequence:
+                counts["skipped_too_short"] += 1
+            elif not picked:
+                counts["skipped_without_label"] += 1
+            else:
+                writer.write(record(article, picked, encoder, settings))
+    return counts
+
+
+def record(article, picked, encoder, settings):
+    """Returns a record as a dictionary of arrays.
+
+    Args:
+        article: EncodedArticle.
+        picked: numbers of the sentences that summarize it.
+        encoder: ArticleEncoder.
+        settings: EncodingSettings.
+    """
+    labels = np.zeros(settings.max_cls_tokens, np.int32)
+    labels[picked] = 1
+    rows = pad_article(
+        article, settings.max_sequence_length, settings.max_cls_tokens, encoder.pad_id
+    )
+    return {**rows, "labels": labels, "highlight_ids": encoder.highlight_ids(article.highlights)}

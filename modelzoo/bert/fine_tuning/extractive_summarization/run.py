@@ -1,0 +1,8 @@
+"""Runs it: ``python -m modelzoo.bert.fine_tuning.extractive_summarization.run -p FILE``."""
+
+from __future__ import annotations
+
+from modelzoo.common.run import run
+
+if __name__ == "__main__":
+    run(model_name="bert.fine_tuning.extractive_summarization")

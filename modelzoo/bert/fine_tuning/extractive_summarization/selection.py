@@ -1,0 +1,77 @@
+"""Says which sentences make the summary, and finds their tokens in the model's input again.
+
+It deliberately needs no TensorFlow. B batch, S sequence, C sentences, H tokens of true summaries.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+LIKELY = 0.5
+
+
+def select(probabilities, count, top_k=None):
+    """Picks sentences.
+
+    Args:
+        probabilities: [C] floats; those of sentences come first.
+        count: number of sentences.
+        top_k: the so many likeliest ones; None for all with a probability of at least LIKELY, or
+            the likeliest where there is none.
+
+    Returns:
+        Ascending numbers of sentences.
+    """
+    probabilities = np.asarray(probabilities)[:count]
+    order = np.argsort(-probabilities, kind="stable")
+    if top_k is None:
+        top_k = max(1, int((probabilities >= LIKELY).sum()))
+    return sorted(order[:top_k].tolist())
+
+
+def summaries(ids, indices, weights, labels, probabilities, highlights=None, *, sep_id, top_k):
+    """Finds the picked sentences of a batch and the true summaries, as tokens.
+
+    Args:
+        ids: [B, S] integers.
+        indices: [B, C], the places of sentences.
+        weights: [B, C], above 0 for a sentence.
+        labels: [B, C], 1 for a sentence that summarizes.
+        probabilities: [B, C] floats.
+        highlights: [B, H], the true summaries, `sep_id` after each sentence; None to take the
+            labelled sentences for them.
+        sep_id: number of [SEP].
+        top_k: see `select`.
+
+    Returns:
+        A pair (prediction, reference) for each example, each a list of lists of int.
+    """
+    pairs = []
+    for row, tokens in enumerate(np.asarray(ids)):
+        count = int((np.asarray(weights[row]) > 0).sum())
+        places = np.asarray(indices[row])
+        picked = select(probabilities[row], count, top_k)
+        predicted = [_sentence(tokens, places[place], sep_id) for place in picked]
+        if highlights is None:
+            true = np.flatnonzero(np.asarray(labels[row])[:count])
+            reference = [_sentence(tokens, places[place], sep_id) for place in true]
+        else:
+            reference = _split(np.asarray(highlights[row]).tolist(), sep_id)
+        pairs.append((predicted, reference))
+    return pairs
+
+
+def _sentence(tokens, place, sep_id):
+    """The tokens between the [CLS] at `place` and the next [SEP]."""
+    rest = tokens[place + 1 :]
+    ends = np.flatnonzero(rest == sep_id)
+    return rest[: ends[0] if len(ends) else len(rest)].tolist()
+
+
+def _split(tokens, sep_id):
+    sentences, begin = [], 0
+    for place, token in enumerate(tokens):
+        if token == sep_id:
+            sentences.append(tokens[begin:place])
+            begin = place + 1
+    return sentences

@@ -1,0 +1,119 @@
+"""Tests of the room as a user runs it: training, evaluation and prediction, host and wafer."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import yaml
+
+pytestmark = pytest.mark.tf
+tf = pytest.importorskip("tensorflow.compat.v1")
+
+from cerebras_tf.errors import ConfigError, DataError  # noqa: E402
+from modelzoo.bert.fine_tuning.question_answering.preparation import (  # noqa: E402
+    Settings,
+    prepare,
+)
+from modelzoo.common import run  # noqa: E402
+from tests.modelzoo.bert.fine_tuning.made_data import MODEL, write_vocabulary  # noqa: E402
+from tests.modelzoo.bert.fine_tuning.question_answering.made_squad import (  # noqa: E402
+    articles,
+    write_squad,
+)
+
+HOST, WAFER = ("--device", "/cpu:0"), ()
+PROCESSOR = {"data_processor": "QuestionAnsweringDataProcessor"}
+
+
+def tree(tmp_path, steps, trained=48, **predict):
+    """Made data, its records, and a YAML that reads them."""
+    vocabulary = str(write_vocabulary(tmp_path))
+    write_squad(tmp_path / "train.json", articles(trained))
+    write_squad(tmp_path / "dev.json", articles(6, seed=1))
+    for name in ("train", "dev"):
+        settings = Settings(vocabulary, True, max_seq_length=20, doc_stride=8)
+        prepare(str(tmp_path / f"{name}.json"), tmp_path / name, settings)
+    shapes = {"max_sequence_length": 20, "buckets": [15], "batch_size": 8, "doc_stride": 8}
+    tokens = {"vocab_file": vocabulary, "vocab_size": 28, "do_lower_case": True}
+    return {
+        "model_name": "bert.fine_tuning.question_answering",
+        "train_input": {**PROCESSOR, **shapes, **tokens, "data_dir": "train"},
+        "eval_input": {"data_dir": "dev", "batch_size": 5},
+        "predict_input": {"predict_file": "dev.json", **predict},
+        "model": dict(MODEL),
+        "optimizer": {"optimizer_type": "adam", "learning_rate": 0.01},
+        "runconfig": {"max_steps": steps, "predict_steps": 99, "tf_random_seed": 1},
+    }
+
+
+def call(tmp_path, content, mode, *flags, out="out"):
+    path = tmp_path / "params_x.yaml"
+    path.write_text(yaml.safe_dump(content))
+    run.main(["-m", mode, "-p", str(path), "-o", str(tmp_path / out), *flags])
+    return tmp_path / out
+
+
+def evaluated(folder):
+    values = {}
+    for path in sorted((folder / "eval").glob("events*")):
+        for event in tf.train.summary_iterator(str(path)):
+            values.update({v.tag: v.simple_value for v in event.summary.value})
+    return values
+
+
+def test_it_learns_made_questions_and_answers_new_ones(tmp_path):
+    out = call(tmp_path, content := tree(tmp_path, 80), "train_and_eval", *HOST)
+    call(tmp_path, content, "predict", *HOST)
+    scores = json.loads((out / "predict/scores.json").read_text())["80"]
+    assert scores["exact_match"] > 90 and scores["f1"] > scores["random-span/f1"]
+    assert scores["total"] == 12 and scores["missing"] == 0
+    values = evaluated(out)
+    assert values["eval/accuracy_span"] > 0.9
+    assert values["eval/accuracy_span"] <= min(
+        values["eval/accuracy_start"], values["eval/accuracy_end"]
+    )
+    answers = json.loads((out / "predict/predictions.json").read_text())
+    contexts = {p["qas"][0]["id"]: p["context"] for a in articles(6, 1) for p in a["paragraphs"]}
+    assert all(answers[key] and answers[key] in contexts[key] for key in contexts)
+
+
+def test_wafer_predicts_and_scores_as_the_host_does(tmp_path):
+    content, found = tree(tmp_path, 3, trained=8), {}
+    for name, flags in (("host", HOST), ("wafer", WAFER)):
+        out = call(tmp_path, content, "train_and_eval", *flags, out=name)
+        call(tmp_path, content, "predict", *flags, out=name)
+        found[name] = evaluated(out), json.loads((out / "predict/null_odds.json").read_text())
+    for tag in ("loss", "eval/accuracy_start", "eval/accuracy_end", "eval/accuracy_span"):
+        assert found["wafer"][0][tag] == pytest.approx(found["host"][0][tag], rel=1e-4), tag
+    host, wafer = (list(odds.values()) for _, odds in found.values())
+    assert len(host) == 12
+    np.testing.assert_allclose(wafer, host, rtol=1e-4, atol=1e-4)
+
+
+def test_evaluation_reads_one_file_as_well(tmp_path):
+    content = tree(tmp_path, 1, trained=8)
+    (path,) = (tmp_path / "dev").glob("*.tfrecord*")
+    content["eval_input"] = {"data_file": str(path), "batch_size": 5}
+    assert "eval/accuracy_span" in evaluated(call(tmp_path, content, "train_and_eval", *HOST))
+    content["eval_input"]["data_file"] = "nowhere.tfrecords"
+    with pytest.raises(DataError, match="nowhere.tfrecords: data_file must be a TFRecord file"):
+        call(tmp_path, content, "eval", *HOST)
+
+
+def test_missing_predict_file_is_told(tmp_path):
+    content = tree(tmp_path, 1, trained=8)
+    call(tmp_path, content, "train", *HOST)
+    del content["predict_input"]
+    with pytest.raises(ConfigError, match=r"predict_input\.predict_file: is required to predict"):
+        call(tmp_path, content, "predict", *HOST)
+
+
+def test_data_must_be_named_once(tmp_path):
+    content = tree(tmp_path, 1, trained=8, articles=[3, 3])
+    content["train_input"]["data_file"] = "x.tfrecords"
+    with pytest.raises(ConfigError) as told:
+        call(tmp_path, content, "train", *HOST)
+    assert "train_input.data_dir or data_file must be given, and not both" in str(told.value)
+    assert "predict_input.articles must be two ascending numbers" in str(told.value)

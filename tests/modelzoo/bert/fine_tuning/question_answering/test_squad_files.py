@@ -1,0 +1,49 @@
+"""Tests of reading SQuAD's json: what it holds, and what is told of files that are not of it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from cerebras_tf.errors import DataError
+from modelzoo.bert.fine_tuning.question_answering.squad_files import read_articles
+from tests.modelzoo.bert.fine_tuning.question_answering.made_squad import articles, write_squad
+
+
+def test_articles_paragraphs_and_answers_are_read(tmp_path):
+    made = articles(3, with_negative=True)
+    read = read_articles(str(write_squad(tmp_path / "a.json", made)))
+    assert [article[0].article for article in read] == ["article 0", "article 1", "article 2"]
+    for article, expected in zip(read, made):
+        for paragraph, other in zip(article, expected["paragraphs"]):
+            assert paragraph.context == other["context"]
+            (asked,) = paragraph.questions
+            assert asked.id == other["qas"][0]["id"]
+            for text, start in asked.answers:
+                assert paragraph.context[start : start + len(text)] == text
+    assert read[1][1].questions[0].answers == ()
+
+
+def test_answers_of_an_impossible_question_do_not_count(tmp_path):
+    made = articles(1)
+    made[0]["paragraphs"][0]["qas"][0]["is_impossible"] = True
+    read = read_articles(str(write_squad(tmp_path / "a.json", made)))
+    assert read[0][0].questions[0].answers == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("{", r"a\.json:1: must be JSON"),
+        ("[]", "must be SQuAD json"),
+        ('{"data": []}', "Received: no articles"),
+        ('{"data": [{"title": "t", "paragraphs": [{"context": 1, "qas": []}]}]}', "article 't'"),
+        (json.dumps({"data": [{"paragraphs": [{"context": "a", "qas": [{}]}]}]}), "KeyError"),
+    ],
+)
+def test_other_files_are_told(tmp_path, text, told):
+    path = tmp_path / "a.json"
+    path.write_text(text)
+    with pytest.raises(DataError, match=told):
+        read_articles(str(path))
