@@ -23,6 +23,7 @@ from cerebras_tf.cli.exit_codes import run_main
 from modelzoo.common import tokenizers
 from modelzoo.common.preparation import cnn_dailymail, command, documents
 from modelzoo.gptj.preparation import SummarizationSettings, prepare
+from modelzoo.gptj.prompts import write_prompts
 
 
 def parse_arguments(argv):
@@ -40,6 +41,12 @@ def parse_arguments(argv):
     add("--pad_id", type=int, help="token that fills a record (default: eos_id)")
     add("--sep_id", type=int, help="token before the abstract (default: a new one)")
     add("--files_per_record", type=command.positive, default=50_000, help="records of a file")
+    add(
+        "--prompts",
+        type=command.positive,
+        metavar="N",
+        help="write prompts.jsonl with room for N tokens of abstract instead of records",
+    )
     add("--name", default="examples", help="beginning of the file names")
     return parser.parse_args(argv)
 
@@ -47,8 +54,12 @@ def parse_arguments(argv):
 def main(argv):
     """Runs the preparation."""
     output_dir, processes, others = command.split_options(parse_arguments(argv))
-    inputs = others.pop("input_dir")
+    inputs, prompts = others.pop("input_dir"), others.pop("prompts")
     settings = SummarizationSettings(**others)
+    if prompts:
+        path, count = write_prompts(inputs, output_dir, settings, prompts)
+        print(f"{count} prompts in {path}")
+        return
     files = documents.find_inputs(inputs, cnn_dailymail.SUFFIXES)
     command.run(
         functools.partial(prepare, inputs, output_dir, settings, processes),

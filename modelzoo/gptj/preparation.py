@@ -98,8 +98,8 @@ class Assembler:
 
 
 @functools.lru_cache(maxsize=1)
-def _tokenizer(settings):
-    """Loads the tokenizer, once a process."""
+def load_tokenizer(settings):
+    """Loads the tokenizer of SummarizationSettings, once a process."""
     loaded = tokenizers.load_tokenizer(
         settings.tokenizer_type, settings.vocab_file, settings.encoder_file, settings.eos_id
     )
@@ -109,7 +109,7 @@ def _tokenizer(settings):
 
 def special_ids(settings):
     """Returns the numbers of the tokens (EOS, SEP, PAD) of records made with these settings."""
-    tokenizer = _tokenizer(settings)
+    tokenizer = load_tokenizer(settings)
     sep_id = tokenizer.vocab_size if settings.sep_id is None else settings.sep_id
     pad_id = tokenizer.eos_id if settings.pad_id is None else settings.pad_id
     return tokenizer.eos_id, sep_id, pad_id
@@ -126,7 +126,7 @@ def write_unit(parts, output, settings):
     Returns:
         The counts of Assembler.
     """
-    encode = _tokenizer(settings).encode
+    encode = load_tokenizer(settings).encode
     eos_id, sep_id, pad_id = special_ids(settings)
     assembler = Assembler(
         settings.max_seq_length, eos_id, sep_id, pad_id, settings.truncate_article
@@ -166,7 +166,7 @@ def prepare(inputs, output_dir, settings, processes=1, on_progress=lambda size: 
         )
     files = documents.find_inputs(inputs, cnn_dailymail.SUFFIXES)
     eos_id, sep_id, pad_id = special_ids(settings)
-    vocab_size = max(_tokenizer(settings).vocab_size, 1 + max(eos_id, sep_id, pad_id))
+    vocab_size = max(load_tokenizer(settings).vocab_size, 1 + max(eos_id, sep_id, pad_id))
     return pipeline.prepare(
         documents.plan_units(files, UNIT_BYTES),
         functools.partial(write_unit, settings=settings),

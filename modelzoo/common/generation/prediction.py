@@ -2,7 +2,7 @@
 
 Completions are written as they end, whole lines at a time, to ``predict/<name>.partial.jsonl``: a
 run that is killed leaves those. When all have ended, ``predict/<name>.jsonl`` appears in their
-place, in the order of the prompts.
+place, in the order of the prompts; where each prompt has a reference, they are scored by ROUGE.
 """
 
 from __future__ import annotations
@@ -18,6 +18,10 @@ from modelzoo.common.generation.sampling import Sampler
 from modelzoo.common.generation.stepper import Stepper
 from modelzoo.common.input.prompts import read_prompts, section_tokenizer
 from modelzoo.common.input_sections import GptPromptsInput
+from modelzoo.common.metrics.rouge import mean_rouge
+from modelzoo.common.scores import write_scalars
+
+REFERENCE = "reference"  # key of a prompt's row: the text that its completion is scored by
 
 
 def predict(estimator, inputs, params, checkpoint_path, use_cs):
@@ -47,6 +51,26 @@ def predict(estimator, inputs, params, checkpoint_path, use_cs):
         rows = (as_row(request, *request.key) for request in done)
         path = write_as_they_come(rows, os.path.join(params.runconfig.model_dir, "predict"), name)
     tf.logging.info("wrote %d completions to %s", len(requests), path)
+    if all(REFERENCE in request.key[2].others for request in requests):
+        score(requests, params.runconfig.model_dir, checkpoint_path)
+
+
+def score(requests, model_dir, checkpoint_path):
+    """Logs and writes the ROUGE scores of completions whose prompts have a reference.
+
+    Args:
+        requests: Requests that have ended; of several samples of a prompt each counts.
+        model_dir: the scores go to its folder ``eval``.
+        checkpoint_path: prefix of the checkpoint that predicted.
+    """
+    import tensorflow.compat.v1 as tf
+
+    pairs = [(request.text, request.key[2].others[REFERENCE]) for request in requests]
+    scores = mean_rouge(*zip(*pairs))
+    step = int(tf.train.load_variable(checkpoint_path, "global_step"))
+    write_scalars(os.path.join(model_dir, "eval"), step, scores)
+    told = ", ".join(f"{name} {value:.2f}" for name, value in scores.items() if "f1" in name)
+    tf.logging.info("ROUGE of %d completions, percent: %s", len(pairs), told)
 
 
 def most_tokens(params):

@@ -149,7 +149,7 @@ def test_real_articles_keep_their_summaries(tmp_path):
     manifest = prepare([str(source)], tmp_path / "out", settings)
     rows = read(tmp_path / "out", manifest)
     assert manifest["counts"]["articles"] == len(rows) == 100 and manifest["sep_id"] == 50257
-    tokenizer = preparation._tokenizer(settings)
+    tokenizer = preparation.load_tokenizer(settings)
     for row, line in zip(rows, source.read_text("utf-8").splitlines()):
         counted = [t for t, m in zip(row["labels"], row["input_mask"]) if m]
         assert counted[-1] == tokenizer.eos_id == 50256
