@@ -84,7 +84,7 @@ class Beams:
         self._size = beam_size
         self._totals = np.full((len(limits), beam_size), -np.inf)
         self._totals[:, 0] = 0.0  # the beams of a sentence begin as one
-        self._tokens = [[[] for _ in range(beam_size)] for _ in limits]
+        self._tokens: list[list[list[int]]] = [[[] for _ in range(beam_size)] for _ in limits]
         self._ended: list[list[Hypothesis]] = [[] for _ in limits]
 
     def advance(self, log_probs):
@@ -124,7 +124,7 @@ class Beams:
 
     def _divide(self, sentence, candidates, totals, vocabulary):
         """Keeps the candidates that end, and returns (beam, token, total) of K that go on."""
-        kept = []
+        kept: list[tuple[int, int, float]] = []
         for rank, index in enumerate(candidates):
             beam, token = divmod(int(index), vocabulary)
             if totals[index] == -np.inf or len(kept) == self._size:

@@ -229,7 +229,7 @@ def read_records(files, session):
     dataset = tf.data.TFRecordDataset(files).batch(RECORDS_AT_A_TIME)
     dataset = dataset.map(lambda records: tf.io.parse_example(records, layout))
     batch = tf.data.make_one_shot_iterator(dataset).get_next()
-    read = {name: [] for name in RECORD_FEATURES}
+    read: dict[str, list[np.ndarray]] = {name: [] for name in RECORD_FEATURES}
     while True:
         try:
             values = session.run(batch)

@@ -100,6 +100,11 @@ class PairSizes:
     batch_size: int = field(minimum=1)
 
 
+def longest_sequence(section):
+    """Returns the larger of an input section's two longest lengths."""
+    return max(section.src_max_sequence_length, section.tgt_max_sequence_length)
+
+
 @dataclass(frozen=True)
 class PairStream:
     """How sentence pairs are ordered, batched and, in prediction, decoded; all with a default.
@@ -122,7 +127,7 @@ class PairStream:
 
     def problems(self):
         """Yields what is wrong between the fields."""
-        longest = max(self.src_max_sequence_length, self.tgt_max_sequence_length)
+        longest = longest_sequence(self)
         if isinstance(self.buckets, int):
             if not 1 <= self.buckets <= longest:
                 yield "buckets", f"must be from 1 to {longest}, or a list of lengths."
@@ -136,7 +141,7 @@ class PairStream:
         """The lengths that batches are padded to, ascending."""
         if not isinstance(self.buckets, int):
             return tuple(self.buckets)
-        longest = max(self.src_max_sequence_length, self.tgt_max_sequence_length)
+        longest = longest_sequence(self)
         return tuple(-(-longest * (i + 1) // self.buckets) for i in range(self.buckets))
 
 
@@ -249,8 +254,7 @@ class Params:
             section = getattr(self, name)
             if section is None:
                 continue
-            longest = max(section.src_max_sequence_length, section.tgt_max_sequence_length)
-            if longest > self.max_position_embeddings:
+            if longest_sequence(section) > self.max_position_embeddings:
                 yield (
                     f"{name}.src_max_sequence_length",
                     f"and tgt_max_sequence_length must not exceed the "
@@ -260,8 +264,4 @@ class Params:
     @property
     def max_position_embeddings(self):
         """Number of positions of each side: the given one, else the longest in training."""
-        longest = (
-            self.train_input.src_max_sequence_length,
-            self.train_input.tgt_max_sequence_length,
-        )
-        return self.model.max_position_embeddings or max(longest)
+        return self.model.max_position_embeddings or longest_sequence(self.train_input)

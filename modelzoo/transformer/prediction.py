@@ -7,6 +7,7 @@ token at a time on cached keys and values, both through the estimator.
 from __future__ import annotations
 
 import json
+import operator
 import os
 from pathlib import Path
 
@@ -175,9 +176,9 @@ def score(rows, processor, folder, checkpoint_path):
     """Logs and writes BLEU and the share of translations that are the reference."""
     import tensorflow.compat.v1 as tf
 
-    pairs = [(row["translation"], row["reference"]) for row in rows]
-    bleu = corpus_bleu(*map(list, zip(*pairs)), tokenizer=processor.bleu_tokenizer)
-    equal = sum(ours == theirs for ours, theirs in pairs) / len(pairs)
+    ours, references = ([row[key] for row in rows] for key in ("translation", "reference"))
+    bleu = corpus_bleu(ours, references, tokenizer=processor.bleu_tokenizer)
+    equal = sum(map(operator.eq, ours, references)) / len(rows)
     step = int(tf.train.load_variable(checkpoint_path, "global_step"))
     values = {"bleu": bleu.score, "exact_match": equal, "bleu_signature": bleu.signature}
     write_scalars(folder, step, values)
