@@ -46,7 +46,8 @@ def main(argv):
     """Runs the preparation."""
     output_dir, processes, others = command.split_options(parse_arguments(argv))
     data_dir, wanted = others.pop("data_dir"), others.pop("data_split_type")
-    settings = Settings(**{k: tuple(v) if isinstance(v, list) else v for k, v in others.items()})
+    others = {key: tuple(v) if isinstance(v, list) else v for key, v in others.items()}
+    settings = Settings(**others)
     for use in USES if wanted == "all" else [wanted]:
         make = functools.partial(prepare, data_dir, use, output_dir, settings, processes)
         command.run(make, f"{output_dir}/{use}", unit="rows")

@@ -45,7 +45,9 @@ class FineTuningModelParams(BertModelParams):
 
 @dataclass(frozen=True)
 class FineTuningInputKeys(StreamKeys, VocabularyKeys):
-    """What every input section of a fine-tuning has besides RecordInput's keys.
+    """What every input section of a fine-tuning has besides the keys it requires.
+
+    max_sequence_length is among those.
 
     `buckets`: sequence lengths, ascending. A batch is padded to the smallest one above its longest
     example, or to max_sequence_length; each length is compiled once.
@@ -57,10 +59,10 @@ class FineTuningInputKeys(StreamKeys, VocabularyKeys):
     def problems(self):
         """Yields what is wrong between the fields."""
         yield from super().problems()
-        buckets = self.buckets or ()
-        inside = all(1 <= bound <= self.max_sequence_length for bound in buckets)
+        buckets, longest = self.buckets or (), vars(self)["max_sequence_length"]
+        inside = all(1 <= bound <= longest for bound in buckets)
         if not inside or list(buckets) != sorted(set(buckets)):
-            yield "buckets", f"must ascend within max_sequence_length ({self.max_sequence_length})."
+            yield "buckets", f"must ascend within max_sequence_length ({longest})."
 
 
 @dataclass(frozen=True)
@@ -72,9 +74,9 @@ class FineTuningParams:
 
     model_name: str
     model: FineTuningModelParams
-    train_input: Any
-    optimizer: OptimizerParams
-    runconfig: RunConfigParams
+    train_input: Any = field()
+    optimizer: OptimizerParams = field()
+    runconfig: RunConfigParams = field()
     eval_input: Any = None
     predict_input: Any = None
     csconfig: CsConfigParams = CsConfigParams()

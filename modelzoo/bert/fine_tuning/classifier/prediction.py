@@ -49,10 +49,10 @@ def write_submissions(rows, section, folder):
         Their paths.
     """
     examples = read_examples(section, "predict")
-    first = {}  # of each part, the index at which it begins
+    first: dict[bool, int] = {}  # of each part, the index at which it begins
     for index, example in enumerate(examples):
         first.setdefault(example.is_matched, index)
-    lines = {}
+    lines: dict[bool, list[str]] = {}
     for row in rows:
         index = int(row["example_index"])
         is_matched = examples[index].is_matched

@@ -47,7 +47,9 @@ def read_sentences(path):
     Raises:
         DataError: names file and line of what is wrong.
     """
-    sentences, words, tags = [], [], []
+    sentences: list[Sentence] = []
+    words: list[str] = []
+    tags: list[str] = []
     for number, line in _lines(path):
         columns = line.split("\t") if "\t" in line else line.split()
         if not columns or not columns[0].strip() or columns[0] == DOCUMENT_START:

@@ -60,9 +60,9 @@ def find_splits(data_dir):
         if present:
             found[split] = present[0]
     if not found:
-        names = ", ".join(name for group in SPLITS.values() for name in group)
+        told = ", ".join(name for group in SPLITS.values() for name in group)
         raise DataError(
-            f"{data_dir}: must be a folder with some of {names}. Received: none of them. Check "
+            f"{data_dir}: must be a folder with some of {told}. Received: none of them. Check "
             "--data_dir."
         )
     return found
