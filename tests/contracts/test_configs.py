@@ -1,4 +1,7 @@
-"""Every YAML in configs/ is accepted by the schema of the model it names, without TensorFlow."""
+"""Every YAML in configs/ is accepted by the schema of the model it names, and on its page.
+
+This needs no TensorFlow. That the tables of the pages are right is tested beside each model.
+"""
 
 from __future__ import annotations
 
@@ -19,3 +22,12 @@ def test_config_loads(path):
 
     params = load_params(path)
     assert params.runconfig is not None
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
+def test_config_stands_on_the_page_of_its_model(path):
+    import yaml
+
+    name = yaml.safe_load(path.read_text(encoding="utf-8"))["model_name"]
+    page = path.parents[1] / "modelzoo" / name.replace(".", "/") / "README.md"
+    assert f"`configs/{path.name}`" in page.read_text(encoding="utf-8")

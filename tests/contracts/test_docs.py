@@ -35,7 +35,7 @@ STRAYS = [
 def pages(root):
     """The pages at the top level, with their texts."""
     found = [(name, root / name) for name in PAGES if (root / name).exists()]
-    for path in sorted(root.glob("modelzoo/*/README.md")):
+    for path in sorted(root.glob("modelzoo/**/README.md")):
         found.append((path.relative_to(root).as_posix(), path))
     return [(name, path.read_text(encoding="utf-8")) for name, path in found]
 
