@@ -1,8 +1,8 @@
 """Says what the distribution contains, needs and installs.
 
-Exact versions of everything, transitive ones included, are in scripts/requirements.lock, which
-scripts/update_lock.py writes from this file. This file does not set up a checkout for use: the
-launchers in scripts/ do.
+Exact versions of everything, transitive ones included, are in scripts/requirements.lock and
+scripts/peers.lock, which scripts/update_lock.py writes from this file. This file does not set up a
+checkout for use: the launchers in scripts/ do.
 """
 
 from __future__ import annotations
@@ -35,9 +35,12 @@ CORE = [
     # TensorBoard 2.15 imports pkg_resources, which setuptools 82 no longer has.
     "setuptools==80.9.0",
 ]
+# What the model zoo's preparation of data and its scores of translations need.
 DATA = [
     *pin("tokenizers", "0.23.3", on_python_3_9="0.22.2"),
     "zstandard==0.25.0",
+    "ftfy==6.3.1",
+    "sacrebleu==2.6.0",
 ]
 TEST = [
     *DATA,
@@ -46,7 +49,14 @@ TEST = [
     "ruff==0.17.5",
     "types-PyYAML",
 ]
-SPEED = ["torch>=2.8", "transformers>=4.40"]
+# Independent implementations of models and scores: only tests that compare with them need them.
+# Transformers needs a newer Python than 3.9.
+PEERS = [
+    "torch==2.13.0; python_version >= '3.10'",
+    "transformers==5.23.0; python_version >= '3.11'",
+    "transformers==5.20.2; python_version == '3.10'",
+    "rouge-score==0.1.2",
+]
 MPI = ["mpi4py==4.1.2", "mpich==5.0.2"]
 
 # The import names of the original software live in cerebras_tf/dropin. That folder is installed as
@@ -85,6 +95,6 @@ setup(
     ],
     package_dir=DROPIN_FOLDERS,
     install_requires=CORE,
-    extras_require={"data": DATA, "test": TEST, "speed": SPEED, "mpi": MPI},
+    extras_require={"data": DATA, "test": TEST, "peers": PEERS, "mpi": MPI},
     entry_points={"console_scripts": ["cerebras-tf = cerebras_tf.cli.main:main"]},
 )

@@ -70,6 +70,24 @@ ensure_environment() {
   exec "$python" -I "$SCRIPTS/set_up_environment.py" "$ROOT" "$VENV" "$stamp" "$0" "$@"
 }
 
+# Returns when the environment also holds the packages of peers.lock, or fails with the reason.
+ensure_peers() {
+  local stamp log=$VENV/peers.log
+  stamp=$(cat "$SCRIPTS/peers.lock" "$VENV/.complete" | cksum)
+  if [ -r "$VENV/.peers" ] && [ "$(<"$VENV/.peers")" = "$stamp" ]; then
+    return 0
+  fi
+  echo "cerebras_tf: installing the packages of scripts/peers.lock, PyTorch among them" >&2
+  if ! "$VENV/bin/python" -m pip install --requirement "$SCRIPTS/peers.lock" \
+    --constraint "$SCRIPTS/requirements.lock" >"$log" 2>&1; then
+    tail -n 6 "$log" >&2
+    echo "cerebras_tf: the packages of scripts/peers.lock could not be installed. The whole log" \
+      "is $log. Check the network, then run the same command again." >&2
+    return 1
+  fi
+  printf '%s\n' "$stamp" >"$VENV/.peers"
+}
+
 # Replaces this process by the command with the checkout's `python` and `python-ws` first on PATH
 # and the environment's programs (cerebras-tf, tensorboard) after them.
 run_on_this_machine() {

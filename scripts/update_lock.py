@@ -1,9 +1,11 @@
-"""Writes scripts/requirements.lock: every version, transitive ones too, for each Python supported.
+"""Writes the lock files: every version, transitive ones too, for each Python supported.
 
     python scripts/update_lock.py python3.9 python3.10 python3.11
 
-Each interpreter resolves `.[test]` with pip's dry run; a line that does not hold on all of them
-gets a marker. It does not choose versions of direct requirements: setup.py does.
+Each interpreter resolves `.[test]` with pip's dry run for requirements.lock, and `.[test,peers]`
+within those versions for what peers.lock holds besides: PyTorch and Transformers, which only tests
+against independent implementations need. A line that does not hold on all interpreters gets a
+marker. It does not choose versions of direct requirements: setup.py does.
 """
 
 from __future__ import annotations
@@ -18,9 +20,16 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / "scripts" / "requirements.lock"
+PEERS = ROOT / "scripts" / "peers.lock"
+# What PyTorch's builds for GPUs bring, each build its own exact versions.
+OF_GPU_BUILDS = ("cuda-", "nvidia-", "triton=")
 HEADER = """\
 # Exact versions of all packages of the scripts' environment. Written by scripts/update_lock.py
 # from setup.py; do not edit.
+"""
+PEERS_HEADER = """\
+# Exact versions of what tests against independent implementations need besides requirements.lock.
+# Written by scripts/update_lock.py from setup.py; do not edit.
 """
 
 
@@ -29,8 +38,13 @@ def normalized(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def resolve(interpreter: str) -> tuple[str, list[dict[str, Any]]]:
-    """Returns the interpreter's `major.minor` and the metadata of all that `.[test]` installs.
+def resolve(interpreter: str, extras: str, *options: str) -> tuple[str, list[dict[str, Any]]]:
+    """Returns the interpreter's `major.minor` and the metadata of all that `.[extras]` installs.
+
+    Args:
+      interpreter: command of a Python.
+      extras: names of extras, with commas.
+      *options: more options of pip.
 
     Raises:
       subprocess.CalledProcessError: pip found no set of versions; its output is on stderr.
@@ -39,8 +53,8 @@ def resolve(interpreter: str) -> tuple[str, list[dict[str, Any]]]:
         report = Path(folder) / "report.json"
         subprocess.run([interpreter, "-m", "venv", f"{folder}/venv"], check=True)
         python = f"{folder}/venv/bin/python"
-        options = ["--quiet", "--dry-run", "--ignore-installed", "--report", str(report)]
-        subprocess.run([python, "-m", "pip", "install", *options, f"{ROOT}[test]"], check=True)
+        dry = ["--quiet", "--dry-run", "--ignore-installed", "--report", str(report), *options]
+        subprocess.run([python, "-m", "pip", "install", *dry, f"{ROOT}[{extras}]"], check=True)
         resolved = json.loads(report.read_text(encoding="utf-8"))
     version = ".".join(resolved["environment"]["python_full_version"].split(".")[:2])
     return version, [item["metadata"] for item in resolved["install"]]
@@ -60,7 +74,9 @@ def lock_lines(resolved: dict[str, list[dict[str, Any]]]) -> list[str]:
             if metadata["name"] == "cerebras_tf":
                 lines.update(platform_lines(metadata))
             else:
-                pin = (normalized(metadata["name"]), metadata["version"])
+                # A local version, as of a build for one kind of machine, stands for all builds.
+                version = metadata["version"].partition("+")[0]
+                pin = (normalized(metadata["name"]), version)
                 pythons_of.setdefault(pin, []).append(python)
     by_platform = {normalized(line.split("=")[0]) for line in lines}
     for (name, version), pythons in pythons_of.items():
@@ -72,14 +88,23 @@ def lock_lines(resolved: dict[str, list[dict[str, Any]]]) -> list[str]:
     return sorted(lines)
 
 
+def write(path: Path, header: str, lines: list[str]) -> None:
+    """Writes a lock file and says so."""
+    path.write_text(header + "\n".join(lines) + "\n", encoding="utf-8")
+    print(f"{path}: {len(lines)} lines")
+
+
 def main(interpreters: list[str]) -> int:
-    """Resolves on every interpreter and writes the lock file; returns the exit status."""
+    """Resolves on every interpreter and writes the lock files; returns the exit status."""
     if not interpreters:
         print(__doc__, file=sys.stderr)
         return 2
-    resolved = dict(resolve(interpreter) for interpreter in interpreters)
-    LOCK.write_text(HEADER + "\n".join(lock_lines(resolved)) + "\n", encoding="utf-8")
-    print(f"{LOCK}: {len(lock_lines(resolved))} lines for Python {', '.join(sorted(resolved))}")
+    own = lock_lines(dict(resolve(interpreter, "test") for interpreter in interpreters))
+    write(LOCK, HEADER, own)
+    within = ("--constraint", str(LOCK))
+    both = lock_lines(dict(resolve(python, "test,peers", *within) for python in interpreters))
+    besides = [line for line in both if line not in own and not line.startswith(OF_GPU_BUILDS)]
+    write(PEERS, PEERS_HEADER, besides)
     return 0
 
 

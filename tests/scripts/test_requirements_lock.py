@@ -10,13 +10,15 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-LOCK = Path(__file__).resolve().parents[2] / "scripts" / "requirements.lock"
+SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
+LOCK = SCRIPTS / "requirements.lock"
+PEERS = SCRIPTS / "peers.lock"
 PYTHONS = ("3.9", "3.10", "3.11")
 
 
-def locked() -> list[Requirement]:
-    """The requirements of the lock file."""
-    lines = LOCK.read_text(encoding="utf-8").splitlines()
+def locked(path: Path = LOCK) -> list[Requirement]:
+    """The requirements of a lock file."""
+    lines = path.read_text(encoding="utf-8").splitlines()
     return [Requirement(line) for line in lines if line and not line.startswith("#")]
 
 
@@ -72,4 +74,22 @@ def test_requirements_of_locked_packages_are_locked_too():
             version = versions.get(canonicalize_name(requirement.name))
             if applies and (version is None or version not in requirement.specifier):
                 missed.append(f"{name} needs {requirement}; locked: {version}")
+    assert missed == []
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+def test_peers_meet_setup_and_agree_with_the_environment(python, setup_fields):
+    own, peers = (
+        {canonicalize_name(line.name): version_of(line) for line in lines if holds(line, python)}
+        for lines in (locked(), locked(PEERS))
+    )
+    assert {name: own[name] for name in own.keys() & peers.keys()} == {
+        name: peers[name] for name in own.keys() & peers.keys()
+    }
+    missed = [
+        str(requirement)
+        for requirement in map(Requirement, setup_fields["extras_require"]["peers"])
+        if holds(requirement, python)
+        and peers.get(canonicalize_name(requirement.name), "") not in requirement.specifier
+    ]
     assert missed == []

@@ -53,3 +53,19 @@ def test_ci_runs_the_same_as_run_tests(checks):
     ran = checks.run(str(ROOT / ".ci" / "run"), FAILING="mypy")
     assert ran.returncode == 1
     assert "python -m pytest -m not slow\n" in ran.stdout
+
+
+def test_peers_are_installed_once_where_asked_for(checks):
+    for is_first in (True, False):
+        ran = checks.run("run_tests", "tests/ir", FAILING="", CEREBRAS_TF_PEERS="1")
+        assert ran.returncode == 0
+        assert ("installing the packages of scripts/peers.lock" in ran.stderr) == is_first
+    log = (checks.venv / "peers.log").read_text(encoding="utf-8")
+    assert "pip install --requirement" in log and "peers.lock" in log
+    assert "peers.lock" not in checks.run("run_tests", "tests/ir", FAILING="").stderr
+
+
+def test_peers_that_cannot_be_installed_are_told(checks):
+    ran = checks.run("run_tests", "tests/ir", FAILING="pip", CEREBRAS_TF_PEERS="1")
+    assert ran.returncode == 2
+    assert "peers.lock could not be installed" in ran.stderr
