@@ -1,0 +1,67 @@
+"""Tests of what prediction computes around the model: rows, and summaries that need no model."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.tf
+pytest.importorskip("tensorflow")
+
+from modelzoo.bert.fine_tuning.extractive_summarization.encoding import (  # noqa: E402
+    ArticleEncoder,
+    EncodedArticle,
+    EncodingSettings,
+)
+from modelzoo.bert.fine_tuning.extractive_summarization.prediction import (  # noqa: E402
+    as_row,
+    baselines,
+    rouge_of,
+)
+from modelzoo.common.preparation.cnn_dailymail import read_articles  # noqa: E402
+from tests.modelzoo.bert.fine_tuning.made_data import DATA, VOCAB_FILE  # noqa: E402
+
+NONE = np.zeros(0, np.int32)
+
+
+def article(sentences, highlights):
+    return EncodedArticle(sentences, NONE, NONE, NONE, highlights)
+
+
+def test_row_holds_the_picked_sentences_in_their_order():
+    articles = [article(["a b", "c d", "e f"], ["c d"]), article(["x"], [])]
+    probabilities = np.array([0.7, 0.2, 0.9, 0.99])  # the last place is padding
+    row = as_row(articles, {"article_ids": [0], "probabilities": probabilities}, 2)
+    assert row["sentences"] == [0, 2] and row["summary"] == "a b\ne f"
+    assert row["reference"] == "c d" and row["probabilities"] == [0.7, 0.2, 0.9]
+    assert (
+        as_row(articles, {"article_ids": [1], "probabilities": probabilities}, 3)["summary"] == "x"
+    )
+
+
+def test_lead_and_oracle_are_scored_as_what_they_are():
+    first = article(["a b", "c d", "e f", "g h"], ["a b", "c d", "e f"])
+    last = article(["a b", "c d", "e f", "g h"], ["g h"])
+    scores = baselines([first, last])
+    assert scores["lead-3/rouge1-f1_score"] == pytest.approx(50.0)
+    assert scores["oracle/rougeLsum-f1_score"] == pytest.approx(100.0)
+    assert 0 < scores["random-3/rouge1-f1_score"] < 100
+    perfect = [{"summary": "a b", "reference": "a b"}]
+    assert rouge_of(perfect)["rouge2-f1_score"] == pytest.approx(100.0)
+
+
+@pytest.mark.slow
+def test_first_sentences_of_news_summarize_better_than_drawn_ones_and_labels_best():
+    path = DATA / "cnn_dm" / "validation.jsonl"
+    if not path.exists() or not VOCAB_FILE.exists():
+        pytest.skip(f"{path} or {VOCAB_FILE} is not there")
+    encoder = ArticleEncoder(EncodingSettings(str(VOCAB_FILE), do_lower_case=True))
+    rows = itertools.islice(read_articles(str(path)), 100)
+    articles = [encoder.encode(*row) for row in rows]
+    assert all(len(a.sentences) >= 3 and len(a.ids) <= 512 for a in articles)
+    scores = baselines(articles)
+    for name in ("rouge1-f1_score", "rouge2-f1_score", "rougeLsum-f1_score"):
+        order = [scores[f"{kind}/{name}"] for kind in ("random-3", "lead-3", "oracle")]
+        assert order == sorted(order) and order[2] > order[1] + 5, name
