@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import tensorflow.compat.v1 as tf
 
-from modelzoo.common.layers.attention import AttentionSettings, dropout, padding_mask
-from modelzoo.common.layers.block import BlockSettings
+from modelzoo.common.layers.attention import dropout, padding_mask
+from modelzoo.common.layers.block import attention_keys, make_block_settings
 from modelzoo.common.layers.dense import dense
 from modelzoo.common.layers.embedding import add_position_embedding, token_embedding
 from modelzoo.common.layers.encoder import encoder
@@ -113,27 +113,11 @@ def initializer_of(model):
 def block_settings(model):
     """Returns the settings of an encoder block."""
     initial = initializer_of(model)
-    scaled = model.attention_type == "scaled_dot_product"
-    attention = AttentionSettings(
-        num_heads=model.num_heads,
-        scale=(model.hidden_size // model.num_heads) ** -0.5 if scaled else 1.0,
-        initializer=initial,
-        output_initializer=initial,
-        use_projection_bias=model.use_projection_bias_in_attention,
-        use_output_bias=model.use_ffn_bias_in_attention,
-        dropout_rate=model.attention_dropout_rate,
-        softmax_fp32=model.attention_softmax_fp32,
-        seed=model.weight_initialization_seed,
-        dropout_seed=model.dropout_seed,
-    )
-    return BlockSettings(
-        attention=attention,
-        filter_size=model.filter_size,
-        nonlinearity=model.activation,
-        initializer=initial,
-        output_initializer=initial,
-        layer_norm_epsilon=model.layer_norm_epsilon,
-        use_ffn_bias=model.use_ffn_bias,
-        dropout_rate=model.dropout_rate,
+    return make_block_settings(
+        model,
+        initial,
+        initial,
+        model.activation,
+        attention_keys(model),
         use_pre_normalization=False,
     )

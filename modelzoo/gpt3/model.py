@@ -13,8 +13,8 @@ import tensorflow.compat.v1 as tf
 
 from modelzoo.common.generation.driven import driven_spec, is_driven
 from modelzoo.common.language_model import language_model_spec
-from modelzoo.common.layers.attention import AttentionSettings, causal_mask, dropout
-from modelzoo.common.layers.block import BlockSettings
+from modelzoo.common.layers.attention import causal_mask, dropout
+from modelzoo.common.layers.block import attention_keys, make_block_settings
 from modelzoo.common.layers.decoder import decoder
 from modelzoo.common.layers.dense import dense, sizes
 from modelzoo.common.layers.embedding import add_position_embedding, token_embedding
@@ -112,27 +112,11 @@ def block_settings(model, initial):
     output_initial = model.output_layer_initializer or TruncatedNormal(
         "truncated_normal", 0.0, STDDEV / math.sqrt(2.0 * model.num_hidden_layers)
     )
-    scaled = model.attention_type == "scaled_dot_product"
-    attention = AttentionSettings(
-        num_heads=model.num_heads,
-        scale=(model.hidden_size // model.num_heads) ** -0.5 if scaled else 1.0,
-        initializer=initial,
-        output_initializer=output_initial,
-        use_projection_bias=model.use_projection_bias_in_attention,
-        use_output_bias=model.use_ffn_bias_in_attention,
-        dropout_rate=model.attention_dropout_rate,
-        softmax_fp32=model.attention_softmax_fp32,
-        seed=model.weight_initialization_seed,
-        dropout_seed=model.dropout_seed,
-    )
-    return BlockSettings(
-        attention=attention,
-        filter_size=model.filter_size,
-        nonlinearity=model.nonlinearity,
-        initializer=initial,
-        output_initializer=output_initial,
-        layer_norm_epsilon=model.layer_norm_epsilon,
-        use_ffn_bias=model.use_ffn_bias,
-        dropout_rate=model.dropout_rate,
+    return make_block_settings(
+        model,
+        initial,
+        output_initial,
+        model.nonlinearity,
+        attention_keys(model),
         use_pre_normalization=model.use_pre_normalization,
     )

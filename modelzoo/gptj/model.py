@@ -14,12 +14,11 @@ import tensorflow.compat.v1 as tf
 from modelzoo.common.generation.driven import driven_spec, is_driven
 from modelzoo.common.language_model import language_model_spec
 from modelzoo.common.layers.attention import (
-    AttentionSettings,
     attention,
     causal_mask,
     dropout,
 )
-from modelzoo.common.layers.block import BlockSettings, feed_forward
+from modelzoo.common.layers.block import feed_forward, make_block_settings
 from modelzoo.common.layers.dense import sizes
 from modelzoo.common.layers.embedding import token_embedding
 from modelzoo.common.layers.layer_norm import layer_norm
@@ -135,28 +134,18 @@ def block_settings(model, initial, rotary):
     output_initial = model.output_layer_initializer or VarianceScaling(
         "variance_scaling", 4.0 / model.num_hidden_layers**2
     )
-    attention_settings = AttentionSettings(
-        num_heads=model.num_heads,
-        scale=model.head_size**-0.5,
-        initializer=initial,
-        output_initializer=output_initial,
-        use_projection_bias=model.use_projection_bias_in_attention,
-        use_output_bias=model.use_ffn_bias_in_attention,
-        dropout_rate=model.attention_dropout_rate,
-        softmax_fp32=model.attention_softmax_fp32,
-        seed=model.weight_initialization_seed,
-        dropout_seed=model.dropout_seed,
-        rotary=rotary,
-        names=PROJECTIONS,
-    )
-    return BlockSettings(
-        attention=attention_settings,
-        filter_size=model.filter_size,
-        nonlinearity=model.nonlinearity,
-        initializer=initial,
-        output_initializer=output_initial,
-        layer_norm_epsilon=model.layer_norm_epsilon,
-        use_ffn_bias=model.use_ffn_bias,
+    attention_settings = {
+        "use_projection_bias": model.use_projection_bias_in_attention,
+        "use_output_bias": model.use_ffn_bias_in_attention,
+        "rotary": rotary,
+        "names": PROJECTIONS,
+    }
+    return make_block_settings(
+        model,
+        initial,
+        output_initial,
+        model.nonlinearity,
+        attention_settings,
         dropout_rate=_rate(model, "residual_dropout_rate"),
     )
 

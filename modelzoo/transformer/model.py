@@ -14,14 +14,13 @@ from modelzoo.common import metrics
 from modelzoo.common.estimator import CSEstimatorSpec
 from modelzoo.common.generation.driven import driven_spec
 from modelzoo.common.layers.attention import (
-    AttentionSettings,
     ProjectedMemory,
     causal_mask,
     dropout,
     padding_mask,
     project_memory,
 )
-from modelzoo.common.layers.block import BlockSettings, numbered
+from modelzoo.common.layers.block import make_block_settings, numbered
 from modelzoo.common.layers.decoder import decoder
 from modelzoo.common.layers.dense import sizes
 from modelzoo.common.layers.embedding import add_position_embedding, token_embedding
@@ -214,27 +213,18 @@ def block_settings(model, nonlinearity):
     )
     feed_forward_initial = model.feed_forward_initializer or Glorot("glorot_uniform")
     scaled = model.attention_type == "scaled_dot_product"
-    attention = AttentionSettings(
-        num_heads=model.num_heads,
-        scale=(model.hidden_size // model.num_heads) ** -0.5 if scaled else 1.0,
-        initializer=attention_initial,
-        output_initializer=attention_initial,
-        use_projection_bias=False,
-        use_output_bias=False,
-        dropout_rate=model.attention_dropout_rate,
-        softmax_fp32=model.attention_softmax_fp32,
-        seed=model.weight_initialization_seed,
-        dropout_seed=model.dropout_seed,
-    )
-    return BlockSettings(
-        attention=attention,
-        filter_size=model.filter_size,
-        nonlinearity=nonlinearity,
-        initializer=feed_forward_initial,
-        output_initializer=feed_forward_initial,
-        layer_norm_epsilon=model.layer_norm_epsilon,
-        use_ffn_bias=model.use_ffn_bias,
-        dropout_rate=model.dropout_rate,
+    attention = {
+        "initializer": attention_initial,
+        "output_initializer": attention_initial,
+        "use_projection_bias": False,
+        "use_output_bias": False,
+    }
+    return make_block_settings(
+        model,
+        feed_forward_initial,
+        feed_forward_initial,
+        nonlinearity,
+        attention if scaled else {**attention, "scale": 1.0},
         use_pre_normalization=model.use_pre_normalization,
     )
 

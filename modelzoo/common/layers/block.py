@@ -30,6 +30,53 @@ class BlockSettings:
     use_pre_normalization: bool = True
 
 
+def make_block_settings(model, initial, output_initial, nonlinearity, attention=None, **others):
+    """Makes the settings of a block from what the sections ``model`` of all models name alike.
+
+    Args:
+        model: CommonModelParams and TransformerSizes.
+        initial: initializer of kernels.
+        output_initial: initializer of the kernels that write into the residual stream.
+        nonlinearity: activation of the feed-forward.
+        attention: fields of AttentionSettings that are other than here.
+        **others: fields of BlockSettings that are other than here.
+
+    Returns:
+        BlockSettings.
+    """
+    settings = {
+        "num_heads": model.num_heads,
+        "scale": (model.hidden_size // model.num_heads) ** -0.5,
+        "initializer": initial,
+        "output_initializer": output_initial,
+        "dropout_rate": model.attention_dropout_rate,
+        "softmax_fp32": model.attention_softmax_fp32,
+        "seed": model.weight_initialization_seed,
+        "dropout_seed": model.dropout_seed,
+        **(attention or {}),
+    }
+    block = {
+        "filter_size": model.filter_size,
+        "nonlinearity": nonlinearity,
+        "initializer": initial,
+        "output_initializer": output_initial,
+        "layer_norm_epsilon": model.layer_norm_epsilon,
+        "use_ffn_bias": model.use_ffn_bias,
+        "dropout_rate": model.dropout_rate,
+        **others,
+    }
+    return BlockSettings(attention=AttentionSettings(**settings), **block)
+
+
+def attention_keys(model):
+    """Returns the fields of AttentionSettings that models with biases and scaling as keys have."""
+    keys = {
+        "use_projection_bias": model.use_projection_bias_in_attention,
+        "use_output_bias": model.use_ffn_bias_in_attention,
+    }
+    return keys if model.attention_type == "scaled_dot_product" else {**keys, "scale": 1.0}
+
+
 def numbered(name, index):
     """Returns the name of the layer number `index`: the first has no suffix."""
     return f"{name}_{index}" if index else name
