@@ -93,7 +93,9 @@ class ArticleEncoder:
         """
         settings, tokenizer = self._settings, self._tokenizer
         texts = [text for paragraph in paragraphs for text in split_sentences(paragraph)]
-        sentences, ids, places = [], [], []
+        sentences: list[str] = []
+        ids: list[int] = []
+        places: list[int] = []
         for text, tokens in zip(texts, tokenizer.encode_batch(texts)):
             if len(tokens) < settings.min_tokens_per_sentence:
                 continue

@@ -30,7 +30,7 @@ def greedy_oracle(sentences, highlights, count=SUMMARY_SENTENCES):
     candidates = [_grams([sentence]) for sentence in sentences]
     reference = _grams(highlights)
     picked: list[int] = []
-    chosen = (Counter(), Counter())
+    chosen: list[Counter] = [Counter(), Counter()]
     best = 0.0
     while len(picked) < count:
         scores = {
@@ -43,7 +43,7 @@ def greedy_oracle(sentences, highlights, count=SUMMARY_SENTENCES):
             break
         best = scores[place]
         picked.append(place)
-        chosen = tuple(mine + more for mine, more in zip(chosen, candidates[place]))
+        chosen = [mine + more for mine, more in zip(chosen, candidates[place])]
     return sorted(picked)
 
 

@@ -10,6 +10,7 @@ import itertools
 import json
 import os
 from pathlib import Path
+from typing import Callable
 
 import tensorflow.compat.v1 as tf
 
@@ -134,13 +135,13 @@ def score(windows, choices, texts, section):
     true = {key: [text for text, _ in asked[key][1].answers] for key in choices}
     if not any(true.values()):
         return {}
+    scoring: Callable[..., dict] = squad_v2 if section.version_2_with_negative else squad_v1
     if section.version_2_with_negative:
-        scoring = squad_v2
         odds = {key: choice.null_odds for key, choice in choices.items()}
         best = squad_v2(true, {key: choice.text() for key, choice in choices.items()}, odds)
         best = {key: best[key] for key in best if key.startswith("best_")}
     else:
-        scoring, best = squad_v1, {}
+        best = {}
         true = {key: answers for key, answers in true.items() if answers}
     scores = {**scoring(true, texts), **best}
     for name, answer in BASELINES.items():

@@ -15,7 +15,6 @@ from modelzoo.bert.fine_tuning.question_answering.encoding import (
     token_span,
 )
 from modelzoo.bert.fine_tuning.question_answering.squad_files import read_articles
-from modelzoo.common.metrics.squad import normalize
 from tests.modelzoo.bert.fine_tuning.made_data import (
     DATA,
     VOCAB_FILE,
@@ -117,7 +116,7 @@ def test_window_without_the_whole_answer_points_at_its_beginning(encoder):
 
 @pytest.mark.slow
 def test_every_answer_of_squad_maps_to_tokens_whose_text_it_is():
-    """Up to case and white space, but for answers that begin or end within a WordPiece."""
+    """But for the 1 % of answers that begin or end within a WordPiece, and blanks around them."""
     path = DATA / "squad" / "dev-v1.1.json"
     if not path.exists() or not VOCAB_FILE.exists():
         pytest.skip(f"{path} or {VOCAB_FILE} is not there")
@@ -131,9 +130,10 @@ def test_every_answer_of_squad_maps_to_tokens_whose_text_it_is():
                 for answer, start in question.answers:
                     first, last = token_span(context, start, start + len(answer))
                     begin, end = context.offsets[first, 0], context.offsets[last, 1]
-                    assert normalize(answer) in normalize(text[begin:end]), question.id
-                    assert end - context.offsets[last, 0] <= 20 and begin <= start
+                    assert answer.strip() in text[begin:end], question.id
+                    assert context.offsets[first, 1] > start  # the first token has a part of it,
+                    assert context.offsets[last, 0] < start + len(answer)  # and so has the last
                     total += 1
                     equal += text[begin:end].strip() == answer.strip()
     assert total == 34_726
-    assert equal / total > 0.99
+    assert equal / total > 0.99, equal / total
