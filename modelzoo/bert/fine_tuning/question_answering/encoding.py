@@ -12,8 +12,10 @@ from typing import Any, Optional
 
 import numpy as np
 
+from cerebras_tf.errors import ConfigError
 from modelzoo.common.tokenizers import load_tokenizer, require_tokens
 
+SHORTEST = 8  # tokens of a window, at least: three marks, some question and some paragraph
 LONGER_PART = 0.01  # weight of a part's length in the choice of a token's context
 
 
@@ -75,10 +77,16 @@ class WindowEncoder:
         settings: EncodingSettings.
 
     Raises:
-        ConfigError: if the vocabulary cannot be read or lacks [CLS], [SEP] or [PAD].
+        ConfigError: if the vocabulary cannot be read or lacks [CLS], [SEP] or [PAD], or if S is too
+            short.
     """
 
     def __init__(self, settings):
+        if settings.max_seq_length < SHORTEST:
+            raise ConfigError(
+                f"max_seq_length: must be at least {SHORTEST}. Received: "
+                f"{settings.max_seq_length}. Give a larger one."
+            )
         self._settings = settings
         self._tokenizer: Any = load_tokenizer(
             "BertTokenizer", settings.vocab_file, do_lower_case=settings.do_lower_case
@@ -102,9 +110,11 @@ class WindowEncoder:
             A list of at least one Window.
         """
         settings, tokenizer = self._settings, self._tokenizer
-        tokens = tokenizer.encode(question)[: settings.max_query_length]
+        # Three marks, and at least one token of the paragraph.
+        limit = min(settings.max_query_length, settings.max_seq_length - 4)
+        tokens = tokenizer.encode(question)[:limit]
         head = np.concatenate([[tokenizer.cls_id], tokens, [tokenizer.sep_id]]).astype(np.int32)
-        room = max(1, settings.max_seq_length - len(head) - 1)
+        room = settings.max_seq_length - len(head) - 1
         parts = cut_parts(len(context.ids), room, settings.doc_stride)
         most = most_context(parts, len(context.ids))
         end = np.array([tokenizer.sep_id], np.int32)

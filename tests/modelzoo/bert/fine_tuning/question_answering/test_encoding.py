@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from cerebras_tf.errors import ConfigError
 from modelzoo.bert.fine_tuning.question_answering.encoding import (
     EncodingSettings,
     WindowEncoder,
@@ -112,6 +113,15 @@ def test_window_without_the_whole_answer_points_at_its_beginning(encoder):
         assert answer_positions(window, None) == (0, 0)
         if window.start:
             assert answer_positions(window, (window.start - 1, span[1])) == (0, 0)
+
+
+def test_long_question_leaves_room_for_the_paragraph(tmp_path):
+    settings = EncodingSettings(str(write_vocabulary(tmp_path)), True, 8, 3, 64)
+    encoder = WindowEncoder(settings)
+    windows = encoder.windows("was the film of the story of rain fine", encoder.context(CONTEXT))
+    assert all(len(window.ids) == 8 and window.count == 1 for window in windows)
+    with pytest.raises(ConfigError, match="max_seq_length: must be at least 8"):
+        WindowEncoder(EncodingSettings(settings.vocab_file, max_seq_length=7))
 
 
 @pytest.mark.slow
