@@ -23,6 +23,11 @@ class TransformerSizes:
     num_heads: int = field(minimum=1)
     filter_size: int = field(minimum=1)
 
+    def problems(self):
+        """Yields what is wrong between the fields."""
+        if self.hidden_size % self.num_heads:
+            yield "num_heads", f"must divide hidden_size ({self.hidden_size})."
+
 
 @dataclass(frozen=True)
 class CommonModelParams:
@@ -44,11 +49,6 @@ class CommonModelParams:
     boundary_casting: bool = field(False, choices=(False,))
     tf_summary: bool = False
     precision_opt_level: int = field(0, choices=(0, 1, 2))
-
-    def problems(self):
-        """Yields what is wrong between the fields."""
-        if self.hidden_size % self.num_heads:
-            yield "num_heads", f"must divide hidden_size ({self.hidden_size})."
 
 
 @dataclass(frozen=True)
