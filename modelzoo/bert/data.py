@@ -155,17 +155,9 @@ class BertTextDataProcessor:
             DataError: if files are missing or too few.
         """
         section = self.section
-        files = text_files.find_text_files(section.data_dir, section.file_patterns)
-        files = text_files.split_files(files, section.eval_fraction, training)
         seed = section.shuffle_seed or 0
         length = section.max_sequence_length - 2
-        windows = text_files.Windows(
-            text_files.read_tokens(files),
-            length,
-            section.batch_size,
-            seed if section.shuffle else None,
-            keep_rest,
-        )
+        windows = text_files.open_windows(section, training, length, keep_rest)
         settings = mask_settings(section, MASK, (FIRST_BYTE, section.vocab_size))
 
         def batch(number):

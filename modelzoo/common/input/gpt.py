@@ -69,14 +69,9 @@ class GptTextDataProcessor:
             DataError: if files are missing or too few.
         """
         section = self.section
-        files = text_files.find_text_files(section.data_dir, section.file_patterns)
-        files = text_files.split_files(files, section.eval_fraction, training)
-        seed = (section.shuffle_seed or 0) if section.shuffle else None
-        length, batch_size = section.max_sequence_length, section.batch_size
-        shape = [None if keep_rest else batch_size, length + 1]
-        windows = text_files.Windows(
-            text_files.read_tokens(files), length, batch_size, seed, keep_rest
-        )
+        length = section.max_sequence_length
+        shape = [None if keep_rest else section.batch_size, length + 1]
+        windows = text_files.open_windows(section, training, length, keep_rest)
 
         def example(number):
             tokens = tf.ensure_shape(tf.numpy_function(windows.batch, [number], tf.int32), shape)

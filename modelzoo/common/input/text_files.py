@@ -137,6 +137,27 @@ def read_tokens(files):
     return np.concatenate(parts)
 
 
+def open_windows(section, training, length, keep_rest):
+    """Reads one split of the files that an input section names.
+
+    Args:
+        section: with data_dir, file_patterns, eval_fraction, shuffle, shuffle_seed, batch_size.
+        training: which split.
+        length: tokens of a window.
+        keep_rest: see Windows.
+
+    Returns:
+        Windows.
+
+    Raises:
+        DataError: if files are missing or too few.
+    """
+    files = find_text_files(section.data_dir, section.file_patterns)
+    files = split_files(files, section.eval_fraction, training)
+    seed = (section.shuffle_seed or 0) if section.shuffle else None
+    return Windows(read_tokens(files), length, section.batch_size, seed, keep_rest)
+
+
 class Windows:
     """Batches of windows of a row of tokens, addressed by their number.
 

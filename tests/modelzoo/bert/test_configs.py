@@ -14,6 +14,7 @@ from modelzoo.bert.data import INPUTS  # noqa: E402
 from modelzoo.bert.model import model_fn  # noqa: E402
 from modelzoo.common import schema  # noqa: E402
 from modelzoo.common.params import load_params, read_yaml  # noqa: E402
+from tests.modelzoo.pages import listed  # noqa: E402
 
 CONFIGS = Path(__file__).resolve().parents[3] / "configs"
 # BERT base and large uncased with the heads of pre-training, as released (Devlin et al. 2018);
@@ -112,16 +113,10 @@ def test_variables_have_the_names_of_the_original_checkpoints():
 
 
 def test_readme_lists_every_config_with_its_dimensions():
-    readme = (CONFIGS.parent / "modelzoo" / "bert" / "README.md").read_text()
-    rows = {}
-    for line in readme.splitlines():
-        cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if cells[0].startswith("`configs/"):
-            rows[Path(cells[0].strip("`")).stem] = [int(c.replace(",", "")) for c in cells[1:]]
     expected = {}
     for name in NAMES:
         params = load(name)
         m, length = params.model, params.train_input.max_sequence_length
         sizes = [m.num_hidden_layers, m.hidden_size, m.num_heads, m.filter_size, length]
         expected[name] = [*sizes, formula(params)]
-    assert rows == expected
+    assert listed("bert") == expected

@@ -12,6 +12,7 @@ tf = pytest.importorskip("tensorflow.compat.v1")
 
 from modelzoo.common.params import load_params  # noqa: E402
 from modelzoo.gpt3.model import gpt_logits  # noqa: E402
+from tests.modelzoo.pages import listed  # noqa: E402
 
 CONFIGS = Path(__file__).resolve().parents[3] / "configs"
 # GPT-2: Radford et al. (2019) as released. Cerebras-GPT and the GPT-3 of the same dimensions,
@@ -137,16 +138,10 @@ def test_variables_have_the_names_of_the_original_checkpoints():
 
 
 def test_readme_lists_every_config_with_its_dimensions():
-    readme = (CONFIGS.parent / "modelzoo" / "gpt3" / "README.md").read_text()
-    rows = {}
-    for line in readme.splitlines():
-        cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if cells[0].startswith("`configs/"):
-            rows[Path(cells[0].strip("`")).stem] = [int(c.replace(",", "")) for c in cells[1:]]
     expected = {}
     for name in NAMES:
         params = load(name)
         m, length = params.model, params.train_input.max_sequence_length
         sizes = [m.num_hidden_layers, m.hidden_size, m.num_heads, m.filter_size, length]
         expected[name] = [*sizes, formula(params)]
-    assert rows == expected
+    assert listed("gpt3") == expected

@@ -12,6 +12,7 @@ tf = pytest.importorskip("tensorflow.compat.v1")
 
 from modelzoo.common.params import load_params  # noqa: E402
 from modelzoo.gptj.model import gptj_logits  # noqa: E402
+from tests.modelzoo.pages import listed  # noqa: E402
 
 CONFIGS = Path(__file__).resolve().parents[3] / "configs"
 # Tensors of the released checkpoints, EleutherAI/gpt-j-6B and EleutherAI/gpt-neox-20b.
@@ -103,12 +104,6 @@ def test_given_initializers_follow_from_the_sizes(name):
 
 
 def test_readme_lists_every_config_with_its_dimensions():
-    readme = (CONFIGS.parent / "modelzoo" / "gptj" / "README.md").read_text()
-    rows = {}
-    for line in readme.splitlines():
-        cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if cells[0].startswith("`configs/"):
-            rows[Path(cells[0].strip("`")).stem] = [int(c.replace(",", "")) for c in cells[1:]]
     expected = {}
     for name in NAMES:
         params = load(name)
@@ -116,4 +111,4 @@ def test_readme_lists_every_config_with_its_dimensions():
         sizes = [m.num_hidden_layers, m.hidden_size, m.num_heads, m.filter_size]
         rotated = m.rotary_dim or m.head_size
         expected[name] = [*sizes, rotated, length, formula(params)]
-    assert rows == expected
+    assert listed("gptj") == expected

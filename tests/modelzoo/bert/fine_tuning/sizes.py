@@ -1,4 +1,4 @@
-"""Counts the parameters of fine-tunings: of a graph, by formula, and as a room's page lists them.
+"""Counts the parameters of fine-tunings: of a graph, by formula, and for the pages.
 
 It deliberately holds no tests.
 """
@@ -43,17 +43,6 @@ def _count(params, layers):
         features, labels = tf.data.make_one_shot_iterator(data.INPUTS.blank(tree)).get_next()
         room.model_fn(features, labels, tf.estimator.ModeKeys.EVAL, tree)
         return sum(variable.shape.num_elements() for variable in tf.trainable_variables())
-
-
-def listed(room):
-    """Reads the table of a room's page: numbers after each config, by its name."""
-    page = ROOT / "modelzoo" / "bert" / "fine_tuning" / room / "README.md"
-    rows = {}
-    for line in page.read_text(encoding="utf-8").splitlines():
-        cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if cells[0].startswith("`configs/") and len(cells) > 2:
-            rows[Path(cells[0].strip("`")).stem] = [int(c.replace(",", "")) for c in cells[1:]]
-    return rows
 
 
 def expected(params, head):

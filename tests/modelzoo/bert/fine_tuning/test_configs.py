@@ -13,6 +13,7 @@ tf = pytest.importorskip("tensorflow.compat.v1")
 from modelzoo.bert.fine_tuning.classifier.model import classifier_logits  # noqa: E402
 from modelzoo.bert.fine_tuning.token_classifier.model import token_logits  # noqa: E402
 from modelzoo.common.params import load_params  # noqa: E402
+from tests.modelzoo.pages import listed  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[4]
 # By room: how to build it, and its configs.
@@ -73,16 +74,10 @@ def test_without_its_output_layer_a_classifier_is_the_released_bert(size):
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_readme_lists_every_config_with_its_dimensions(room):
-    page = ROOT / "modelzoo" / "bert" / "fine_tuning" / room / "README.md"
-    rows = {}
-    for line in page.read_text(encoding="utf-8").splitlines():
-        cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if cells[0].startswith("`configs/"):
-            rows[Path(cells[0].strip("`")).stem] = [int(c.replace(",", "")) for c in cells[1:]]
     expected = {}
     for _, name in (case for case in CASES if case[0] == room):
         params = load(name)
         m, length = params.model, params.train_input.max_sequence_length
         sizes = [m.num_hidden_layers, m.hidden_size, m.num_heads, m.filter_size, length]
         expected[name] = [*sizes, formula(room, params)]
-    assert rows == expected
+    assert listed(f"bert/fine_tuning/{room}") == expected

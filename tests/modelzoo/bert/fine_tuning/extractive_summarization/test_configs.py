@@ -8,6 +8,7 @@ pytestmark = pytest.mark.tf
 pytest.importorskip("tensorflow")
 
 from tests.modelzoo.bert.fine_tuning import sizes  # noqa: E402
+from tests.modelzoo.pages import listed  # noqa: E402
 
 # BERT base and large uncased without the pooled token, and one output of a hidden state.
 PARAMETERS = {"params_bert_base_bertsum": 108_892_417, "params_bert_large_bertsum": 334_093_313}
@@ -28,4 +29,4 @@ def test_readme_lists_every_config_with_its_dimensions():
     for name in NAMES:
         params = sizes.load(name)
         found[name] = sizes.expected(params, params.model.hidden_size + 1)
-    assert sizes.listed("extractive_summarization") == found
+    assert listed("bert/fine_tuning/extractive_summarization") == found

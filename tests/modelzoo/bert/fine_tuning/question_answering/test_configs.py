@@ -8,6 +8,7 @@ pytestmark = pytest.mark.tf
 pytest.importorskip("tensorflow")
 
 from tests.modelzoo.bert.fine_tuning import sizes  # noqa: E402
+from tests.modelzoo.pages import listed  # noqa: E402
 
 # BERT base and large uncased with the head of SQuAD, as Hugging Face counts them.
 PARAMETERS = {"params_bert_base_squad": 108_893_186, "params_bert_large_squad": 334_094_338}
@@ -28,4 +29,4 @@ def test_readme_lists_every_config_with_its_dimensions():
     for name in NAMES:
         params = sizes.load(name)
         found[name] = sizes.expected(params, 2 * params.model.hidden_size + 2)
-    assert sizes.listed("question_answering") == found
+    assert listed("bert/fine_tuning/question_answering") == found
