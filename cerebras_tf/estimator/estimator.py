@@ -17,6 +17,7 @@ from cerebras_tf.compiler.pipeline import Options
 from cerebras_tf.errors import ConfigError
 from cerebras_tf.estimator.capacity import check_memory
 from cerebras_tf.estimator.hooks import (
+    EvaluationStopHook,
     FiniteStateListener,
     GracefulStopHook,
     NanGuardHook,
@@ -67,6 +68,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
         self._last_step: Optional[int] = None
         self._steps: Optional[int] = None
         self._given_hooks: list[Any] = []
+        self._evaluation_hooks: list[Any] = []
         self._model: Optional[ModelGraph] = None
         # The console's lines are ProgressHook's; tf.estimator's own would double them.
         self._log_every = config.log_step_count_steps
@@ -121,7 +123,11 @@ class CerebrasEstimator(tf.estimator.Estimator):
         self._steps, self._last_step = steps, max_steps
         with self._placed(use_cs), GracefulStopHook() as stop:
             self._given_hooks = [*(hooks or []), stop]
-            super().train(input_fn, self._given_hooks, steps, max_steps, saving_listeners)
+            self._evaluation_hooks = [EvaluationStopHook(stop, self.model_dir)]
+            try:
+                super().train(input_fn, self._given_hooks, steps, max_steps, saving_listeners)
+            finally:
+                self._evaluation_hooks = []
         return self
 
     def evaluate(
@@ -134,6 +140,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
         use_cs: Optional[bool] = None,
     ) -> dict[str, Any]:
         """Evaluates; see tf.estimator.Estimator.evaluate. Returns metrics by name."""
+        hooks = [*(hooks or []), *self._evaluation_hooks]
         with self._placed(use_cs):
             result: dict[str, Any] = super().evaluate(input_fn, steps, hooks, checkpoint_path, name)
             return result

@@ -141,6 +141,36 @@ class GracefulStopHook(tf.estimator.SessionRunHook):
             raise SystemExit(exit_code_of_signal(self.signal_number))
 
 
+
+class EvaluationStopHook(tf.estimator.SessionRunHook):
+    """Ends an evaluation in the midst of training when training was told to stop.
+
+    The checkpoint that is evaluated has been written by then, so nothing is lost but the rest of
+    the evaluation, which may be long.
+
+    Args:
+      stop: the hook of the training around it.
+      model_dir: folder whose events are written out before the exception ends training.
+    """
+
+    def __init__(self, stop: GracefulStopHook, model_dir: str) -> None:
+        self._stop = stop
+        self._model_dir = model_dir
+
+    def begin(self) -> None:
+        """Raises if the signal arrived before the evaluation."""
+        self._raise_if_signalled()
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        """Raises if the signal arrived during the evaluation."""
+        self._raise_if_signalled()
+
+    def _raise_if_signalled(self) -> None:
+        if self._stop.signal_number is not None:
+            tf.compat.v1.summary.FileWriterCache.get(self._model_dir).flush()
+            self._stop.raise_if_signalled()
+
+
 class NanGuardHook(tf.estimator.SessionRunHook):
     """Ends training with an error as soon as the loss is NaN or infinite.
 

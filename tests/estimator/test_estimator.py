@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
 import pytest
 
 pytest.importorskip("tensorflow")
@@ -271,6 +274,36 @@ def test_tf_estimators_own_train_and_evaluate_takes_the_estimator(tmp_path):
     eval_spec = tf.estimator.EvalSpec(dataset, steps=2, start_delay_secs=0, throttle_secs=0)
     metrics, _ = tf.estimator.train_and_evaluate(made, train_spec, eval_spec)
     assert metrics["global_step"] == 2
+
+
+@pytest.mark.parametrize("place", ["training", "evaluation"])
+def test_a_signal_ends_an_evaluation_within_training_too(tmp_path, place):
+    def send(step):
+        if step == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    hooks = {"training": [], "evaluation": []}
+    hooks[place] = [Fetch(send)]
+    made = build(tmp_path, save_checkpoints_steps=2)
+    train_spec = tf.estimator.TrainSpec(dataset, max_steps=10**6, hooks=hooks["training"])
+    eval_spec = tf.estimator.EvalSpec(  # of endless data, so that nothing else ends it
+        dataset if place == "evaluation" else regression.ragged_dataset,
+        steps=None,
+        hooks=hooks["evaluation"],
+        start_delay_secs=0,
+        throttle_secs=0,
+    )
+    with pytest.raises(SystemExit) as ended:
+        tf.estimator.train_and_evaluate(made, train_spec, eval_spec)
+    assert ended.value.code == 143
+    evaluated = sorted(read_summaries(tmp_path / "eval").get("error", {}))
+    step = tf.train.load_variable(str(tmp_path), "global_step")
+    if place == "evaluation":
+        assert not evaluated
+        assert step == 2
+    else:
+        assert step >= 3
+        assert step not in evaluated
 
 
 def test_a_saved_model_runs_without_the_wafer(tmp_path):
