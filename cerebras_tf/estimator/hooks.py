@@ -141,7 +141,6 @@ class GracefulStopHook(tf.estimator.SessionRunHook):
             raise SystemExit(exit_code_of_signal(self.signal_number))
 
 
-
 class EvaluationStopHook(tf.estimator.SessionRunHook):
     """Ends an evaluation in the midst of training when training was told to stop.
 
