@@ -21,15 +21,17 @@ import numpy as np
 from cerebras_tf.kernels.compiled_threads import for_chunks, threads
 
 _ROW_MAJOR, _PLAIN, _TRANSPOSED = 101, 111, 112
-_ROUTINES = {"float32": ("sgemm", ctypes.c_float), "float64": ("dgemm", ctypes.c_double)}
+_NUMBERS = {"float32": ("s", ctypes.c_float), "float64": ("d", ctypes.c_double)}
 # Rows or columns of a product's part: fewer, and packing the other operand shows.
 _LEAST_PART = 256
 # Inner dimensions this many times the longer outer one are split instead.
 _DEEP = 8
 # Parts a thread of a large product: more, so that a thread that is held up hands work over.
 _PARTS = 2
-# Multiplications below which a second thread costs more than it gives.
+# Multiplications below which a second thread costs more than it gives; of a matrix and a vector,
+# where the matrix comes from memory for one multiplication each, it gives sooner.
 _LEAST_WORK = 1 << 21
+_LEAST_VECTOR_WORK = 1 << 19
 
 
 @contextlib.contextmanager
@@ -69,12 +71,15 @@ def _load() -> Optional[ctypes.CDLL]:
             path = next(Path(package.get_lib_dir()).glob("libscipy_openblas.*"))
             library = ctypes.CDLL(str(path))
         library.scipy_openblas_set_num_threads(1)
-        for routine, number in _ROUTINES.values():
+        for letter, number in _NUMBERS.values():
             size, order, pointer = ctypes.c_int, ctypes.c_int, ctypes.c_void_p
-            function = getattr(library, f"scipy_cblas_{routine}")
-            function.restype = None
-            function.argtypes = [order, order, order, size, size, size, number]
-            function.argtypes += [pointer, size, pointer, size, number, pointer, size]
+            gemm_c = getattr(library, f"scipy_cblas_{letter}gemm")
+            gemm_c.argtypes = [order, order, order, size, size, size, number]
+            gemm_c.argtypes += [pointer, size, pointer, size, number, pointer, size]
+            gemv_c = getattr(library, f"scipy_cblas_{letter}gemv")
+            gemv_c.argtypes = [order, order, size, size, number]
+            gemv_c.argtypes += [pointer, size, pointer, size, number, pointer, size]
+            gemm_c.restype = gemv_c.restype = None
     except (ImportError, StopIteration, OSError, AttributeError):
         return None
     return library
@@ -103,7 +108,7 @@ def product(a: np.ndarray, b: np.ndarray, out: np.ndarray, add: bool = False) ->
         out: [..., M, N], rows contiguous.
         add: whether to add into `out`.
     """
-    if _LIBRARY is None or str(out.dtype) not in _ROUTINES:
+    if _LIBRARY is None or str(out.dtype) not in _NUMBERS:
         _numpy_product(a, b, out, add)
         return
     if out.ndim > 2:
@@ -113,7 +118,7 @@ def product(a: np.ndarray, b: np.ndarray, out: np.ndarray, add: bool = False) ->
     work = rows * columns * a.shape[1]
     longest = max(rows, columns)
     parts = min(_PARTS, longest // (_LEAST_PART * threads())) * threads()
-    if work < _LEAST_WORK:
+    if work < (_LEAST_VECTOR_WORK if min(rows, columns) == 1 else _LEAST_WORK):
         gemm(a, b, out, add)
     elif a.shape[1] >= _DEEP * longest:
         _split_inner(a, b, out, add)
@@ -178,12 +183,18 @@ def gemm(a: np.ndarray, b: np.ndarray, out: np.ndarray, add: bool = False) -> No
     if not inner or _LIBRARY is None:
         _numpy_product(a, b, out, add)
         return
+    if rows == 1:
+        _gemv(b.T, a[0], out[0], add)
+        return
+    if columns == 1:
+        _gemv(a, b[:, 0], out[:, 0], add)
+        return
     (a, a_order, a_step), (b, b_order, b_step) = _layout(a), _layout(b)
     target = out
     if not _by_rows(out):
         target = np.array(out) if add else np.empty(out.shape, out.dtype)
-    routine = _ROUTINES[str(out.dtype)][0]
-    getattr(_LIBRARY, f"scipy_cblas_{routine}")(
+    letter = _NUMBERS[str(out.dtype)][0]
+    getattr(_LIBRARY, f"scipy_cblas_{letter}gemm")(
         _ROW_MAJOR,
         a_order,
         b_order,
@@ -201,6 +212,29 @@ def gemm(a: np.ndarray, b: np.ndarray, out: np.ndarray, add: bool = False) -> No
     )
     if target is not out:
         out[...] = target
+
+
+def _gemv(matrix: np.ndarray, vector: np.ndarray, out: np.ndarray, add: bool) -> None:
+    """out [M] = matrix [M, K] vector [K], or added: unlike gemm it packs no copy of the matrix."""
+    matrix, order, step = _layout(matrix)
+    if vector.strides[0] <= 0:
+        vector = np.ascontiguousarray(vector)
+    rows, columns = matrix.shape if order == _PLAIN else matrix.shape[::-1]
+    letter = _NUMBERS[str(out.dtype)][0]
+    getattr(_LIBRARY, f"scipy_cblas_{letter}gemv")(
+        _ROW_MAJOR,
+        order,
+        rows,
+        columns,
+        1.0,
+        matrix.ctypes.data,
+        step,
+        vector.ctypes.data,
+        vector.strides[0] // vector.itemsize,
+        1.0 if add else 0.0,
+        out.ctypes.data,
+        max(out.strides[0] // out.itemsize, 1),
+    )
 
 
 def _by_rows(array: np.ndarray) -> bool:

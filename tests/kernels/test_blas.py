@@ -24,6 +24,7 @@ def library(request, monkeypatch):
 def small_parts(monkeypatch):
     """Splits even small products over two threads."""
     monkeypatch.setattr(blas, "_LEAST_WORK", 1)
+    monkeypatch.setattr(blas, "_LEAST_VECTOR_WORK", 1)
     monkeypatch.setattr(blas, "_LEAST_PART", 2)
     monkeypatch.setattr(blas, "threads", lambda: 2)
 
@@ -50,7 +51,9 @@ LAYOUTS = ("rows", "columns", "part", "gaps")
 @pytest.mark.parametrize("second", LAYOUTS)
 @pytest.mark.parametrize("first", LAYOUTS)
 @pytest.mark.parametrize(
-    "shape", [(5, 7, 3), (9, 4, 6), (3, 5, 11), (2, 64, 3), (1, 1, 1), (4, 1, 5)]
+    "shape",
+    [(5, 7, 3), (9, 4, 6), (3, 5, 11), (2, 64, 3), (1, 1, 1), (4, 1, 5)]
+    + [(1, 6, 9), (9, 6, 1), (1, 64, 2), (2, 64, 1)],
 )
 def test_a_product_equals_numpys(library, small_parts, shape, first, second, add):
     rows, inner, columns = shape
