@@ -218,7 +218,7 @@ def _gemv(matrix: np.ndarray, vector: np.ndarray, out: np.ndarray, add: bool) ->
     """out [M] = matrix [M, K] vector [K], or added: unlike gemm it packs no copy of the matrix."""
     matrix, order, step = _layout(matrix)
     if vector.strides[0] <= 0:
-        vector = np.ascontiguousarray(vector)
+        vector = vector.copy()
     rows, columns = matrix.shape if order == _PLAIN else matrix.shape[::-1]
     letter = _NUMBERS[str(out.dtype)][0]
     getattr(_LIBRARY, f"scipy_cblas_{letter}gemv")(

@@ -81,6 +81,16 @@ def test_leading_dimensions_are_products_of_their_own(library, small_parts, lead
     np.testing.assert_allclose(out, a @ b, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("inner", [1, 5])
+def test_a_vector_may_repeat_one_element_or_run_backwards(library, inner):
+    matrix = normal(inner, 4)
+    for vector in (np.broadcast_to(normal(1), (inner,)), normal(inner)[::-1]):
+        for a, b in ((vector[None], matrix), (matrix.T, vector[:, None])):
+            out = np.empty((a.shape[0], b.shape[1]), "f")
+            blas.product(a, b, out)
+            np.testing.assert_allclose(out, a @ b, rtol=1e-4, atol=1e-5)
+
+
 def test_other_dtypes_go_to_numpy(library):
     a, b = np.arange(6).reshape(2, 3), np.arange(12).reshape(3, 4)
     out = np.empty((2, 4), a.dtype)

@@ -51,14 +51,14 @@ class KeyValueCache:
         self._present = []
 
     def extend(self, key, value):
-        """Puts the past of the next layer before its new keys and values [B, H, S, D].
+        """Keeps the new keys and values of the next layer, [B, H, S, D], and gives its past.
 
         Returns:
-            Keys and values [B, H, C + S, D].
+            Keys and values [B, H, C, D].
         """
         past = tf.cast(self._past[len(self._present)], key.dtype)
         self._present.append(tf.stack([key, value]))
-        return tf.concat([past[0], key], axis=2), tf.concat([past[1], value], axis=2)
+        return past[0], past[1]
 
     def present(self):
         """Returns the new keys and values of all layers: [L, 2, B, H, S, D]."""
@@ -158,13 +158,43 @@ def attend(query, key, value, mask, settings, training):
         [B, H, S, D], of the type of `query`.
     """
     scores = tf.matmul(query, key, transpose_b=True)  # (B, H, S, M)
+    weights = attention_weights(scores, mask, settings)
+    weights = dropout(weights, settings.dropout_rate, training, settings.dropout_seed)
+    return tf.matmul(weights, value)
+
+
+def attend_cached(query, past, present, mask, settings):
+    """Attention to a cache and to new positions behind it, as `attend` without dropout.
+
+    The cache, which may be far larger than what is new, is read where it lies: only scores are put
+    together.
+
+    Args:
+        query: [B, H, S, D], already scaled.
+        past: keys and values [B, H, C, D].
+        present: keys and values [B, H, S, D].
+        mask: broadcastable to [B, H, S, C + S], of `cached_mask`.
+        settings: AttentionSettings.
+
+    Returns:
+        [B, H, S, D], of the type of `query`.
+    """
+    scores = [tf.matmul(query, key, transpose_b=True) for key, _ in (past, present)]
+    weights = attention_weights(tf.concat(scores, axis=3), mask, settings)
+    capacity = tf.shape(scores[0])[3]
+    return tf.matmul(weights[..., :capacity], past[1]) + tf.matmul(
+        weights[..., capacity:], present[1]
+    )
+
+
+def attention_weights(scores, mask, settings):
+    """Turns scores [B, H, S, M] into weights that sum to 1, of the type of the scores."""
+    dtype = scores.dtype
     if settings.softmax_fp32:
         scores = tf.cast(scores, tf.float32)
     if mask is not None:
         scores = scores + tf.cast(mask, scores.dtype)
-    weights = tf.cast(tf.nn.softmax(scores), query.dtype)
-    weights = dropout(weights, settings.dropout_rate, training, settings.dropout_seed)
-    return tf.matmul(weights, value)
+    return tf.cast(tf.nn.softmax(scores), dtype)
 
 
 def project_memory(memory, settings):
@@ -219,9 +249,12 @@ def attention(x, memory, mask, settings, name, training, cache=None):
         key, value = memory.next(x.dtype) if is_projected else project_memory(memory, settings)
         if settings.rotary is not None:
             query, key = settings.rotary.turn(query), settings.rotary.turn(key)
-        if cache is not None:
-            key, value = cache.extend(key, value)
-        context = merge_heads(attend(query, key, value, mask, settings, training))
+        if cache is None:
+            context = attend(query, key, value, mask, settings, training)
+        else:
+            past = cache.extend(key, value)
+            context = attend_cached(query, past, (key, value), mask, settings)
+        context = merge_heads(context)
         context = tf.reshape(context, sizes(x)) if is_projected else context
         return dense(
             context,
