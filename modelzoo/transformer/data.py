@@ -21,7 +21,7 @@ from cerebras_tf.errors import DataError
 from modelzoo.common.input import tf_records
 from modelzoo.common.input.functions import InputFunctions
 from modelzoo.transformer.identifiers import identifier_pairs
-from modelzoo.transformer.pairs import FEATURES, BucketedBatches, Pairs
+from modelzoo.transformer.pairs import FEATURES, PairBatches, Pairs
 from modelzoo.transformer.params import Params
 from modelzoo.transformer.text_lines import as_list, read_lines, read_pairs
 from modelzoo.transformer.vocabulary import JOINT, ByteVocabulary, load_vocabularies
@@ -80,10 +80,10 @@ class PairProcessor:
         return pairs
 
     def batches(self, training, keep_rest=False):
-        """Returns the batches of a split, a BucketedBatches.
+        """Returns the batches of a split, a PairBatches.
 
-        In training, pairs that fill no batch of their bucket are left out. Otherwise the last batch
-        of a bucket is filled up with empty rows. With `keep_rest`, as in prediction, sentences that
+        In training, pairs that fill no batch are left out. Otherwise the last batch is filled up
+        with empty rows. With `keep_rest`, as in prediction, sentences that
         are too long are cut, not dropped.
 
         Raises:
@@ -91,7 +91,7 @@ class PairProcessor:
         """
         section = self.section
         seed = (section.shuffle_seed or 0) if section.shuffle else None
-        return BucketedBatches(
+        return PairBatches(
             self.pairs(training, cut=keep_rest),
             section.bucket_lengths,
             section.batch_size,

@@ -1,7 +1,6 @@
 """Sentence pairs in memory, and their batches by length. Deliberately knows no file and no text.
 
-A batch is a function of its number and the seed, so a stream can start at any step at no cost. A
-pair takes two or four bytes a token: the 4.5 million of WMT16 en-de about 600 MB.
+A pair takes two or four bytes a token: the 4.5 million of WMT16 en-de about 600 MB.
 
 Shapes: B batch, S source, T target with its start or end token.
 """
@@ -10,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cerebras_tf.errors import DataError
+from modelzoo.common.input.batch_plan import BatchPlan
 
 PAD, UNK, SOS, EOS = 0, 1, 2, 3
 SPECIAL_TOKENS = ("<pad>", "<unk>", "<s>", "</s>")
@@ -80,16 +79,16 @@ class Pairs:
         return len(self.sources.lengths)
 
 
-class BucketedBatches:
+class PairBatches:
     """Batches of pairs of about one length, addressed by their number.
 
     Args:
         pairs: Pairs.
-        lengths: of the buckets, ascending; the last one holds every pair.
+        lengths: that batches are padded to, ascending; the last one holds every pair.
         batch_size: B.
-        seed: of the order, or None for the order of the pairs in each bucket.
-        keep_all: whether each bucket ends with a batch that is filled up with empty rows, so that
-            no pair is left out; else pairs that fill no batch are left out, others in each epoch.
+        seed: of the order; None to begin with the shortest pairs.
+        keep_all: whether the last batch is filled up with empty rows, so that no pair is left out;
+            else the pairs that fill no batch are left out, others in each epoch.
 
     Attributes:
         pairs: the argument.
@@ -101,22 +100,13 @@ class BucketedBatches:
 
     def __init__(self, pairs, lengths, batch_size, seed, keep_all):
         self.pairs = pairs
-        self._lengths = lengths
         self._batch_size = batch_size
-        self._seed = seed
         needed = np.maximum(pairs.sources.lengths, pairs.targets.lengths + 1)
-        bucket = np.searchsorted(lengths, needed)
-        self._members = [np.flatnonzero(bucket == number) for number in range(len(lengths))]
-        rounding = batch_size - 1 if keep_all else 0
-        self._counts = [(len(m) + rounding) // batch_size for m in self._members]
-        self.batches_per_epoch = sum(self._counts)
-        if not self.batches_per_epoch:
-            raise DataError(
-                f"data: a bucket must hold at least {batch_size} pairs, one batch. Received: "
-                f"{', '.join(str(len(m)) for m in self._members)} pairs in the buckets. Add "
-                "pairs, or lower batch_size or the number of buckets."
-            )
-        self._epoch, self._plan = None, None
+        self._order = np.arange(len(pairs))
+        if seed is None:
+            self._order = np.argsort(np.searchsorted(lengths, needed), kind="stable")
+        self._plan = BatchPlan(needed[self._order], batch_size, lengths, seed, keep_all)
+        self.batches_per_epoch = self._plan.batches_per_epoch
 
     def batch(self, number):
         """Returns the features of a batch in the order of FEATURES, and then its labels.
@@ -124,28 +114,12 @@ class BucketedBatches:
         All are int32 but loss_scale, float32: B / the number of target tokens of the batch.
         Masks are 1 where there is padding.
         """
-        epoch, position = divmod(int(number), self.batches_per_epoch)
-        length, rows = self._plan_of(epoch)[position]
-        return make_batch(self.pairs, rows, self._batch_size, length)
-
-    def _plan_of(self, epoch):
-        """The batches of an epoch: pairs of length and rows."""
-        if self._plan is not None and (self._seed is None or epoch == self._epoch):
-            return self._plan
-        generator = np.random.default_rng([self._seed or 0, epoch])
-        plan = []
-        for length, members, count in zip(self._lengths, self._members, self._counts):
-            order = members if self._seed is None else generator.permutation(members)
-            starts = range(0, count * self._batch_size, self._batch_size)
-            plan += [(length, order[start : start + self._batch_size]) for start in starts]
-        if self._seed is not None:
-            plan = [plan[index] for index in generator.permutation(len(plan))]
-        self._epoch, self._plan = epoch, plan
-        return plan
+        chosen, length = self._plan.batch(number)
+        return make_batch(self.pairs, self._order[chosen], self._batch_size, length)
 
 
 def make_batch(pairs, rows, batch_size, length):
-    """Pads pairs to a batch; see BucketedBatches.batch.
+    """Pads pairs to a batch; see PairBatches.batch.
 
     Args:
         pairs: Pairs.

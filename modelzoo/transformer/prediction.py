@@ -117,7 +117,7 @@ class Translator:
         self._encode.close()
 
     def __call__(self, batch):
-        """Translates a batch of ``BucketedBatches``.
+        """Translates a batch of ``PairBatches``.
 
         Returns:
             The best Hypothesis of each pair, by the pair's number.

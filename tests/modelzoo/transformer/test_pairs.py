@@ -11,7 +11,7 @@ from modelzoo.transformer.pairs import (
     FEATURES,
     NO_PAIR,
     SOS,
-    BucketedBatches,
+    PairBatches,
     Pairs,
     make_batch,
 )
@@ -57,9 +57,9 @@ def test_sources_to_translate_are_cut_and_not_dropped():
 
 
 @pytest.mark.parametrize("seed", [None, 3])
-def test_every_pair_is_evaluated_once_in_the_bucket_of_its_length(seed):
+def test_every_pair_is_evaluated_once_in_rows_that_hold_it(seed):
     pairs = random_pairs()
-    batches = BucketedBatches(pairs, (4, 8, 12), 8, seed, keep_all=True)
+    batches = PairBatches(pairs, (4, 8, 12), 8, seed, keep_all=True)
     seen = []
     for number in range(batches.batches_per_epoch):
         batch = batch_of(batches, number)
@@ -67,12 +67,24 @@ def test_every_pair_is_evaluated_once_in_the_bucket_of_its_length(seed):
         real = batch["pair_index"] != NO_PAIR
         seen += batch["pair_index"][real].tolist()
         longest = np.maximum(batch["encoder_input_length"], batch["decoder_input_length"])[real]
-        assert (longest <= length).all() and (longest > {4: 0, 8: 4, 12: 8}[length]).all()
+        assert {4: 0, 8: 4, 12: 8}[length] < longest.max() <= length
     assert sorted(seen) == list(range(len(pairs)))
 
 
+def test_without_a_seed_short_pairs_come_first_each_length_in_the_order_of_the_text():
+    pairs = random_pairs()
+    batches = PairBatches(pairs, (8, 12), 8, None, keep_all=True)
+    shapes = [batch_of(batches, number)["labels"].shape[1] for number in range(7)]
+    assert shapes == sorted(shapes) and set(shapes) == {8, 12}
+    rows = np.concatenate([batch_of(batches, number)["pair_index"] for number in range(7)])[:50]
+    needed = np.maximum(pairs.sources.lengths, pairs.targets.lengths + 1)[rows]
+    bucket = np.searchsorted((8, 12), needed)
+    assert (np.diff(bucket) >= 0).all()
+    assert all((np.diff(rows[bucket == number]) > 0).all() for number in range(2))
+
+
 def test_training_batches_are_full_and_differ_from_epoch_to_epoch():
-    batches = BucketedBatches(random_pairs(), (6, 12), 8, 3, keep_all=False)
+    batches = PairBatches(random_pairs(), (6, 12), 8, 3, keep_all=False)
     epochs = []
     for epoch in range(2):
         numbers = range(epoch * batches.batches_per_epoch, (epoch + 1) * batches.batches_per_epoch)
@@ -85,14 +97,12 @@ def test_training_batches_are_full_and_differ_from_epoch_to_epoch():
 
 
 def test_a_batch_depends_on_its_number_only_so_that_a_run_goes_on_where_it_was():
-    through = BucketedBatches(random_pairs(), (6, 12), 8, 3, keep_all=False)
+    through = PairBatches(random_pairs(), (6, 12), 8, 3, keep_all=False)
     expected = [through.batch(number) for number in range(20)][17]
-    for ours, theirs in zip(
-        BucketedBatches(random_pairs(), (6, 12), 8, 3, False).batch(17), expected
-    ):
+    for ours, theirs in zip(PairBatches(random_pairs(), (6, 12), 8, 3, False).batch(17), expected):
         np.testing.assert_array_equal(ours, theirs)
 
 
 def test_too_few_pairs_for_a_batch_are_told():
-    with pytest.raises(DataError, match="a bucket must hold at least 64 pairs.*Received: 11, 39"):
-        BucketedBatches(random_pairs(), (6, 12), 64, 3, keep_all=False)
+    with pytest.raises(DataError, match="must hold at least 64 examples, one batch. Received: 50"):
+        PairBatches(random_pairs(), (6, 12), 64, 3, keep_all=False)

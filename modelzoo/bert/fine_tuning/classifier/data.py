@@ -11,12 +11,12 @@ from __future__ import annotations
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from modelzoo.bert.fine_tuning.batch_plan import BatchPlan
 from modelzoo.bert.fine_tuning.classifier.encoding import PairEncoder, pad_rows
 from modelzoo.bert.fine_tuning.classifier.params import RECORDS_PROCESSOR, TSV_PROCESSORS, Params
 from modelzoo.bert.fine_tuning.classifier.tasks import find_files, read_rows
 from modelzoo.bert.fine_tuning.cropping import crop_padding
 from modelzoo.common.input import tf_records
+from modelzoo.common.input.batch_plan import BatchPlan
 from modelzoo.common.input.functions import InputFunctions
 
 

@@ -14,7 +14,6 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from cerebras_tf.errors import ConfigError
-from modelzoo.bert.fine_tuning.batch_plan import BatchPlan
 from modelzoo.bert.fine_tuning.cropping import crop_padding
 from modelzoo.bert.fine_tuning.extractive_summarization.encoding import (
     ArticleEncoder,
@@ -22,6 +21,7 @@ from modelzoo.bert.fine_tuning.extractive_summarization.encoding import (
 )
 from modelzoo.bert.fine_tuning.extractive_summarization.params import Params
 from modelzoo.common.input import tf_records
+from modelzoo.common.input.batch_plan import BatchPlan
 from modelzoo.common.input.functions import InputFunctions
 from modelzoo.common.preparation import cnn_dailymail, documents
 

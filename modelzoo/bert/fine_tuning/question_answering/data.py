@@ -15,13 +15,13 @@ import tensorflow.compat.v1 as tf
 
 from cerebras_tf.errors import ConfigError, DataError
 from modelzoo.bert.data import bucketing
-from modelzoo.bert.fine_tuning.batch_plan import BatchPlan
 from modelzoo.bert.fine_tuning.cropping import crop_padding
 from modelzoo.bert.fine_tuning.question_answering.encoding import WindowEncoder, pad_window
 from modelzoo.bert.fine_tuning.question_answering.params import Params
 from modelzoo.bert.fine_tuning.question_answering.preparation import chosen_articles
 from modelzoo.bert.fine_tuning.question_answering.squad_files import read_articles
 from modelzoo.common.input import tf_records
+from modelzoo.common.input.batch_plan import BatchPlan
 from modelzoo.common.input.functions import InputFunctions
 
 TOKENS = ("input_ids", "input_mask", "segment_ids")

@@ -17,7 +17,7 @@ class BatchPlan:
     Args:
         lengths: [number of examples] integers, tokens of each.
         batch_size: examples of a batch.
-        bounds: lengths of rows, ascending; the last holds every example, the others those shorter.
+        bounds: lengths of rows, ascending; the last holds every example.
         seed: of the order, which is another in every epoch; None for the order of the examples.
         keep_rest: whether an epoch ends with the examples that do not fill a batch.
 
@@ -36,7 +36,7 @@ class BatchPlan:
         self.batches_per_epoch = -(-count // batch_size) if keep_rest else count // batch_size
         if not self.batches_per_epoch:
             raise DataError(
-                f"data_dir: must hold at least {1 if keep_rest else batch_size} examples, one "
+                f"data: must hold at least {1 if keep_rest else batch_size} examples, one "
                 f"batch. Received: {count}. Add examples, or lower batch_size."
             )
 
@@ -52,7 +52,7 @@ class BatchPlan:
         return chosen, self._bounds[self._bucket_of(self._lengths[chosen].max())]
 
     def _bucket_of(self, lengths):
-        return np.searchsorted(self._bounds[:-1], lengths, side="right")
+        return np.searchsorted(self._bounds, lengths)
 
     def _batches_of(self, epoch):
         """Cuts every bucket into batches, then the rests of all, and mixes the batches."""
