@@ -7,8 +7,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def listed(room):
-    """Returns the numbers behind each config in the tables of a room's page, by its name.
+def cells_of(room):
+    """Returns what stands behind each config in the tables of a room's page, by its name.
 
     Args:
         room: folder in modelzoo/, such as ``gpt3`` or ``bert/fine_tuning/classifier``.
@@ -18,5 +18,13 @@ def listed(room):
     for line in page.read_text(encoding="utf-8").splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if cells[0].startswith("`configs/") and len(cells) > 2:
-            rows[Path(cells[0].strip("`")).stem] = [int(c.replace(",", "")) for c in cells[1:]]
+            rows[Path(cells[0].strip("`")).stem] = cells[1:]
     return rows
+
+
+def listed(room):
+    """Returns the same of a room whose tables have whole numbers only."""
+    return {
+        name: [int(cell.replace(",", "")) for cell in cells]
+        for name, cells in cells_of(room).items()
+    }

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
-from pathlib import Path
-
 import pytest
 
 pytestmark = pytest.mark.tf
-tf = pytest.importorskip("tensorflow.compat.v1")
+pytest.importorskip("tensorflow")
 
-from modelzoo.bert.data import INPUTS  # noqa: E402
-from modelzoo.bert.model import model_fn  # noqa: E402
-from modelzoo.common import schema  # noqa: E402
-from modelzoo.common.params import load_params, read_yaml  # noqa: E402
+from tests.modelzoo.configs import build, count, count_by_layers, load, names_of  # noqa: E402
 from tests.modelzoo.pages import listed  # noqa: E402
 
-CONFIGS = Path(__file__).resolve().parents[3] / "configs"
 # BERT base and large uncased with the heads of pre-training, as released (Devlin et al. 2018);
 # PubMedBERT's are of the same dimensions. RoBERTa's and the small ones: their formula.
 BASE, LARGE = 110_106_428, 336_226_108
@@ -26,16 +19,11 @@ PARAMETERS = {
     for size, count in (("base", BASE), ("large", LARGE))
     for length in (128, 512)
 }
-NAMES = sorted(
-    path.stem
-    for pattern in ("params_*bert_*.yaml", "params_roberta_*.yaml")
-    for path in CONFIGS.glob(pattern)
-    if read_yaml(path)[0]["model_name"] == "bert"
-)
-
-
-def load(name):
-    return load_params(str(CONFIGS / f"{name}.yaml"))
+NAMES = [
+    name
+    for name in names_of("params_*bert_*", "params_roberta_*")
+    if load(name).model_name == "bert"
+]
 
 
 def formula(params):
@@ -49,32 +37,14 @@ def formula(params):
     return rows * h + 2 * h + m.num_hidden_layers * block + words + sentences
 
 
-def build(params, layers=None):
-    """Builds the model without memory for its variables, and returns them."""
-    if layers is not None:
-        model = dataclasses.replace(params.model, num_hidden_layers=layers)
-        params = dataclasses.replace(params, model=model)
-    with tf.Graph().as_default():
-        blank = INPUTS.blank(schema.as_tree(params))
-        features, labels = tf.data.make_one_shot_iterator(blank).get_next()
-        model_fn(features, labels, tf.estimator.ModeKeys.EVAL, schema.as_tree(params))
-        return tf.trainable_variables()
-
-
-def count(variables):
-    return sum(variable.shape.num_elements() for variable in variables)
-
-
 def test_every_published_size_has_a_config():
     assert set(PARAMETERS) | {"params_bert_tiny", "params_roberta_base_msl512"} <= set(NAMES)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_config_has_its_number_of_parameters(name):
-    """Layers are alike, so the graphs of one and two layers tell the count of any number."""
     params = load(name)
-    one, two = (count(build(params, layers)) for layers in (1, 2))
-    counted = one + (params.model.num_hidden_layers - 1) * (two - one)
+    counted = count_by_layers(params)
     assert counted == formula(params)
     assert counted == PARAMETERS.get(name, counted)
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import dataclasses
-from pathlib import Path
-
 import pytest
 
 pytestmark = pytest.mark.tf
-tf = pytest.importorskip("tensorflow.compat.v1")
+pytest.importorskip("tensorflow")
 
-from modelzoo.common.params import load_params  # noqa: E402
-from modelzoo.gpt3.model import gpt_logits  # noqa: E402
+from tests.modelzoo.configs import (  # noqa: E402
+    CONFIGS,
+    build,
+    count,
+    count_by_layers,
+    load,
+    names_of,
+)
 from tests.modelzoo.pages import listed  # noqa: E402
 
-CONFIGS = Path(__file__).resolve().parents[3] / "configs"
 # GPT-2: Radford et al. (2019) as released. Cerebras-GPT and the GPT-3 of the same dimensions,
 # vocabulary and positions: Dey et al. (2023). The other two have no published count but follow the
 # same formula.
@@ -38,15 +40,7 @@ PARAMETERS = {
     "params_cerebras_gpt_6p7b_pile": 6_658_404_352,
     "params_cerebras_gpt_13b_pile": 12_853_386_240,
 }
-NAMES = sorted(
-    path.stem
-    for pattern in ("params_gpt[23]_*.yaml", "params_cerebras_gpt_*.yaml")
-    for path in CONFIGS.glob(pattern)
-)
-
-
-def load(name):
-    return load_params(str(CONFIGS / f"{name}.yaml"))
+NAMES = names_of("params_gpt[23]_*", "params_cerebras_gpt_*")
 
 
 def formula(params):
@@ -58,31 +52,14 @@ def formula(params):
     return model.num_hidden_layers * block + embeddings + 2 * h
 
 
-def build(params, layers=None):
-    """Builds the model without memory for its variables, and returns them."""
-    if layers is not None:
-        model = dataclasses.replace(params.model, num_hidden_layers=layers)
-        params = dataclasses.replace(params, model=model)
-    with tf.Graph().as_default():
-        ids = tf.zeros([2, params.train_input.max_sequence_length], tf.int32)
-        gpt_logits(ids, params, training=False)
-        return tf.trainable_variables()
-
-
-def count(variables):
-    return sum(variable.shape.num_elements() for variable in variables)
-
-
 def test_every_published_size_has_a_config():
     assert set(PARAMETERS) | {"params_gpt3_tiny"} <= set(NAMES)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_config_has_its_number_of_parameters(name):
-    """Layers are alike, so the graphs of one and two layers tell the count of any number."""
     params = load(name)
-    one, two = (count(build(params, layers)) for layers in (1, 2))
-    counted = one + (params.model.num_hidden_layers - 1) * (two - one)
+    counted = count_by_layers(params)
     assert counted == formula(params)
     assert counted == PARAMETERS.get(name, counted)
 

@@ -2,34 +2,21 @@
 
 from __future__ import annotations
 
-import dataclasses
-from pathlib import Path
-
 import pytest
 
 pytestmark = pytest.mark.tf
-tf = pytest.importorskip("tensorflow.compat.v1")
+pytest.importorskip("tensorflow")
 
-from modelzoo.common.params import load_params  # noqa: E402
-from modelzoo.gptj.model import gptj_logits  # noqa: E402
+from tests.modelzoo.configs import build, count, count_by_layers, load, names_of  # noqa: E402
 from tests.modelzoo.pages import listed  # noqa: E402
 
-CONFIGS = Path(__file__).resolve().parents[3] / "configs"
 # Tensors of the released checkpoints, EleutherAI/gpt-j-6B and EleutherAI/gpt-neox-20b.
 PARAMETERS = {
     "params_gptj_6b": 6_050_882_784,
     "params_gptj_6b_finetune_summarization": 6_050_882_784,
     "params_gpt_neox_20b": 20_554_567_680,
 }
-NAMES = sorted(
-    path.stem
-    for pattern in ("params_gptj_*.yaml", "params_gpt_neox_*.yaml")
-    for path in CONFIGS.glob(pattern)
-)
-
-
-def load(name):
-    return load_params(str(CONFIGS / f"{name}.yaml"))
+NAMES = names_of("params_gptj_*", "params_gpt_neox_*")
 
 
 def formula(params):
@@ -45,31 +32,14 @@ def formula(params):
     return model.num_hidden_layers * block + tables + bias + 2 * h
 
 
-def build(params, layers=None):
-    """Builds the model without memory for its variables, and returns them."""
-    if layers is not None:
-        model = dataclasses.replace(params.model, num_hidden_layers=layers)
-        params = dataclasses.replace(params, model=model)
-    with tf.Graph().as_default():
-        ids = tf.zeros([2, params.train_input.max_sequence_length], tf.int32)
-        gptj_logits(ids, params, training=False)
-        return tf.trainable_variables()
-
-
-def count(variables):
-    return sum(variable.shape.num_elements() for variable in variables)
-
-
 def test_every_published_size_has_a_config():
     assert set(PARAMETERS) | {"params_gptj_tiny", "params_gpt_neox_tiny"} <= set(NAMES)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_config_has_its_number_of_parameters(name):
-    """Layers are alike, so the graphs of one and two layers tell the count of any number."""
     params = load(name)
-    one, two = (count(build(params, layers)) for layers in (1, 2))
-    counted = one + (params.model.num_hidden_layers - 1) * (two - one)
+    counted = count_by_layers(params)
     assert counted == formula(params)
     assert counted == PARAMETERS.get(name, counted)
 

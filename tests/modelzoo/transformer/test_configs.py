@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow.compat.v1")
 
-from modelzoo.common.params import load_params  # noqa: E402
 from modelzoo.transformer.model import EncoderDecoder  # noqa: E402
+from tests.modelzoo.configs import count, load, names_of  # noqa: E402
+from tests.modelzoo.pages import cells_of  # noqa: E402
 
-CONFIGS = Path(__file__).resolve().parents[3] / "configs"
-NAMES = sorted(path.stem for path in CONFIGS.glob("params_transformer_*.yaml"))
+NAMES = names_of("params_transformer_*")
 # Millions, for about 37,000 tokens: Vaswani et al. (2017), table 3.
 PAPER = {"params_transformer_base": 65, "params_transformer_large": 213}
 MULTI30K_VOCABULARY = 6000  # its file is made by scripts/create_vocab.py
-
-
-def load(name):
-    return load_params(str(CONFIGS / f"{name}.yaml"))
 
 
 def vocabulary(params):
@@ -57,8 +51,7 @@ def build(params, monkeypatch):
 @pytest.mark.parametrize("name", NAMES)
 def test_config_has_its_number_of_parameters(name, monkeypatch):
     params = load(name)
-    counted = sum(variable.shape.num_elements() for variable in build(params, monkeypatch))
-    assert counted == formula(params)
+    assert count(build(params, monkeypatch)) == formula(params)
 
 
 @pytest.mark.parametrize("name", PAPER)
@@ -109,16 +102,10 @@ def test_variables_have_the_names_of_the_original_checkpoints(monkeypatch):
 
 
 def test_readme_lists_every_config_with_its_dimensions():
-    readme = (CONFIGS.parent / "modelzoo" / "transformer" / "README.md").read_text()
-    rows = {}
-    for line in readme.splitlines():
-        cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if cells[0].startswith("`configs/"):
-            rows[Path(cells[0].strip("`")).stem] = cells[1:]
     expected = {}
     for name in NAMES:
         m = load(name).model
         layers = f"{m.encoder_num_hidden_layers} + {m.decoder_num_hidden_layers}"
         sizes = [m.hidden_size, m.num_heads, m.filter_size, vocabulary(load(name))]
         expected[name] = [layers, *(f"{n:,}" for n in (*sizes, formula(load(name))))]
-    assert rows == expected
+    assert cells_of("transformer") == expected
