@@ -57,6 +57,11 @@ PEERS = [
     "transformers==5.20.2; python_version == '3.10'",
     "rouge-score==0.1.2",
 ]
+# EleutherAI's harness of evaluations; its newer pyarrow wants NumPy 2.
+LM_EVAL = [
+    "lm-eval==0.4.13; python_version >= '3.10'",
+    "pyarrow==25.0.0; python_version >= '3.10'",
+]
 MPI = ["mpi4py==4.1.2", "mpich==5.0.2"]
 
 # The import names of the original software live in cerebras_tf/dropin. That folder is installed as
@@ -95,6 +100,6 @@ setup(
     ],
     package_dir=DROPIN_FOLDERS,
     install_requires=CORE,
-    extras_require={"data": DATA, "test": TEST, "peers": PEERS, "mpi": MPI},
+    extras_require={"data": DATA, "test": TEST, "peers": PEERS, "lm-eval": LM_EVAL, "mpi": MPI},
     entry_points={"console_scripts": ["cerebras-tf = cerebras_tf.cli.main:main"]},
 )

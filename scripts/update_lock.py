@@ -2,10 +2,11 @@
 
     python scripts/update_lock.py python3.9 python3.10 python3.11
 
-Each interpreter resolves `.[test]` with pip's dry run for requirements.lock, and `.[test,peers]`
-within those versions for what peers.lock holds besides: PyTorch and Transformers, which only tests
-against independent implementations need. A line that does not hold on all interpreters gets a
-marker. It does not choose versions of direct requirements: setup.py does.
+Each interpreter resolves `.[test]` with pip's dry run for requirements.lock, and
+`.[test,peers,lm-eval]` within those versions for what peers.lock holds besides: PyTorch,
+Transformers and lm-eval, which only tests with other people's implementations need. A line that
+does not hold on all interpreters gets a marker. It does not choose versions of direct requirements:
+setup.py does.
 """
 
 from __future__ import annotations
@@ -102,7 +103,9 @@ def main(interpreters: list[str]) -> int:
     own = lock_lines(dict(resolve(interpreter, "test") for interpreter in interpreters))
     write(LOCK, HEADER, own)
     within = ("--constraint", str(LOCK))
-    both = lock_lines(dict(resolve(python, "test,peers", *within) for python in interpreters))
+    both = lock_lines(
+        dict(resolve(python, "test,peers,lm-eval", *within) for python in interpreters)
+    )
     besides = [line for line in both if line not in own and not line.startswith(OF_GPU_BUILDS)]
     write(PEERS, PEERS_HEADER, besides)
     return 0

@@ -1,4 +1,4 @@
-"""The loss of the masked words falls: on text made here, and on WikiText-2 where it is at hand."""
+"""The loss of the masked words falls on text made here."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ import yaml
 pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow.compat.v1")
 
-from modelzoo.bert.preparation import PreparationSettings, prepare  # noqa: E402
 from modelzoo.common import run  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[3]
-DATA = ROOT.parent / "shared" / "data"
 
 
 def losses(config, changes, tmp_path):
@@ -64,27 +62,3 @@ def test_bytes_of_text_with_a_pattern_are_learned(tmp_path):
     )
     # What a byte tells of its neighbours: without them the loss stays at the bytes' entropy, 2.8.
     assert found[0] > 5.0 and found[-1] < 2.0
-
-
-@pytest.mark.slow
-def test_words_of_wikitext_are_learned(tmp_path):
-    text = DATA / "wikitext-2" / "valid.txt"
-    vocabulary = DATA / "vocab" / "bert-base-uncased" / "vocab.txt"
-    if not (text.exists() and vocabulary.exists()):
-        pytest.skip("needs ../shared/data")
-    settings = PreparationSettings(
-        str(vocabulary),
-        do_lower_case=True,
-        mlm_only=True,
-        disable_masking=True,
-        short_seq_prob=0.0,
-        allow_cross_document_examples=True,
-        multiple_docs_in_single_file=True,
-        wikitext_detokenize=True,
-    )
-    manifest = prepare([str(text)], str(tmp_path / "records"), settings)
-    assert 210_000 < manifest["counts"]["tokens"] < 230_000
-    section = {"data_dir": str(tmp_path / "records"), "vocab_file": str(vocabulary)}
-    changes = {"train_input": section, "eval_input": section, "runconfig": {"max_steps": 80}}
-    found = losses("params_bert_small_wikitext2.yaml", changes, tmp_path)
-    assert found[0] > 9.5 and found[-1] < 8.0

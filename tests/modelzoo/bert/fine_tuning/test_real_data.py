@@ -1,59 +1,35 @@
-"""Trains the small classifiers on real data, on wafer and host; small siblings: test_run.py.
+"""Small fine-tuning models learn from scratch on real data, as their pages say.
 
-The whole runs are in the rooms' READMEs; here as many steps as show that the model learns.
+Their small siblings are the rooms' test_run.py.
 """
 
 from __future__ import annotations
 
 import collections
-from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
 
 pytestmark = [pytest.mark.tf, pytest.mark.slow]
-tf = pytest.importorskip("tensorflow.compat.v1")
+pytest.importorskip("tensorflow")
 
 from modelzoo.bert.fine_tuning.token_classifier.labels import read_sentences  # noqa: E402
-from modelzoo.bert.fine_tuning.token_classifier.preparation import Settings, prepare  # noqa: E402
-from modelzoo.common import run  # noqa: E402
 from modelzoo.common.metrics.entities import entity_counts  # noqa: E402
-from tests.modelzoo.bert.fine_tuning.made_data import DATA, VOCAB_FILE  # noqa: E402
+from tests.modelzoo.real_data import DATA, DEVICES, UNCASED, WorkFolder  # noqa: E402
 
-CONFIGS = Path(__file__).resolve().parents[4] / "configs"
-DEVICES = pytest.mark.parametrize("flags", [("--device", "/cpu:0"), ()], ids=["host", "wafer"])
-
-
-def content(name):
-    return yaml.safe_load((CONFIGS / f"{name}.yaml").read_text(encoding="utf-8"))
+LOWER = ["--vocab_file", "vocab.txt", "--do_lower_case"]
 
 
-def scores(tmp_path, tree, flags):
-    """Trains and evaluates once, and returns the values of the evaluation by tag."""
-    steps = tree["runconfig"]["max_steps"]
-    tree["runconfig"]["save_checkpoints_steps"] = steps
-    path = tmp_path / "params_x.yaml"
-    path.write_text(yaml.safe_dump(tree))
-    out = tmp_path / "out"
-    for mode in ("train", "eval"):
-        run.main(["-m", mode, "-p", str(path), "-o", str(out), *flags])
-    values = {}
-    for file in sorted((out / "eval").glob("events*")):
-        for event in tf.train.summary_iterator(str(file)):
-            values.update({v.tag: v.simple_value for v in event.summary.value})
-    return values
+def last_evaluation(folder):
+    return folder.evaluations()[max(folder.evaluations())]
 
 
 @DEVICES
-def test_sst2_from_scratch_reaches_78_percent(tmp_path, flags):
-    if not (DATA / "sst2").is_dir():
-        pytest.skip(f"{DATA / 'sst2'} is absent")
-    tree = content("params_bert_small_sst2")
-    for name in ("train_input", "eval_input"):
-        tree[name]["data_dir"] = str(DATA / "sst2")
-    tree["train_input"]["vocab_file"] = str(VOCAB_FILE)
-    assert scores(tmp_path, tree, flags)["eval/accuracy_cls"] > 0.78
+def test_sst2_reaches_78_percent(tmp_path, flags):
+    links = {f"sst2/{split}.tsv": f"sst2/{split}.tsv" for split in ("train", "dev")}
+    folder = WorkFolder(tmp_path, "bert_small_sst2", {**links, "sst2/vocab.txt": UNCASED}, flags)
+    folder.run("train_and_eval")
+    assert last_evaluation(folder)["eval/accuracy_cls"] > 0.78
 
 
 def most_frequent_tags(train, sentences):
@@ -72,19 +48,56 @@ def most_frequent_tags(train, sentences):
 
 
 @DEVICES
-def test_ner_from_scratch_beats_the_most_frequent_tag_of_every_word(tmp_path, flags):
-    data = DATA / "ner" / "ncbi-disease"
-    if not data.is_dir():
-        pytest.skip(f"{data} is absent")
-    tree = content("params_bert_small_ncbi_disease")
-    for split in ("train", "dev"):
-        prepare(str(data), split, str(tmp_path), Settings(str(VOCAB_FILE), True, 128))
-    tree["train_input"]["label_vocab_file"] = str(tmp_path / "label2id.json")
-    tree["train_input"]["data_dir"] = str(tmp_path / "train")
-    tree["eval_input"]["data_dir"] = str(tmp_path / "dev")
-    del tree["predict_input"]
-    tree["runconfig"]["max_steps"] = 1200
-    train, dev = (read_sentences(data / f"{name}.tsv") for name in ("train", "devel"))
-    baseline = most_frequent_tags(train, dev)
+def test_ner_beats_the_most_frequent_tag_of_every_word(tmp_path, flags):
+    links = {"ncbi-disease": "ner/ncbi-disease", "vocab.txt": UNCASED}
+    folder = WorkFolder(tmp_path, "bert_small_ncbi_disease", links, flags)
+    out = ["--output_dir", "ncbi_disease_msl128"]
+    folder.script("create_ner_tfrecords", "--data_dir", "ncbi-disease", *LOWER, *out)
+    folder.run("train_and_eval")
+    tags = DATA / "ner" / "ncbi-disease"
+    baseline = most_frequent_tags(*(read_sentences(tags / f"{n}.tsv") for n in ("train", "devel")))
     assert 0.39 < baseline < 0.40
-    assert scores(tmp_path, tree, flags)["eval/entity_f1"] > baseline + 0.05
+    assert last_evaluation(folder)["eval/entity_f1"] > baseline + 0.1
+
+
+@DEVICES
+def test_squad_beats_answers_that_need_no_model(tmp_path, flags):
+    links = {
+        "vocab.txt": UNCASED,
+        "squad/dev-v1.1.json": "squad/dev-v1.1.json",
+        "squad/train-v1.1.json": "squad/train-v1.1-subset.json",
+    }
+    folder = WorkFolder(tmp_path, "bert_small_squad", links, flags)
+    for name, out, articles in (
+        ("train", "train", []),
+        ("dev", "dev_38_articles", ["--articles", "0:38"]),
+        ("dev", "dev_10_articles", ["--articles", "38:48"]),
+    ):
+        words = ["--input_file", f"squad/{name}-v1.1.json", "--output_dir", f"squad_msl256/{out}"]
+        more = [*LOWER, "--max_seq_length", "256", *articles]
+        folder.script("create_squad_tfrecords", *words, *more)
+    folder.run("train_and_eval")
+    folder.run("predict")
+    scores = folder.scores()
+    for baseline in ("random-span", "first-words"):
+        assert scores["f1"] > scores[f"{baseline}/f1"]
+        assert scores["exact_match"] > scores[f"{baseline}/exact_match"]
+
+
+@DEVICES
+def test_bertsum_beats_sentences_drawn_by_lot(tmp_path, flags):
+    links = {"train.jsonl": "cnn_dm/train.jsonl", "validation.jsonl": "cnn_dm/validation.jsonl"}
+    folder = WorkFolder(tmp_path, "bert_small_bertsum", {**links, "vocab.txt": UNCASED}, flags)
+    rows = (tmp_path / "validation.jsonl").read_text(encoding="utf-8").splitlines()
+    (tmp_path / "cnn_dm" / "learnt").mkdir(parents=True)
+    (tmp_path / "cnn_dm" / "learnt" / "train.jsonl").symlink_to(DATA / "cnn_dm" / "train.jsonl")
+    for name, part in (("learnt/validation.jsonl", rows[:900]), ("heldout.jsonl", rows[-100:])):
+        (tmp_path / "cnn_dm" / name).write_text("\n".join(part) + "\n", encoding="utf-8")
+    for source, out in (("cnn_dm/learnt", "train"), ("cnn_dm/heldout.jsonl", "heldout")):
+        words = ["--input_dir", source, "--output_dir", f"cnn_dm_bertsum_msl512/{out}"]
+        folder.script("create_bertsum_tfrecords", *words, *LOWER)
+    folder.run("train_and_eval")
+    folder.run("predict")
+    scores = folder.scores()
+    assert scores["rouge1-f1_score"] > scores["random-3/rouge1-f1_score"] + 2
+    assert scores["rouge2-f1_score"] > scores["random-3/rouge2-f1_score"] + 1
