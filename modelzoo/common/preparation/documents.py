@@ -53,7 +53,8 @@ def find_inputs(paths, suffixes=SUFFIXES):
 def plan_units(files, unit_bytes):
     """Divides files into units of work of about `unit_bytes`, in order.
 
-    Small files share a unit; large .jsonl files are divided. A text or compressed file stays whole.
+    Small files share a unit; large .jsonl and .bin files are divided. A text or compressed file
+    stays whole.
 
     Returns:
         A list of units, each a list of (path, first byte, one past the last byte).
@@ -62,7 +63,7 @@ def plan_units(files, unit_bytes):
     room = 0
     for path in files:
         size = os.path.getsize(path)
-        step = unit_bytes if path.endswith(".jsonl") else max(size, 1)
+        step = unit_bytes if path.endswith((".jsonl", ".bin")) else max(size, 1)
         for start in range(0, max(size, 1), step):
             if room <= 0:
                 units.append([])
