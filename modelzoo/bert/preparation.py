@@ -313,7 +313,7 @@ def prepare(inputs, output_dir, settings, processes=1, on_progress=lambda size: 
     settings.check()
     files = documents.find_inputs(inputs)
     tokenizer = _tokenizer(settings)
-    described = {**vars(settings), "inputs": [[f, os.path.getsize(f)] for f in files]}
+    described = {**vars(settings), "inputs": documents.describe(files)}
     return pipeline.prepare(
         documents.plan_units(files, UNIT_BYTES),
         functools.partial(write_unit, settings=settings),

@@ -224,7 +224,7 @@ def parse_records(layout):
     return parse
 
 
-def read_batches(section, layout, skip, keep_rest=False, group=None):
+def read_batches(section, layout, skip, keep_rest=False, group=None, files=None):
     """Checks the files of an input section and makes the stream of its parsed batches.
 
     Args:
@@ -233,6 +233,7 @@ def read_batches(section, layout, skip, keep_rest=False, group=None):
         skip: batches to leave out at the beginning.
         keep_rest: whether the last batch may be smaller than the others.
         group: see `record_batches`.
+        files: paths; those of `data_dir` where None.
 
     Returns:
         A ``tf.data.Dataset`` of dictionaries, see `parse_records`.
@@ -240,7 +241,7 @@ def read_batches(section, layout, skip, keep_rest=False, group=None):
     Raises:
         DataError: for a missing, truncated or misshapen file.
     """
-    files = find_record_files(section.data_dir)
+    files = files or find_record_files(section.data_dir)
     check_files(files, layout, 1 if keep_rest else section.batch_size)
     dataset = record_batches(section, files, skip, keep_rest, group)
     return dataset.map(parse_records(layout), num_parallel_calls=2, deterministic=True)

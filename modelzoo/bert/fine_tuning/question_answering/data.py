@@ -54,15 +54,11 @@ class QuestionAnsweringDataProcessor:
         length = section.max_sequence_length
         layout = {**tf_records.integers(TOKENS, length), **tf_records.integers(LABELS, 1)}
         files = [section.data_file] if section.data_file else None
-        files = files or tf_records.find_record_files(section.data_dir)
-        check_exists(files)
-        tf_records.check_files(files, layout, section.batch_size if training else 1)
+        check_exists(files or [])
         group = bucketing(section, tokens_of(length), not training)
-        dataset = tf_records.record_batches(section, files, skip, not training, group)
-        parse = tf_records.parse_records(layout)
+        dataset = tf_records.read_batches(section, layout, skip, not training, group, files)
 
-        def example(records):
-            parsed = parse(records)
+        def example(parsed):
             if section.buckets is not None:
                 lengths = tf.reduce_sum(parsed["input_mask"], axis=1)
                 parsed = crop_padding(parsed, lengths, [*section.buckets, length])
