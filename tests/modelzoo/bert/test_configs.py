@@ -30,7 +30,8 @@ def formula(params):
     """Embeddings, L blocks of 4 h^2 + 2 h f, and the heads, with their biases and norms."""
     m = params.model
     h, f = m.hidden_size, m.filter_size
-    rows = params.vocab_size + params.max_position_embeddings + 2 * m.use_segment_embedding
+    positions = params.max_position_embeddings if m.position_embedding_type == "learned" else 0
+    rows = params.vocab_size + positions + 2 * m.use_segment_embedding
     block = 4 * (h * h + h) + 2 * h * f + f + h + 2 * 2 * h
     words = h * h + h + 2 * h + params.vocab_size
     sentences = 0 if m.disable_nsp else h * h + h + 2 * h + 2
