@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from modelzoo.common.input.batch_plan import BatchPlan
+from modelzoo.common.input.batch_plan import BatchPlan, bucket_of
 
 PAD, UNK, SOS, EOS = 0, 1, 2, 3
 SPECIAL_TOKENS = ("<pad>", "<unk>", "<s>", "</s>")
@@ -84,7 +84,8 @@ class PairBatches:
 
     Args:
         pairs: Pairs.
-        lengths: that batches are padded to, ascending; the last one holds every pair.
+        lengths: that batches are padded to, ascending: the last holds every pair, the others those
+            shorter.
         batch_size: B.
         seed: of the order; None to begin with the shortest pairs.
         keep_all: whether the last batch is filled up with empty rows, so that no pair is left out;
@@ -104,7 +105,7 @@ class PairBatches:
         needed = np.maximum(pairs.sources.lengths, pairs.targets.lengths + 1)
         self._order = np.arange(len(pairs))
         if seed is None:
-            self._order = np.argsort(np.searchsorted(lengths, needed), kind="stable")
+            self._order = np.argsort(bucket_of(needed, lengths), kind="stable")
         self._plan = BatchPlan(needed[self._order], batch_size, lengths, seed, keep_all)
         self.batches_per_epoch = self._plan.batches_per_epoch
 

@@ -109,8 +109,9 @@ def longest_sequence(section):
 class PairStream:
     """How sentence pairs are ordered, batched and, in prediction, decoded; all with a default.
 
-    A pair lies in the first of the `buckets` (lengths, ascending) that holds both sides; a number
-    makes that many of equal steps. A batch is of one bucket, and padded to its length. Prediction
+    Pairs of about one length are batched together, and padded to the first of the `buckets`
+    (lengths, ascending) that both sides are shorter than, or to the last; a number makes that many
+    of equal steps. Prediction
     searches with `beam_size` hypotheses, at most `extra_length` tokens longer than the source, and
     scores them with `length_penalty` (the values of Vaswani et al. 2017, section 6.1).
     """

