@@ -57,6 +57,9 @@ class PairProcessor:
         """
         section = self.section
         sources, targets = self.tokens(training)
+        if training and section.use_multiple_workers:
+            workers, index = tf_records.worker_position()
+            sources, targets = sources[index::workers], targets[index::workers]
         longest = (section.src_max_sequence_length, section.tgt_max_sequence_length)
         if section.source_reverse:
             sources = [row[::-1] for row in sources]

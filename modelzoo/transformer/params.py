@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Optional, Union
 
-from modelzoo.common.model_sections import NONLINEARITIES, inherit_inputs
+from modelzoo.common.model_sections import NONLINEARITIES, StreamKeys, inherit_inputs
 from modelzoo.common.schema import build_variant
 from modelzoo.common.sections import (
     CsConfigParams,
@@ -106,7 +106,7 @@ def longest_sequence(section):
 
 
 @dataclass(frozen=True)
-class PairStream:
+class PairStream(StreamKeys):
     """How sentence pairs are ordered, batched and, in prediction, decoded; all with a default.
 
     Pairs of about one length are batched together, and padded to the first of the `buckets`
@@ -114,14 +114,13 @@ class PairStream:
     of equal steps. Prediction
     searches with `beam_size` hypotheses, at most `extra_length` tokens longer than the source, and
     scores them with `length_penalty` (the values of Vaswani et al. 2017, section 6.1).
+
+    The pairs are in memory and shuffled as a whole: `shuffle_buffer` and `n_parallel_reads` are
+    accepted and change nothing. With `use_multiple_workers` each worker trains on a part of them.
     """
 
     source_reverse: bool = False
     buckets: Union[int, list[int]] = 1
-    shuffle: bool = True
-    shuffle_seed: Optional[int] = 0
-    repeat: bool = True
-    skip_steps: Optional[int] = field(None, minimum=0)
     beam_size: int = field(4, minimum=1)
     length_penalty: float = field(0.6, minimum=0.0)
     extra_length: int = field(50, minimum=0)

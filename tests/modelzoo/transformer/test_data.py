@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 pytestmark = pytest.mark.tf
@@ -82,6 +84,17 @@ def test_a_batch_is_padded_to_its_bucket(texts):
     read = batches(section(texts, buckets=[4, 8]))
     assert [features["encoder_mask"].shape for features, _ in read] == [(2, 4), (2, 8)]
     assert [features["pair_index"].tolist() for features, _ in read] == [[1, 2], [0, -1]]
+
+
+def test_every_worker_trains_on_a_part_of_the_pairs(texts, monkeypatch):
+    sources = []
+    for index in (0, 1):
+        task = {"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": index}}
+        monkeypatch.setenv("TF_CONFIG", json.dumps(task))
+        pairs = processor(section(texts, use_multiple_workers=True)).pairs(training=True)
+        sources.append([pairs.sources[number].tolist() for number in range(len(pairs))])
+        assert len(processor(section(texts, use_multiple_workers=True)).pairs(training=False)) == 3
+    assert sources == [[[4, 5, 6], [1, 6]], [[6]]]
 
 
 def test_references_lose_the_marks_of_word_parts(texts):

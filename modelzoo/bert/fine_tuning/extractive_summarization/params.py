@@ -38,8 +38,8 @@ class BertSumInput(FineTuningInputKeys, RecordInput):
     no highlights, so evaluation compares with the labelled sentences instead. A summary is the
     `top_k` likeliest sentences, or with null all whose probability is at least one half.
 
-    Prediction reads the articles themselves from `predict_file` (.jsonl, .story or .bin) and cuts them as
-    the script does, by the other keys.
+    Prediction reads the articles themselves from `predict_file` (.jsonl, .story or .bin) and cuts
+    them as the script does, by the other keys.
     """
 
     max_cls_tokens: int = field(50, minimum=1)
