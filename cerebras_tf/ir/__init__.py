@@ -2,6 +2,7 @@
 
 from cerebras_tf.ir.graph import Graph, Node, Value
 from cerebras_tf.ir.step import StepGraph, Variable
+from cerebras_tf.ir.step_text import parse_step, print_step
 from cerebras_tf.ir.text import collect_constants, parse_graph, print_graph
 from cerebras_tf.ir.types import Array, Shape, TensorType, parse_type
 from cerebras_tf.ir.verify import verify
@@ -17,7 +18,9 @@ __all__ = [
     "Variable",
     "collect_constants",
     "parse_graph",
+    "parse_step",
     "parse_type",
     "print_graph",
+    "print_step",
     "verify",
 ]

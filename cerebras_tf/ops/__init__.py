@@ -6,7 +6,7 @@ import importlib
 import pkgutil
 
 from cerebras_tf.ops.builder import Builder, Evaluate, Operand, building_before
-from cerebras_tf.ops.registry import OPS, OpDef, infer, lookup, viewed
+from cerebras_tf.ops.registry import OPS, OpDef, infer, is_view, lookup, viewed
 
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
@@ -19,6 +19,7 @@ __all__ = [
     "Operand",
     "building_before",
     "infer",
+    "is_view",
     "lookup",
     "viewed",
 ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Callable, Optional
+from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 
 from cerebras_tf.errors import GraphError, UnsupportedOpError
 from cerebras_tf.ir import Node, TensorType, Value
@@ -34,7 +34,8 @@ class OpDef:
         vjp: the vector-Jacobian product in other ops; None where there is none.
         differentiable: False for ops whose derivative is zero or not defined (comparisons, ...).
         elementwise: one output, computed element by element after broadcasting; may be fused.
-        view: the output is the input's memory under another shape.
+        view: whether outputs are the memory of the operands, in order, under other shapes; a
+            function of the node where that depends on types and attributes.
         structural: its attributes hold graphs, or it stands for nodes still to be written. It has
             no kernel: dispatch runs the graphs, or a pass expands the node, gradient included.
         flops: floating point operations of one node; multiply and add count two.
@@ -46,7 +47,7 @@ class OpDef:
     vjp: Optional[Vjp] = None
     differentiable: bool = True
     elementwise: bool = False
-    view: bool = False
+    view: Union[bool, Callable[[Node], bool]] = False
     structural: bool = False
     flops: Optional[Flops] = None
 
@@ -61,7 +62,7 @@ def register(
     *,
     differentiable: bool = True,
     elementwise: bool = False,
-    view: bool = False,
+    view: Union[bool, Callable[[Node], bool]] = False,
     structural: bool = False,
     flops: Optional[Flops] = None,
 ) -> None:
@@ -87,9 +88,15 @@ def lookup(name: str) -> OpDef:
 
 def viewed(value: Value) -> Value:
     """The value whose memory this one is: itself, unless a view op made it."""
-    while value.node is not None and lookup(value.node.op).view:
-        value = value.node.inputs[0]
+    while value.node is not None and is_view(value.node):
+        value = value.node.inputs[value.index]
     return value
+
+
+def is_view(node: Node) -> bool:
+    """Whether the node's outputs are the memory of its operands, in order."""
+    view = lookup(node.op).view
+    return view(node) if callable(view) else view
 
 
 def infer(op: str, inputs: Sequence[Value], attrs: Attrs) -> list[TensorType]:

@@ -48,6 +48,22 @@ def _slice_infer(inputs: Sequence[Value], attrs: Attrs) -> Types:
     return [x.type.with_shape(attrs["sizes"])]
 
 
+def _is_one_piece(node: Node) -> bool:
+    """Whether a slice is one run of its operand's elements, and so needs no copy."""
+    cut = False  # whether a later axis is cut, so that earlier ones must be of one element
+    x = node.inputs[0]
+    for dim, size, stride in reversed(
+        list(zip(x.shape, node.attrs["sizes"], node.attrs["strides"]))
+    ):
+        if size == 1:
+            cut = cut or dim != 1
+            continue
+        if cut or stride != 1 or dim is None or size is None:
+            return False
+        cut = size != dim
+    return True
+
+
 @of_one_output
 def _slice_vjp(b: Builder, node: Node, dy: Value) -> Cotangents:
     x = node.inputs[0]
@@ -139,7 +155,7 @@ def _reverse_vjp(b: Builder, node: Node, dy: Value) -> Cotangents:
 
 
 _free = element_flops(0)
-register("slice", _slice_infer, _slice_vjp, view=True, flops=_free)
+register("slice", _slice_infer, _slice_vjp, view=_is_one_piece, flops=_free)
 register("place", _place_infer, _place_vjp, flops=_free)
 register("pad", _pad_infer, _pad_vjp, flops=_free)
 register("concat", _concat_infer, _concat_vjp, flops=_free)

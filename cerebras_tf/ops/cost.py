@@ -1,0 +1,61 @@
+"""What an instruction costs: operations and bytes, from the op table and the types.
+
+Scratch memory depends on the kernel that is chosen: a backend adds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from cerebras_tf.ir import Node, TensorType, Value
+from cerebras_tf.ir.program import Cost
+from cerebras_tf.ops.registry import is_view, lookup
+
+# Ops that read as many elements of their first operand as they return, and not all of it.
+_PICKS = ("gather", "gather_nd", "slice")
+
+
+class Price(Protocol):
+    """What prices instructions."""
+
+    def __call__(
+        self,
+        op: str,
+        inputs: Sequence[TensorType],
+        outputs: Sequence[TensorType],
+        attrs: dict[str, Any],
+    ) -> Cost:
+        """The cost of an op on operands and results of these types."""
+
+
+def price(
+    op: str, inputs: Sequence[TensorType], outputs: Sequence[TensorType], attrs: dict[str, Any]
+) -> Cost:
+    """The cost of an op without scratch memory.
+
+    Sizes that are known only when a value is computed count nothing.
+    """
+    node = Node(op, [Value("", type) for type in inputs], attrs)
+    node.outputs = [Value("", type, node, i) for i, type in enumerate(outputs)]
+    if is_view(node):
+        return Cost()
+    return Cost(_flops(node), _bytes_read(node), sum(map(_bytes, outputs)))
+
+
+def _flops(node: Node) -> int:
+    cost = lookup(node.op).flops
+    if cost is None or any(not value.type.is_static for value in [*node.inputs, *node.outputs]):
+        return 0
+    return cost(node)
+
+
+def _bytes_read(node: Node) -> int:
+    sizes = [_bytes(value.type) for value in node.inputs]
+    if node.op in _PICKS:
+        sizes[0] = min(sizes[0], _bytes(node.output.type))
+    return sum(sizes)
+
+
+def _bytes(type: TensorType) -> int:
+    return type.bytes if type.is_static else 0
