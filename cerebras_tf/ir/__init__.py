@@ -1,5 +1,7 @@
 """Graph and program as data: build, print, parse, verify. No op is known here by meaning."""
 
+from cerebras_tf.ir.binding import bind_graph, substitute, symbols_in
+from cerebras_tf.ir.dimensions import Dim, Size, Symbol, least_of, most_of, parse_dim
 from cerebras_tf.ir.graph import Graph, Node, Value
 from cerebras_tf.ir.step import StepGraph, Variable
 from cerebras_tf.ir.text import collect_constants, parse_graph, print_graph
@@ -8,16 +10,25 @@ from cerebras_tf.ir.verify import verify
 
 __all__ = [
     "Array",
+    "Dim",
     "Graph",
     "Node",
     "Shape",
+    "Size",
     "StepGraph",
+    "Symbol",
     "TensorType",
     "Value",
     "Variable",
+    "bind_graph",
     "collect_constants",
+    "least_of",
+    "most_of",
+    "parse_dim",
     "parse_graph",
     "parse_type",
     "print_graph",
+    "substitute",
+    "symbols_in",
     "verify",
 ]
