@@ -1,5 +1,7 @@
 """Graph and program as data: build, print, parse, verify. No op is known here by meaning."""
 
+from cerebras_tf.ir.binding import bind_graph, substitute, symbols_in
+from cerebras_tf.ir.dimensions import Dim, Size, Symbol, least_of, most_of, parse_dim
 from cerebras_tf.ir.graph import Graph, Node, Value
 from cerebras_tf.ir.step import StepGraph, Variable
 from cerebras_tf.ir.step_text import parse_step, print_step
@@ -9,18 +11,27 @@ from cerebras_tf.ir.verify import verify
 
 __all__ = [
     "Array",
+    "Dim",
     "Graph",
     "Node",
     "Shape",
+    "Size",
     "StepGraph",
+    "Symbol",
     "TensorType",
     "Value",
     "Variable",
+    "bind_graph",
     "collect_constants",
+    "least_of",
+    "most_of",
+    "parse_dim",
     "parse_graph",
     "parse_step",
     "parse_type",
     "print_graph",
     "print_step",
+    "substitute",
+    "symbols_in",
     "verify",
 ]

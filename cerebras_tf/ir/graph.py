@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Optional
 
 from cerebras_tf.errors import GraphError
-from cerebras_tf.ir.types import Array, TensorType
+from cerebras_tf.ir.types import Array, Shape, TensorType
 
 
 class Value:
@@ -39,8 +39,8 @@ class Value:
         return self.type.dtype
 
     @property
-    def shape(self) -> tuple[Optional[int], ...]:
-        """Dimensions; None where known only at run time."""
+    def shape(self) -> Shape:
+        """Dimensions; None where nothing is known before the value is computed."""
         return self.type.shape
 
     @property
@@ -61,7 +61,7 @@ class Node:
     Attributes:
         op: name of the op, a key of the op table.
         inputs: operands in order.
-        attrs: keyword attributes: Python literals, arrays, or graphs (for control ops).
+        attrs: keyword attributes: Python literals, Dims, arrays, or graphs (for control ops).
         outputs: results in order.
         source: name of the TensorFlow op it came from, for messages; "" where there is none.
         layer: index of the layer it was assigned to; -1 before that.

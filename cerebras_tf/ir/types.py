@@ -6,6 +6,7 @@ Holds dtype and shape only; it deliberately knows nothing of graphs or of what o
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Optional
 
@@ -13,11 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from cerebras_tf.errors import GraphError
+from cerebras_tf.ir.dimensions import Dim, Size, most_of, parse_dim
 
-Shape = tuple[Optional[int], ...]
+# A dimension is a number, a symbolic size with a bound, or None: known only once it is computed.
+Shape = tuple[Optional[Size], ...]
 Array = npt.NDArray[Any]
 
-# Bytes of one element. bfloat16 has no NumPy dtype; graphs that name it are widened to run.
+# Bytes of one element at rest. NumPy has no bfloat16: it rests as the bits of uint16.
 ITEM_BYTES = {
     "float64": 8,
     "float32": 4,
@@ -34,7 +37,9 @@ ITEM_BYTES = {
     "bool": 1,
 }
 
-_TYPE = re.compile(r"(?P<dtype>[a-z0-9]+)\[(?P<dims>[0-9?,]*)\]$")
+HALF_TYPES = ("float16", "bfloat16")
+
+_TYPE = re.compile(r"(?P<dtype>[a-z0-9]+)\[(?P<dims>[^\[\]]*)\]$")
 
 
 @dataclass(frozen=True)
@@ -43,7 +48,8 @@ class TensorType:
 
     Attributes:
         dtype: NumPy's name of the element type, or "bfloat16".
-        shape: one entry a dimension; None where the size is known only at run time.
+        shape: one entry a dimension: an int; a Dim where it differs from batch to batch; None
+            where nothing is known before the value is computed.
     """
 
     dtype: str
@@ -63,7 +69,12 @@ class TensorType:
 
     @property
     def is_static(self) -> bool:
-        """Whether every dimension is known."""
+        """Whether every dimension is a number."""
+        return all(isinstance(dim, int) for dim in self.shape)
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether every dimension is a number or has a bound."""
         return None not in self.shape
 
     @property
@@ -72,27 +83,56 @@ class TensorType:
         return "float" in self.dtype
 
     @property
-    def size(self) -> int:
+    def size(self) -> Size:
         """Number of elements; raises GraphError where a dimension is unknown."""
-        count = 1
+        count: Size = 1
         for dim in self.shape:
             if dim is None:
                 raise GraphError(
                     f"tensor type: size needs every dimension. Received: {self}. "
                     "Bind the graph to concrete shapes first."
                 )
-            count *= dim
+            count = count * dim
         return count
 
     @property
-    def bytes(self) -> int:
-        """Bytes of the dense tensor; raises GraphError where a dimension is unknown."""
+    def bytes(self) -> Size:
+        """Bytes of the dense tensor at rest; raises GraphError where a dimension is unknown."""
         return self.size * ITEM_BYTES[self.dtype]
 
     @property
+    def most_bytes(self) -> int:
+        """Bytes at rest for the largest sizes; raises GraphError where a dimension is unknown."""
+        return most_of(self.bytes)
+
+    @property
     def numpy_dtype(self) -> np.dtype[Any]:
-        """The NumPy dtype; bfloat16 maps to the float32 that stands in for it."""
+        """The NumPy dtype of the plain kernels' arrays; float32 stands in for bfloat16."""
         return np.dtype("float32" if self.dtype == "bfloat16" else self.dtype)
+
+    @property
+    def storage_dtype(self) -> np.dtype[Any]:
+        """The NumPy dtype of the bytes at rest; the bits of bfloat16 are held as uint16."""
+        return np.dtype("uint16" if self.dtype == "bfloat16" else self.dtype)
+
+    @property
+    def compute_dtype(self) -> np.dtype[Any]:
+        """The NumPy dtype of arithmetic: float32 for both half types."""
+        return np.dtype("float32" if self.dtype in HALF_TYPES else self.dtype)
+
+    def at(self, sizes: Mapping[str, int]) -> TensorType:
+        """The type for one size a symbol; dimensions of None stay.
+
+        Raises:
+            GraphError: a symbol has no size or one beyond its bound, or a dimension is negative.
+        """
+        dims = tuple(dim.at(sizes) if isinstance(dim, Dim) else dim for dim in self.shape)
+        if any(dim is not None and dim < 0 for dim in dims):
+            raise GraphError(
+                f"tensor type {self}: dimensions must not be negative. Received: {dict(sizes)}. "
+                "Use a program made for these sizes."
+            )
+        return TensorType(self.dtype, dims)
 
     def with_dtype(self, dtype: str) -> TensorType:
         """The same shape with another dtype."""
@@ -108,11 +148,15 @@ class TensorType:
 
 
 def parse_type(text: str) -> TensorType:
-    """The inverse of str(): "float32[2,?]" -> TensorType. Raises GraphError on other text."""
+    """The inverse of str(): "float32[S<=128,?]" -> TensorType. Raises GraphError on other text."""
     match = _TYPE.match(text.strip())
     if match is None:
         raise GraphError(
             f"tensor type: text must look like float32[2,?]. Received: {text!r}. Correct it."
         )
-    dims = [dim for dim in match["dims"].split(",") if dim]
-    return TensorType(match["dtype"], tuple(None if dim == "?" else int(dim) for dim in dims))
+    try:
+        dims = [dim for dim in match["dims"].split(",") if dim]
+        shape = tuple(None if dim == "?" else parse_dim(dim) for dim in dims)
+    except GraphError as error:
+        raise GraphError(f"tensor type {text!r}: {error}") from error
+    return TensorType(match["dtype"], shape)

@@ -1,0 +1,72 @@
+"""Symbols replaced by numbers: in types, in attributes and in the graphs that attributes hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from cerebras_tf.ir.dimensions import Dim, Symbol
+from cerebras_tf.ir.graph import Graph, Value
+from cerebras_tf.ir.types import TensorType
+
+
+def substitute(value: Any, sizes: Mapping[str, int]) -> Any:
+    """An attribute or type for one size a symbol.
+
+    Args:
+        value: a Dim, a type, a graph, or tuples, lists and dicts of them; anything else stays.
+        sizes: number for every symbol, by name.
+
+    Returns:
+        The value without symbols; the same object where it holds none.
+
+    Raises:
+        GraphError: a symbol has no size, or one beyond its bound.
+    """
+    if isinstance(value, (Dim, TensorType)):
+        return value.at(sizes) if symbols_in(value) else value
+    if isinstance(value, Graph):
+        return bind_graph(value, sizes) if symbols_in(value) else value
+    if isinstance(value, (tuple, list)):
+        parts = [substitute(item, sizes) for item in value]
+        if all(new is old for new, old in zip(parts, value)):
+            return value
+        return type(value)(parts)
+    if isinstance(value, dict):
+        entries = {key: substitute(item, sizes) for key, item in value.items()}
+        return value if all(entries[key] is value[key] for key in value) else entries
+    return value
+
+
+def bind_graph(graph: Graph, sizes: Mapping[str, int]) -> Graph:
+    """A copy of a graph, types and attributes for one size a symbol; raises GraphError."""
+    bound = Graph(graph.name)
+    mapping: dict[Value, Value] = {}
+    for value in graph.inputs:
+        mapping[value] = bound.add_input(value.name, value.type.at(sizes))
+    for node in graph.nodes:
+        types = [value.type.at(sizes) for value in node.outputs]
+        operands = [mapping[value] for value in node.inputs]
+        copy = bound.make_node(node.op, operands, substitute(node.attrs, sizes), types, node.source)
+        copy.layer, copy.direction = node.layer, node.direction
+        for old, new in zip(node.outputs, copy.outputs):
+            mapping[old] = new
+        bound.nodes.append(copy)
+    bound.outputs = [mapping[value] for value in graph.outputs]
+    return bound
+
+
+def symbols_in(value: Any) -> frozenset[Symbol]:
+    """The symbols that a type, an attribute, or the types and attributes of a graph depend on."""
+    if isinstance(value, Dim):
+        return value.symbols
+    if isinstance(value, TensorType):
+        return symbols_in(value.shape)
+    if isinstance(value, Graph):
+        made = [(node.attrs, [v.type for v in node.outputs]) for node in value.nodes]
+        return symbols_in([[v.type for v in value.inputs], made])
+    if isinstance(value, dict):
+        return symbols_in(list(value.values()))
+    if isinstance(value, (tuple, list)):
+        return frozenset().union(*(symbols_in(item) for item in value))
+    return frozenset()
