@@ -13,7 +13,6 @@ import numpy as np
 
 from cerebras_tf.ir import StepGraph, TensorType, Variable
 from cerebras_tf.ir.graph import Graph, Value
-from cerebras_tf.kernels.registry import evaluate
 from cerebras_tf.ops import Builder
 from cerebras_tf.passes.differentiate import differentiate
 from tests.graphs import run_plain
@@ -135,7 +134,7 @@ def expected(step: StepGraph, variables: Arrays, steps: Sequence[Arrays]) -> tup
         variables: values at the start; not changed.
         steps: the features of every step.
     """
-    differentiate(step.graph, evaluate)
+    differentiate(step.graph)
     step.reread_outputs()
     state = dict(variables)
     results: Arrays = {}

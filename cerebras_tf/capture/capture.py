@@ -30,7 +30,8 @@ from cerebras_tf.capture.state import VariableState
 from cerebras_tf.capture.variables import tensor_type
 from cerebras_tf.errors import CerebrasError, UnsupportedOpError
 from cerebras_tf.ir import Graph, StepGraph, TensorType, Value, Variable, verify
-from cerebras_tf.ops import Builder, Evaluate, infer
+from cerebras_tf.kernels.registry import evaluate
+from cerebras_tf.ops import Builder, infer
 
 RANDOM_STEP = "random_step"
 
@@ -51,7 +52,6 @@ class Capture:
         handles: dict[Any, Variable],
         features: dict[Any, TensorType],
         gradients: Sequence[GradientCall] = (),
-        evaluate: Optional[Evaluate] = None,
         custom_gradients: Optional[dict[Any, CustomGradient]] = None,
     ) -> None:
         """Prepares a capture.
@@ -60,7 +60,6 @@ class Capture:
             handles: variables the graph may use, by the op that makes their handle.
             features: tensors given at every step, with their concrete types.
             gradients: recorded gradient calls.
-            evaluate: computes ops on constants, for folding.
             custom_gradients: prepared gradients of tf.custom_gradient functions, by their op.
         """
         self.custom_gradients = custom_gradients or {}
@@ -208,7 +207,7 @@ class Capture:
 
     def nested(self, step: StepGraph) -> Capture:
         """A capture into another graph, which values from around here enter as inputs."""
-        inner = self.child(Builder(step.graph, self.b.evaluate), VariableState(step, self.state))
+        inner = self.child(Builder(step.graph, evaluate), VariableState(step, self.state))
         inner._outer = self
         inner._entered = {}
         return inner

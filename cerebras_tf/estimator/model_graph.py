@@ -28,7 +28,6 @@ from cerebras_tf.estimator.wafer_step import WaferStep
 from cerebras_tf.estimator.wiring import Wiring
 from cerebras_tf.ir import TensorType, Variable
 from cerebras_tf.ir.program import Program
-from cerebras_tf.kernels.registry import evaluate
 from cerebras_tf.memoryx.store import MemoryStore
 from cerebras_tf.memoryx.stream import MemoryX
 
@@ -117,11 +116,11 @@ class _Recording:
 
     def capture(self, features: dict[Any, TensorType]) -> Capture:
         """A capture that takes gradients as they are recorded."""
-        return Capture(self.handles, features, self.gradients, evaluate, self.custom_gradients)
+        return Capture(self.handles, features, self.gradients, self.custom_gradients)
 
     def capture_whole(self, features: dict[Any, TensorType]) -> Capture:
         """A capture that takes TensorFlow's backward graph as it is."""
-        return Capture(self.handles, features, (), evaluate, self.custom_gradients)
+        return Capture(self.handles, features, (), self.custom_gradients)
 
 
 def _record(call_model_fn: Callable[[], Any], global_step: Any) -> _Recording:

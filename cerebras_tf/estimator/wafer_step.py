@@ -17,7 +17,6 @@ from cerebras_tf.compiler.pipeline import Options, compile_layers, cut_into_laye
 from cerebras_tf.errors import DataError, UnsupportedOpError
 from cerebras_tf.ir import Graph, StepGraph, TensorType
 from cerebras_tf.ir.program import Program
-from cerebras_tf.kernels.registry import evaluate
 from cerebras_tf.memoryx.stream import MemoryX
 from cerebras_tf.runtime.executor import Machine
 
@@ -179,9 +178,9 @@ class WaferStep:
     def _compiled(self, types: Sequence[TensorType], make_capture: MakeCapture) -> Program:
         with self._phase("capturing"):
             step = self.captured(types, make_capture)
-            layers = cut_into_layers(step, evaluate, self._options)
+            layers = cut_into_layers(step, self._options)
         with self._phase(f"compiling {layers} layers"):
-            program = compile_layers(step, layers, evaluate, self._options)
+            program = compile_layers(step, layers, self._options)
         self.graph = step.graph
         return program
 

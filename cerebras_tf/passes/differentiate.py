@@ -14,12 +14,13 @@ import numpy as np
 
 from cerebras_tf.errors import UnsupportedOpError
 from cerebras_tf.ir import Graph, Node, Value
-from cerebras_tf.ops import Builder, Evaluate, lookup
+from cerebras_tf.kernels.registry import evaluate
+from cerebras_tf.ops import Builder, lookup
 from cerebras_tf.ops.control import inline
 from cerebras_tf.ops.shape import broadcast_as
 
 
-def differentiate(graph: Graph, evaluate: Optional[Evaluate] = None) -> None:
+def differentiate(graph: Graph) -> None:
     """Expands all `gradient` nodes of a graph in place, in order.
 
     Raises:
@@ -149,7 +150,7 @@ def _cond_vjp(b: Builder, node: Node, dys: list[Optional[Value]]) -> list[Option
     for key in ("then", "orelse"):
         branch: Graph = node.attrs[key]
         inner = Graph(branch.name + "_gradient")
-        sub = Builder(inner, b.evaluate)
+        sub = Builder(inner, evaluate)
         arguments = [inner.add_input(v.name, v.type) for v in branch.inputs]
         seeds = [inner.add_input(f"d_{i}", given[j].type) for j, i in enumerate(kept)]
         outputs = inline(sub, branch, arguments)

@@ -7,16 +7,15 @@ branches that hold costly ops or draw random numbers.
 
 from __future__ import annotations
 
-from typing import Optional
-
 from cerebras_tf.ir import Graph, Node, Value
-from cerebras_tf.ops import Builder, Evaluate, lookup
+from cerebras_tf.kernels.registry import evaluate
+from cerebras_tf.ops import Builder, lookup
 from cerebras_tf.ops.control import inline
 
 _CHEAP = ("constant", "reshape", "broadcast_to", "sum", "mean", "max", "min", "all", "any")
 
 
-def inline_conditionals(graph: Graph, evaluate: Optional[Evaluate] = None) -> None:
+def inline_conditionals(graph: Graph) -> None:
     """Inlines in place, inner conditionals first."""
     nodes = graph.nodes
     graph.nodes = []
@@ -26,7 +25,7 @@ def inline_conditionals(graph: Graph, evaluate: Optional[Evaluate] = None) -> No
         node.inputs = [mapping.get(value, value) for value in node.inputs]
         if node.op == "cond":
             for branch in node.subgraphs.values():
-                inline_conditionals(branch, evaluate)
+                inline_conditionals(branch)
         if node.op == "cond" and _is_cheap(node):
             b.source, b.layer, b.direction = node.source, node.layer, node.direction
             mapping.update(zip(node.outputs, _select(b, node)))

@@ -12,35 +12,33 @@ from typing import Optional
 import numpy as np
 
 from cerebras_tf.ir import Array, Graph, Node, Value
-from cerebras_tf.ops import Builder, Evaluate, lookup
+from cerebras_tf.kernels.registry import evaluate
+from cerebras_tf.ops import Builder, lookup
 
 # Constants up to this many bytes are made by folding; larger ones are computed once a step.
 _FOLD_BYTES = 1 << 26
 _KEPT = ("constant", "random_uniform", "random_normal", "truncated_normal", "cond")
 
 
-def simplify(
-    graph: Graph, evaluate: Optional[Evaluate] = None, differentiated: bool = False
-) -> None:
+def simplify(graph: Graph, differentiated: bool = False) -> None:
     """Simplifies in place until nothing changes; drops nodes nobody needs.
 
     Args:
         graph: any graph; inner graphs are simplified too.
-        evaluate: computes ops on constants, where given.
         differentiated: whether `gradient` nodes of a graph around this one may remain.
     """
     while True:
         graph.prune()
         has_gradients = differentiated or any(node.op == "gradient" for node in graph.nodes)
-        changed = _sweep(graph, evaluate, has_gradients)
+        changed = _sweep(graph, has_gradients)
         if not changed:
             break
     for node in graph.nodes:
         for inner in node.subgraphs.values():
-            simplify(inner, evaluate, has_gradients)
+            simplify(inner, has_gradients)
 
 
-def _sweep(graph: Graph, evaluate: Optional[Evaluate], has_gradients: bool) -> bool:
+def _sweep(graph: Graph, has_gradients: bool) -> bool:
     nodes = graph.nodes
     read = {value for node in nodes if node.op == "gradient" for value in node.inputs}
     graph.nodes = []
@@ -104,20 +102,20 @@ def _is(value: Value, number: float) -> bool:
 
 
 def _fold(b: Builder, node: Node) -> Optional[Value]:
-    if b.evaluate is None or node.op in _KEPT or not node.inputs or len(node.outputs) != 1:
+    if node.op in _KEPT or not node.inputs or len(node.outputs) != 1:
         return None
-    arrays = [_content(b.evaluate, value, node) for value in node.inputs]
+    arrays = [_content(value, node) for value in node.inputs]
     known = [array for array in arrays if array is not None]
     type = node.output.type
     if len(known) != len(arrays) or not type.is_static or type.bytes > _FOLD_BYTES:
         return None
     if node.op == "broadcast_to":  # stays small: readers broadcast the operand
         return None
-    (result,) = b.evaluate(node.op, known, node.attrs)
+    (result,) = evaluate(node.op, known, node.attrs)
     return b.constant(result, type.dtype)
 
 
-def _content(evaluate: Evaluate, value: Value, user: Node) -> Optional[Array]:
+def _content(value: Value, user: Node) -> Optional[Array]:
     """A constant's content; a broadcast one's too, where its user would need it written out."""
     made = value.node
     if made is None or made.op != "broadcast_to" or lookup(user.op).elementwise:

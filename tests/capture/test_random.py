@@ -13,7 +13,6 @@ pytest.importorskip("tensorflow")
 import tensorflow as tf
 
 from cerebras_tf.capture.capture import RANDOM_STEP, Capture
-from cerebras_tf.kernels.registry import evaluate
 from tests.graphs import run_plain
 
 pytestmark = pytest.mark.tf
@@ -21,7 +20,7 @@ v1 = tf.compat.v1
 
 
 def capture(**wanted):
-    return Capture({}, {}, evaluate=evaluate).run(wanted).graph
+    return Capture({}, {}).run(wanted).graph
 
 
 def seeds(graph):

@@ -19,7 +19,6 @@ from cerebras_tf.ir import Graph, TensorType, print_graph
 from cerebras_tf.ir.program import Instruction, Program, Slot
 from cerebras_tf.ir.program_file import load_program, save_program
 from cerebras_tf.ir.text import print_attribute
-from cerebras_tf.kernels.registry import evaluate
 from tests.machines import run_program
 from tests.steps import features_of, residual_step, starting_values
 
@@ -49,7 +48,7 @@ def shown_attrs(attrs):
 
 @pytest.fixture
 def program():
-    return compile_step(residual_step(2), evaluate)
+    return compile_step(residual_step(2))
 
 
 def test_a_compiled_program_survives(program, tmp_path):

@@ -8,7 +8,6 @@ import pytest
 from cerebras_tf.compiler.pipeline import Options, compile_step
 from cerebras_tf.errors import CapacityError, UnsupportedOpError
 from cerebras_tf.ir.program import ARENA, Instruction, Program, Run
-from cerebras_tf.kernels.registry import evaluate
 from cerebras_tf.memoryx.store import MemoryStore
 from cerebras_tf.memoryx.stream import MemoryX
 from cerebras_tf.runtime.executor import ALIGNMENT_BYTES, Machine
@@ -29,7 +28,7 @@ def step():
 
 @pytest.fixture
 def program(step):
-    return compile_step(step, evaluate)
+    return compile_step(step)
 
 
 class Recorder:
@@ -79,7 +78,7 @@ def test_features_are_not_changed(program, step):
 def test_two_machines_may_share_one_arena(program, step):
     """A training and an evaluation program run in turns on the memory of the larger."""
     forward_step = residual_step(2, train=False)
-    forward = compile_step(forward_step, evaluate)
+    forward = compile_step(forward_step)
     apart = [loaded(program, step), loaded(forward, forward_step)]
     arena = Machine.allocate(max(program.arena_bytes, forward.arena_bytes))
     together = [loaded(program, step, arena=arena), loaded(forward, forward_step, arena=arena)]
@@ -131,7 +130,7 @@ def test_a_step_streams_every_weight_forward_and_backward(program, step):
 
 def test_pipelined_mode_streams_every_weight_once_a_step():
     step = residual_step(2)
-    machine = loaded(compile_step(step, evaluate, Options(streaming=False)), step)
+    machine = loaded(compile_step(step, Options(streaming=False)), step)
     machine.run(features_of(step))
     assert machine.memoryx.bytes_in == machine.memoryx.bytes_out
     assert machine.memoryx.bytes_in == sum(spec.type.bytes for spec in step.specs.values())
