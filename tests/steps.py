@@ -75,7 +75,6 @@ class StepBuilder:
     def done(self, **results: Value) -> StepGraph:
         """The step with its outputs set."""
         self.step.results.update(results)
-        self.step.set_outputs()
         # Inputs stand before nodes in any case; a step lists features first, then variables.
         self.graph.inputs = [*self.step.features.values(), *self.step.variables.values()]
         return self.step
@@ -135,7 +134,6 @@ def expected(step: StepGraph, variables: Arrays, steps: Sequence[Arrays]) -> tup
         steps: the features of every step.
     """
     differentiate(step.graph)
-    step.reread_outputs()
     state = dict(variables)
     results: Arrays = {}
     for features in steps:

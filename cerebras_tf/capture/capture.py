@@ -151,9 +151,8 @@ class Capture:
             UnsupportedOpError: operations have no IR form; the message lists all of them.
         """
         self.lower_all([tensor.op for tensor in wanted.values()] + list(effects))
-        self.step.results = {name: self.value(tensor) for name, tensor in wanted.items()}
         self.step.updates = self.state.updates()
-        self.step.set_outputs()
+        self.step.results = {name: self.value(tensor) for name, tensor in wanted.items()}
         self.step.graph.prune()
         verify(self.step.graph, infer)
         return self.step

@@ -16,6 +16,7 @@ from cerebras_tf.errors import CerebrasError
 from cerebras_tf.ir import StepGraph, verify
 from cerebras_tf.ir.program import Program
 from cerebras_tf.ops import infer
+from cerebras_tf.ops.cost import Price, price
 from cerebras_tf.passes.copy_old_values import copy_old_values
 from cerebras_tf.passes.differentiate import differentiate
 from cerebras_tf.passes.fuse_attention import fuse_attention
@@ -39,11 +40,13 @@ class Options:
             (pipelined mode).
         widen: compute float16 and bfloat16 in float32.
         fuse: join elementwise nodes.
+        price: what instructions cost, scratch memory of a backend's kernels included.
     """
 
     streaming: bool = True
     widen: bool = True
     fuse: bool = True
+    price: Price = price
 
 
 Pass = tuple[str, Callable[[StepGraph], None]]
@@ -133,7 +136,7 @@ def compile_layers(
             ),
         ]
         run_passes(step, groups)
-    return assemble(step, layers, options.streaming)
+    return assemble(step, layers, options.streaming, options.price)
 
 
 def run_passes(step: StepGraph, passes: Sequence[Pass]) -> None:
@@ -142,7 +145,6 @@ def run_passes(step: StepGraph, passes: Sequence[Pass]) -> None:
     for name, run in passes:
         try:
             run(step)
-            step.reread_outputs()
             verify(step.graph, infer)
         except CerebrasError as error:
             ran = ", ".join(done) or "none"

@@ -55,15 +55,13 @@ class Cost:
         flops: floating point operations; multiply and add count two.
         bytes_read: bytes of its operands.
         bytes_written: bytes of its results.
-        scratch_bytes: memory the kernel takes besides, given back when it ends.
-        thread_scratch_bytes: the same for every thread that takes part.
+        scratch_bytes: memory that it takes besides and gives back when it ends.
     """
 
     flops: int = 0
     bytes_read: int = 0
     bytes_written: int = 0
     scratch_bytes: int = 0
-    thread_scratch_bytes: int = 0
 
 
 @dataclass(frozen=True)

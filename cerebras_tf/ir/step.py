@@ -109,7 +109,7 @@ class StepGraph:
 
     @property
     def gradients(self) -> dict[str, list[Node]]:
-        """The boundary between reverse pass and update: by variable, its `parameter_gradient` nodes.
+        """By variable, the `parameter_gradient` nodes where the reverse pass ends.
 
         A node's outputs are what the update reads: the gradient, or rows of it and their numbers.
         There are several nodes where several losses are differentiated. What is put between a node

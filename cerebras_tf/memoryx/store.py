@@ -16,6 +16,7 @@ import numpy as np
 
 from cerebras_tf.errors import CapacityError, CheckpointError
 from cerebras_tf.ir import Variable
+from cerebras_tf.kernels.half import at_rest
 
 
 class Store(Protocol):
@@ -170,5 +171,5 @@ def write(store: Store, name: str, content: np.ndarray) -> None:
             f"Received: {list(content.shape)}. Use a checkpoint of the same model."
         )
     (array,) = store.acquire([name], fresh=True)
-    array[...] = stored(content, type.dtype)
+    array[...] = at_rest(content, type.dtype)
     store.release([name], dirty=[name])

@@ -1,6 +1,6 @@
 """What an instruction costs: operations and bytes, from the op table and the types.
 
-Scratch memory depends on the kernel that is chosen: a backend adds it.
+Scratch memory of kernels depends on which is chosen: a backend adds it.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from cerebras_tf.ir import Node, TensorType, Value
-from cerebras_tf.ir.program import Cost
+from cerebras_tf.ir import Node, TensorType
+from cerebras_tf.ir.program import Cost, Program
 from cerebras_tf.ops.registry import is_view, lookup
 
 # Ops that read as many elements of their first operand as they return, and not all of it.
@@ -32,15 +32,20 @@ class Price(Protocol):
 def price(
     op: str, inputs: Sequence[TensorType], outputs: Sequence[TensorType], attrs: dict[str, Any]
 ) -> Cost:
-    """The cost of an op without scratch memory.
+    """The cost of an op without the scratch memory of its kernel.
 
     Sizes that are known only when a value is computed count nothing.
     """
-    node = Node(op, [Value("", type) for type in inputs], attrs)
-    node.outputs = [Value("", type, node, i) for i, type in enumerate(outputs)]
+    node = Node.of_types(op, inputs, outputs, attrs)
     if is_view(node):
         return Cost()
-    return Cost(_flops(node), _bytes_read(node), sum(map(_bytes, outputs)))
+    moved = _bytes_read(node), sum(map(_bytes, outputs))
+    branches = [part for part in attrs.values() if isinstance(part, Program)]
+    if branches:  # of a conditional: the dearer one
+        flops = max(branch.flops for branch in branches)
+        scratch = max(branch.arena_bytes + branch.scratch_bytes for branch in branches)
+        return Cost(flops, *moved, scratch)
+    return Cost(_flops(node), *moved)
 
 
 def _flops(node: Node) -> int:

@@ -7,6 +7,7 @@ another process) writes one of these; the loop over the schedule stays the execu
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Callable, Optional, Protocol
 
 import numpy as np
@@ -53,3 +54,18 @@ class Backend(Protocol):
         attrs: dict[str, Any],
     ) -> Cost:
         """What an instruction costs here, scratch memory included."""
+
+    def borrow(self, size: int) -> AbstractContextManager[np.ndarray]:
+        """Scratch memory, uint8 [size], for the time of the context."""
+
+    def copy(self, target: np.ndarray, source: np.ndarray) -> None:
+        """target[...] = source, of one shape and dtype."""
+
+    def copied(self, array: np.ndarray) -> np.ndarray:
+        """An array of its own with the same content."""
+
+    def reset_peak(self) -> None:
+        """Forgets the mark of scratch memory."""
+
+    def peak_bytes(self) -> int:
+        """The most scratch memory taken at once since reset_peak."""

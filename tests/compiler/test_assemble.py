@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from cerebras_tf.compiler.pipeline import Options, compile_step
-from cerebras_tf.ir.program import ARENA, VARIABLE, Free, Run, StreamIn, StreamOut
+from cerebras_tf.ir.program import ARENA, VARIABLE
+from cerebras_tf.ir.schedule import Free, Run, StreamIn, StreamOut
 from tests.machines import check_schedule, run_program
 from tests.steps import (
     BATCH,
