@@ -13,7 +13,7 @@ import numpy as np
 from cerebras_tf.ir import StepGraph, Variable
 from cerebras_tf.ir.program import ARENA, CONSTANT, FEATURE, VARIABLE, VIEW, Program
 from cerebras_tf.ir.schedule import Free, Run, StreamIn, StreamOut
-from cerebras_tf.memoryx.store import MemoryStore, reading, write
+from cerebras_tf.memoryx.store import MemoryStore, Store, reading, write
 from cerebras_tf.runtime.cpu import CpuBackend
 from cerebras_tf.runtime.executor import Machine
 from tests.steps import Arrays
@@ -40,13 +40,15 @@ def store_of(specs: Iterable[Variable], values: Arrays) -> MemoryStore:
     return store
 
 
-def contents(store: MemoryStore) -> Arrays:
+def contents(store: Store) -> Arrays:
     """Copies of all variables."""
-    found = {}
-    for name in store.specs:
-        with reading(store, name) as array:
-            found[name] = np.array(array)
-    return found
+    return {name: content_of(store, name) for name in store.specs}
+
+
+def content_of(store: Store, name: str) -> np.ndarray:
+    """A copy of one variable."""
+    with reading(store, name) as array:
+        return np.array(array)
 
 
 def check_schedule(program: Program) -> None:

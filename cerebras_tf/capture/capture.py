@@ -30,10 +30,9 @@ from cerebras_tf.capture.state import VariableState
 from cerebras_tf.capture.variables import tensor_type
 from cerebras_tf.errors import CerebrasError, UnsupportedOpError
 from cerebras_tf.ir import Graph, StepGraph, TensorType, Value, Variable, verify
+from cerebras_tf.ir.program import RANDOM_STEP
 from cerebras_tf.kernels.registry import evaluate
 from cerebras_tf.ops import Builder, infer
-
-RANDOM_STEP = "random_step"
 
 
 class Capture:
@@ -119,7 +118,7 @@ class Capture:
         return tensor_type(tensor)
 
     def random_step(self) -> Value:
-        """int64 scalar: number of steps made before this one; random ops count on from it."""
+        """int64 scalar: how often every random op has drawn before."""
         features = self.step.features
         if RANDOM_STEP not in features:
             value = self.step.graph.add_input(RANDOM_STEP, TensorType("int64", ()))

@@ -31,26 +31,37 @@ def lower_call(capture: Any, call: GradientCall) -> Iterator[tuple[Any, Value]]:
     dys = [None if dy is None else capture.value(dy) for dy in call.dys]
     stops = [_differentiated(capture, tensor) for tensor in call.stops if capture.has(tensor)]
     xs: list[Value] = []
-    results: list[tuple[Any, int, Optional[list[Value]]]] = []
+    results: list[tuple[Any, Any, int, Optional[list[Value]]]] = []
     for x, result in zip(call.xs, call.results):
         if result is None:
             continue
         if isinstance(result, tf.IndexedSlices):
             gathers = _gathers(capture, x, ys, stops)
-            results.append((result, len(xs), [ids for ids, _ in gathers]))
+            results.append((x, result, len(xs), [ids for ids, _ in gathers]))
             xs.extend(rows for _, rows in gathers)
         else:
-            results.append((result, len(xs), None))
+            results.append((x, result, len(xs), None))
             xs.append(_differentiated(capture, x))
     operands = [*ys, *(dy for dy in dys if dy is not None), *xs, *stops]
     given = tuple(dy is not None for dy in dys)
     outputs = capture.b.multi("gradient", *operands, ys=len(ys), dys=given, xs=len(xs))
-    for result, start, numbers in results:
+    for of, result, start, numbers in results:
         if numbers is None:
-            yield result, outputs[start]
+            yield result, _boundary(capture, of, outputs[start])[0]
         else:
             parts = outputs[start : start + len(numbers)]
-            yield from _slices(capture, result, parts, numbers)
+            values, indices = _slices(capture, result, parts, numbers)
+            values, indices = _boundary(capture, of, values, indices)
+            yield result.values, values
+            yield result.indices, indices
+
+
+def _boundary(capture: Any, x: Any, *values: Value) -> list[Value]:
+    """The gradient by x; by a variable, it passes the boundary between reverse pass and update."""
+    if x.dtype != tf.resource:
+        return list(values)
+    name = capture.state.variable(x).name
+    return list(capture.b.multi("parameter_gradient", *values, variable=name))
 
 
 def _differentiated(capture: Any, tensor: Any) -> Value:
@@ -100,7 +111,8 @@ def _gathers(
 
 def _slices(
     capture: Any, result: tf.IndexedSlices, parts: list[Value], numbers: list[Value]
-) -> Iterator[tuple[Any, Value]]:
+) -> tuple[Value, Value]:
+    """Rows and their numbers, all gathers one behind the other."""
     b = capture.b
     rows = [
         b.op("reshape", part, shape=(-1, *part.shape[ids.type.rank :]))
@@ -112,5 +124,4 @@ def _slices(
     wanted = result.indices.dtype.name
     if indices.dtype != wanted:
         indices = b.op("cast", indices, dtype=wanted)
-    yield result.values, values
-    yield result.indices, indices
+    return values, indices

@@ -5,12 +5,13 @@ Runs of equal shape share one body. Sizes with a bound are planned for the bound
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from cerebras_tf.compiler.memory import Lifetime, plan_memory
-from cerebras_tf.ir import Graph, Node, StepGraph, TensorType, Value, substitute, symbols_in
+from cerebras_tf.ir import Graph, Node, StepGraph, Value
 from cerebras_tf.ir.program import (
     ARENA,
     CONSTANT,
@@ -18,16 +19,16 @@ from cerebras_tf.ir.program import (
     HEAP,
     VARIABLE,
     VIEW,
-    Cost,
     Instruction,
     Layer,
+    Price,
     Program,
     Slot,
 )
 from cerebras_tf.ir.schedule import Free, Run, StreamIn, StreamOut
 from cerebras_tf.ir.text import print_attribute
 from cerebras_tf.ops import is_view, viewed
-from cerebras_tf.ops.cost import Price
+from cerebras_tf.ops.cost import price_at_most
 from cerebras_tf.passes.fuse_elementwise import FUSED, fuse_elementwise
 
 
@@ -298,18 +299,17 @@ def plan_arena(program: Program, slots: Sequence[Slot]) -> None:
         slot.offset = offset
 
 
-def price_at_most(
-    price: Price,
-    op: str,
-    inputs: Sequence[TensorType],
-    outputs: Sequence[TensorType],
-    attrs: dict[str, Any],
-) -> Cost:
-    """The price of an instruction for the largest sizes."""
-    symbols = symbols_in([*inputs, *outputs, attrs])
-    most = {symbol.name: symbol.most for symbol in symbols}
-    at_most = substitute([list(inputs), list(outputs), attrs], most) if most else None
-    return price(op, *at_most) if at_most else price(op, inputs, outputs, attrs)
+def replan(program: Program, most: Mapping[str, int], price: Price) -> Program:
+    """The same program with room for larger batches.
+
+    Args:
+        program: a program with symbols.
+        most: new bound of every symbol, by name.
+        price: what instructions cost.
+    """
+    larger = program.bounded(most, functools.partial(price_at_most, price))
+    plan_arena(larger, [slot for slot in larger.slots if slot.kind == ARENA])
+    return larger
 
 
 def _attrs_key(attrs: dict[str, Any]) -> tuple[tuple[str, str], ...]:

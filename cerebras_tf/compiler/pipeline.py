@@ -14,9 +14,9 @@ from cerebras_tf.compiler.layers import assign_layers
 from cerebras_tf.compiler.order import order_nodes
 from cerebras_tf.errors import CerebrasError
 from cerebras_tf.ir import StepGraph, verify
-from cerebras_tf.ir.program import Program
+from cerebras_tf.ir.program import Price, Program
 from cerebras_tf.ops import infer
-from cerebras_tf.ops.cost import Price, price
+from cerebras_tf.ops.cost import price
 from cerebras_tf.passes.copy_old_values import copy_old_values
 from cerebras_tf.passes.differentiate import differentiate
 from cerebras_tf.passes.fuse_attention import fuse_attention

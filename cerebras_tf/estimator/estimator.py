@@ -15,7 +15,6 @@ import tensorflow as tf
 
 from cerebras_tf.compiler.pipeline import Options
 from cerebras_tf.errors import ConfigError
-from cerebras_tf.estimator.capacity import check_memory
 from cerebras_tf.estimator.hooks import (
     EvaluationStopHook,
     FiniteStateListener,
@@ -30,6 +29,8 @@ from cerebras_tf.estimator.run_config import CSRunConfig, check_wafer_address
 from cerebras_tf.ir import TensorType
 from cerebras_tf.ir.program import Program
 from cerebras_tf.ir.program_file import save_program
+from cerebras_tf.memoryx.store import reading
+from cerebras_tf.runtime.capacity import check_memory
 
 _TRAIN = tf.estimator.ModeKeys.TRAIN
 
@@ -226,7 +227,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
             program = model.step.compiled(types)
             if save:
                 self._write(program, str(model.step.graph))
-            check_memory(program, model.store.bytes)
+            check_memory(program, model.store.total_resident_bytes)
             return program
 
     def _write(self, program: Program, text: str) -> None:
@@ -306,7 +307,10 @@ class CerebrasEstimator(tf.estimator.Estimator):
         """Weights on the wafer; none where the model is on the host."""
         if self._use_cs and self._model is not None:
             store = self._model.store
-            yield from ((name, store.get(name)) for name, s in store.specs.items() if s.trainable)
+            for name, spec in store.specs.items():
+                if spec.trainable:
+                    with reading(store, name) as array:
+                        yield name, array
 
     def _own_hooks(self, spec: Any, features: Any) -> list[Any]:
         """Console lines and rates."""
@@ -328,10 +332,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
 
     def _memory_high_water(self) -> float:
         model = self._model
-        program = model.step.program if model is not None else None
-        if model is None or program is None:
-            return 0.0
-        return float(program.arena_bytes + max(layer.weight_bytes for layer in program.layers))
+        return 0.0 if model is None else float(model.step.session.peak_bytes)
 
     def _add_meta_graph_for_mode(self, *args: Any, **kwargs: Any) -> Any:
         """A SavedModel holds TensorFlow's own graph: it must run without this package."""

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from cerebras_tf.memoryx.store import MemoryStore
+from cerebras_tf.memoryx.store import Store, write
 
 # Initializers run together until their results are this large: a session call costs milliseconds.
 BATCH_BYTES = 1 << 28
 
 
-def initialise(session: Any, variables: Mapping[str, Any], store: MemoryStore) -> None:
+def initialise(session: Any, variables: Mapping[str, Any], store: Store) -> None:
     """Runs the initializers.
 
     Args:
@@ -31,17 +31,17 @@ def initialise(session: Any, variables: Mapping[str, Any], store: MemoryStore) -
     for name, variable in variables.items():
         # The second input of the assignment: what a warm start put there, or the initial value.
         batch[name] = variable.initializer.inputs[1]
-        size += store.specs[name].type.bytes
+        size += store.specs[name].type.most_bytes
         if size >= BATCH_BYTES:
             _run(session, batch, store)
             batch, size = {}, 0
     _run(session, batch, store)
 
 
-def _run(session: Any, values: Mapping[str, Any], store: MemoryStore) -> None:
+def _run(session: Any, values: Mapping[str, Any], store: Store) -> None:
     if values:
         for name, content in session.run(dict(values)).items():
-            store.put(name, np.asarray(content))
+            write(store, name, np.asarray(content))
 
 
 class Adoption:
@@ -57,8 +57,8 @@ class Adoption:
             self._flags = {name: v.is_initialized() for name, v in variables.items()}
             self._reads = {name: v.read_value() for name, v in variables.items()}
 
-    def take(self, session: Any, store: MemoryStore) -> None:
+    def take(self, session: Any, store: Store) -> None:
         """Puts the variables that have a value in the session into the store."""
         for name, is_set in session.run(self._flags).items():
             if is_set:
-                store.put(name, session.run(self._reads[name]))
+                write(store, name, session.run(self._reads[name]))

@@ -21,15 +21,12 @@ from cerebras_tf.capture.recording import GradientCall, GradientRecorder
 from cerebras_tf.capture.variables import managed_variables, variable_spec
 from cerebras_tf.compiler.pipeline import Options
 from cerebras_tf.estimator import initial_values
-from cerebras_tf.estimator.capacity import check_memory
 from cerebras_tf.estimator.saver import WaferSaver
 from cerebras_tf.estimator.session import WaferHook
 from cerebras_tf.estimator.wafer_step import WaferStep
 from cerebras_tf.estimator.wiring import Wiring
 from cerebras_tf.ir import TensorType, Variable
-from cerebras_tf.ir.program import Program
 from cerebras_tf.memoryx.store import MemoryStore
-from cerebras_tf.memoryx.stream import MemoryX
 
 Phase = Callable[[str], Any]
 
@@ -81,19 +78,15 @@ def build(
     fed, beside = placement.boundary(model.capture({}), _roots(placement, spec, effects))
     store = MemoryStore(variable_spec(variable) for variable in model.variables.values())
 
-    def check(program: Program) -> None:
-        check_memory(program, store.bytes, store.held_bytes)
-
     step = WaferStep(
         model.capture,
         model.capture_whole if model.gradients else None,
         fed,
         effects,
         global_step.op.name,
-        MemoryX(store),
+        store,
         options,
         phase,
-        check,
     )
     wiring = Wiring(step, placement, fed, global_step, step_read, beside, bool(effects))
     hook = WaferHook(wiring, effects[0] if effects else None)

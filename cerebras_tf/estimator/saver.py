@@ -18,7 +18,8 @@ import numpy as np
 import tensorflow as tf
 
 from cerebras_tf.errors import CheckpointError
-from cerebras_tf.memoryx.store import MemoryStore
+from cerebras_tf.estimator.arrays import for_tensorflow
+from cerebras_tf.memoryx.store import Store, write
 
 # A shard holds variables of at most this many bytes together, or a single larger one.
 SHARD_BYTES = 1 << 28
@@ -38,7 +39,7 @@ class WaferSaver(tf.compat.v1.train.Saver):
 
     def __init__(
         self,
-        store: MemoryStore,
+        store: Store,
         session_variables: Sequence[Any],
         max_to_keep: int,
         phase: Callable[[str], Any] = contextlib.nullcontext,
@@ -102,16 +103,29 @@ class WaferSaver(tf.compat.v1.train.Saver):
         self._MaybeDeleteOldCheckpoints(meta_graph_suffix="meta")
 
     def _shards(self, content: dict[str, np.ndarray]) -> Iterator[dict[str, np.ndarray]]:
-        shard, size = dict(content), 0
-        for name in self._wafer_store.specs:
-            array = self._wafer_store.get(name)
-            if size and size + array.nbytes > SHARD_BYTES:
-                yield shard
-                shard, size = {}, 0
-            shard[name] = array
-            size += array.nbytes
-        if shard:
-            yield shard
+        store = self._wafer_store
+        for number, names in enumerate(self._groups() or [[]]):
+            arrays = store.acquire(names)
+            try:
+                shard = {
+                    name: for_tensorflow(array, store.specs[name].type.dtype)
+                    for name, array in zip(names, arrays)
+                }
+                yield shard if number else {**content, **shard}
+            finally:
+                store.release(names)
+
+    def _groups(self) -> list[list[str]]:
+        """Names of the wafer's variables, as many at a time as make a shard."""
+        groups: list[list[str]] = []
+        size = 0
+        for name, spec in self._wafer_store.specs.items():
+            size += spec.type.most_bytes
+            if not groups or size > SHARD_BYTES:
+                groups.append([])
+                size = spec.type.most_bytes
+            groups[-1].append(name)
+        return groups
 
     def restore(self, sess: Any, save_path: str) -> None:
         """Loads a checkpoint into the wafer and the session.
@@ -131,7 +145,7 @@ class WaferSaver(tf.compat.v1.train.Saver):
         tf.compat.v1.logging.info("Restoring parameters from %s", save_path)
         with self._phase("sending weights"):
             for name in self._wafer_store.specs:
-                self._wafer_store.put(name, _read(reader, save_path, name))
+                write(self._wafer_store, name, _read(reader, save_path, name))
         for variable in self._session_variables:
             variable.load(_read(reader, save_path, variable.op.name), sess)
 

@@ -6,10 +6,12 @@ and steps say what happens in which order.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Callable
 
+from cerebras_tf.ir.binding import rebound, substitute, symbols_in
+from cerebras_tf.ir.dimensions import Symbol
 from cerebras_tf.ir.schedule import Run, Step
 from cerebras_tf.ir.types import Array, TensorType
 
@@ -62,6 +64,10 @@ class Cost:
     bytes_read: int = 0
     bytes_written: int = 0
     scratch_bytes: int = 0
+
+
+# The cost of an op on operands and results of some types, with some attributes.
+Price = Callable[[str, Sequence[TensorType], Sequence[TensorType], dict[str, Any]], Cost]
 
 
 @dataclass(frozen=True)
@@ -131,6 +137,52 @@ class Program:
     results: dict[str, int] = field(default_factory=dict)
     global_step: str = ""
     arena_bytes: int = 0
+
+    @property
+    def symbols(self) -> frozenset[Symbol]:
+        """The sizes that a step is given with its features."""
+        return symbols_in([slot.type for slot in self.slots])
+
+    def at(self, sizes: Mapping[str, int], price: Price) -> Program:
+        """The program for one size a symbol, with every value where the bound has it.
+
+        Args:
+            sizes: number for every symbol, by name.
+            price: what instructions cost.
+
+        Raises:
+            GraphError: a symbol has no size, or one beyond its bound.
+        """
+        return self._with(lambda value: substitute(value, sizes), price)
+
+    def bounded(self, most: Mapping[str, int], price: Price) -> Program:
+        """The program for other bounds of its symbols, its memory not planned anew yet.
+
+        Args:
+            most: bound of every symbol, by name.
+            price: what instructions cost; is given types with symbols.
+        """
+        return self._with(lambda value: rebound(value, most), price)
+
+    def _with(self, change: Callable[[Any], Any], price: Price) -> Program:
+        slots = [replace(slot, type=change(slot.type)) for slot in self.slots]
+        at = {step.body: step.slots for step in self.steps if isinstance(step, Run)}
+
+        def changed(item: Instruction, places: tuple[int, ...]) -> Instruction:
+            inputs, outputs = (
+                [slots[places[i]].type for i in part] for part in (item.inputs, item.outputs)
+            )
+            attrs = {
+                key: value._with(change, price) if isinstance(value, Program) else change(value)
+                for key, value in item.attrs.items()
+            }
+            cost = price(item.op, inputs, outputs, attrs)
+            return replace(item, attrs=attrs, cost=cost)
+
+        bodies = [
+            [changed(item, at[number]) for item in body] for number, body in enumerate(self.bodies)
+        ]
+        return replace(self, slots=slots, bodies=bodies)
 
     @property
     def flops(self) -> int:

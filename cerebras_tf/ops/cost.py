@@ -6,27 +6,14 @@ Scratch memory of kernels depends on which is chosen: a backend adds it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
-from cerebras_tf.ir import Node, TensorType
-from cerebras_tf.ir.program import Cost, Program
+from cerebras_tf.ir import Node, TensorType, substitute, symbols_in
+from cerebras_tf.ir.program import Cost, Price, Program
 from cerebras_tf.ops.registry import is_view, lookup
 
 # Ops that read as many elements of their first operand as they return, and not all of it.
 _PICKS = ("gather", "gather_nd", "slice")
-
-
-class Price(Protocol):
-    """What prices instructions."""
-
-    def __call__(
-        self,
-        op: str,
-        inputs: Sequence[TensorType],
-        outputs: Sequence[TensorType],
-        attrs: dict[str, Any],
-    ) -> Cost:
-        """The cost of an op on operands and results of these types."""
 
 
 def price(
@@ -64,3 +51,17 @@ def _bytes_read(node: Node) -> int:
 
 def _bytes(type: TensorType) -> int:
     return type.bytes if type.is_static else 0
+
+
+def price_at_most(
+    price: Price,
+    op: str,
+    inputs: Sequence[TensorType],
+    outputs: Sequence[TensorType],
+    attrs: dict[str, Any],
+) -> Cost:
+    """The price of an instruction for the largest sizes that its symbols allow."""
+    most = {symbol.name: symbol.most for symbol in symbols_in([*inputs, *outputs, attrs])}
+    if not most:
+        return price(op, inputs, outputs, attrs)
+    return price(op, *substitute([list(inputs), list(outputs), attrs], most))

@@ -88,6 +88,13 @@ class Machine:
             if slot.kind == ARENA:
                 self._table[index] = self.backend.place(arena, slot.type, slot.offset)
 
+    def unbind(self) -> None:
+        """Lets go of the activations' memory until it is bound again."""
+        self.arena = np.empty(0, np.uint8)
+        for index, slot in enumerate(self.program.slots):
+            if slot.kind == ARENA:
+                self._table[index] = None
+
     def run(self, features: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Runs one step.
 

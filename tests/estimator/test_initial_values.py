@@ -12,7 +12,8 @@ import tensorflow as tf
 from cerebras_tf.estimator import initial_values
 from cerebras_tf.estimator.initial_values import Adoption, initialise
 from cerebras_tf.ir import TensorType, Variable
-from cerebras_tf.memoryx.store import MemoryStore
+from cerebras_tf.memoryx.store import MemoryStore, write
+from tests.machines import content_of
 
 pytestmark = pytest.mark.tf
 v1 = tf.compat.v1
@@ -50,8 +51,8 @@ def test_variables_start_as_in_a_session(monkeypatch, batch_bytes):
             initialise(session, variables, store)
             assert not any(session.run([v.is_initialized() for v in variables.values()]))
     for name, content in expected.items():
-        np.testing.assert_array_equal(store.get(name), content)
-        assert store.get(name).dtype == content.dtype
+        np.testing.assert_array_equal(content_of(store, name), content)
+        assert content_of(store, name).dtype == content.dtype
 
 
 def test_only_variables_that_were_set_in_the_session_are_taken_over():
@@ -61,10 +62,10 @@ def test_only_variables_that_were_set_in_the_session_are_taken_over():
         assign = variables["uniform"].assign(np.arange(4.0))
         graph.finalize()
         store = store_for(variables)
-        store.put("ones", np.array(5.0))
+        write(store, "ones", np.array(5.0))
         with v1.Session() as session:
             session.run(assign)
             adoption.take(session, store)
-    np.testing.assert_array_equal(store.get("uniform"), np.arange(4.0))
-    assert store.get("ones") == 5.0
+    np.testing.assert_array_equal(content_of(store, "uniform"), np.arange(4.0))
+    assert content_of(store, "ones") == 5.0
     assert not store.holds("normal")

@@ -8,7 +8,8 @@ import pytest
 from cerebras_tf.errors import CheckpointError
 from cerebras_tf.ir import TensorType, Variable
 from cerebras_tf.memoryx.null_store import NullStore
-from cerebras_tf.memoryx.store import MemoryStore, reading, write
+from cerebras_tf.memoryx.store import MemoryStore, write
+from tests.machines import content_of
 
 SPECS = [
     Variable("kernel", TensorType("float32", (2, 3)), True),
@@ -23,22 +24,17 @@ def store():
     return MemoryStore(SPECS)
 
 
-def content(store, name):
-    with reading(store, name) as array:
-        return np.array(array)
-
-
 def test_what_is_written_is_read(store):
     array = np.arange(6, dtype=np.float32).reshape(2, 3)
     write(store, "kernel", array)
-    np.testing.assert_array_equal(content(store, "kernel"), array)
+    np.testing.assert_array_equal(content_of(store, "kernel"), array)
 
 
 def test_writing_copies(store):
     array = np.zeros((2, 3), np.float32)
     write(store, "kernel", array)
     array[:] = 1
-    np.testing.assert_array_equal(content(store, "kernel"), np.zeros((2, 3)))
+    np.testing.assert_array_equal(content_of(store, "kernel"), np.zeros((2, 3)))
 
 
 def test_what_is_written_into_an_acquired_array_changes_the_variable(store):
@@ -46,7 +42,7 @@ def test_what_is_written_into_an_acquired_array_changes_the_variable(store):
     (array,) = store.acquire(["kernel"])
     array[:] = 5
     store.release(["kernel"], dirty=["kernel"])
-    np.testing.assert_array_equal(content(store, "kernel"), np.full((2, 3), 5))
+    np.testing.assert_array_equal(content_of(store, "kernel"), np.full((2, 3), 5))
 
 
 def test_arrays_come_in_the_order_of_the_names(store):
@@ -78,17 +74,17 @@ def test_a_variable_acquired_fresh_has_a_value_once_it_is_released_dirty(store):
 
 def test_a_variable_keeps_its_dtype(store):
     write(store, "half", np.full(4, 1 / 3, np.float32))
-    np.testing.assert_array_equal(content(store, "half"), np.full(4, 1 / 3).astype(np.float16))
+    np.testing.assert_array_equal(content_of(store, "half"), np.full(4, 1 / 3).astype(np.float16))
 
 
 def test_bfloat16_rests_as_bits(store):
     write(store, "brain", np.array([1.0, -2.5], np.float32))
-    np.testing.assert_array_equal(content(store, "brain"), np.array([0x3F80, 0xC020], np.uint16))
+    np.testing.assert_array_equal(content_of(store, "brain"), np.array([0x3F80, 0xC020], np.uint16))
 
 
 def test_scalars_are_arrays(store):
     write(store, "step", np.array(7))
-    found = content(store, "step")
+    found = content_of(store, "step")
     assert isinstance(found, np.ndarray)
     assert (found.shape, int(found)) == ((), 7)
 

@@ -6,13 +6,9 @@ import os
 
 import pytest
 
-pytest.importorskip("tensorflow")
-
 from cerebras_tf.errors import CapacityError
-from cerebras_tf.estimator.capacity import available_bytes, check_memory
 from cerebras_tf.ir.program import Layer, Program
-
-pytestmark = pytest.mark.tf
+from cerebras_tf.runtime.capacity import available_bytes, check_memory
 
 
 def program(arena_bytes):

@@ -1,7 +1,4 @@
-"""Says before the first step whether a model fits into this machine's memory.
-
-It deliberately allocates nothing.
-"""
+"""Says before the first step whether a model fits into this machine's memory."""
 
 from __future__ import annotations
 
@@ -35,14 +32,15 @@ def available_bytes() -> int:
 
 
 def check_memory(program: Program, state_bytes: int, held_bytes: int = 0) -> None:
-    """Raises CapacityError where variables and activations do not fit.
+    """Raises CapacityError where variables, activations and scratch memory do not fit.
 
     Args:
-        program: gives the activation memory.
-        state_bytes: bytes of weights and optimizer state.
-        held_bytes: bytes of these that are allocated already.
+        program: gives the activation and the scratch memory.
+        state_bytes: bytes of weights and optimizer state in memory, see Store.total_resident_bytes.
+        held_bytes: bytes of all these that are allocated already.
     """
-    needed = state_bytes + program.arena_bytes
+    activations = program.arena_bytes + program.scratch_bytes
+    needed = state_bytes + activations
     free = available_bytes() + held_bytes
     if needed <= free:
         return
@@ -52,7 +50,7 @@ def check_memory(program: Program, state_bytes: int, held_bytes: int = 0) -> Non
         hint = f" Largest layer: '{largest.name}', {largest.weight_bytes / 1e9:.2f} GB of weights."
     raise CapacityError(
         f"this model needs {needed / 1e9:.1f} GB of memory: {state_bytes / 1e9:.1f} GB of weights "
-        f"and optimizer state, {program.arena_bytes / 1e9:.1f} GB of activations and gradients. "
+        f"and optimizer state, {activations / 1e9:.1f} GB of activations and gradients. "
         f"Received: a machine with {free / 1e9:.1f} GB free.{hint} Lower train_input.batch_size "
         "or max_sequence_length, choose a smaller model, or use a machine with more memory."
     )
