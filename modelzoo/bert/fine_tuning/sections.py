@@ -13,7 +13,7 @@ It deliberately imports no TensorFlow and knows no task. A task's `Params` is ma
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Optional
+from typing import ClassVar, Optional
 
 from cerebras_tf.errors import ConfigError
 from modelzoo.bert.input_sections import VocabularyKeys, count_vocabulary
@@ -65,7 +65,7 @@ class FineTuningParams(BaseParams):
 
     model: FineTuningModelParams
 
-    INHERITED_KEYS = (
+    INHERITED_KEYS: ClassVar[tuple[str, ...]] = (
         "data_processor",
         "vocab_size",
         "vocab_file",
