@@ -9,8 +9,8 @@ from __future__ import annotations
 import itertools
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import Callable
 
 import tensorflow.compat.v1 as tf
 
