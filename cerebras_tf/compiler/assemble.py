@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from cerebras_tf.compiler.memory import Lifetime, plan_memory
-from cerebras_tf.ir import Node, StepGraph, Value
+from cerebras_tf.ir import Node, StepGraph, Value, most_of
 from cerebras_tf.ir.program import (
     ARENA,
     CONSTANT,
@@ -252,7 +252,7 @@ def _flops(node: Node) -> int:
     cost = lookup(node.op).flops
     if cost is None or any(not value.type.is_static for value in [*node.inputs, *node.outputs]):
         return 0
-    return cost(node)
+    return most_of(cost(node))
 
 
 def _attrs_key(attrs: dict[str, Any]) -> tuple[tuple[str, str], ...]:

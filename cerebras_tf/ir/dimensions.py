@@ -280,6 +280,24 @@ def least_of(size: Size) -> int:
     return size.least if isinstance(size, Dim) else size
 
 
+def whole(number: Any) -> Size:
+    """A size as an int or a Dim, whatever kind of integer it comes as; TypeError for others."""
+    size: Size = number if isinstance(number, Dim) else operator.index(number)
+    return size
+
+
+def smaller(first: Size, second: Size) -> Size:
+    """The smaller of two sizes; GraphError where that differs from batch to batch."""
+    if is_at_most(first, second):
+        return first
+    if is_at_most(second, first):
+        return second
+    raise GraphError(
+        f"dimension: one of two must be the smaller for every size. Received: {first} and "
+        f"{second}. Give static shapes."
+    )
+
+
 def is_at_most(first: Size, second: Size) -> bool:
     """Whether the first is no larger than the second for every size of the symbols."""
     return least_of(second - first) >= 0
