@@ -200,7 +200,7 @@ def _combined(first: Any, second: Any, combine: Callable[[_Terms, _Terms], _Term
     try:
         a, b = _terms(first), _terms(second)
     except TypeError:
-        return NotImplemented
+        return NotImplemented  # type: ignore[no-any-return]
     return size_of(combine(a, b))
 
 
