@@ -14,17 +14,20 @@ from cerebras_tf.kernels.compiled_threads import for_rows
 
 @jit()
 def _widen(start: Any, stop: Any, bits: Any, out: Any) -> None:
-    for i in range(start, stop):
-        out[i] = float_of(np.int32(np.uint32(bits[i]) << np.uint32(16)))
+    part, result = bits[start:stop], out[start:stop]
+    for i in range(part.size):
+        result[i] = float_of(np.int32(np.uint32(part[i]) << np.uint32(16)))
 
 
 @jit()
 def _narrow(start: Any, stop: Any, array: Any, out: Any) -> None:
-    for i in range(start, stop):
-        bits = np.uint32(bits_of(array[i]))
+    part, result = array[start:stop], out[start:stop]
+    for i in range(part.size):
+        bits = np.uint32(bits_of(part[i]))
         upper = bits >> np.uint32(16)
-        rounded = (bits + np.uint32(0x7FFF) + (upper & np.uint32(1))) >> np.uint32(16)
-        out[i] = np.uint16(upper | np.uint32(0x40) if array[i] != array[i] else rounded)
+        rounded = np.uint32(bits + np.uint32(0x7FFF) + (upper & np.uint32(1))) >> np.uint32(16)
+        quiet = upper | np.uint32(0x40)
+        result[i] = np.uint16(quiet if part[i] != part[i] else rounded)
 
 
 def to_float32(bits: np.ndarray, out: np.ndarray) -> None:

@@ -1,4 +1,4 @@
-"""bfloat16 bits and float32: the definitions against TensorFlow, the compiled forms against those."""
+"""bfloat16 bits and float32: the definitions against TensorFlow, the compiled against those."""
 
 from __future__ import annotations
 
