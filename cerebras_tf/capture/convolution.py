@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from typing import Any, Optional
 
 from cerebras_tf.capture.registry import Lowering, lowers
-from cerebras_tf.capture.shape import integers
+from cerebras_tf.capture.shape_arithmetic import integers, sizes
 from cerebras_tf.errors import UnsupportedOpError
-from cerebras_tf.ir import Value
+from cerebras_tf.ir import Shape, Size, Value, most_of
 from cerebras_tf.ops.builder import Builder
 from cerebras_tf.ops.convolution import Padding
 from cerebras_tf.ops.slicing import cut
@@ -54,12 +54,17 @@ def spatial(op: Any, numbers: Sequence[int]) -> tuple[int, int]:
 
 def explicit_padding(
     op: Any,
-    size: Sequence[Optional[int]],
-    window: Sequence[Optional[int]],
+    size: Shape,
+    window: Shape,
     strides: tuple[int, int],
     dilations: tuple[int, int],
 ) -> Padding:
-    """((top, bottom), (left, right)); SAME puts the odd one behind, as TensorFlow does."""
+    """((top, bottom), (left, right)); SAME puts the odd one behind, as TensorFlow does.
+
+    Raises:
+        UnsupportedOpError: the image's size is unknown.
+        GraphError: the padding differs from batch to batch.
+    """
     scheme = op.get_attr("padding").decode()
     if scheme == "EXPLICIT":
         given = [int(number) for number in op.get_attr("explicit_paddings")]
@@ -69,29 +74,28 @@ def explicit_padding(
         return (0, 0), (0, 0)
     sides = []
     for dim, span, stride, dilation in zip(size, window, strides, dilations):
-        if dim is None or span is None:
+        if dim is None or not isinstance(span, int):
             raise UnsupportedOpError(
                 f"{op.type}: padding SAME needs a known image size. Received: {tuple(size)}. "
                 "Set the static shape."
             )
-        reach = (span - 1) * dilation + 1
-        total = max((-(-dim // stride) - 1) * stride + reach - dim, 0)
+        # A symbolic size must divide, or the padding would differ from batch to batch.
+        rest = most_of(dim - dim // stride * stride)
+        total = max((span - 1) * dilation + 1 - (rest or stride), 0)
         sides.append((total // 2, total - total // 2))
     return sides[0], sides[1]
 
 
-def _geometry(
-    op: Any, size: Sequence[Optional[int]], window: Sequence[Optional[int]]
-) -> dict[str, Any]:
+def _geometry(op: Any, size: Shape, window: Shape) -> dict[str, Any]:
     strides = spatial(op, op.get_attr("strides"))
     dilations = spatial(op, op.get_attr("dilations"))
     padding = explicit_padding(op, size, window, strides, dilations)
     return {"strides": strides, "dilations": dilations, "padding": padding}
 
 
-def _image_shape(low: Lowering, op: Any) -> list[int]:
+def _image_shape(low: Lowering, op: Any) -> list[Size]:
     """[N,H,W,C] from the operand that holds the shape of an image in the op's layout."""
-    shape = integers(low, op.inputs[0], "the shape of the image")
+    shape = sizes(low, op.inputs[0], "the shape of the image")
     return [shape[axis] for axis in _TO_NHWC] if is_nchw(op) else shape
 
 
@@ -100,12 +104,22 @@ def _conv2d(low: Lowering, op: Any) -> Sequence[Value]:
     x, w = low.inputs(op)
     x = to_nhwc(low.b, op, x)
     attrs = _geometry(op, x.shape[1:3], w.shape[:2])
-    groups = (x.shape[3] or 1) // (w.shape[2] or 1)
+    groups = _group_count(x.shape[3], w.shape[2])
     parts = [
         low.b.op("conv2d", part, filters, **attrs)
         for part, filters in zip(_groups(low.b, x, groups), _groups(low.b, w, groups))
     ]
     return [from_nhwc(low.b, op, _join(low.b, parts, 3))]
+
+
+def _group_count(channels: Optional[Size], taken: Optional[Size]) -> int:
+    """Groups of a convolution whose filters take some of the image's channels."""
+    if not isinstance(channels, int) or not isinstance(taken, int):
+        raise UnsupportedOpError(
+            f"convolution: the number of channels must be known. Received: {channels} of which "
+            f"filters take {taken}. Set the static shape."
+        )
+    return channels // taken
 
 
 def _groups(b: Builder, value: Value, groups: int) -> list[Value]:
@@ -121,8 +135,8 @@ def _join(b: Builder, parts: list[Value], axis: int) -> Value:
 def _conv2d_input_grad(low: Lowering, op: Any) -> Sequence[Value]:
     shape = _image_shape(low, op)
     w, dy = low.value(op.inputs[1]), to_nhwc(low.b, op, low.value(op.inputs[2]))
-    attrs = dict(_geometry(op, shape[1:3], w.shape[:2]), size=tuple(shape[1:3]))
-    groups = shape[3] // (w.shape[2] or 1)
+    attrs = dict(_geometry(op, tuple(shape[1:3]), w.shape[:2]), size=tuple(shape[1:3]))
+    groups = _group_count(shape[3], w.shape[2])
     parts = [
         low.b.op("conv2d_input_grad", filters, part, **attrs)
         for filters, part in zip(_groups(low.b, w, groups), _groups(low.b, dy, groups))
@@ -134,8 +148,9 @@ def _conv2d_input_grad(low: Lowering, op: Any) -> Sequence[Value]:
 def _conv2d_filter_grad(low: Lowering, op: Any) -> Sequence[Value]:
     x, dy = (to_nhwc(low.b, op, low.value(op.inputs[i])) for i in (0, 2))
     shape = integers(low, op.inputs[1], "the shape of the filter")
-    attrs = dict(_geometry(op, x.shape[1:3], shape[:2]), window=tuple(shape[:2]))
-    groups = (x.shape[3] or 1) // shape[2]
+    window = (shape[0], shape[1])
+    attrs = dict(_geometry(op, x.shape[1:3], window), window=window)
+    groups = _group_count(x.shape[3], shape[2])
     parts = [
         low.b.op("conv2d_filter_grad", image, part, **attrs)
         for image, part in zip(_groups(low.b, x, groups), _groups(low.b, dy, groups))

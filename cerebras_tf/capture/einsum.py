@@ -10,11 +10,11 @@ from __future__ import annotations
 import math
 import string
 from collections.abc import Sequence
-from typing import Any, Optional
+from typing import Any
 
 from cerebras_tf.capture.registry import Lowering, lowers
 from cerebras_tf.errors import UnsupportedOpError
-from cerebras_tf.ir import Value
+from cerebras_tf.ir import Shape, Size, Value
 from cerebras_tf.ops.builder import Builder
 
 
@@ -68,8 +68,9 @@ def _transpose(b: Builder, x: Value, term: str, wanted: str) -> Value:
     return b.op("transpose", x, permutation=tuple(term.index(label) for label in wanted))
 
 
-def _size(dims: Sequence[Optional[int]]) -> int:
-    return -1 if None in dims else math.prod(int(dim or 0) for dim in dims)
+def _size(dims: Shape) -> Size:
+    known = [dim for dim in dims if dim is not None]
+    return math.prod(known) if len(known) == len(dims) else -1
 
 
 def _product(b: Builder, x: Value, x_term: str, y: Value, y_term: str, result: str) -> Value:

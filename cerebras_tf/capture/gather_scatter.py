@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from cerebras_tf.capture.registry import Lowering, lowers
-from cerebras_tf.capture.shape import constant_if_known, integers
+from cerebras_tf.capture.shape_arithmetic import constant_if_known, integers, sizes
 from cerebras_tf.ir import Value
 from cerebras_tf.ops import Builder
 from cerebras_tf.ops.inference import normalize_axes
@@ -37,7 +37,7 @@ def _gather_nd(low: Lowering, op: Any) -> Sequence[Value]:
 @lowers("ScatterNd")
 def _scatter_nd(low: Lowering, op: Any) -> Sequence[Value]:
     indices, updates = low.inputs(op)[:2]
-    shape = tuple(integers(low, op.inputs[2], "shape"))
+    shape = tuple(sizes(low, op.inputs[2], "shape"))
     return [low.b.op("scatter_nd", indices, updates, shape=shape)]
 
 
@@ -105,7 +105,7 @@ def _dynamic_stitch(low: Lowering, op: Any) -> Sequence[Value]:
     b, count = low.b, int(op.get_attr("N"))
     positions, rows = [], []
     for where, value in zip(low.inputs(op)[:count], low.inputs(op)[count:]):
-        size = where.type.size if where.type.is_static else -1
+        size = where.type.size if where.type.is_bounded else -1
         positions.append(b.op("reshape", where, shape=(size,)))
         rows.append(b.op("reshape", value, shape=(size, *value.shape[where.type.rank :])))
     everywhere = constant_if_known(low, _joined(b, positions))

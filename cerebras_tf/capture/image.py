@@ -14,7 +14,7 @@ import numpy as np
 
 from cerebras_tf.capture.convolution import from_nhwc, to_nhwc
 from cerebras_tf.capture.registry import Lowering, lowers
-from cerebras_tf.capture.shape import integers
+from cerebras_tf.capture.shape_arithmetic import integers
 from cerebras_tf.errors import UnsupportedOpError
 from cerebras_tf.ir import Value
 from cerebras_tf.ops.builder import Builder
@@ -22,11 +22,12 @@ from cerebras_tf.ops.shape import reshape
 
 
 def _dims(op: Any, x: Value) -> list[int]:
-    if not x.type.is_static:
+    known = [dim for dim in x.shape if isinstance(dim, int)]
+    if len(known) < x.type.rank:
         raise UnsupportedOpError(
             f"{op.type}: the image must have a known shape. Received: {x!r}. Set the static shape."
         )
-    return [dim or 0 for dim in x.shape]
+    return known
 
 
 @lowers("SpaceToDepth")

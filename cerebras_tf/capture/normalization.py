@@ -13,7 +13,10 @@ import numpy as np
 
 from cerebras_tf.capture.matmul import along_channels, channels_last
 from cerebras_tf.capture.registry import Lowering, lowers
+from cerebras_tf.errors import UnsupportedOpError
 from cerebras_tf.ir import Value
+from cerebras_tf.ops import Operand
+from cerebras_tf.ops.sizes import counts
 
 
 @lowers("Softmax")
@@ -69,13 +72,21 @@ def _fused_batch_norm(low: Lowering, op: Any) -> Sequence[Value]:
         deviation = b.op("sub", x, along_channels(low, op, mean, rank))
         variance = b.op("mean", b.op("square", deviation), axes=axes, keepdims=False)
         statistics = [b.op("stop_gradient", mean), b.op("stop_gradient", variance)]
-        count = x.type.with_shape(tuple(x.shape[axis] for axis in axes)).size
-        unbiased = b.op("mul", statistics[1], count / max(count - 1, 1))
+        unbiased = b.op("mul", statistics[1], _unbiasing(low, x, axes))
         outputs = [*_running(low, op, given, [statistics[0], unbiased]), *statistics]
     y = b.op("mul", _normalize(low, op, x, mean, variance), along_channels(low, op, scale, rank))
     y = _cast(low, b.op("add", y, along_channels(low, op, offset, rank)), dtype)
     extra = [_empty(low, scale.dtype)] if op.type == "FusedBatchNormV3" else []
     return [y, *outputs, *extra]
+
+
+def _unbiasing(low: Lowering, x: Value, axes: tuple[int, ...]) -> Operand:
+    """N / (N - 1) for N elements along the axes; 1 for a single one."""
+    count = x.type.with_shape(tuple(x.shape[axis] for axis in axes)).size
+    if isinstance(count, int):
+        return count / max(count - 1, 1)
+    total = counts(low.b, count, x.dtype)
+    return low.b.op("div", total, low.b.op("maximum", low.b.op("sub", total, 1.0), 1.0))
 
 
 def _running(
@@ -123,7 +134,12 @@ def _local_response_normalization(low: Lowering, op: Any) -> Sequence[Value]:
     """
     b = low.b
     (x,) = low.inputs(op)
-    channels = np.arange(x.type.with_shape(x.shape[-1:]).size)
+    width = x.shape[-1]
+    if not isinstance(width, int):
+        raise UnsupportedOpError(
+            f"LRN: the number of channels must be known. Received: {x!r}. Set the static shape."
+        )
+    channels = np.arange(width)
     near = np.abs(channels[:, None] - channels) <= op.get_attr("depth_radius")
     band = b.constant(near * op.get_attr("alpha"), x.dtype)
     total = b.op("matmul", b.op("square", x), band, transpose_a=False, transpose_b=False)

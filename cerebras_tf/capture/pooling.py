@@ -6,15 +6,15 @@ Windows over batch or channels are deliberately refused.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Optional
+from typing import Any
 
 from cerebras_tf.capture.convolution import explicit_padding, from_nhwc, spatial, to_nhwc
 from cerebras_tf.capture.registry import Lowering, lowers
-from cerebras_tf.capture.shape import integers
-from cerebras_tf.ir import Value
+from cerebras_tf.capture.shape_arithmetic import integers, sizes
+from cerebras_tf.ir import Shape, Value
 
 
-def _geometry(low: Lowering, op: Any, size: Sequence[Optional[int]]) -> dict[str, Any]:
+def _geometry(low: Lowering, op: Any, size: Shape) -> dict[str, Any]:
     """Window, strides and padding; the V2 ops have the first two as their last operands."""
     if op.type.endswith("V2"):
         window = spatial(op, integers(low, op.inputs[-2], "the window"))
@@ -43,7 +43,7 @@ def _max_pool_grad(low: Lowering, op: Any) -> Sequence[Value]:
 
 @lowers("AvgPoolGrad")
 def _avg_pool_grad(low: Lowering, op: Any) -> Sequence[Value]:
-    shape = integers(low, op.inputs[0], "the shape of the image")
+    shape = sizes(low, op.inputs[0], "the shape of the image")
     dy = to_nhwc(low.b, op, low.value(op.inputs[1]))
     nhwc = [shape[i] for i in (0, 2, 3, 1)] if op.get_attr("data_format") == b"NCHW" else shape
     size = tuple(nhwc[1:3])

@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 from tensorflow.python.framework.func_graph import FuncGraph
 
 from cerebras_tf.capture.registry import lowers
-from cerebras_tf.capture.shape import integers
+from cerebras_tf.capture.shape_arithmetic import integers, sizes
 from cerebras_tf.ir import Value
 
 _RENAMED = {
@@ -48,7 +48,7 @@ def _attributes(low: Any, op: Any) -> dict[str, Any]:
         # The path tells the calls of one function from each other.
         seed, seed2 = _drawn_seed(op.graph), _own_seed(low.path + op.name)
     return {
-        "shape": tuple(integers(low, op.inputs[0], "the shape of a random tensor")),
+        "shape": tuple(sizes(low, op.inputs[0], "the shape of a random tensor")),
         "seed": seed,
         "seed2": seed2,
         "dtype": low.tf_type(op.outputs[0]).dtype,

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from cerebras_tf.capture.registry import Lowering, lowers
-from cerebras_tf.capture.shape import integers
+from cerebras_tf.capture.shape_arithmetic import integers
 from cerebras_tf.ir import Value
 from cerebras_tf.ops.inference import normalize_axes
 

@@ -1,8 +1,8 @@
 """Lowerings of TensorFlow's shape ops.
 
-Shapes are concrete by the time a graph is captured, so `Shape` and its arithmetic become constants
-here; only shapes that depend on data stay values. Cutting and joining deliberately lives in
-slicing.
+Dimensions are numbers or symbolic sizes by the time a graph is captured, so `Shape` and its
+arithmetic become sizes here; only shapes that depend on data stay values. Cutting and joining
+stands in slicing.
 """
 
 from __future__ import annotations
@@ -14,62 +14,18 @@ import numpy as np
 import tensorflow as tf
 
 from cerebras_tf.capture.registry import Lowering, lowers
-from cerebras_tf.errors import UnsupportedOpError
-from cerebras_tf.ir import Shape, Value
-from cerebras_tf.ops.inference import normalize_axes
-from cerebras_tf.ops.shape import broadcast_as, reshape, zeros_like
-
-Numbers = list[Optional[int]]
-
-
-def known_numbers(value: Value) -> Numbers:
-    """Elements of an integer scalar or vector; None for those that depend on data.
-
-    Looks through what TensorFlow writes around shapes: slices, reshapes, casts, concatenations.
-    """
-    if value.constant is not None:
-        return [int(number) for number in value.constant.reshape(-1)]
-    node = value.node
-    nothing: Numbers = [None] * value.type.size
-    if node is None or value.type.rank > 1:
-        return nothing
-    if node.op == "shape_of":
-        return list(node.inputs[0].shape)
-    if node.op in ("reshape", "cast", "identity"):
-        return known_numbers(node.inputs[0])
-    if node.op == "concat":
-        return [number for part in node.inputs for number in known_numbers(part)]
-    if node.op == "slice":
-        whole = known_numbers(node.inputs[0])
-        (start,), (size,) = node.attrs["starts"], node.attrs["sizes"]
-        (stride,) = node.attrs["strides"]
-        return [whole[start + i * stride] for i in range(size)]
-    return nothing
-
-
-def constant_if_known(low: Lowering, value: Value) -> Value:
-    """A constant in place of an integer vector or scalar all of whose elements are known."""
-    if value.constant is not None or not value.type.is_static or value.type.rank > 1:
-        return value
-    numbers = known_numbers(value)
-    if None in numbers:
-        return value
-    content = np.array(numbers, value.dtype).reshape([dim or 0 for dim in value.shape])
-    return low.b.constant(content)
-
-
-def wanted_shape(low: Lowering, op: Any, index: int) -> Shape:
-    """Dimensions that a shape operand holds, completed by TensorFlow's; None: depends on data."""
-    numbers = known_numbers(low.value(op.inputs[index]))
-    static = op.outputs[0].shape
-    if static.rank == len(numbers):
-        return tuple(dim if n is None else n for n, dim in zip(numbers, static.as_list()))
-    return tuple(numbers)
-
-
-def integers(low: Lowering, tensor: Any, what: str) -> list[int]:
-    """Content of a constant integer tensor as a flat list."""
-    return [int(number) for number in low.static(tensor, what).reshape(-1)]
+from cerebras_tf.capture.shape_arithmetic import (
+    integers,
+    known_numbers,
+    sizes,
+    wanted_shape,
+)
+from cerebras_tf.errors import GraphError, UnsupportedOpError
+from cerebras_tf.ir import Size, Value
+from cerebras_tf.ir.dimensions import is_at_most, smaller
+from cerebras_tf.ops.inference import broadcast_shapes, normalize_axes
+from cerebras_tf.ops.shape import broadcast_as, diagonal, reshape, zeros_like
+from cerebras_tf.ops.sizes import counted, counts
 
 
 @lowers("Const", "HostConst")
@@ -83,8 +39,9 @@ def _shape(low: Lowering, op: Any) -> Sequence[Value]:
     dtype = op.get_attr("out_type").name
     results = []
     for x in low.inputs(op):
-        if x.type.is_static:
-            results.append(low.b.constant(np.array(x.shape, dtype)))
+        known = [dim for dim in x.shape if dim is not None]
+        if len(known) == x.type.rank:
+            results.append(counts(low.b, known, dtype))
         else:
             results.append(low.b.op("shape_of", x, dtype=dtype))
     return results
@@ -93,8 +50,8 @@ def _shape(low: Lowering, op: Any) -> Sequence[Value]:
 @lowers("Size")
 def _size(low: Lowering, op: Any) -> Sequence[Value]:
     (x,), dtype = low.inputs(op), op.get_attr("out_type").name
-    if x.type.is_static:
-        return [low.b.constant(x.type.size, dtype)]
+    if x.type.is_bounded:
+        return [counts(low.b, x.type.size, dtype)]
     dims = low.b.op("shape_of", x, dtype=dtype)
     return [low.b.op("prod", dims, axes=(0,), keepdims=False)]
 
@@ -111,10 +68,7 @@ def _reshape(low: Lowering, op: Any) -> Sequence[Value]:
     if sum(dim is None or dim == -1 for dim in shape) > 1:
         known = tuple(None if dim == -1 else dim for dim in shape)
         return [low.b.op("reshape_dynamic", x, target, shape=known)]
-    result = reshape(low.b, x, tuple(None if dim == -1 else dim for dim in shape))
-    if result.node is not None and result.node.op == "reshape" and result.type.is_static:
-        result.node.attrs["shape"] = result.shape
-    return [result]
+    return [reshape(low.b, x, tuple(None if dim == -1 else dim for dim in shape))]
 
 
 @lowers("ExpandDims")
@@ -129,6 +83,10 @@ def _squeeze(low: Lowering, op: Any) -> Sequence[Value]:
     (x,) = low.inputs(op)
     given = op.get_attr("squeeze_dims")
     axes = normalize_axes(given, x.type.rank) if given else None
+    if axes is None and not x.type.is_static:
+        raise UnsupportedOpError(
+            f"Squeeze: without axes, every dimension must be known. Received: {x!r}. Name the axes."
+        )
     dims = tuple(
         dim for i, dim in enumerate(x.shape) if (dim != 1 if axes is None else i not in axes)
     )
@@ -185,17 +143,18 @@ def _ones_like(low: Lowering, op: Any) -> Sequence[Value]:
 
 @lowers("BroadcastArgs")
 def _broadcast_args(low: Lowering, op: Any) -> Sequence[Value]:
-    first, second = (integers(low, tensor, "a shape") for tensor in op.inputs)
-    shape = np.broadcast_shapes(tuple(first), tuple(second))
-    return [low.b.constant(np.array(shape, op.outputs[0].dtype.name))]
+    shapes = [tuple(sizes(low, tensor, "a shape")) for tensor in op.inputs]
+    shape = [dim for dim in broadcast_shapes(shapes) if dim is not None]
+    return [counts(low.b, shape, op.outputs[0].dtype.name)]
 
 
 @lowers("BroadcastGradientArgs")
 def _broadcast_gradient_args(low: Lowering, op: Any) -> Sequence[Value]:
     """Axes over which the cotangent of each of two broadcast operands is summed."""
-    shapes = [integers(low, tensor, "a shape") for tensor in op.inputs]
+    shapes = [sizes(low, tensor, "a shape") for tensor in op.inputs]
+    broadcast_shapes([tuple(shape) for shape in shapes])
     rank = max(len(shape) for shape in shapes)
-    padded = [[1] * (rank - len(shape)) + shape for shape in shapes]
+    padded = [[*(1,) * (rank - len(shape)), *shape] for shape in shapes]
     results = []
     for mine in padded:
         axes = [i for i in range(rank) if mine[i] == 1 and (padded[0][i] != 1 or padded[1][i] != 1)]
@@ -207,7 +166,7 @@ def _broadcast_gradient_args(low: Lowering, op: Any) -> Sequence[Value]:
 @lowers("Tile")
 def _tile(low: Lowering, op: Any) -> Sequence[Value]:
     x = low.value(op.inputs[0])
-    multiples = tuple(integers(low, op.inputs[1], "multiples"))
+    multiples = tuple(sizes(low, op.inputs[1], "multiples"))
     if all(multiple == 1 for multiple in multiples):
         return [x]
     return [low.b.op("tile", x, multiples=multiples)]
@@ -220,7 +179,35 @@ def _range(low: Lowering, op: Any) -> Sequence[Value]:
     if len(known) == len(numbers):
         start, limit, delta = known
         return [low.b.constant(np.arange(start, limit, delta, dtype=start.dtype))]
-    return [low.b.op("range", *low.inputs(op))]
+    found = _symbolic_range(low, op)
+    return [low.b.op("range", *low.inputs(op)) if found is None else found]
+
+
+def _symbolic_range(low: Lowering, op: Any) -> Optional[Value]:
+    """The range where its ends are sizes, and how many numbers it has is one for every batch."""
+    ends = [_whole_number(value) for value in low.inputs(op)]
+    start, limit, delta = ends
+    if start is None or limit is None or delta is None:
+        return None
+    try:
+        count = -((start - limit) // delta)  # rounded up where all are numbers
+    except GraphError:
+        return None
+    if not is_at_most(0, count):
+        return None
+    return counted(low.b, count, delta, low.inputs(op)[0].dtype, start)
+
+
+def _whole_number(value: Value) -> Optional[Size]:
+    """The size that a scalar holds, be it as an integer or as a float made of one."""
+    constant = value.constant
+    if constant is not None:
+        number = constant.item()
+        return int(number) if float(number).is_integer() else None
+    if value.node is not None and value.node.op == "cast" and value.type.is_floating:
+        value = value.node.inputs[0]
+    (known,) = known_numbers(value)
+    return known
 
 
 @lowers("LinSpace")
@@ -232,8 +219,8 @@ def _lin_space(low: Lowering, op: Any) -> Sequence[Value]:
 @lowers("OneHot")
 def _one_hot(low: Lowering, op: Any) -> Sequence[Value]:
     indices, _, on_value, off_value = low.inputs(op)
-    (depth,) = integers(low, op.inputs[1], "depth")
-    attrs = {"depth": depth, "axis": int(op.get_attr("axis"))}
+    (depth,) = sizes(low, op.inputs[1], "depth")
+    attrs: dict[str, Any] = {"depth": depth, "axis": int(op.get_attr("axis"))}
     if on_value.constant is not None and off_value.constant is not None:
         attrs["on_value"] = on_value.constant.item()
         attrs["off_value"] = off_value.constant.item()
@@ -272,7 +259,7 @@ def _diag_part(low: Lowering, op: Any) -> Sequence[Value]:
 
 @lowers("MatrixSetDiag", "MatrixSetDiagV2", "MatrixSetDiagV3")
 def _set_diag(low: Lowering, op: Any) -> Sequence[Value]:
-    x, diagonal = low.value(op.inputs[0]), low.value(op.inputs[1])
+    x, values = low.value(op.inputs[0]), low.value(op.inputs[1])
     if op.type != "MatrixSetDiag":
         _require_main_diagonal(low, op, 2)
     rows, columns = x.shape[-2:]
@@ -280,10 +267,10 @@ def _set_diag(low: Lowering, op: Any) -> Sequence[Value]:
         raise UnsupportedOpError(
             f"{op.type}: matrices must have a known size. Received: {x!r}. Set the static shape."
         )
-    by_row = rows <= columns
-    edge = (*diagonal.shape, 1) if by_row else (*diagonal.shape[:-1], 1, diagonal.shape[-1])
-    on_diagonal = low.b.constant(np.eye(rows, columns, dtype=bool))
-    return [low.b.op("select", on_diagonal, reshape(low.b, diagonal, edge), x)]
+    by_row = smaller(rows, columns) == rows
+    edge = (*values.shape, 1) if by_row else (*values.shape[:-1], 1, values.shape[-1])
+    on_diagonal = diagonal(low.b, rows, columns)
+    return [low.b.op("select", on_diagonal, reshape(low.b, values, edge), x)]
 
 
 @lowers("Diag", "MatrixDiag", "MatrixDiagV2", "MatrixDiagV3")
@@ -291,11 +278,12 @@ def _diag(low: Lowering, op: Any) -> Sequence[Value]:
     """Square matrices with the vector on the main diagonal."""
     _require_main_diagonal(low, op)
     x = low.value(op.inputs[0])
-    if (op.type == "Diag" and x.type.rank != 1) or x.shape[-1] is None:
+    length = x.shape[-1]
+    if (op.type == "Diag" and x.type.rank != 1) or length is None:
         raise UnsupportedOpError(
             f"{op.type}: the operand must be a vector of known length. Received: {x!r}. "
             "Use tf.linalg.diag."
         )
     column = reshape(low.b, x, (*x.shape, 1))
-    on_diagonal = low.b.constant(np.eye(x.shape[-1], dtype=bool))
+    on_diagonal = diagonal(low.b, length, length)
     return [low.b.op("select", on_diagonal, column, low.b.constant(0, x.dtype))]

@@ -1,24 +1,31 @@
 """Lowerings of TensorFlow's cutting and joining ops.
 
 Masks of StridedSlice are resolved here: what remains is slice and reshape. A start that depends on
-data becomes a gather; the sizes of slices deliberately must be known.
+data becomes a gather; the sizes of slices must be known, or symbolic.
 """
 
 from __future__ import annotations
 
+import itertools
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
-import numpy as np
-
 from cerebras_tf.capture.registry import Lowering, lowers
-from cerebras_tf.capture.shape import constant_if_known, integers, known_numbers
+from cerebras_tf.capture.shape_arithmetic import (
+    constant_if_known,
+    integers,
+    known_numbers,
+    sizes,
+)
+from cerebras_tf.capture.spans import resolve_position, resolve_span
 from cerebras_tf.errors import UnsupportedOpError
-from cerebras_tf.ir import Shape, Value
+from cerebras_tf.ir import Shape, Size, Value
 from cerebras_tf.ops.builder import Builder
 from cerebras_tf.ops.inference import normalize_axes
 from cerebras_tf.ops.shape import reshape
+from cerebras_tf.ops.sizes import counted, counts
 from cerebras_tf.ops.slicing import cut
 
 
@@ -26,30 +33,30 @@ from cerebras_tf.ops.slicing import cut
 def _slice(low: Lowering, op: Any) -> Sequence[Value]:
     x, begin, _ = low.inputs(op)
     starts = known_numbers(begin)
-    sizes: list[Optional[int]] = list(integers(low, op.inputs[2], "size"))
+    wanted: list[Optional[Size]] = list(sizes(low, op.inputs[2], "size"))
     for axis, start in enumerate(starts):
-        dim, size = x.shape[axis], sizes[axis]
+        dim, size = x.shape[axis], wanted[axis]
         if start is None and size == -1:
             low.static(op.inputs[1], "begin, where size is -1,")
         elif size == -1:
-            sizes[axis] = None if dim is None else dim - (start or 0)
-        if start is None or (dim is None and size != -1):
-            x = _window_at(low.b, x, begin, axis, sizes[axis] or 0)
+            wanted[axis] = None if dim is None or start is None else dim - start
+        elif size is not None and (start is None or dim is None):
+            x = _window_at(low.b, x, begin, axis, size)
             starts[axis] = 0
-    known = tuple(start or 0 for start in starts)
-    result = _plain_slice(low.b, x, known, tuple(sizes), (1,) * x.type.rank)
+    known = tuple(0 if start is None else start for start in starts)
+    result = _plain_slice(low.b, x, known, tuple(wanted), (1,) * x.type.rank)
     return [constant_if_known(low, result) if result.type.rank == 1 else result]
 
 
-def _window_at(b: Builder, x: Value, begin: Value, axis: int, size: int) -> Value:
+def _window_at(b: Builder, x: Value, begin: Value, axis: int, size: Size) -> Value:
     """`size` elements of one axis from the position begin[axis]."""
     first = cut(b, begin, 0, axis, 1)
-    positions = b.op("add", first, b.constant(np.arange(size, dtype=begin.type.numpy_dtype)))
+    positions = b.op("add", first, counted(b, size, 1, begin.dtype))
     return b.op("gather", x, positions, axis=axis, batch_dims=0)
 
 
 def _plain_slice(
-    b: Builder, x: Value, starts: tuple[int, ...], sizes: Shape, strides: tuple[int, ...]
+    b: Builder, x: Value, starts: tuple[Size, ...], sizes: Shape, strides: tuple[int, ...]
 ) -> Value:
     if x.shape == sizes and all(s == 0 for s in starts) and all(s == 1 for s in strides):
         return x
@@ -68,10 +75,10 @@ class _Window:
         spans: axes of a size that depends on data, and what is read of them.
     """
 
-    starts: list[int] = field(default_factory=list)
-    sizes: list[Optional[int]] = field(default_factory=list)
+    starts: list[Size] = field(default_factory=list)
+    sizes: list[Optional[Size]] = field(default_factory=list)
     strides: list[int] = field(default_factory=list)
-    shape: list[Optional[int]] = field(default_factory=list)
+    shape: list[Optional[Size]] = field(default_factory=list)
     moving: dict[int, int] = field(default_factory=dict)
     spans: dict[int, slice] = field(default_factory=dict)
 
@@ -115,33 +122,33 @@ def _window(low: Lowering, op: Any, dims: Shape, first: int) -> _Window:
     return window
 
 
-def _given(low: Lowering, op: Any, index: int, number: Optional[int]) -> int:
+def _given(low: Lowering, op: Any, index: int, number: Optional[Size]) -> Size:
     if number is None:
         low.static(op.inputs[index], "the end of a slice")
-    return number or 0
+    return 0 if number is None else number
 
 
 def _add_element(
-    window: _Window, dim: Optional[int], start: Optional[int], axis: int, position: int
+    window: _Window, dim: Optional[Size], start: Optional[Size], axis: int, position: int
 ) -> None:
     if start is None or dim is None:
         window.moving[axis] = position
         start = 0
-    window.starts.append(start + (dim or 0) if start < 0 else start)
+    else:
+        start = resolve_position(dim, start)
+    window.starts.append(start)
     window.sizes.append(1)
     window.strides.append(1)
 
 
-def _add_span(window: _Window, dim: Optional[int], span: slice) -> None:
-    size: Optional[int]
+def _add_span(window: _Window, dim: Optional[Size], span: slice) -> None:
+    size: Optional[Size] = None
+    start: Size = 0
+    stride = 1
     if dim is not None:
-        start, stop, stride = span.indices(dim)
-        size = len(range(start, stop, stride))
-        start = start if size else 0
-    else:
-        start, stride, size = 0, 1, None
-        if span != slice(None, None, 1):
-            window.spans[len(window.sizes)] = span
+        start, size, stride = resolve_span(dim, span)
+    elif span != slice(None, None, 1):
+        window.spans[len(window.sizes)] = span
     window.starts.append(start)
     window.sizes.append(size)
     window.strides.append(stride)
@@ -174,7 +181,7 @@ def _size_of(b: Builder, x: Value, axis: int) -> Value:
     """int64 scalar: size of one axis."""
     dim = x.shape[axis]
     if dim is not None:
-        return b.constant(dim, "int64")
+        return counts(b, dim, "int64")
     return b.op("reshape", cut(b, b.op("shape_of", x, dtype="int64"), 0, axis, 1), shape=())
 
 
@@ -200,7 +207,7 @@ def _span_of_unknown(b: Builder, x: Value, axis: int, span: slice) -> Value:
 
 @lowers("StridedSliceGrad")
 def _strided_slice_grad(low: Lowering, op: Any) -> Sequence[Value]:
-    shape = tuple(integers(low, op.inputs[0], "shape"))
+    shape = tuple(sizes(low, op.inputs[0], "shape"))
     window = _window(low, op, shape, 1)
     if window.moving:
         low.static(op.inputs[1], "begin")
@@ -208,7 +215,7 @@ def _strided_slice_grad(low: Lowering, op: Any) -> Sequence[Value]:
     starts, strides = tuple(window.starts), tuple(window.strides)
     if any(stride != 1 for stride in strides):
         return [low.b.op("place", dy, shape=shape, starts=starts, strides=strides)]
-    ends = [d - s - (n or 0) for d, s, n in zip(shape, starts, window.sizes)]
+    ends = [d - s - (0 if n is None else n) for d, s, n in zip(shape, starts, window.sizes)]
     return [low.b.op("pad", dy, paddings=tuple(zip(starts, ends)), value=0)]
 
 
@@ -225,13 +232,13 @@ def _split(low: Lowering, op: Any) -> Sequence[Value]:
         )
     if op.type == "Split":
         count = int(op.get_attr("num_split"))
-        sizes = [dim // count] * count
+        parts: list[Size] = [dim // count] * count
     else:
-        sizes = integers(low, op.inputs[1], "sizes")
-        rest = dim - sum(size for size in sizes if size >= 0)
-        sizes = [rest if size < 0 else size for size in sizes]
-    starts = np.cumsum([0, *sizes[:-1]]).tolist()
-    return [cut(low.b, x, axis, start, size) for start, size in zip(starts, sizes)]
+        parts = sizes(low, op.inputs[1], "sizes")
+        rest = dim - sum(size for size in parts if size != -1)
+        parts = [rest if size == -1 else size for size in parts]
+    starts = itertools.accumulate([0, *parts[:-1]], operator.add)
+    return [cut(low.b, x, axis, start, size) for start, size in zip(starts, parts)]
 
 
 @lowers("Unpack")
@@ -268,23 +275,24 @@ def _join(b: Builder, xs: list[Value], axis: int) -> Value:
 def _concat_offset(low: Lowering, op: Any) -> Sequence[Value]:
     """Where each operand of a concatenation starts in the result."""
     (axis,) = integers(low, op.inputs[0], "axis")
-    shapes = [low.static(tensor, "a shape") for tensor in op.inputs[1:]]
-    offset, results = 0, []
-    for shape in shapes:
-        starts = np.zeros_like(shape)
+    shapes = [sizes(low, tensor, "a shape") for tensor in op.inputs[1:]]
+    offset: Size = 0
+    results = []
+    for shape, tensor in zip(shapes, op.inputs[1:]):
+        starts: list[Size] = [0] * len(shape)
         starts[axis] = offset
-        offset += int(shape[axis])
-        results.append(low.b.constant(starts))
+        offset = offset + shape[axis]
+        results.append(counts(low.b, starts, tensor.dtype.name))
     return results
 
 
 @lowers("Pad", "PadV2")
 def _pad(low: Lowering, op: Any) -> Sequence[Value]:
     x = low.value(op.inputs[0])
-    pairs = low.static(op.inputs[1], "paddings").tolist()
+    ends = sizes(low, op.inputs[1], "paddings")
     value = low.static(op.inputs[2], "the value").item() if op.type == "PadV2" else 0
-    paddings = tuple((int(before), int(after)) for before, after in pairs)
-    if not any(before or after for before, after in paddings):
+    paddings = tuple(zip(ends[::2], ends[1::2]))
+    if all(end == 0 for end in ends):
         return [x]
     return [low.b.op("pad", x, paddings=paddings, value=value)]
 
@@ -327,11 +335,23 @@ def _roll(low: Lowering, op: Any) -> Sequence[Value]:
         if dim is None:
             low.static(op.inputs[0], "the size of a rolled axis")
             continue
-        last = shift % dim if dim else 0
-        if last:
+        last = _rolled(shift, dim)
+        if last != 0:
             parts = [
                 cut(low.b, x, axis, dim - last, last),
                 cut(low.b, x, axis, 0, dim - last),
             ]
             x = low.b.op("concat", *parts, axis=axis)
     return [x]
+
+
+def _rolled(shift: int, dim: Size) -> Size:
+    """How many elements come from the end to the front: shift modulo the size of the axis."""
+    if isinstance(dim, int):
+        return shift % dim if dim else 0
+    if not -dim.least <= shift <= dim.least:
+        raise UnsupportedOpError(
+            f"Roll: a shift must not go round an axis of symbolic size. Received: {shift} of "
+            f"{dim}. Set the static shape."
+        )
+    return shift if shift >= 0 else dim + shift

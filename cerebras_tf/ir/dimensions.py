@@ -200,7 +200,7 @@ def _combined(first: Any, second: Any, combine: Callable[[_Terms, _Terms], _Term
     try:
         a, b = _terms(first), _terms(second)
     except TypeError:
-        return NotImplemented
+        return NotImplemented  # type: ignore[no-any-return]
     return size_of(combine(a, b))
 
 
@@ -278,6 +278,24 @@ def most_of(size: Size) -> int:
 def least_of(size: Size) -> int:
     """The lower bound of a size: the number itself, or a Dim's `least`."""
     return size.least if isinstance(size, Dim) else size
+
+
+def whole(number: Any) -> Size:
+    """A size as an int or a Dim, whatever kind of integer it comes as; TypeError for others."""
+    size: Size = number if isinstance(number, Dim) else operator.index(number)
+    return size
+
+
+def smaller(first: Size, second: Size) -> Size:
+    """The smaller of two sizes; GraphError where that differs from batch to batch."""
+    if is_at_most(first, second):
+        return first
+    if is_at_most(second, first):
+        return second
+    raise GraphError(
+        f"dimension: one of two must be the smaller for every size. Received: {first} and "
+        f"{second}. Give static shapes."
+    )
 
 
 def is_at_most(first: Size, second: Size) -> bool:

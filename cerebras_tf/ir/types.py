@@ -96,14 +96,20 @@ class TensorType:
         return count
 
     @property
-    def bytes(self) -> Size:
-        """Bytes of the dense tensor at rest; raises GraphError where a dimension is unknown."""
-        return self.size * ITEM_BYTES[self.dtype]
+    def bytes(self) -> int:
+        """Bytes of the dense tensor at rest; raises GraphError where a dimension is no number."""
+        size = self.size
+        if isinstance(size, Dim):
+            raise GraphError(
+                f"tensor type: bytes need a number for every dimension. Received: {self}. "
+                "Use most_bytes, or at(sizes) first."
+            )
+        return size * ITEM_BYTES[self.dtype]
 
     @property
     def most_bytes(self) -> int:
         """Bytes at rest for the largest sizes; raises GraphError where a dimension is unknown."""
-        return most_of(self.bytes)
+        return most_of(self.size) * ITEM_BYTES[self.dtype]
 
     @property
     def numpy_dtype(self) -> np.dtype[Any]:

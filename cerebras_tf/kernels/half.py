@@ -1,23 +1,43 @@
-"""bfloat16, which NumPy does not have: bits at rest, float32 in arithmetic."""
+"""Conversions between float32 and bfloat16, which rests as the upper 16 bits of one in a uint16.
+
+NumPy has no bfloat16. These are the definitions; compiled_half.py has the fast forms.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
+# Half of the last bit that is kept, less one: ties go to the even neighbour.
+_BELOW_HALF = np.uint32(0x7FFF)
+_QUIET = np.uint32(0x40)  # keeps a NaN one whose other bits are cut off
+
 
 def to_float32(bits: np.ndarray) -> np.ndarray:
-    """Numbers of bfloat16 bits: uint16 [...] -> float32 [...]."""
-    return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    """The float32 numbers of bfloat16 bits.
+
+    Args:
+        bits: uint16 of any shape.
+
+    Returns:
+        float32 of the same shape; exact.
+    """
+    return np.asarray(np.left_shift(bits, 16, dtype=np.uint32)).view(np.float32)
 
 
-def to_bfloat16(x: np.ndarray) -> np.ndarray:
-    """Bits of numbers rounded to nearest even: float32 [...] -> uint16 [...]; NaN stays NaN."""
-    numbers = np.asarray(x, np.float32)
-    bits = numbers.view(np.uint32)
-    even = (bits >> np.uint32(16)) & np.uint32(1)
-    rounded = (bits + np.uint32(0x7FFF) + even) >> np.uint32(16)
-    quiet = (bits >> np.uint32(16)) | np.uint32(0x40)
-    return np.where(np.isnan(numbers), quiet, rounded).astype(np.uint16)
+def to_bfloat16(array: np.ndarray) -> np.ndarray:
+    """The bfloat16 bits of float32 numbers, rounded to nearest, ties to even.
+
+    Args:
+        array: float32 of any shape.
+
+    Returns:
+        uint16 of the same shape. NaN stays NaN; what rounds beyond the largest bfloat16 is Inf.
+    """
+    bits = np.asarray(array, np.float32).view(np.uint32)
+    upper = bits >> np.uint32(16)
+    with np.errstate(over="ignore"):  # NaNs, whose sum is not taken
+        rounded = (bits + _BELOW_HALF + (upper & np.uint32(1))) >> np.uint32(16)
+    return np.asarray(np.where(np.isnan(array), upper | _QUIET, rounded), np.uint16)
 
 
 def at_rest(content: np.ndarray, dtype: str) -> np.ndarray:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Optional
 
 from cerebras_tf.errors import GraphError
-from cerebras_tf.ir import Node, TensorType, Value
+from cerebras_tf.ir import Node, Shape, Size, TensorType, Value
 from cerebras_tf.ops.builder import Builder
 from cerebras_tf.ops.inference import broadcast_shapes, require_same_dtype
 from cerebras_tf.ops.registry import Flops, register
@@ -22,7 +22,7 @@ DROPOUT = ("rate", "kept_scale", "seed", "seed2")
 _DROPOUT_FLOPS = 22
 
 
-def _scores_shape(query: Value, key: Value) -> tuple[Optional[int], ...]:
+def _scores_shape(query: Value, key: Value) -> Shape:
     """[B, A, S, T]"""
     return (query.shape[0], query.shape[2], query.shape[1], key.shape[1])
 
@@ -118,12 +118,13 @@ def _grad_infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[TensorTy
 def _flops(first: int, products: int) -> Flops:
     """2 B A S T D for every matrix product; half where a causal mask hides half the scores."""
 
-    def flops(node: Node) -> int:
+    def flops(node: Node) -> Size:
         query, key = node.inputs[first : first + 2]
-        keys = int(key.shape[1] or 0)
+        keys = key.type.with_shape(key.shape[1:2]).size
         total = 2 * products * query.type.size * keys
         if "rate" in node.attrs:
-            total += _DROPOUT_FLOPS * query.type.size // max(1, int(query.shape[3] or 0)) * keys
+            scores = query.type.with_shape(query.shape[:3]).size * keys
+            total = total + _DROPOUT_FLOPS * scores
         return total // 2 if node.attrs.get("causal") else total
 
     return flops

@@ -13,7 +13,7 @@ def sum_to(b: Builder, dy: Value, like: Value) -> Value:
     """Sums `dy` over the axes along which `like` was broadcast, to `like`'s shape."""
     if dy.shape == like.shape:
         return dy
-    if not (dy.type.is_static and like.type.is_static):
+    if not (dy.type.is_bounded and like.type.is_bounded):
         return b.op("sum_to_like", dy, like)
     extra = dy.type.rank - like.type.rank
     padded = (1,) * extra + like.shape

@@ -9,12 +9,11 @@ channel.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, Optional
 
 from cerebras_tf.errors import GraphError
-from cerebras_tf.ir import Node, Shape, TensorType, Value
+from cerebras_tf.ir import Node, Shape, Size, TensorType, Value, least_of
 from cerebras_tf.ops.builder import Builder
 from cerebras_tf.ops.gradients import Cotangents, of_one_output
 from cerebras_tf.ops.registry import register
@@ -27,17 +26,18 @@ Padding = tuple[tuple[int, int], tuple[int, int]]
 
 def window_counts(
     size: Shape,
-    window: Sequence[Optional[int]],
+    window: Sequence[Optional[Size]],
     strides: Sequence[int],
     padding: Padding,
     dilations: Sequence[int],
-) -> tuple[Optional[int], ...]:
+) -> Shape:
     """Positions of a window over an image: (height, width).
 
     Raises:
-        GraphError: the window is larger than the padded image.
+        GraphError: the window is larger than the padded image, or the count of its positions is
+            no polynomial of the image's symbolic size.
     """
-    counts: list[Optional[int]] = []
+    counts: list[Optional[Size]] = []
     for dim, span, stride, (before, after), dilation in zip(
         size, window, strides, padding, dilations
     ):
@@ -45,7 +45,7 @@ def window_counts(
             counts.append(None)
             continue
         room = dim + before + after - (span - 1) * dilation - 1
-        if room < 0:
+        if least_of(room) < 0:
             raise GraphError(
                 f"convolution: the window must fit the padded image. Received: {tuple(window)} on "
                 f"{size} with padding {padding}. Use a smaller window or padding SAME."
@@ -128,7 +128,7 @@ def _register_products(prefix: str, infer: Any, filter_infer: Any) -> None:
     register(f"{prefix}_filter_grad", filter_infer, filter_grad_vjp, flops=_product_flops)
 
 
-def _product_flops(node: Node) -> int:
+def _product_flops(node: Node) -> Size:
     """Two for every element of dy and of the filter that meet."""
     kinds = {"input_grad": (0, 1), "filter_grad": (-1, 1)}
     name = node.op.partition("conv2d_")[2]
@@ -136,7 +136,7 @@ def _product_flops(node: Node) -> int:
     dy = node.output if cotangent < 0 else node.inputs[cotangent]
     w = node.output if which < 0 else node.inputs[which]
     taps = w.shape[:2] if node.op.startswith("depthwise") else w.shape[:3]
-    return 2 * dy.type.size * math.prod(dim or 0 for dim in taps)
+    return 2 * dy.type.size * w.type.with_shape(taps).size
 
 
 _register_products("conv2d", _conv2d_infer, _filter_grad_infer)

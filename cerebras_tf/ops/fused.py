@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from cerebras_tf.ir import Node, TensorType, Value
+from cerebras_tf.ir import Node, Size, TensorType, Value
 from cerebras_tf.ops.registry import lookup, register
 
 
@@ -22,15 +22,15 @@ def _sum_of_squares_infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> lis
     return [inputs[0].type.with_shape(())]
 
 
-def _sum_of_squares_flops(node: Node) -> int:
+def _sum_of_squares_flops(node: Node) -> Size:
     return 2 * node.inputs[0].type.size
 
 
-def _fused_flops(node: Node) -> int:
-    total = 0
+def _fused_flops(node: Node) -> Size:
+    total: Size = 0
     for inner in node.attrs["body"].nodes:
         cost = lookup(inner.op).flops
-        total += cost(inner) if cost is not None else 0
+        total = total + (cost(inner) if cost is not None else 0)
     return total
 
 

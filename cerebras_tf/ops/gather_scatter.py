@@ -8,19 +8,18 @@ Legend: N positions, D rows of the table, K coordinates of a position.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from cerebras_tf.errors import GraphError, UnsupportedOpError
-from cerebras_tf.ir import Node, TensorType, Value
+from cerebras_tf.ir import Node, Size, TensorType, Value
+from cerebras_tf.ir.dimensions import whole
 from cerebras_tf.ops.builder import Builder
 from cerebras_tf.ops.gradients import Cotangents, of_one_output
 from cerebras_tf.ops.inference import same_as_first
 from cerebras_tf.ops.registry import element_flops, register
 from cerebras_tf.ops.shape import reshape, zeros_like
+from cerebras_tf.ops.sizes import counted, known_count
 
 Types = list[TensorType]
 Attrs = dict[str, Any]
@@ -62,7 +61,7 @@ def _gather_vjp(b: Builder, node: Node, dy: Value) -> Cotangents:
         dim = b.op("slice", sizes, starts=(axis,), sizes=(1,), strides=(1,))
         table = b.op("unsorted_segment_sum", updates, ids, b.op("reshape", dim, shape=()))
     else:
-        num_rows = rows * math.prod(dim or 0 for dim in batch)
+        num_rows = params.type.with_shape((*batch, rows)).size
         table = b.op("scatter_add_rows", ids, updates, num_rows=num_rows)
     back = (
         *range(batch_dims),
@@ -85,9 +84,9 @@ def _flat_rows(b: Builder, node: Node) -> Value:
             f"gradient of gather: batches must have known sizes. Received: {node!r}. "
             "Gather without batch_dims."
         )
-    first_rows = np.arange(math.prod(dim or 0 for dim in batch), dtype=indices.type.numpy_dtype)
-    shape = [dim or 0 for dim in batch] + [1] * (indices.type.rank - batch_dims)
-    return b.op("add", indices, b.constant((first_rows * rows).reshape(shape), indices.dtype))
+    first_rows = counted(b, params.type.with_shape(batch).size, rows, indices.dtype)
+    shape = (*batch, *(1,) * (indices.type.rank - batch_dims))
+    return b.op("add", indices, reshape(b, first_rows, shape))
 
 
 def _transpose(b: Builder, x: Value, order: tuple[int, ...]) -> Value:
@@ -114,8 +113,7 @@ def _scatter_add_rows_vjp(b: Builder, node: Node, dy: Value) -> Cotangents:
 def _segment_infer(inputs: Sequence[Value], attrs: Attrs) -> Types:
     """unsorted_segment_sum(data, ids, num_segments): ids has data's leading dimensions"""
     data, ids, num_segments = inputs
-    known = num_segments.constant
-    rows = None if known is None else int(known)
+    rows = known_count(num_segments)
     return [data.type.with_shape((rows, *data.shape[ids.type.rank :]))]
 
 
@@ -133,14 +131,19 @@ def _segment_vjp(b: Builder, node: Node, dy: Value) -> Cotangents:
 def _gather_nd_infer(inputs: Sequence[Value], attrs: Attrs) -> Types:
     """gather_nd(params, indices [..., K])"""
     params, indices = inputs
-    depth = indices.shape[-1] or 0
+    depth = indices.shape[-1]
+    if not isinstance(depth, int):
+        raise GraphError(
+            f"gather_nd: coordinates must be a known number. Received: {indices!r}. "
+            "Set the static shape of the indices."
+        )
     return [params.type.with_shape(indices.shape[:-1] + params.shape[depth:])]
 
 
 @of_one_output
 def _gather_nd_vjp(b: Builder, node: Node, dy: Value) -> Cotangents:
     params, indices = node.inputs
-    if params.type.is_static:
+    if params.type.is_bounded:
         return [b.op("scatter_nd", indices, dy, shape=params.shape), None]
     return [b.op("scatter_nd_add", zeros_like(b, params), indices, dy), None]
 
@@ -199,7 +202,7 @@ def _unique_infer(inputs: Sequence[Value], attrs: Attrs) -> Types:
 
 def _top_k_infer(inputs: Sequence[Value], attrs: Attrs) -> Types:
     """top_k(x; k, dtype) -> the k largest of the last axis in falling order, their positions"""
-    dims = (*inputs[0].shape[:-1], int(attrs["k"]))
+    dims = (*inputs[0].shape[:-1], whole(attrs["k"]))
     return [inputs[0].type.with_shape(dims), TensorType(attrs["dtype"], dims)]
 
 
@@ -207,10 +210,15 @@ def _top_k_vjp(b: Builder, node: Node, dys: Cotangents) -> Cotangents:
     (x,), dy = node.inputs, dys[0]
     if dy is None:
         return [None]
-    rows, width, k = math.prod(d or 0 for d in x.shape[:-1]), x.shape[-1] or 0, dy.shape[-1]
-    base = b.constant(np.arange(rows, dtype="int64")[:, None] * width)
+    rows, width, k = x.type.with_shape(x.shape[:-1]).size, x.shape[-1], dy.shape[-1]
+    if width is None:
+        raise UnsupportedOpError(
+            f"gradient of top_k: the last axis must have a known size. Received: {node!r}. "
+            "Set the static shape."
+        )
+    base = reshape(b, counted(b, rows, width, "int64"), (rows, 1))
     ids = b.op("cast", reshape(b, node.outputs[1], (rows, k)), dtype="int64")
-    flat = b.op("reshape", b.op("add", ids, base), shape=(-1,))
+    flat = reshape(b, b.op("add", ids, base), (None,))
     dx = b.op("scatter_add_rows", flat, reshape(b, dy, flat.shape), num_rows=rows * width)
     return [reshape(b, dx, x.shape)]
 
@@ -220,7 +228,7 @@ def _where_infer(inputs: Sequence[Value], attrs: Attrs) -> Types:
     return [TensorType("int64", (None, inputs[0].type.rank))]
 
 
-def _update_flops(node: Node) -> int:
+def _update_flops(node: Node) -> Size:
     return node.inputs[-1].type.size
 
 

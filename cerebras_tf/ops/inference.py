@@ -9,13 +9,17 @@ from collections.abc import Sequence
 from typing import Any, Optional
 
 from cerebras_tf.errors import GraphError
-from cerebras_tf.ir import Shape, TensorType, Value
+from cerebras_tf.ir import Shape, Size, TensorType, Value
 
 
 def broadcast_shapes(shapes: Sequence[Shape]) -> Shape:
-    """NumPy's broadcasting of shapes; an unknown dimension wins over 1. Raises GraphError."""
+    """NumPy's broadcasting of shapes; an unknown dimension wins over 1.
+
+    Raises:
+        GraphError: dimensions differ, or are symbolic ones that may.
+    """
     rank = max((len(shape) for shape in shapes), default=0)
-    result: list[Optional[int]] = []
+    result: list[Optional[Size]] = []
     for axis in range(-rank, 0):
         dims = [shape[axis] for shape in shapes if -axis <= len(shape)]
         known = {dim for dim in dims if dim is not None and dim != 1}

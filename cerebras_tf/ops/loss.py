@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Optional
 
 from cerebras_tf.errors import GraphError
-from cerebras_tf.ir import Node, TensorType, Value
+from cerebras_tf.ir import Node, Size, TensorType, Value
 from cerebras_tf.ops.broadcasting import sum_to
 from cerebras_tf.ops.builder import Builder
 from cerebras_tf.ops.inference import broadcast_shapes, require_same_dtype
@@ -38,7 +38,7 @@ def _check_labels(rows: Value, labels: Value, inputs: Sequence[Value]) -> None:
 def _softmax_flops(index: int, cost: int) -> Flops:
     """`cost` operations for every logit; logits are operand `index`."""
 
-    def flops(node: Node) -> int:
+    def flops(node: Node) -> Size:
         return cost * node.inputs[index].type.size
 
     return flops
@@ -174,13 +174,9 @@ def _linear_train_infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[
 def _linear_flops(first: int, products: int) -> Flops:
     """2 N H V for every matrix product; hidden states are operand `first`, the weight next."""
 
-    def flops(node: Node) -> int:
-        return (
-            2
-            * products
-            * int(node.inputs[first].shape[0] or 0)
-            * (node.inputs[first + 1].type.size)
-        )
+    def flops(node: Node) -> Size:
+        tokens = node.inputs[first].type.with_shape(node.inputs[first].shape[:1]).size
+        return 2 * products * tokens * node.inputs[first + 1].type.size
 
     return flops
 

@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from typing import Any, Optional
 
 from cerebras_tf.errors import GraphError
-from cerebras_tf.ir import Node, Shape, TensorType, Value
+from cerebras_tf.ir import Node, Shape, Size, TensorType, Value
 from cerebras_tf.ops.broadcasting import sum_to
 from cerebras_tf.ops.builder import Builder
 from cerebras_tf.ops.inference import broadcast_shapes, require_same_dtype
 from cerebras_tf.ops.registry import register
 
 
-def _sides(shape: Shape, transpose: bool) -> tuple[Optional[int], Optional[int]]:
+def _sides(shape: Shape, transpose: bool) -> tuple[Optional[Size], Optional[Size]]:
     """Rows and columns of an operand as it enters the product."""
     return (shape[-1], shape[-2]) if transpose else (shape[-2], shape[-1])
 
@@ -72,9 +72,9 @@ def _vjp(b: Builder, node: Node, dys: list[Optional[Value]]) -> list[Optional[Va
     return [dx, sum_to(b, dy, y)]
 
 
-def _flops(node: Node) -> int:
+def _flops(node: Node) -> Size:
     _, inner = _sides(node.inputs[0].shape, node.attrs.get("transpose_a", False))
-    return 2 * node.output.type.size * int(inner or 0)
+    return 2 * node.output.type.size * (0 if inner is None else inner)
 
 
 register("matmul", _infer, _vjp, flops=_flops)

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from cerebras_tf.ir import Node, TensorType, Value
+from cerebras_tf.ir import Node, Size, TensorType, Value, most_of
 from cerebras_tf.ops.builder import Builder
 from cerebras_tf.ops.convolution import window_counts
 from cerebras_tf.ops.gradients import Cotangents, of_one_output
@@ -70,9 +70,9 @@ def _avg_pool_grad_vjp(b: Builder, node: Node, ddx: Value) -> Cotangents:
     return [b.op("avg_pool", ddx, **attrs)]
 
 
-def _flops(node: Node) -> int:
+def _flops(node: Node) -> Size:
     """One for every element of a window, at every position."""
-    positions = min(value.type.size for value in (*node.inputs, node.output))
+    positions = min((value.type.size for value in (*node.inputs, node.output)), key=most_of)
     return positions * int(math.prod(node.attrs["window"]))
 
 

@@ -6,16 +6,16 @@ live in gather_scatter.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
-from cerebras_tf.ir import Node, TensorType, Value
+from cerebras_tf.ir import Node, Size, TensorType, Value
 from cerebras_tf.ops.builder import Builder
 from cerebras_tf.ops.gradients import Cotangents, of_one_output
 from cerebras_tf.ops.inference import normalize_axes, same_as_first
 from cerebras_tf.ops.registry import element_flops, register
 from cerebras_tf.ops.shape import broadcast_as, reshape
+from cerebras_tf.ops.sizes import counts
 
 Types = list[TensorType]
 Attrs = dict[str, Any]
@@ -37,7 +37,7 @@ def _position_infer(inputs: Sequence[Value], attrs: Attrs) -> Types:
     return [TensorType(attrs["dtype"], dims)]
 
 
-def _operand_flops(node: Node) -> int:
+def _operand_flops(node: Node) -> Size:
     return node.inputs[0].type.size
 
 
@@ -55,14 +55,14 @@ def _sum_vjp(b: Builder, node: Node, dy: Value) -> Cotangents:
 @of_one_output
 def _mean_vjp(b: Builder, node: Node, dy: Value) -> Cotangents:
     x, axes = node.inputs[0], node.attrs["axes"]
-    dims = [x.shape[axis] for axis in axes]
-    if None in dims:
+    reduced_part = x.type.with_shape(tuple(x.shape[axis] for axis in axes))
+    if not reduced_part.is_bounded:
         sizes = b.op("cast", b.op("shape_of", x, dtype="int64"), dtype=dy.dtype)
         parts = [b.op("slice", sizes, starts=(axis,), sizes=(1,), strides=(1,)) for axis in axes]
         reduced = b.op("concat", *parts, axis=0)
         count = b.op("prod", reduced, axes=(0,), keepdims=False)
     else:
-        count = b.constant(math.prod(dim or 0 for dim in dims), dy.dtype)
+        count = counts(b, reduced_part.size, dy.dtype)
     share = b.op("div", dy, count)
     return [broadcast_as(b, _keep(b, node, share), x)]
 
@@ -83,7 +83,8 @@ def _prod_vjp(b: Builder, node: Node, dy: Value) -> Cotangents:
     others = tuple(axis for axis in range(x.type.rank) if axis not in axes)
     order = others + axes
     moved = b.op("transpose", x, permutation=order)
-    rows = b.op("reshape", moved, shape=(math.prod(x.shape[i] or 0 for i in others), -1))
+    count = x.type.with_shape(tuple(x.shape[axis] for axis in others)).size
+    rows = reshape(b, moved, (count, None))
     before = b.op("cumprod", rows, axis=1, exclusive=True, reverse=False)
     after = b.op("cumprod", rows, axis=1, exclusive=True, reverse=True)
     rest = reshape(b, b.op("mul", before, after), moved.shape)

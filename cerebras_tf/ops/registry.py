@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 
 from cerebras_tf.errors import GraphError, UnsupportedOpError
-from cerebras_tf.ir import Node, TensorType, Value
+from cerebras_tf.ir import Node, Size, TensorType, Value
 
 if TYPE_CHECKING:
     from cerebras_tf.ops.builder import Builder
@@ -20,7 +20,7 @@ Attrs = dict[str, Any]
 Infer = Callable[[Sequence[Value], Attrs], list[TensorType]]
 # Cotangents of the outputs in (None: zero), cotangents of the inputs out (None: zero).
 Vjp = Callable[["Builder", Node, "list[Optional[Value]]"], "list[Optional[Value]]"]
-Flops = Callable[[Node], int]
+Flops = Callable[[Node], Size]
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ def infer(op: str, inputs: Sequence[Value], attrs: Attrs) -> list[TensorType]:
 def element_flops(count: int) -> Flops:
     """A cost of `count` operations for every element of the first output."""
 
-    def flops(node: Node) -> int:
+    def flops(node: Node) -> Size:
         return count * node.outputs[0].type.size
 
     return flops

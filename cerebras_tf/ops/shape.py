@@ -1,7 +1,8 @@
 """Shape ops: the same elements under another shape, order or number of copies.
 
-Attributes are static; the `_dynamic` forms take a shape as an operand for the few results whose
-size depends on data. Cutting and joining tensors deliberately lives in slicing.
+Sizes in attributes are numbers or Dims, which become numbers with the batch; the `_dynamic` forms
+take a shape as an operand for the few results whose size depends on data. Cutting and joining
+tensors stands in slicing, tensors made of sizes alone in sizes.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ from typing import Any, Optional
 import numpy as np
 
 from cerebras_tf.errors import GraphError, UnsupportedOpError
-from cerebras_tf.ir import Node, Shape, TensorType, Value
+from cerebras_tf.ir import Node, Shape, Size, TensorType, Value
+from cerebras_tf.ir.dimensions import smaller, whole
 from cerebras_tf.ops.broadcasting import sum_to
 from cerebras_tf.ops.builder import Builder
 from cerebras_tf.ops.gradients import Cotangents, of_one_output
 from cerebras_tf.ops.inference import broadcast_shapes, normalize_axes, same_as_first
 from cerebras_tf.ops.registry import element_flops, register
+from cerebras_tf.ops.sizes import counted
 
 Types = list[TensorType]
 Attrs = dict[str, Any]
@@ -33,12 +36,16 @@ def reshape(b: Builder, x: Value, shape: Shape) -> Value:
             f"reshape: at most one dimension may depend on data. Received: {x!r} to {shape}. "
             "Reshape by steps of one unknown dimension."
         )
-    return b.op("reshape", x, shape=tuple(-1 if dim is None else int(dim) for dim in shape))
+    target: Shape = tuple(-1 if dim is None else whole(dim) for dim in shape)
+    if x.type.is_bounded:  # what -1 stands for is known now
+        (kind,) = _reshape_infer([x], {"shape": target})
+        target = kind.shape
+    return b.op("reshape", x, shape=target)
 
 
 def broadcast_as(b: Builder, x: Value, like: Value) -> Value:
     """Emits `x` broadcast to the shape of `like`."""
-    if like.type.is_static:
+    if like.type.is_bounded:
         return x if x.shape == like.shape else b.op("broadcast_to", x, shape=like.shape)
     target = b.op("shape_of", like, dtype="int64")
     return b.op("broadcast_dynamic", x, target, shape=like.shape)
@@ -49,6 +56,14 @@ def zeros_like(b: Builder, x: Value) -> Value:
     return broadcast_as(b, b.constant(0, x.dtype), x)
 
 
+def diagonal(b: Builder, rows: Size, columns: Size) -> Value:
+    """Emits bool [rows, columns]: whether an element is on the main diagonal."""
+    if isinstance(rows, int) and isinstance(columns, int):
+        return b.constant(np.eye(rows, columns, dtype=bool))
+    down, across = counted(b, rows, 1, "int64"), counted(b, columns, 1, "int64")
+    return b.op("equal", b.op("reshape", down, shape=(rows, 1)), across)
+
+
 def _constant_infer(inputs: Sequence[Value], attrs: Attrs) -> Types:
     """constant(; value, dtype)"""
     return [TensorType(attrs["dtype"], np.shape(attrs["value"]))]
@@ -57,13 +72,14 @@ def _constant_infer(inputs: Sequence[Value], attrs: Attrs) -> Types:
 def _reshape_infer(inputs: Sequence[Value], attrs: Attrs) -> Types:
     """reshape(x; shape), where one dimension of shape may be -1"""
     x, target = inputs[0], tuple(attrs["shape"])
-    known = math.prod(dim for dim in target if dim != -1)
+    known: Size = math.prod(dim for dim in target if dim != -1)
     wild = target.count(-1)
-    size = x.type.size if x.type.is_static else None
-    dim: Optional[int] = None
+    size = x.type.size if x.type.is_bounded else None
+    dim: Optional[Size] = None
     if size is not None and wild:
-        dim = size // known if known else 0
-    if wild > 1 or (size is not None and known * (dim or 0 if wild else 1) != size):
+        dim = size // known if known != 0 else 0
+        known = known * dim
+    if wild > 1 or (size is not None and known != size):
         raise GraphError(
             f"reshape: shape must hold as many elements as the operand, one -1 at most. "
             f"Received: {x!r} to {target}. Correct the shape."
@@ -155,7 +171,7 @@ def _tile_infer(inputs: Sequence[Value], attrs: Attrs) -> Types:
 @of_one_output
 def _tile_vjp(b: Builder, node: Node, dy: Value) -> Cotangents:
     x, multiples = node.inputs[0], node.attrs["multiples"]
-    split: list[Optional[int]] = []
+    split: list[Optional[Size]] = []
     for dim, multiple in zip(x.shape, multiples):
         split += [multiple, dim]
     copies = tuple(2 * axis for axis, multiple in enumerate(multiples) if multiple != 1)
@@ -178,7 +194,7 @@ def _one_hot_infer(inputs: Sequence[Value], attrs: Attrs) -> Types:
     """one_hot(indices; depth, axis, on_value, off_value, dtype)"""
     dims = list(inputs[0].shape)
     (axis,) = normalize_axes(attrs["axis"], len(dims) + 1)
-    dims.insert(axis, int(attrs["depth"]))
+    dims.insert(axis, whole(attrs["depth"]))
     return [TensorType(attrs["dtype"], tuple(dims))]
 
 
@@ -191,18 +207,23 @@ def _band_part_vjp(b: Builder, node: Node, dy: Value) -> Cotangents:
 def _diag_part_infer(inputs: Sequence[Value], attrs: Attrs) -> Types:
     """diag_part(x): main diagonals of the matrices in the last two axes"""
     *batch, rows, columns = inputs[0].shape
-    length = None if rows is None or columns is None else min(rows, columns)
+    length = None if rows is None or columns is None else smaller(rows, columns)
     return [inputs[0].type.with_shape((*batch, length))]
 
 
 @of_one_output
 def _diag_part_vjp(b: Builder, node: Node, dy: Value) -> Cotangents:
     rows, columns = node.inputs[0].shape[-2:]
+    length = dy.shape[-1]
+    if rows is None or columns is None or length is None:
+        raise UnsupportedOpError(
+            f"gradient of diag_part: matrices must have a known size. Received: {node!r}. "
+            "Set the static shape."
+        )
     column = reshape(b, dy, (*dy.shape, 1))
-    on_diagonal = b.constant(np.eye(dy.shape[-1] or 0, columns, dtype=bool))
-    square = b.op("select", on_diagonal, column, b.constant(0, dy.dtype))
-    missing = (rows or 0) - (dy.shape[-1] or 0)
-    if not missing:
+    square = b.op("select", diagonal(b, length, columns), column, b.constant(0, dy.dtype))
+    missing = rows - length
+    if missing == 0:
         return [square]
     paddings = ((0, 0),) * (len(dy.shape) - 1) + ((0, missing), (0, 0))
     return [b.op("pad", square, paddings=paddings, value=0)]

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from typing import Any, Optional
 
 from cerebras_tf.errors import GraphError, UnsupportedOpError
-from cerebras_tf.ir import Node, TensorType, Value
+from cerebras_tf.ir import Node, Size, TensorType, Value
+from cerebras_tf.ir.dimensions import is_at_most
 from cerebras_tf.ops.builder import Builder
 from cerebras_tf.ops.gradients import Cotangents, of_one_output
 from cerebras_tf.ops.inference import require_same_dtype, same_as_first
@@ -18,10 +19,9 @@ from cerebras_tf.ops.registry import element_flops, register
 
 Types = list[TensorType]
 Attrs = dict[str, Any]
-Sizes = Sequence[Optional[int]]
 
 
-def cut(b: Builder, x: Value, axis: int, start: int, size: Optional[int]) -> Value:
+def cut(b: Builder, x: Value, axis: int, start: Size, size: Optional[Size]) -> Value:
     """Emits the slice of `size` elements (None: all that follow) from `start` along one axis."""
     if start == 0 and size == x.shape[axis]:
         return x
@@ -31,6 +31,15 @@ def cut(b: Builder, x: Value, axis: int, start: int, size: Optional[int]) -> Val
     return b.op("slice", x, starts=starts, sizes=sizes, strides=(1,) * rank)
 
 
+def _stays_inside(dim: Size, start: Size, size: Size, stride: int) -> bool:
+    """Whether a slice reads elements of an axis only, for every size of the batch."""
+    if size == 0:
+        return True
+    last = start + (size - 1) * stride
+    first, last = (start, last) if stride > 0 else (last, start)
+    return is_at_most(0, size) and is_at_most(0, first) and is_at_most(last, dim - 1)
+
+
 def _slice_infer(inputs: Sequence[Value], attrs: Attrs) -> Types:
     """slice(x; starts, sizes, strides): sizes[i] elements from starts[i] in steps of strides[i].
 
@@ -38,9 +47,7 @@ def _slice_infer(inputs: Sequence[Value], attrs: Attrs) -> Types:
     """
     x = inputs[0]
     for dim, start, size, stride in zip(x.shape, attrs["starts"], attrs["sizes"], attrs["strides"]):
-        last = None if size is None else start + (size - 1) * stride
-        inside = dim is None or last is None or size == 0 or (0 <= start < dim and 0 <= last < dim)
-        if not inside or (size is None and dim is not None):
+        if dim is not None and (size is None or not _stays_inside(dim, start, size, stride)):
             raise GraphError(
                 f"slice: every axis must stay inside the operand. Received: {x!r}, {attrs}. "
                 "Correct starts, sizes and strides."
@@ -134,7 +141,8 @@ def _concat_infer(inputs: Sequence[Value], attrs: Attrs) -> Types:
 
 @of_one_output
 def _concat_vjp(b: Builder, node: Node, dy: Value) -> Cotangents:
-    axis, start = node.attrs["axis"], 0
+    axis = node.attrs["axis"]
+    start: Size = 0
     dxs: Cotangents = []
     for position, x in enumerate(node.inputs):
         dim = x.shape[axis]
@@ -144,7 +152,7 @@ def _concat_vjp(b: Builder, node: Node, dy: Value) -> Cotangents:
                 f"{axis}. Received: {node!r}. Concatenate it last."
             )
         dxs.append(cut(b, dy, axis, start, dim))
-        start += dim or 0
+        start = start + (0 if dim is None else dim)
     return dxs
 
 

@@ -81,6 +81,8 @@ def test_symbolic_types_are_bounded_and_become_static_for_sizes():
     assert (kind.is_static, kind.is_bounded) == (False, True)
     assert kind.size == 6144 * length
     assert kind.most_bytes == 8 * 128 * 768 * 4
+    with pytest.raises(GraphError, match="Use most_bytes"):
+        _ = kind.bytes
     assert kind.at({"S": 5}) == TensorType("float32", (8, 5, 768))
     assert kind.at({"S": 5}).is_static
 

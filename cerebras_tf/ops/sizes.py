@@ -1,0 +1,73 @@
+"""Tensors made of sizes alone: what a program knows as soon as it knows how large its batch is.
+
+Attributes hold numbers or Dims; kernels see numbers only. Where all are numbers, the helpers here
+make constants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Optional, Union
+
+import numpy as np
+
+from cerebras_tf.errors import GraphError
+from cerebras_tf.ir import Node, Size, TensorType, Value, least_of
+from cerebras_tf.ir.dimensions import whole
+from cerebras_tf.ops.builder import Builder
+from cerebras_tf.ops.registry import element_flops, register
+
+Types = list[TensorType]
+Attrs = dict[str, Any]
+
+
+def counts(b: Builder, dims: Union[Size, Sequence[Size]], dtype: str) -> Value:
+    """Emits a scalar of one size, or a vector of several."""
+    given = tuple(dims) if isinstance(dims, Sequence) else dims
+    if all(isinstance(dim, int) for dim in (given if isinstance(given, tuple) else (given,))):
+        return b.constant(np.array(given, TensorType(dtype, ()).numpy_dtype), dtype)
+    return b.op("sizes", dims=given, dtype=dtype)
+
+
+def counted(b: Builder, size: Size, step: Size, dtype: str, start: Size = 0) -> Value:
+    """Emits the vector start, start + step, ... of `size` numbers."""
+    if isinstance(size, int) and isinstance(step, int) and isinstance(start, int):
+        kind = TensorType(dtype, ()).numpy_dtype
+        return b.constant(np.asarray(start + step * np.arange(size), kind), dtype)
+    return b.op("iota", size=size, start=start, step=step, dtype=dtype)
+
+
+def known_count(value: Value) -> Optional[Size]:
+    """The size that a scalar holds; None where it depends on data."""
+    node = value.node
+    if value.constant is not None and value.constant.size == 1:
+        return int(value.constant.reshape(()))
+    if node is not None and node.op == "sizes" and value.type.rank == 0:
+        return whole(node.attrs["dims"])
+    return None
+
+
+def _sizes_infer(inputs: Sequence[Value], attrs: Attrs) -> Types:
+    """sizes(; dims, dtype): a scalar that is the size dims, or a vector of the sizes dims"""
+    dims = attrs["dims"]
+    for dim in dims if isinstance(dims, tuple) else (dims,):
+        whole(dim)
+    return [TensorType(attrs["dtype"], (len(dims),) if isinstance(dims, tuple) else ())]
+
+
+def _iota_infer(inputs: Sequence[Value], attrs: Attrs) -> Types:
+    """iota(; size, start, step, dtype): start, start + step, ..., of which there are size"""
+    size = whole(attrs["size"])
+    if least_of(size) < 0:
+        raise GraphError(
+            f"iota: the size must not be negative. Received: {attrs}. Correct the range."
+        )
+    return [TensorType(attrs["dtype"], (size,))]
+
+
+def _nothing(node: Node) -> Size:
+    return 0
+
+
+register("sizes", _sizes_infer, differentiable=False, flops=_nothing)
+register("iota", _iota_infer, differentiable=False, flops=element_flops(2))
