@@ -17,7 +17,7 @@ from cerebras_tf.ops import optimizer, optimizer_shrinking
 from cerebras_tf.ops.expression import Expression
 from cerebras_tf.ops.optimizer import Updates
 
-_FORMULAS: dict[str, Callable[..., Updates]] = {
+_FORMULAS: dict[str, Callable[..., Updates]] = {  # type: ignore[explicit-any]
     "ResourceApplyAdaMax": optimizer.ada_max,
     "ResourceApplyAdadelta": optimizer.adadelta,
     "ResourceApplyAdagrad": optimizer.adagrad,

@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Callable, Optional, Protocol, TypeVar
 
-import numpy as np
-
 from cerebras_tf.capture.operations import Operation, Tensor
 from cerebras_tf.capture.state import VariableState
 from cerebras_tf.errors import GraphError
-from cerebras_tf.ir import StepGraph, TensorType, Value
+from cerebras_tf.ir import Array, StepGraph, TensorType, Value
 from cerebras_tf.ops.builder import Builder
 
 if TYPE_CHECKING:
@@ -42,10 +40,10 @@ class Lowering(Protocol):
     def inputs(self, op: Operation) -> list[Value]:
         """IR values of all data inputs of an operation, in order."""
 
-    def static(self, tensor: Tensor, what: str) -> np.ndarray:
+    def static(self, tensor: Tensor, what: str) -> Array:
         """The tensor's constant content; UnsupportedOpError naming op and `what` where unknown."""
 
-    def maybe_static(self, tensor: Tensor) -> Optional[np.ndarray]:
+    def maybe_static(self, tensor: Tensor) -> Optional[Array]:
         """The tensor's constant content, or None."""
 
     def tf_type(self, tensor: Tensor) -> TensorType:
