@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 import string
 from collections.abc import Sequence
-from typing import Any, Optional
+from typing import Optional
 
+from cerebras_tf.capture.operations import Operation
 from cerebras_tf.capture.registry import Lowering, lowers
 from cerebras_tf.errors import UnsupportedOpError
 from cerebras_tf.ir import Value
@@ -19,7 +20,7 @@ from cerebras_tf.ops.builder import Builder
 
 
 @lowers("Einsum")
-def _einsum(low: Lowering, op: Any) -> Sequence[Value]:
+def _einsum(low: Lowering, op: Operation) -> Sequence[Value]:
     equation = op.get_attr("equation").decode()
     operands = low.inputs(op)
     terms, result = _expand(equation, [value.type.rank for value in operands])

@@ -8,11 +8,12 @@ slicing.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Optional
+from typing import Optional
 
 import numpy as np
 import tensorflow as tf
 
+from cerebras_tf.capture.operations import Operation, Tensor
 from cerebras_tf.capture.registry import Lowering, lowers
 from cerebras_tf.errors import UnsupportedOpError
 from cerebras_tf.ir import Shape, Value
@@ -58,7 +59,7 @@ def constant_if_known(low: Lowering, value: Value) -> Value:
     return low.b.constant(content)
 
 
-def wanted_shape(low: Lowering, op: Any, index: int) -> Shape:
+def wanted_shape(low: Lowering, op: Operation, index: int) -> Shape:
     """Dimensions that a shape operand holds, completed by TensorFlow's; None: depends on data."""
     numbers = known_numbers(low.value(op.inputs[index]))
     static = op.outputs[0].shape
@@ -67,19 +68,19 @@ def wanted_shape(low: Lowering, op: Any, index: int) -> Shape:
     return tuple(numbers)
 
 
-def integers(low: Lowering, tensor: Any, what: str) -> list[int]:
+def integers(low: Lowering, tensor: Tensor, what: str) -> list[int]:
     """Content of a constant integer tensor as a flat list."""
     return [int(number) for number in low.static(tensor, what).reshape(-1)]
 
 
 @lowers("Const", "HostConst")
-def _const(low: Lowering, op: Any) -> Sequence[Value]:
+def _const(low: Lowering, op: Operation) -> Sequence[Value]:
     dtype = low.tf_type(op.outputs[0]).dtype
     return [low.b.constant(tf.make_ndarray(op.get_attr("value")), dtype)]
 
 
 @lowers("Shape", "ShapeN")
-def _shape(low: Lowering, op: Any) -> Sequence[Value]:
+def _shape(low: Lowering, op: Operation) -> Sequence[Value]:
     dtype = op.get_attr("out_type").name
     results = []
     for x in low.inputs(op):
@@ -91,7 +92,7 @@ def _shape(low: Lowering, op: Any) -> Sequence[Value]:
 
 
 @lowers("Size")
-def _size(low: Lowering, op: Any) -> Sequence[Value]:
+def _size(low: Lowering, op: Operation) -> Sequence[Value]:
     (x,), dtype = low.inputs(op), op.get_attr("out_type").name
     if x.type.is_static:
         return [low.b.constant(x.type.size, dtype)]
@@ -100,12 +101,12 @@ def _size(low: Lowering, op: Any) -> Sequence[Value]:
 
 
 @lowers("Rank")
-def _rank(low: Lowering, op: Any) -> Sequence[Value]:
+def _rank(low: Lowering, op: Operation) -> Sequence[Value]:
     return [low.b.constant(low.inputs(op)[0].type.rank, "int32")]
 
 
 @lowers("Reshape")
-def _reshape(low: Lowering, op: Any) -> Sequence[Value]:
+def _reshape(low: Lowering, op: Operation) -> Sequence[Value]:
     x, target = low.inputs(op)
     shape = wanted_shape(low, op, 1)
     if sum(dim is None or dim == -1 for dim in shape) > 1:
@@ -118,14 +119,14 @@ def _reshape(low: Lowering, op: Any) -> Sequence[Value]:
 
 
 @lowers("ExpandDims")
-def _expand_dims(low: Lowering, op: Any) -> Sequence[Value]:
+def _expand_dims(low: Lowering, op: Operation) -> Sequence[Value]:
     x = low.value(op.inputs[0])
     (axis,) = normalize_axes(integers(low, op.inputs[1], "axis"), x.type.rank + 1)
     return [reshape(low.b, x, (*x.shape[:axis], 1, *x.shape[axis:]))]
 
 
 @lowers("Squeeze")
-def _squeeze(low: Lowering, op: Any) -> Sequence[Value]:
+def _squeeze(low: Lowering, op: Operation) -> Sequence[Value]:
     (x,) = low.inputs(op)
     given = op.get_attr("squeeze_dims")
     axes = normalize_axes(given, x.type.rank) if given else None
@@ -136,12 +137,12 @@ def _squeeze(low: Lowering, op: Any) -> Sequence[Value]:
 
 
 @lowers("EnsureShape")
-def _ensure_shape(low: Lowering, op: Any) -> Sequence[Value]:
+def _ensure_shape(low: Lowering, op: Operation) -> Sequence[Value]:
     return low.inputs(op)
 
 
 @lowers("Transpose")
-def _transpose(low: Lowering, op: Any) -> Sequence[Value]:
+def _transpose(low: Lowering, op: Operation) -> Sequence[Value]:
     x = low.value(op.inputs[0])
     order = [axis % x.type.rank for axis in integers(low, op.inputs[1], "the permutation")]
     if order == list(range(x.type.rank)):
@@ -150,12 +151,12 @@ def _transpose(low: Lowering, op: Any) -> Sequence[Value]:
 
 
 @lowers("InvertPermutation")
-def _invert_permutation(low: Lowering, op: Any) -> Sequence[Value]:
+def _invert_permutation(low: Lowering, op: Operation) -> Sequence[Value]:
     order = low.static(op.inputs[0], "the permutation")
     return [low.b.constant(np.argsort(order).astype(order.dtype))]
 
 
-def _broadcast(low: Lowering, op: Any, x: Value, index: int) -> Value:
+def _broadcast(low: Lowering, op: Operation, x: Value, index: int) -> Value:
     shape = wanted_shape(low, op, index)
     if None in shape:
         return low.b.op("broadcast_dynamic", x, low.value(op.inputs[index]), shape=shape)
@@ -163,35 +164,35 @@ def _broadcast(low: Lowering, op: Any, x: Value, index: int) -> Value:
 
 
 @lowers("BroadcastTo")
-def _broadcast_to(low: Lowering, op: Any) -> Sequence[Value]:
+def _broadcast_to(low: Lowering, op: Operation) -> Sequence[Value]:
     return [_broadcast(low, op, low.value(op.inputs[0]), 1)]
 
 
 @lowers("Fill")
-def _fill(low: Lowering, op: Any) -> Sequence[Value]:
+def _fill(low: Lowering, op: Operation) -> Sequence[Value]:
     return [_broadcast(low, op, low.value(op.inputs[1]), 0)]
 
 
 @lowers("ZerosLike")
-def _zeros_like(low: Lowering, op: Any) -> Sequence[Value]:
+def _zeros_like(low: Lowering, op: Operation) -> Sequence[Value]:
     return [zeros_like(low.b, low.inputs(op)[0])]
 
 
 @lowers("OnesLike")
-def _ones_like(low: Lowering, op: Any) -> Sequence[Value]:
+def _ones_like(low: Lowering, op: Operation) -> Sequence[Value]:
     (x,) = low.inputs(op)
     return [broadcast_as(low.b, low.b.constant(1, x.dtype), x)]
 
 
 @lowers("BroadcastArgs")
-def _broadcast_args(low: Lowering, op: Any) -> Sequence[Value]:
+def _broadcast_args(low: Lowering, op: Operation) -> Sequence[Value]:
     first, second = (integers(low, tensor, "a shape") for tensor in op.inputs)
     shape = np.broadcast_shapes(tuple(first), tuple(second))
     return [low.b.constant(np.array(shape, op.outputs[0].dtype.name))]
 
 
 @lowers("BroadcastGradientArgs")
-def _broadcast_gradient_args(low: Lowering, op: Any) -> Sequence[Value]:
+def _broadcast_gradient_args(low: Lowering, op: Operation) -> Sequence[Value]:
     """Axes over which the cotangent of each of two broadcast operands is summed."""
     shapes = [integers(low, tensor, "a shape") for tensor in op.inputs]
     rank = max(len(shape) for shape in shapes)
@@ -205,7 +206,7 @@ def _broadcast_gradient_args(low: Lowering, op: Any) -> Sequence[Value]:
 
 
 @lowers("Tile")
-def _tile(low: Lowering, op: Any) -> Sequence[Value]:
+def _tile(low: Lowering, op: Operation) -> Sequence[Value]:
     x = low.value(op.inputs[0])
     multiples = tuple(integers(low, op.inputs[1], "multiples"))
     if all(multiple == 1 for multiple in multiples):
@@ -214,7 +215,7 @@ def _tile(low: Lowering, op: Any) -> Sequence[Value]:
 
 
 @lowers("Range")
-def _range(low: Lowering, op: Any) -> Sequence[Value]:
+def _range(low: Lowering, op: Operation) -> Sequence[Value]:
     numbers = [low.maybe_static(tensor) for tensor in op.inputs]
     known = [number for number in numbers if number is not None]
     if len(known) == len(numbers):
@@ -224,13 +225,13 @@ def _range(low: Lowering, op: Any) -> Sequence[Value]:
 
 
 @lowers("LinSpace")
-def _lin_space(low: Lowering, op: Any) -> Sequence[Value]:
+def _lin_space(low: Lowering, op: Operation) -> Sequence[Value]:
     start, stop, count = (low.static(tensor, "an end of the range") for tensor in op.inputs)
     return [low.b.constant(np.linspace(start, stop, int(count), dtype=start.dtype))]
 
 
 @lowers("OneHot")
-def _one_hot(low: Lowering, op: Any) -> Sequence[Value]:
+def _one_hot(low: Lowering, op: Operation) -> Sequence[Value]:
     indices, _, on_value, off_value = low.inputs(op)
     (depth,) = integers(low, op.inputs[1], "depth")
     attrs = {"depth": depth, "axis": int(op.get_attr("axis"))}
@@ -244,12 +245,12 @@ def _one_hot(low: Lowering, op: Any) -> Sequence[Value]:
 
 
 @lowers("MatrixBandPart")
-def _band_part(low: Lowering, op: Any) -> Sequence[Value]:
+def _band_part(low: Lowering, op: Operation) -> Sequence[Value]:
     (lower,), (upper,) = (integers(low, tensor, "the band") for tensor in op.inputs[1:])
     return [low.b.op("band_part", low.value(op.inputs[0]), lower=lower, upper=upper)]
 
 
-def _require_main_diagonal(low: Lowering, op: Any, index: int = 1) -> None:
+def _require_main_diagonal(low: Lowering, op: Operation, index: int = 1) -> None:
     if op.type.endswith(("V2", "V3")):
         offsets = integers(low, op.inputs[index], "k")
         if any(offset != 0 for offset in offsets):
@@ -260,7 +261,7 @@ def _require_main_diagonal(low: Lowering, op: Any, index: int = 1) -> None:
 
 
 @lowers("DiagPart", "MatrixDiagPart", "MatrixDiagPartV2", "MatrixDiagPartV3")
-def _diag_part(low: Lowering, op: Any) -> Sequence[Value]:
+def _diag_part(low: Lowering, op: Operation) -> Sequence[Value]:
     _require_main_diagonal(low, op)
     x = low.value(op.inputs[0])
     if op.type == "DiagPart" and x.type.rank != 2:
@@ -271,7 +272,7 @@ def _diag_part(low: Lowering, op: Any) -> Sequence[Value]:
 
 
 @lowers("MatrixSetDiag", "MatrixSetDiagV2", "MatrixSetDiagV3")
-def _set_diag(low: Lowering, op: Any) -> Sequence[Value]:
+def _set_diag(low: Lowering, op: Operation) -> Sequence[Value]:
     x, diagonal = low.value(op.inputs[0]), low.value(op.inputs[1])
     if op.type != "MatrixSetDiag":
         _require_main_diagonal(low, op, 2)
@@ -287,7 +288,7 @@ def _set_diag(low: Lowering, op: Any) -> Sequence[Value]:
 
 
 @lowers("Diag", "MatrixDiag", "MatrixDiagV2", "MatrixDiagV3")
-def _diag(low: Lowering, op: Any) -> Sequence[Value]:
+def _diag(low: Lowering, op: Operation) -> Sequence[Value]:
     """Square matrices with the vector on the main diagonal."""
     _require_main_diagonal(low, op)
     x = low.value(op.inputs[0])
