@@ -5,7 +5,8 @@ named, and terms ordered, as in TensorFlow 2.15's operation definitions and dens
 (core/kernels/training_ops.cc); its sparse kernels differ from those in rounding only.
 
 Legend: `var` is the variable, of any shape; slots (`m`, `accum`, ...) and `grad` have its shape.
-Rates, decays and the like are scalars. All are of one floating dtype, but for `global_step`, int64.
+Rates, decays and the like are scalars, or numbers, which Python combines in float64 first. All are
+of one floating dtype, but for `global_step`, int64.
 `beta1_power` is beta1 to the power of the step's number, from 1; `beta2_power` likewise. Every
 function returns the new values by the names of its parameters.
 """
