@@ -7,7 +7,7 @@ numbers beside it, as TensorFlow has it. The reverse pass itself deliberately st
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Optional
+from typing import Optional, Union
 
 import tensorflow as tf
 
@@ -33,7 +33,7 @@ def lower_call(capture: GraphLowering, call: GradientCall) -> Iterator[tuple[Ten
     dys = [None if dy is None else capture.value(dy) for dy in call.dys]
     stops = [_differentiated(capture, tensor) for tensor in call.stops if capture.has(tensor)]
     xs: list[Value] = []
-    results: list[tuple[Tensor | tf.IndexedSlices, int, Optional[list[Value]]]] = []
+    results: list[tuple[Union[Tensor, tf.IndexedSlices], int, Optional[list[Value]]]] = []
     for x, result in zip(call.xs, call.results):
         if result is None:
             continue

@@ -66,19 +66,17 @@ class OptimizerState:
         given = dict(zip(names, op.inputs))
         ids = given.pop("indices", None)
         self._ids = None if ids is None else low.value(ids)
-        self._handles = {
-            n: tensor for n, tensor in given.items() if tensor.dtype.name == "resource"
-        }
-        self._scalars = {n: tensor for n, tensor in given.items() if n not in self._handles}
+        self._handles = {name: t for name, t in given.items() if t.dtype.name == "resource"}
+        self._tensors = {name: t for name, t in given.items() if name not in self._handles}
 
     def read(self) -> dict[str, Expression]:
-        """All operands: what variables or their rows hold now, gradient, rates."""
+        """What the variables, or their rows, hold now, and all other operands."""
         b = self._low.b
         values = {name: self._low.state.read(handle) for name, handle in self._handles.items()}
         if self._ids is not None:
             for name, table in values.items():
                 values[name] = b.op("gather", table, self._ids, axis=0, batch_dims=0)
-        values.update((name, self._low.value(tensor)) for name, tensor in self._scalars.items())
+        values.update((name, self._low.value(tensor)) for name, tensor in self._tensors.items())
         return {name: Expression(b, value) for name, value in values.items()}
 
     def write(self, name: str, value: Value) -> None:
