@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Optional
 
-import numpy as np
 import tensorflow as tf
 
 from cerebras_tf.capture.custom_gradients import CustomGradient
@@ -24,19 +23,19 @@ from cerebras_tf.capture.functions import (
 from cerebras_tf.capture.gradients import lower_call
 from cerebras_tf.capture.order import execution_order
 from cerebras_tf.capture.recording import GradientCall
-from cerebras_tf.capture.registry import LOWERINGS
+from cerebras_tf.capture.registry import LOWERINGS, GraphLowering
 from cerebras_tf.capture.source import missing_op_report
 from cerebras_tf.capture.state import VariableState
 from cerebras_tf.capture.variables import tensor_type
 from cerebras_tf.errors import CerebrasError, UnsupportedOpError
-from cerebras_tf.ir import Graph, StepGraph, TensorType, Value, Variable, verify
+from cerebras_tf.ir import Array, Graph, StepGraph, TensorType, Value, Variable, verify
 from cerebras_tf.ir.program import RANDOM_STEP
 from cerebras_tf.kernels.registry import evaluate
 from cerebras_tf.ops import Builder, infer
 
 
-class Capture:
-    """Lowers operations of one TensorFlow graph; implements the `Lowering` protocol.
+class Capture(GraphLowering):
+    """Lowers operations of one TensorFlow graph.
 
     Attributes:
         b: builder of the IR graph.
@@ -98,12 +97,12 @@ class Capture:
         """IR values of the operation's data inputs, resource handles left out."""
         return [self.value(t) for t in op.inputs if t.dtype != tf.resource]
 
-    def maybe_static(self, tensor: Any) -> Optional[np.ndarray]:
+    def maybe_static(self, tensor: Any) -> Optional[Array]:
         """Content of a constant tensor, or None."""
         value = self._environment.get(_key(tensor))
         return None if value is None else value.constant
 
-    def static(self, tensor: Any, what: str) -> np.ndarray:
+    def static(self, tensor: Any, what: str) -> Array:
         """Content of a constant tensor; UnsupportedOpError where it depends on data."""
         content = self.maybe_static(tensor)
         if content is None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Optional
 
 import tensorflow as tf
 
@@ -18,8 +18,9 @@ import tensorflow as tf
 from tensorflow.python.framework import ops as tf_ops
 from tensorflow.python.framework.func_graph import FuncGraph
 
+from cerebras_tf.capture.operations import Operation, Tensor
 from cerebras_tf.capture.recording import GradientRecorder
-from cerebras_tf.capture.registry import lowers
+from cerebras_tf.capture.registry import GraphLowering, lowers
 from cerebras_tf.errors import UnsupportedOpError
 from cerebras_tf.ir import Graph, StepGraph, Value
 
@@ -33,13 +34,13 @@ class CustomGradient:
         results: cotangents of its inputs; None where there is none.
     """
 
-    cotangents: list[Any]
-    results: list[Optional[Any]]
+    cotangents: list[Tensor]
+    results: list[Optional[Tensor]]
 
 
 def prepare_custom_gradients(
     graph: tf.Graph, recorder: GradientRecorder
-) -> dict[Any, CustomGradient]:
+) -> dict[Operation, CustomGradient]:
     """Calls the override of every custom gradient that something differentiated depends on.
 
     Others are never differentiated: some have no gradient, or one whose gradient has a gradient of
@@ -49,8 +50,8 @@ def prepare_custom_gradients(
         graph: the model's graph, still open.
         recorder: holds the gradient calls, and gets those made inside overrides.
     """
-    found: dict[Any, CustomGradient] = {}
-    seen: set[Any] = set()
+    found: dict[Operation, CustomGradient] = {}
+    seen: set[Operation] = set()
     with graph.as_default(), recorder:
         while True:
             stack = [tensor.op for call in recorder.calls for tensor in call.ys]
@@ -67,14 +68,14 @@ def prepare_custom_gradients(
             found.update((op, _call(op)) for op in fresh)
 
 
-def overridden(op: Any) -> bool:
+def overridden(op: Operation) -> bool:
     """Whether an operation is the IdentityN of a custom gradient."""
     if op.type != "IdentityN":
         return False
-    return op.node_def.attr["_gradient_op_type"].s.startswith(b"CustomGradient")
+    return bool(op.node_def.attr["_gradient_op_type"].s.startswith(b"CustomGradient"))
 
 
-def _call(op: Any) -> CustomGradient:
+def _call(op: Operation) -> CustomGradient:
     with tf.name_scope("captured_gradient/"), tf.control_dependencies(None):
         cotangents = [tf.compat.v1.placeholder(t.dtype, t.shape) for t in op.outputs]
         results = tf_ops.get_gradient_function(op)(op, *cotangents)
@@ -85,7 +86,7 @@ def _call(op: Any) -> CustomGradient:
     return CustomGradient(cotangents, flat)
 
 
-def _refuse_inside_function(c: Any, op: Any) -> None:
+def _refuse_inside_function(c: GraphLowering, op: Operation) -> None:
     """Without its override a custom gradient would be differentiated as an identity."""
     if c.differentiates and overridden(op) and isinstance(op.graph, FuncGraph):
         raise UnsupportedOpError(
@@ -95,7 +96,7 @@ def _refuse_inside_function(c: Any, op: Any) -> None:
 
 
 @lowers("IdentityN")
-def _identity_n(c: Any, op: Any) -> Sequence[Value]:
+def _identity_n(c: GraphLowering, op: Operation) -> Sequence[Value]:
     """Identity, or a function with a gradient of its own."""
     xs = [c.value(tensor) for tensor in op.inputs]
     custom = c.custom_gradients.get(op)

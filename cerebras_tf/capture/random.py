@@ -17,7 +17,8 @@ from weakref import WeakKeyDictionary
 # Private API of TF 2.15: the class of function bodies has no public name.
 from tensorflow.python.framework.func_graph import FuncGraph
 
-from cerebras_tf.capture.registry import lowers
+from cerebras_tf.capture.operations import Operation
+from cerebras_tf.capture.registry import Lowering, lowers
 from cerebras_tf.capture.shape_arithmetic import integers, sizes
 from cerebras_tf.ir import Value
 
@@ -42,7 +43,7 @@ def _own_seed(name: str) -> int:
     return int.from_bytes(digest, "little") >> (64 - _SEED_BITS)
 
 
-def _attributes(low: Any, op: Any) -> dict[str, Any]:
+def _attributes(low: Lowering, op: Operation) -> dict[str, Any]:
     seed, seed2 = int(op.get_attr("seed")), int(op.get_attr("seed2"))
     if seed == seed2 == 0:
         # The path tells the calls of one function from each other.
@@ -56,12 +57,12 @@ def _attributes(low: Any, op: Any) -> dict[str, Any]:
 
 
 @lowers(*_RENAMED)
-def _random(low: Any, op: Any) -> Sequence[Value]:
+def _random(low: Lowering, op: Operation) -> Sequence[Value]:
     return [low.b.op(_RENAMED[op.type], low.random_step(), **_attributes(low, op))]
 
 
 @lowers("RandomUniformInt")
-def _random_uniform_int(low: Any, op: Any) -> Sequence[Value]:
+def _random_uniform_int(low: Lowering, op: Operation) -> Sequence[Value]:
     """Integers from low up to but not including high."""
     (lowest,), (highest,) = (integers(low, tensor, "the range") for tensor in op.inputs[1:])
     attrs = dict(_attributes(low, op), low=lowest, high=highest)

@@ -7,20 +7,20 @@ step stay in the session. This file deliberately reads no values.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import tensorflow as tf
 
+from cerebras_tf.capture.operations import Operation, Tensor
 from cerebras_tf.ir import TensorType, Variable
 
 
-def tensor_type(tensor: Any) -> TensorType:
+def tensor_type(tensor: Tensor) -> TensorType:
     """dtype and static shape of a TensorFlow tensor; raises GraphError for strings and the like."""
     dims = tensor.shape.as_list() if tensor.shape.rank is not None else []
     return TensorType(tensor.dtype.base_dtype.name, tuple(dims))
 
 
-def managed_variables(graph: tf.Graph) -> dict[Any, tf.Variable]:
+def managed_variables(graph: tf.Graph) -> dict[Operation, tf.Variable]:
     """TensorFlow variables the wafer owns, by the op that makes their handle.
 
     Args:
@@ -29,7 +29,7 @@ def managed_variables(graph: tf.Graph) -> dict[Any, tf.Variable]:
     step = tf.compat.v1.train.get_global_step(graph)
     found = {}
     for variable in graph.get_collection(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES):
-        parts: Iterable[Any] = getattr(variable, "_variable_list", None) or [variable]
+        parts: Iterable[tf.Variable] = getattr(variable, "_variable_list", None) or [variable]
         for part in parts:
             if part is not step and part.dtype.base_dtype != tf.string:
                 found[part.handle.op] = part
