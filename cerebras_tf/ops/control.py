@@ -11,6 +11,7 @@ from typing import Any
 
 from cerebras_tf.errors import GraphError
 from cerebras_tf.ir import Graph, TensorType, Value
+from cerebras_tf.ops import rows
 from cerebras_tf.ops.registry import register
 
 
@@ -53,9 +54,9 @@ def _custom_gradient_infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> li
     return [value.type for value in inputs[: attrs["xs"]]]
 
 
-register("cond", _cond_infer, structural=True)
-register("gradient", _gradient_infer, differentiable=False, structural=True)
-register("custom_gradient", _custom_gradient_infer, structural=True)
+register("cond", _cond_infer, rows=rows.across, structural=True)
+register("gradient", _gradient_infer, rows=rows.across, differentiable=False, structural=True)
+register("custom_gradient", _custom_gradient_infer, rows=rows.across, structural=True)
 
 
 def inline(b: Any, graph: Graph, arguments: Sequence[Value]) -> list[Value]:
