@@ -289,7 +289,7 @@ def _drops(
     if dropout is None:
         return ()
     batch, heads, queries, keys = shape
-    stream = stream_of(dropout.step, batch * heads * queries * keys, dropout.seed, dropout.seed2)
+    stream = stream_of(dropout.step, dropout.seeds, batch * heads * queries * keys)
     row = (block.item * heads + block.heads.start) * queries + block.queries.start
     return (_Drop(F(dropout.rate), F(dropout.kept_scale), stream, row, queries, keys),)
 

@@ -6,7 +6,7 @@ import importlib
 import pkgutil
 
 from cerebras_tf.ops.builder import Builder, Evaluate, Operand, building_before
-from cerebras_tf.ops.registry import OPS, OpDef, infer, is_view, lookup, viewed
+from cerebras_tf.ops.registry import OPS, OpDef, can_fold, draws, infer, is_view, lookup, viewed
 
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
@@ -18,6 +18,8 @@ __all__ = [
     "OpDef",
     "Operand",
     "building_before",
+    "can_fold",
+    "draws",
     "infer",
     "is_view",
     "lookup",

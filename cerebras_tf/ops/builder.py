@@ -21,7 +21,6 @@ Operand = Union[Value, Array, int, float, bool]
 Evaluate = Callable[[str, Sequence[Array], dict[str, Any]], "tuple[Array, ...]"]
 # Results up to this many bytes are folded while building; larger ones stay nodes.
 _FOLD_BYTES = 1 << 16
-_NEVER_FOLD = ("constant", "random_uniform", "random_normal", "cond")
 
 
 class Builder:
@@ -93,7 +92,7 @@ class Builder:
     def _fold(
         self, name: str, values: list[Value], attrs: dict[str, Any], types: list[TensorType]
     ) -> Optional[list[Value]]:
-        if self.evaluate is None or name in _NEVER_FOLD or not values:
+        if self.evaluate is None or not values or not registry.can_fold(name, attrs):
             return None
         arrays = [value.constant for value in values]
         known = [array for array in arrays if array is not None]

@@ -11,6 +11,7 @@ from typing import Any, Optional
 
 from cerebras_tf.errors import GraphError
 from cerebras_tf.ir import Graph, Node, TensorType, Value
+from cerebras_tf.ops import rows
 from cerebras_tf.ops.registry import register
 
 
@@ -68,10 +69,16 @@ def _parameter_gradient_vjp(
     return list(dys)
 
 
-register("cond", _cond_infer, structural=True)
-register("parameter_gradient", _parameter_gradient_infer, _parameter_gradient_vjp, view=True)
-register("gradient", _gradient_infer, differentiable=False, structural=True)
-register("custom_gradient", _custom_gradient_infer, structural=True)
+register("cond", _cond_infer, rows=rows.across, structural=True)
+register(
+    "parameter_gradient",
+    _parameter_gradient_infer,
+    _parameter_gradient_vjp,
+    rows=rows.across,
+    view=True,
+)
+register("gradient", _gradient_infer, rows=rows.across, differentiable=False, structural=True)
+register("custom_gradient", _custom_gradient_infer, rows=rows.across, structural=True)
 
 
 def inline(b: Any, graph: Graph, arguments: Sequence[Value]) -> list[Value]:

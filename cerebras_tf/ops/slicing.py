@@ -12,6 +12,7 @@ from typing import Any, Optional
 from cerebras_tf.errors import GraphError, UnsupportedOpError
 from cerebras_tf.ir import Node, Size, TensorType, Value
 from cerebras_tf.ir.dimensions import is_at_most
+from cerebras_tf.ops import rows
 from cerebras_tf.ops.builder import Builder
 from cerebras_tf.ops.gradients import Cotangents, of_one_output
 from cerebras_tf.ops.inference import require_same_dtype, same_as_first
@@ -163,8 +164,8 @@ def _reverse_vjp(b: Builder, node: Node, dy: Value) -> Cotangents:
 
 
 _free = element_flops(0)
-register("slice", _slice_infer, _slice_vjp, view=_is_one_piece, flops=_free)
-register("place", _place_infer, _place_vjp, flops=_free)
-register("pad", _pad_infer, _pad_vjp, flops=_free)
-register("concat", _concat_infer, _concat_vjp, flops=_free)
-register("reverse", same_as_first, _reverse_vjp, flops=_free)
+register("slice", _slice_infer, _slice_vjp, rows=rows.slicing, view=_is_one_piece, flops=_free)
+register("place", _place_infer, _place_vjp, rows=rows.slicing, flops=_free)
+register("pad", _pad_infer, _pad_vjp, rows=rows.pad, flops=_free)
+register("concat", _concat_infer, _concat_vjp, rows=rows.concat, flops=_free)
+register("reverse", same_as_first, _reverse_vjp, rows=rows.reverse, flops=_free)

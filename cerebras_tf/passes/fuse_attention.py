@@ -1,9 +1,9 @@
 """Joins scaled dot-product attention into one op that never holds all scores.
 
 Before: `matmul(softmax(matmul(q, k, transpose_b) * scale + mask), v)` on [B, A, S, D]; after:
-`attention(q, k, v [, bias] [, step]; scale, causal, ...)` on [B, S, A, D], transposes beside it. A
-constant mask that hides later positions becomes `causal`; dropout between softmax and product goes
-along, and draws the same numbers. It must not fire where the weights or the numbers are used
+`attention(q, k, v [, bias] [, step, seeds]; scale, causal, ...)` on [B, S, A, D], transposes beside
+it. A constant mask that hides later positions becomes `causal`; dropout between softmax and product
+goes along, and draws the same numbers. It must not fire where the weights or the numbers are used
 otherwise (pictures), where the mask is trained, or where a row of the mask hides everything.
 Source: Vaswani et al., Attention Is All You Need (2017), equation 1.
 """
@@ -161,7 +161,7 @@ def _emit(graph: Graph, node: Node, found: _Found) -> None:
             operands.append(bias)
         attrs = {"scale": found.scale, "causal": found.causal}
         if dropout is not None:
-            operands.append(dropout.step)
+            operands.extend(dropout.drawn_from)
             attrs.update(dropout.attrs)
         out, _ = b.multi("attention", *operands, **attrs)
         swapped = b.op("transpose", out, permutation=_SWAP)

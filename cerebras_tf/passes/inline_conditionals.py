@@ -12,8 +12,6 @@ from cerebras_tf.kernels.registry import evaluate
 from cerebras_tf.ops import Builder, lookup
 from cerebras_tf.ops.control import inline
 
-_CHEAP = ("constant", "reshape", "broadcast_to", "sum", "mean", "max", "min", "all", "any")
-
 
 def inline_conditionals(graph: Graph) -> None:
     """Inlines in place, inner conditionals first."""
@@ -42,7 +40,7 @@ def _is_cheap(node: Node) -> bool:
 
 
 def _cheap_branch(branch: Graph) -> bool:
-    return all(lookup(node.op).elementwise or node.op in _CHEAP for node in branch.nodes)
+    return all(lookup(node.op).cheap for node in branch.nodes)
 
 
 def _select(b: Builder, node: Node) -> list[Value]:

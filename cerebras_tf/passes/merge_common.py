@@ -1,7 +1,7 @@
 """Computes equal expressions once.
 
-Before: `%a = exp(%x)  %b = exp(%x)`; after: uses of %b are uses of %a. It must not merge nodes with
-effects of their own: random ops draw anew, so they are left alone. Nor values that a `gradient`
+Before: `%a = exp(%x)  %b = exp(%x)`; after: uses of %b are uses of %a. It must not merge nodes
+that draw random numbers: each draws its own. Nor values that a `gradient`
 node reads: two equal values are two places to differentiate by.
 """
 
@@ -11,8 +11,7 @@ from typing import Any
 
 from cerebras_tf.ir import Graph, Value
 from cerebras_tf.ir.text import print_attribute
-
-_DISTINCT = ("random_uniform", "random_normal", "truncated_normal", "random_uniform_int")
+from cerebras_tf.ops import draws
 
 
 def merge_common(graph: Graph) -> None:
@@ -23,7 +22,7 @@ def merge_common(graph: Graph) -> None:
     kept = []
     for node in graph.nodes:
         node.inputs = [mapping.get(value, value) for value in node.inputs]
-        if node.op in _DISTINCT or any(value in apart for value in node.outputs):
+        if draws(node) or any(value in apart for value in node.outputs):
             kept.append(node)
             continue
         attrs = tuple((key, print_attribute(value)) for key, value in sorted(node.attrs.items()))

@@ -13,11 +13,10 @@ import numpy as np
 
 from cerebras_tf.ir import Array, Graph, Node, Value
 from cerebras_tf.kernels.registry import evaluate
-from cerebras_tf.ops import Builder, lookup
+from cerebras_tf.ops import Builder, can_fold, lookup
 
 # Constants up to this many bytes are made by folding; larger ones are computed once a step.
 _FOLD_BYTES = 1 << 26
-_KEPT = ("constant", "random_uniform", "random_normal", "truncated_normal", "cond")
 
 
 def simplify(graph: Graph, differentiated: bool = False) -> None:
@@ -102,7 +101,7 @@ def _is(value: Value, number: float) -> bool:
 
 
 def _fold(b: Builder, node: Node) -> Optional[Value]:
-    if node.op in _KEPT or not node.inputs or len(node.outputs) != 1:
+    if not node.inputs or len(node.outputs) != 1 or not can_fold(node.op, node.attrs):
         return None
     arrays = [_content(value, node) for value in node.inputs]
     known = [array for array in arrays if array is not None]
@@ -141,12 +140,9 @@ def _rewrite(b: Builder, node: Node) -> Optional[Value]:
     return _drop_broadcast(b, node)
 
 
-_BROADCASTING = ("add", "sub", "mul", "div", "maximum", "minimum", "select")
-
-
 def _drop_broadcast(b: Builder, node: Node) -> Optional[Value]:
-    """Elementwise ops broadcast by themselves: their operands need not be broadcast before."""
-    if node.op not in _BROADCASTING:
+    """Ops that broadcast by themselves need no operands that are broadcast before."""
+    if not lookup(node.op).broadcasts:
         return None
     operands = [
         value.node.inputs[0]

@@ -185,6 +185,12 @@ def test_layers_of_equal_shape_share_bodies():
     assert counts[0] == counts[1]
 
 
+@pytest.mark.parametrize("clip", [False, True])
+def test_layers_that_draw_by_seeds_of_their_own_share_bodies(clip):
+    counts = [len(compile_step(residual_step(n, clip, drop=True)).bodies) for n in (4, 8, 16)]
+    assert len(set(counts)) == 1, counts
+
+
 def test_weights_are_updated_in_place():
     program = compile_step(residual_step())
     stores = [pair for s in program.steps if isinstance(s, StreamOut) for pair in s.stores]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -57,7 +59,7 @@ def test_a_broken_pass_is_named_with_those_before_it():
 
 def test_an_op_without_a_gradient_rule_is_named_with_the_pass(monkeypatch):
     tanh = OPS["tanh"]
-    monkeypatch.setitem(OPS, "no_rule", type(tanh)("no_rule", tanh.family, tanh.infer))
+    monkeypatch.setitem(OPS, "no_rule", dataclasses.replace(tanh, name="no_rule", vjp=None))
     s = StepBuilder()
     w = s.variable("w", 4)
     loss = s.b.op("sum", s.b.op("no_rule", w), axes=(0,), keepdims=False)

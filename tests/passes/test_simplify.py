@@ -82,10 +82,20 @@ def test_constants_are_folded():
 
 
 def test_random_ops_are_not_folded():
-    attrs = {"shape": (4,), "seed": 1, "seed2": 2, "dtype": "float32"}
-    graph = graph_of(lambda b: b.op("random_uniform", b.constant(0, "int64"), **attrs))
+    attrs = {"shape": (4,), "dtype": "float32"}
+    drawn_from = (np.array(0), np.array([1, 2]))
+    graph = graph_of(lambda b: b.op("random_uniform", *drawn_from, **attrs))
     apply(graph)
     assert ops_of(graph) == ["random_uniform"]
+
+
+def test_a_copy_with_a_gradient_of_its_own_is_not_computed_beforehand():
+    def build(b):
+        return b.op("custom_gradient", b.constant(2.0), xs=1, gives=(), backward=Graph("unused"))
+
+    outer = graph_of(lambda b: through(b, build(b), lambda v: b.op("neg", v)))
+    apply(outer)
+    assert "custom_gradient" in ops_of(outer)
 
 
 def test_nodes_nobody_needs_go():
