@@ -1,14 +1,14 @@
 """Optimizer steps: new values of a variable and its slots from the present ones and a gradient.
 
-Every formula serves whole variables and rows gathered of them alike, but for `lamb`. Parameters are
-named, and terms ordered, as in TensorFlow 2.15's operation definitions and dense kernels
-(core/kernels/training_ops.cc); its sparse kernels differ from those in rounding only.
+Every formula serves whole variables and rows gathered of them alike, but for `lamb`. Formulas are,
+up to rounding, those of TensorFlow 2.15's kernels, dense and sparse (core/kernels/training_ops.cc);
+parameters are named as in its operation definitions.
 
 Legend: `var` is the variable, of any shape; slots (`m`, `accum`, ...) and `grad` have its shape.
 Rates, decays and the like are scalars, or numbers, which Python combines in float64 first. All are
-of one floating dtype, but for `global_step`, int64.
-`beta1_power` is beta1 to the power of the step's number, from 1; `beta2_power` likewise. Every
-function returns the new values by the names of its parameters.
+of one floating dtype, but for `global_step`, int64. `beta1_power` is beta1 to the power of the
+step's number, from 1; `beta2_power` likewise. Every function returns the new values by the names of
+its parameters.
 """
 
 from __future__ import annotations
