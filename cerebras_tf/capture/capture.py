@@ -7,21 +7,17 @@ knows only features, variables, recorded gradients and errors.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Sequence
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 import numpy as np
 import tensorflow as tf
 
 from cerebras_tf.capture.custom_gradients import CustomGradient
-from cerebras_tf.capture.functions import (
-    CHECKS,
-    body_operations,
-    data_outputs,
-    function_bodies,
-    is_check,
-)
+from cerebras_tf.capture.functions import CHECKS, branches_around, data_outputs, is_check
 from cerebras_tf.capture.gradients import lower_call
+from cerebras_tf.capture.lowerable import Lowerable
 from cerebras_tf.capture.order import execution_order
 from cerebras_tf.capture.recording import GradientCall
 from cerebras_tf.capture.registry import LOWERINGS
@@ -43,6 +39,7 @@ class Capture:
         state: current values of the variables.
         step: the step graph being built.
         gathers: (variable's name, row numbers, rows) of every read of rows that always happens.
+        lowerable: says which operations have an IR form here.
         path: names of the calls and conditionals around a function body, "" outside of them.
     """
 
@@ -53,6 +50,7 @@ class Capture:
         gradients: Sequence[GradientCall] = (),
         evaluate: Optional[Evaluate] = None,
         custom_gradients: Optional[dict[Any, CustomGradient]] = None,
+        control_inputs: Callable[[Any], Iterable[Any]] = operator.attrgetter("control_inputs"),
     ) -> None:
         """Prepares a capture.
 
@@ -62,6 +60,7 @@ class Capture:
             gradients: recorded gradient calls.
             evaluate: computes ops on constants, for folding.
             custom_gradients: prepared gradients of tf.custom_gradient functions, by their op.
+            control_inputs: those of an operation as model_fn gave them.
         """
         self.custom_gradients = custom_gradients or {}
         self.path = ""
@@ -74,6 +73,8 @@ class Capture:
         self._entered: dict[Value, Value] = {}
         self._features = {_key(tensor): (tensor, type) for tensor, type in features.items()}
         self._handles = handles
+        self._control_inputs = control_inputs
+        self.lowerable = Lowerable(handles, gradients)
         self._gradients: dict[tuple[Any, int], tuple[GradientCall, int, str]] = {}
         for call in gradients:
             for index, result in enumerate(call.results):
@@ -177,17 +178,9 @@ class Capture:
 
     def unsupported(self, op: Any) -> list[Any]:
         """The operation, or those inside the functions it calls, that have no IR form."""
-        if not self.can_lower(op):
-            return [op]
-        if self._recorded(op) is not None:
+        if op.type in CHECKS or self._is_known(op):
             return []
-        return [
-            inner
-            for body in function_bodies(op)
-            for inner in body_operations(body)
-            if inner.type not in CHECKS
-            for inner in self.unsupported(inner)
-        ]
+        return self.lowerable.missing(op)
 
     def child(self, b: Builder, state: VariableState) -> Capture:
         """A capture of a function body that shares features and gradients with this one."""
@@ -232,15 +225,14 @@ class Capture:
         """Operations that must be captured before this one."""
         if self._is_known(op):
             return []
-        found = []
-        for tensor in op.inputs:
-            if _key(tensor) not in self._features:
-                found.append(tensor.op)
         call = self._recorded(op)
         if call is not None:
-            given = [dy for dy in call.dys if dy is not None]
-            return [t.op for t in [*call.ys, *given, *call.xs] if _key(t) not in self._features]
-        return found + self._before(op)
+            needed = [*call.ys, *(dy for dy in call.dys if dy is not None), *call.xs]
+            before = []
+        else:
+            needed = [*op.inputs, *(predicate for predicate, _ in branches_around(op))]
+            before = self._before(op)
+        return [t.op for t in needed if _key(t) not in self._features] + before
 
     def _before(self, op: Any) -> list[Any]:
         """What control edges put before an operation.
@@ -249,26 +241,18 @@ class Capture:
         """
         found: list[Any] = []
         seen: set[Any] = set()
-        stack = list(op.control_inputs)
+        stack = list(self._control_inputs(op))
         while stack:
             other = stack.pop()
             if other in seen or is_check(other):
                 continue
             seen.add(other)
-            if self.can_lower(other):
+            if self._is_known(other) or self.lowerable.has(other):
                 found.append(other)
             else:
-                stack.extend(other.control_inputs)
+                stack.extend(self._control_inputs(other))
                 stack.extend(tensor.op for tensor in other.inputs)
         return found
-
-    def can_lower(self, op: Any) -> bool:
-        """Whether the operation has an IR form here."""
-        if op.type in LOWERINGS or self._recorded(op) is not None:
-            return True
-        if op.type in CHECKS or self._is_handle(op):
-            return True
-        return self._is_known(op)
 
     def _is_known(self, op: Any) -> bool:
         """Whether all outputs of the operation have values."""
