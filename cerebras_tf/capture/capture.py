@@ -14,7 +14,7 @@ from typing import Any, Callable, Optional
 import numpy as np
 import tensorflow as tf
 
-from cerebras_tf.capture.custom_gradients import CustomGradient
+from cerebras_tf.capture.custom_gradients import CustomGradient, override
 from cerebras_tf.capture.functions import CHECKS, branches_around, data_outputs, is_check
 from cerebras_tf.capture.gradients import lower_call
 from cerebras_tf.capture.lowerable import Lowerable
@@ -49,7 +49,7 @@ class Capture:
         features: dict[Any, TensorType],
         gradients: Sequence[GradientCall] = (),
         evaluate: Optional[Evaluate] = None,
-        custom_gradients: Optional[dict[Any, CustomGradient]] = None,
+        custom_gradients: Optional[dict[Any, Optional[CustomGradient]]] = None,
         control_inputs: Callable[[Any], Iterable[Any]] = operator.attrgetter("control_inputs"),
     ) -> None:
         """Prepares a capture.
@@ -272,10 +272,11 @@ class Capture:
             return
         try:
             results = LOWERINGS[op.type](self, op)
+            for tensor, value in zip(data_outputs(op), results):
+                self.bind(tensor, value)
+            override(self, op)
         except CerebrasError as error:
             raise type(error)(f"op '{op.name}' ({op.type}): {error}") from error
-        for tensor, value in zip(data_outputs(op), results):
-            self.bind(tensor, value)
 
     def _add_feature(self, tensor: Any) -> None:
         type = self._features[_key(tensor)][1]

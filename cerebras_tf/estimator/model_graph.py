@@ -113,7 +113,7 @@ class _Recording:
     variables: dict[str, Any]
     handles: dict[Any, Variable]
     gradients: list[GradientCall]
-    custom_gradients: dict[Any, CustomGradient]
+    custom_gradients: dict[Any, Optional[CustomGradient]]
     placement: Placement
 
     def capture(self, features: dict[Any, TensorType]) -> Capture:
