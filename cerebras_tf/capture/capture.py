@@ -7,20 +7,16 @@ knows only features, variables, recorded gradients and errors.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Sequence
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 import tensorflow as tf
 
-from cerebras_tf.capture.custom_gradients import CustomGradient
-from cerebras_tf.capture.functions import (
-    CHECKS,
-    body_operations,
-    data_outputs,
-    function_bodies,
-    is_check,
-)
+from cerebras_tf.capture.custom_gradients import CustomGradient, override
+from cerebras_tf.capture.functions import CHECKS, branches_around, data_outputs, is_check
 from cerebras_tf.capture.gradients import lower_call
+from cerebras_tf.capture.lowerable import Lowerable
 from cerebras_tf.capture.order import execution_order
 from cerebras_tf.capture.recording import GradientCall
 from cerebras_tf.capture.registry import LOWERINGS, GraphLowering
@@ -42,6 +38,7 @@ class Capture(GraphLowering):
         state: current values of the variables.
         step: the step graph being built.
         gathers: (variable's name, row numbers, rows) of every read of rows that always happens.
+        lowerable: says which operations have an IR form here.
         path: names of the calls and conditionals around a function body, "" outside of them.
     """
 
@@ -50,7 +47,8 @@ class Capture(GraphLowering):
         handles: dict[Any, Variable],
         features: dict[Any, TensorType],
         gradients: Sequence[GradientCall] = (),
-        custom_gradients: Optional[dict[Any, CustomGradient]] = None,
+        custom_gradients: Optional[dict[Any, Optional[CustomGradient]]] = None,
+        control_inputs: Callable[[Any], Iterable[Any]] = operator.attrgetter("control_inputs"),
     ) -> None:
         """Prepares a capture.
 
@@ -59,6 +57,7 @@ class Capture(GraphLowering):
             features: tensors given at every step, with their concrete types.
             gradients: recorded gradient calls.
             custom_gradients: prepared gradients of tf.custom_gradient functions, by their op.
+            control_inputs: those of an operation as model_fn gave them.
         """
         self.custom_gradients = custom_gradients or {}
         self.path = ""
@@ -71,6 +70,8 @@ class Capture(GraphLowering):
         self._entered: dict[Value, Value] = {}
         self._features = {_key(tensor): (tensor, type) for tensor, type in features.items()}
         self._handles = handles
+        self._control_inputs = control_inputs
+        self.lowerable = Lowerable(handles, gradients)
         self._gradients: dict[tuple[Any, int], tuple[GradientCall, int, str]] = {}
         for call in gradients:
             for index, result in enumerate(call.results):
@@ -173,17 +174,9 @@ class Capture(GraphLowering):
 
     def unsupported(self, op: Any) -> list[Any]:
         """The operation, or those inside the functions it calls, that have no IR form."""
-        if not self.can_lower(op):
-            return [op]
-        if self._recorded(op) is not None:
+        if op.type in CHECKS or self._is_known(op):
             return []
-        return [
-            inner
-            for body in function_bodies(op)
-            for inner in body_operations(body)
-            if inner.type not in CHECKS
-            for inner in self.unsupported(inner)
-        ]
+        return self.lowerable.missing(op)
 
     def child(self, b: Builder, state: VariableState) -> Capture:
         """A capture of a function body that shares features and gradients with this one."""
@@ -228,15 +221,14 @@ class Capture(GraphLowering):
         """Operations that must be captured before this one."""
         if self._is_known(op):
             return []
-        found = []
-        for tensor in op.inputs:
-            if _key(tensor) not in self._features:
-                found.append(tensor.op)
         call = self._recorded(op)
         if call is not None:
-            given = [dy for dy in call.dys if dy is not None]
-            return [t.op for t in [*call.ys, *given, *call.xs] if _key(t) not in self._features]
-        return found + self._before(op)
+            needed = [*call.ys, *(dy for dy in call.dys if dy is not None), *call.xs]
+            before = []
+        else:
+            needed = [*op.inputs, *(predicate for predicate, _ in branches_around(op))]
+            before = self._before(op)
+        return [t.op for t in needed if _key(t) not in self._features] + before
 
     def _before(self, op: Any) -> list[Any]:
         """What control edges put before an operation.
@@ -245,26 +237,18 @@ class Capture(GraphLowering):
         """
         found: list[Any] = []
         seen: set[Any] = set()
-        stack = list(op.control_inputs)
+        stack = list(self._control_inputs(op))
         while stack:
             other = stack.pop()
             if other in seen or is_check(other):
                 continue
             seen.add(other)
-            if self.can_lower(other):
+            if self._is_known(other) or self.lowerable.has(other):
                 found.append(other)
             else:
-                stack.extend(other.control_inputs)
+                stack.extend(self._control_inputs(other))
                 stack.extend(tensor.op for tensor in other.inputs)
         return found
-
-    def can_lower(self, op: Any) -> bool:
-        """Whether the operation has an IR form here."""
-        if op.type in LOWERINGS or self._recorded(op) is not None:
-            return True
-        if op.type in CHECKS or self._is_handle(op):
-            return True
-        return self._is_known(op)
 
     def _is_known(self, op: Any) -> bool:
         """Whether all outputs of the operation have values."""
@@ -284,10 +268,11 @@ class Capture(GraphLowering):
             return
         try:
             results = LOWERINGS[op.type](self, op)
+            for tensor, value in zip(data_outputs(op), results):
+                self.bind(tensor, value)
+            override(self, op)
         except CerebrasError as error:
             raise type(error)(f"op '{op.name}' ({op.type}): {error}") from error
-        for tensor, value in zip(data_outputs(op), results):
-            self.bind(tensor, value)
 
     def _add_feature(self, tensor: Any) -> None:
         type = self._features[_key(tensor)][1]

@@ -11,7 +11,7 @@ from typing import Optional, Union
 
 import tensorflow as tf
 
-from cerebras_tf.capture.functions import data_outputs, function_bodies
+from cerebras_tf.capture.functions import branches_around, data_outputs, function_bodies
 from cerebras_tf.capture.operations import FunctionBody, Operation, Tensor
 from cerebras_tf.capture.registry import GraphLowering, Lowering, lowers
 from cerebras_tf.capture.state import VariableState
@@ -50,6 +50,7 @@ def lower_body(
     """
     inner = c.child(b, state)
     inner.path = f"{c.path}{op.name}/"
+    inner.lowerable = c.lowerable.inside(op, body)
     for parameter, argument in zip(body.inputs, arguments):
         if isinstance(argument, Value):
             inner.bind(parameter, argument)
@@ -167,20 +168,16 @@ def _merge(c: Lowering, op: Operation) -> Sequence[Value]:
 def _predicate(op: Operation) -> Optional[Tensor]:
     if op.type == "Switch":
         return op.inputs[1]
-    context = op._get_control_flow_context()  # only v1 conditionals set one
-    return getattr(context, "pred", None)
+    around = branches_around(op)
+    return around[0][0] if around else None
 
 
 def guard(c: Lowering, op: Operation) -> Optional[Value]:
     """Condition under which an operation of v1 conditionals runs; None outside of them."""
-    context = op._get_control_flow_context()
     condition: Optional[Value] = None
-    while context is not None:
-        predicate = getattr(context, "pred", None)
-        if predicate is not None:
-            side = c.value(predicate)
-            if context.branch == 0:
-                side = c.b.op("logical_not", side)
-            condition = side if condition is None else c.b.op("logical_and", condition, side)
-        context = context.outer_context
+    for predicate, branch in branches_around(op):
+        side = c.value(predicate)
+        if branch == 0:
+            side = c.b.op("logical_not", side)
+        condition = side if condition is None else c.b.op("logical_and", condition, side)
     return condition

@@ -50,7 +50,7 @@ class Lowering(Protocol):
         """dtype and static shape TensorFlow knows for a tensor."""
 
     def random_step(self) -> Value:
-        """int64 scalar: number of steps made before this one; random ops count on from it."""
+        """int64 scalar: how often every random op has drawn before."""
 
 
 class GraphLowering(Lowering, Protocol):
@@ -58,10 +58,12 @@ class GraphLowering(Lowering, Protocol):
 
     Attributes:
         custom_gradients: prepared gradients of tf.custom_gradient functions, by their op.
+        lowerable: says what has an IR form here.
         step: the step graph being built.
     """
 
-    custom_gradients: dict[Operation, CustomGradient]
+    custom_gradients: dict[Operation, Optional[CustomGradient]]
+    lowerable: Lowerable
     step: StepGraph
 
     @property

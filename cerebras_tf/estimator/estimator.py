@@ -13,6 +13,7 @@ from typing import Any, Callable, Optional
 
 import tensorflow as tf
 
+from cerebras_tf.capture.variables import resource_variables
 from cerebras_tf.compiler.pipeline import Options
 from cerebras_tf.errors import ConfigError
 from cerebras_tf.estimator.hooks import (
@@ -263,10 +264,8 @@ class CerebrasEstimator(tf.estimator.Estimator):
         """tf.estimator's call of model_fn, with the model put on the wafer where it is wanted."""
 
         def call() -> Any:
-            scope = tf.compat.v1.get_variable_scope()
-            # Resource variables on host and wafer alike: reads and assignments are operations of
-            # their own, and seeds, which count operations, come out equal.
-            with tf.compat.v1.variable_scope(scope, use_resource=True):
+            # On host and wafer alike: seeds, which count operations, come out equal.
+            with resource_variables():
                 spec = super(CerebrasEstimator, self)._call_model_fn(features, labels, mode, config)
             return _with_host_call(spec, mode)
 

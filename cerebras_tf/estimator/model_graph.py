@@ -6,6 +6,7 @@ It deliberately does not train: tf.estimator's own loop does, with the spec made
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Callable, Optional
 
@@ -104,16 +105,27 @@ class _Recording:
     variables: dict[str, Any]
     handles: dict[Any, Variable]
     gradients: list[GradientCall]
-    custom_gradients: dict[Any, CustomGradient]
+    custom_gradients: dict[Any, Optional[CustomGradient]]
     placement: Placement
 
     def capture(self, features: dict[Any, TensorType]) -> Capture:
         """A capture that takes gradients as they are recorded."""
-        return Capture(self.handles, features, self.gradients, self.custom_gradients)
+        return self._capture(features, self.gradients)
 
     def capture_whole(self, features: dict[Any, TensorType]) -> Capture:
         """A capture that takes TensorFlow's backward graph as it is."""
-        return Capture(self.handles, features, (), self.custom_gradients)
+        return self._capture(features, ())
+
+    def _capture(
+        self, features: dict[Any, TensorType], gradients: Sequence[GradientCall]
+    ) -> Capture:
+        return Capture(
+            self.handles,
+            features,
+            gradients,
+            self.custom_gradients,
+            self.placement.control_inputs,
+        )
 
 
 def _record(call_model_fn: Callable[[], Any], global_step: Any) -> _Recording:
@@ -150,11 +162,15 @@ def _rerouted(spec: Any, wiring: Wiring, hook: WaferHook, scaffold: Any, mode: s
 
     changes: dict[str, Any] = {"scaffold": scaffold, "loss": entry(spec.loss)}
     if spec.predictions is not None:
-        changes["predictions"] = tf.nest.map_structure(entry, spec.predictions)
+        predictions = tf.nest.map_structure(entry, spec.predictions)
+        if mode == tf.estimator.ModeKeys.PREDICT:
+            predictions = tf.nest.map_structure(wiring.checked, predictions)
+        changes["predictions"] = predictions
     if mode == tf.estimator.ModeKeys.TRAIN:
         changes["train_op"] = wiring.train_op
         changes["training_hooks"] = [*spec.training_hooks, hook]
     elif mode == tf.estimator.ModeKeys.EVAL:
+        changes["loss"] = wiring.checked(changes["loss"])
         changes["evaluation_hooks"] = [*(spec.evaluation_hooks or []), hook]
         changes["eval_metric_ops"] = {
             name: (entry(value), update)
