@@ -17,6 +17,7 @@ from cerebras_tf.ops.builder import Builder
 
 if TYPE_CHECKING:
     from cerebras_tf.capture.custom_gradients import CustomGradient
+    from cerebras_tf.capture.lowerable import Lowerable
 
 
 class Lowering(Protocol):
