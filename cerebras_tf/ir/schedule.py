@@ -28,6 +28,7 @@ class Actions(Protocol):
         """Forgets slots."""
 
 
+@dataclass(frozen=True)
 class Step:
     """One entry of a schedule.
 
@@ -43,10 +44,10 @@ class Step:
 
     def encode(self) -> list[Any]:
         """JSON of the step: its kind, then its fields in order."""
-        return [self.kind, *(getattr(self, item.name) for item in fields(self))]  # type: ignore[arg-type]
+        return [self.kind, *(getattr(self, item.name) for item in fields(self))]
 
     def __str__(self) -> str:
-        given = (f"{item.name}={getattr(self, item.name)}" for item in fields(self))  # type: ignore[arg-type]
+        given = (f"{item.name}={getattr(self, item.name)}" for item in fields(self))
         return f"{self.kind}({', '.join(given)})"
 
 
@@ -68,9 +69,9 @@ def decode_step(found: list[Any]) -> Step:
     step = STEP_KINDS.get(kind)
     if step is None:
         raise GraphError(f"saved program: unknown step. Received: {kind}. Compile the model again.")
-    if len(given) != len(fields(step)):  # type: ignore[arg-type]
+    if len(given) != len(fields(step)):
         raise GraphError(
-            f"saved program: a step {kind} has {len(fields(step))} fields. "  # type: ignore[arg-type]
+            f"saved program: a step {kind} has {len(fields(step))} fields. "
             f"Received: {len(given)}. Compile the model again."
         )
     return step(*map(_tuples, given))
