@@ -10,7 +10,7 @@ import math
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 
@@ -54,12 +54,12 @@ def aligned(size: int) -> np.ndarray:
 
 
 def _stack() -> _Stack:
-    stack: Any = getattr(_own, "stack", None)
+    stack: Optional[_Stack] = getattr(_own, "stack", None)
     if stack is None:
         stack = _own.stack = _Stack()
         with _lock:
             _stacks.append(stack)
-    return stack  # type: ignore[no-any-return]
+    return stack
 
 
 @contextmanager

@@ -107,7 +107,7 @@ class MemoryStore:
         if held is None:
             type = self._specs[name].type
             try:
-                held = np.empty(type.shape, type.storage_dtype)
+                held = np.empty(type.static_shape, type.storage_dtype)
             except MemoryError as error:
                 raise CapacityError(
                     f"variable {name}: {type.bytes} bytes must fit in memory. Received: no memory. "

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from cerebras_tf.ir import Node, TensorType, substitute, symbols_in
+from cerebras_tf.ir import Node, TensorType, most_of, substitute, symbols_in
 from cerebras_tf.ir.program import Cost, Price, Program
 from cerebras_tf.ops.registry import is_view, lookup
 
@@ -39,7 +39,7 @@ def _flops(node: Node) -> int:
     cost = lookup(node.op).flops
     if cost is None or any(not value.type.is_static for value in [*node.inputs, *node.outputs]):
         return 0
-    return cost(node)
+    return most_of(cost(node))
 
 
 def _bytes_read(node: Node) -> int:
@@ -50,7 +50,7 @@ def _bytes_read(node: Node) -> int:
 
 
 def _bytes(type: TensorType) -> int:
-    return type.bytes if type.is_static else 0
+    return type.most_bytes if type.is_static else 0
 
 
 def price_at_most(

@@ -45,7 +45,7 @@ class CpuBackend:
     def place(self, memory: np.ndarray, type: TensorType, offset: int) -> np.ndarray:
         """See Backend.place."""
         part = memory[offset : offset + type.most_bytes].view(type.storage_dtype)
-        return part.reshape(type.shape)
+        return part.reshape(type.static_shape)
 
     def load(
         self, instruction: Instruction, inputs: Sequence[TensorType], outputs: Sequence[TensorType]

@@ -19,7 +19,7 @@ from cerebras_tf.runtime.backend import Backend, Call
 
 def stand_in(type: TensorType) -> np.ndarray:
     """An array of a type that holds one zero; sizes known only at run time are taken as 1."""
-    shape = tuple(1 if dim is None else dim for dim in type.shape)
+    shape = tuple(dim if isinstance(dim, int) else 1 for dim in type.shape)
     array = np.zeros((), type.storage_dtype)
     return np.lib.stride_tricks.as_strided(array, shape, (0,) * len(shape), writeable=False)
 

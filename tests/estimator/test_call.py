@@ -66,7 +66,10 @@ def poison(models, step):
     class Poison(tf.estimator.SessionRunHook):
         def after_run(self, run_context, run_values):
             if run_context.session.run(v1.train.get_global_step()) == step:
-                models[0].store.get("layer/kernel")[0, 0] = np.nan
+                store = models[0].store
+                (kernel,) = store.acquire(["layer/kernel"])
+                kernel[0, 0] = np.nan
+                store.release(["layer/kernel"], dirty=["layer/kernel"])
 
     return Poison()
 
