@@ -15,6 +15,7 @@ import yaml
 
 from cerebras_tf.errors import ConfigError
 from modelzoo.common import registry, schema
+from modelzoo.common.whole_file import write_whole
 
 
 def load_params(path, overrides=None, model_name=None):
@@ -64,10 +65,7 @@ def _build(cls, tree, report):
 def save_params(params, model_dir):
     """Writes ``params.yaml`` into `model_dir`, whole or not at all. Returns its text."""
     text = yaml.safe_dump(schema.as_tree(params), sort_keys=False)
-    target = Path(model_dir) / "params.yaml"
-    partial = target.with_name(f".params.yaml.{os.getpid()}")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(target)
+    write_whole(Path(model_dir, "params.yaml"), text)
     return text
 
 
