@@ -13,7 +13,6 @@ from cerebras_tf.capture.custom_gradients import prepare_custom_gradients
 from cerebras_tf.capture.recording import GradientRecorder
 from cerebras_tf.compiler.pipeline import compile_step
 from cerebras_tf.ir import Graph, StepGraph, TensorType, bind_graph, symbols_in, verify
-from cerebras_tf.kernels.registry import evaluate
 from cerebras_tf.ops import infer
 from tests.capture.steps_of_both import variables_by_handle
 from tests.graphs import run_plain
@@ -44,7 +43,7 @@ def training_steps(
         given = {place: type if sizes is None else type.at(sizes) for place, type in types.items()}
         with graph.as_default():
             custom = prepare_custom_gradients(graph, recorder)
-            capture = Capture(variables_by_handle(), given, recorder.calls, evaluate, custom)
+            capture = Capture(variables_by_handle(), given, recorder.calls, custom_gradients=custom)
             return capture.run({"loss": spec.loss}, [spec.train_op])
 
     return captured
@@ -84,7 +83,7 @@ def check_sizes(captured: Callable[[Optional[Sizes]], StepGraph], *sizes: Sizes)
 
 
 def _compiled(step: StepGraph) -> Graph:
-    compile_step(step, evaluate)
+    compile_step(step)
     return step.graph
 
 

@@ -116,7 +116,7 @@ def _with_gradients(build):
 
 def _differentiated(build, types):
     graph = graph_of(_with_gradients(build), *types)
-    differentiate(graph, evaluate)
+    differentiate(graph)
     verify(graph, infer)
     return graph
 
