@@ -7,6 +7,7 @@ for that of all.
 
 from __future__ import annotations
 
+import ast
 import math
 import operator
 import re
@@ -268,6 +269,27 @@ def parse_dim(text: str) -> Size:
             product *= Dim.symbol(name, int(most)) if name else int(match["number"])
         total += product
     return total
+
+
+def parse_literal(text: str) -> Any:
+    """The inverse of repr() of Python literals that may hold Dims, as attributes do.
+
+    Raises:
+        GraphError: the text of a Dim cannot be read.
+        ValueError, SyntaxError: the text is no literal.
+    """
+    return ast.literal_eval(_Folded().visit(ast.parse(text.strip(), mode="eval")))
+
+
+class _Folded(ast.NodeTransformer):
+    """Puts Dims in place of the calls that make them."""
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        if isinstance(node.func, ast.Name) and node.func.id == "Dim" and not node.keywords:
+            (given,) = node.args
+            constant: Any = parse_dim(ast.literal_eval(given))
+            return ast.copy_location(ast.Constant(constant), node)
+        return node
 
 
 def most_of(size: Size) -> int:

@@ -14,6 +14,7 @@ from typing import Any, Optional
 import numpy as np
 
 from cerebras_tf.errors import GraphError
+from cerebras_tf.ir.dimensions import parse_literal
 from cerebras_tf.ir.graph import Graph, Node, Value
 from cerebras_tf.ir.types import Array, parse_type
 
@@ -170,7 +171,7 @@ def _parse_attribute(
         return np.array(ast.literal_eval(numbers.strip()), dtype).reshape(dims)
     if text in ("inf", "-inf", "nan"):
         return float(text)
-    return ast.literal_eval(text)
+    return parse_literal(text)
 
 
 def _typed_names(text: str) -> list[tuple[str, str]]:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from cerebras_tf.errors import GraphError
-from cerebras_tf.ir.dimensions import Dim, Symbol, is_at_most, parse_dim
+from cerebras_tf.ir.dimensions import Dim, Symbol, is_at_most, parse_dim, parse_literal
 
 S = Dim.symbol("S", 128)
 T = Dim.symbol("T", 7)
@@ -132,6 +132,17 @@ def test_text_is_read_back():
 def test_parse_dim_refuses_other_text(text):
     with pytest.raises(GraphError, match="dimension"):
         parse_dim(text)
+
+
+def test_literals_that_hold_dims_are_read_back():
+    for value in ((8 * S, 768), {"shape": [S * T, None], "value": -0.5}, "Dim('S<=8')", -(S + 1)):
+        assert parse_literal(repr(value)) == value
+
+
+@pytest.mark.parametrize("text", ["Dim('S')", "Dim(3, 4)", "Other('S<=8')", "print()"])
+def test_parse_literal_refuses_other_calls(text):
+    with pytest.raises(ValueError):
+        parse_literal(text)
 
 
 def test_one_name_has_one_bound():

@@ -8,7 +8,15 @@ import numpy as np
 import pytest
 
 from cerebras_tf.errors import GraphError
-from cerebras_tf.ir import Graph, TensorType, collect_constants, parse_graph, print_graph, verify
+from cerebras_tf.ir import (
+    Dim,
+    Graph,
+    TensorType,
+    collect_constants,
+    parse_graph,
+    print_graph,
+    verify,
+)
 
 F4 = TensorType("float32", (4,))
 TEXT = """graph @step(%x: float32[4], %n: int64[]) {
@@ -48,6 +56,18 @@ def test_parse_reads_what_print_writes():
 )
 def test_literal_attributes_survive(value):
     assert with_attributes(key=value) == {"key": value}
+
+
+def test_symbolic_sizes_survive_in_attributes_and_types():
+    length = Dim.symbol("S", 128)
+    shape = (8 * length + 1, 768)
+    assert with_attributes(shape=shape, paddings=((0, length - 1),))["shape"] == shape
+    graph = Graph("types")
+    x = graph.add_input("x", TensorType("float32", shape))
+    graph.nodes.append(graph.make_node("exp", [x], {}, [x.type]))
+    graph.outputs = [graph.nodes[0].output]
+    again = roundtrip(graph)
+    assert [v.type for v in (*again.inputs, *again.outputs)] == [x.type, x.type]
 
 
 @pytest.mark.parametrize("value", [math.inf, -math.inf])

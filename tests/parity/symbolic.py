@@ -10,7 +10,6 @@ import tensorflow as tf
 
 from cerebras_tf.capture.capture import Capture
 from cerebras_tf.ir import Dim, Graph, TensorType, Value, bind_graph, symbols_in, verify
-from cerebras_tf.kernels.registry import evaluate
 from cerebras_tf.ops import Builder, infer
 from cerebras_tf.passes.differentiate import differentiate
 from cerebras_tf.passes.simplify import simplify
@@ -35,16 +34,16 @@ def captured(build: Build, types: Sequence[TensorType], gradient: bool = True) -
         outputs = _listed(build(*placeholders))
         features = dict(zip(placeholders, types))
         wanted = {str(number): tensor for number, tensor in enumerate(outputs)}
-        step = Capture({}, features, evaluate=evaluate).run(wanted)
+        step = Capture({}, features).run(wanted)
     graph = step.graph
     ys = [value for value in graph.outputs if value.type.is_floating]
     xs = [step.features.get(x.name) for x in placeholders]
     by = [x for x in xs if x is not None and x.type.is_floating] if gradient and ys else []
     if by:
         attrs = {"ys": len(ys), "dys": (False,) * len(ys), "xs": len(by)}
-        graph.outputs += Builder(graph, evaluate).multi("gradient", *ys, *by, **attrs)
-        differentiate(graph, evaluate)
-    simplify(graph, evaluate)
+        graph.outputs += Builder(graph).multi("gradient", *ys, *by, **attrs)
+        differentiate(graph)
+    simplify(graph)
     verify(graph, infer)
     graph.inputs = [
         graph.add_input("unused", type) if x is None else x for x, type in zip(xs, types)

@@ -124,6 +124,13 @@ OF_ONE = [
     ("norm", lambda x: tf.norm(x + 3.0, axis=1)),
     ("where", lambda x: tf.where(x > 0, x, tf.zeros_like(x)) * x),
     ("condition_on_length", lambda x: tf.where(_length(x) > 4, x, 2.0 * x)),
+    ("conditional", lambda x: tf.cond(tf.reduce_sum(x) > 0, lambda: x * x, lambda: -x[:, ::-1])),
+    (
+        "conditional_size",
+        lambda x: tf.cond(
+            tf.reduce_sum(x) > 0, lambda: x / tf.cast(_length(x), "float32"), lambda: x
+        ),
+    ),
     ("larger", lambda x: x * tf.cast(tf.maximum(_length(x), 1), tf.float32)),
 ]
 
