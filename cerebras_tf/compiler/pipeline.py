@@ -15,6 +15,7 @@ from cerebras_tf.compiler.order import order_nodes
 from cerebras_tf.errors import CerebrasError
 from cerebras_tf.ir import StepGraph, verify
 from cerebras_tf.ir.program import Price, Program
+from cerebras_tf.ir.verify import Inferred
 from cerebras_tf.ops import infer
 from cerebras_tf.ops.cost import price
 from cerebras_tf.passes.copy_old_values import copy_old_values
@@ -142,10 +143,11 @@ def compile_layers(
 def run_passes(step: StepGraph, passes: Sequence[Pass]) -> None:
     """Runs passes in order and verifies the graph after each."""
     done: list[str] = []
+    inferred: Inferred = {}
     for name, run in passes:
         try:
             run(step)
-            verify(step.graph, infer)
+            verify(step.graph, infer, inferred)
         except CerebrasError as error:
             ran = ", ".join(done) or "none"
             raise type(error)(f"pass {name} (passes before it: {ran}): {error}") from error

@@ -27,7 +27,9 @@ class NullStore:
     def acquire(self, names: Sequence[str], fresh: bool = False) -> list[np.ndarray]:
         """See Store.acquire; the arrays are read-only and take no memory."""
         types = [self._specs[name].type for name in names]
-        return [np.broadcast_to(np.zeros((), type.storage_dtype), type.static_shape) for type in types]
+        return [
+            np.broadcast_to(np.zeros((), type.storage_dtype), type.static_shape) for type in types
+        ]
 
     def release(self, names: Iterable[str], dirty: Collection[str] = ()) -> None:
         """See Store.release."""

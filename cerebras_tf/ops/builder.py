@@ -1,13 +1,11 @@
 """Emits nodes with inferred types into a graph, folding what is constant.
 
-The one way nodes are made: capture, gradient rules and passes all use it. It deliberately holds no
-rule of any single op.
+The one way nodes are made: capture, gradient rules and passes all use it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any, Callable, Optional, Union
 
 import numpy as np
@@ -29,6 +27,7 @@ class Builder:
     Attributes:
         graph: where nodes go.
         evaluate: folds nodes whose operands are all constant, where given.
+        replaced: values that stand for others as operands of nodes made from here on.
         source: name recorded on nodes made from here on.
         direction: "forward", "backward" or "update", recorded likewise.
         layer: layer index, recorded likewise.
@@ -37,6 +36,7 @@ class Builder:
     def __init__(self, graph: Graph, evaluate: Optional[Evaluate] = None) -> None:
         self.graph = graph
         self.evaluate = evaluate
+        self.replaced: dict[Value, Value] = {}
         self.source = ""
         self.direction = "forward"
         self.layer = -1
@@ -82,7 +82,7 @@ class Builder:
         values = []
         for item in operands:
             if isinstance(item, Value):
-                values.append(item)
+                values.append(self.replaced.get(item, item))
             elif isinstance(item, (bool, np.ndarray)):
                 values.append(self.constant(item))
             else:
@@ -102,17 +102,3 @@ class Builder:
             return None
         results = self.evaluate(name, known, attrs)
         return [self.constant(array, type.dtype) for array, type in zip(results, types)]
-
-
-@contextmanager
-def building_before(graph: Graph, node: Node) -> Iterator[Builder]:
-    """Gives a builder whose nodes go before `node`, with its source, direction and layer."""
-    at = graph.nodes.index(node)
-    rest = graph.nodes[at:]
-    graph.nodes = graph.nodes[:at]
-    b = Builder(graph)
-    b.source, b.direction, b.layer = node.source, node.direction, node.layer
-    try:
-        yield b
-    finally:
-        graph.nodes.extend(rest)

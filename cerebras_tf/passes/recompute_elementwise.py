@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from cerebras_tf.ir import Graph, Node, Value
 from cerebras_tf.ops import Builder, draws, lookup
+from cerebras_tf.passes.rewrite import rewrite
 
 # Longer chains of copies than this cost more than reading what they save.
 _LONGEST = 16
@@ -18,16 +19,13 @@ _LONGEST = 16
 def recompute_elementwise(graph: Graph) -> None:
     """Copies in place; layers and directions of all nodes must be set."""
     kept = _kept(graph)
-    nodes = graph.nodes
-    graph.nodes = []
-    b = Builder(graph)
     copies: dict[tuple[Value, int], Value] = {}
-    for node in nodes:
+
+    def copied(b: Builder, node: Node) -> None:
         if node.direction == "backward":
-            b.direction, b.layer = "backward", node.layer
             node.inputs = [_again(b, value, node.layer, kept, copies) for value in node.inputs]
-        graph.nodes.append(node)
-    graph.prune()
+
+    rewrite(graph, copied, fold=False)
 
 
 def _kept(graph: Graph) -> set[Value]:
