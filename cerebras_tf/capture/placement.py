@@ -18,6 +18,7 @@ from cerebras_tf.capture.lowerable import Lowerable, result_tensors
 from cerebras_tf.capture.order import execution_order
 from cerebras_tf.capture.recording import GradientCall
 from cerebras_tf.capture.source import missing_op_report
+from cerebras_tf.capture.state import passed_handle
 from cerebras_tf.errors import UnsupportedOpError
 
 
@@ -176,6 +177,40 @@ class Placement:
         used = {(t.op, t.value_index) for op in needs.computed for t in op.inputs}
         fed = [t for op in needs.fed for t in op.outputs if (op, t.value_index) in used]
         return fed, beside
+
+    def refuse_stranded(self, fetches: Iterable[Any]) -> None:
+        """Refuses what the session cannot compute: operations that read variables of the wafer.
+
+        Args:
+            fetches: operations the session is asked for.
+
+        Raises:
+            UnsupportedOpError: names the operations without an IR form that keep them there.
+        """
+        missing: list[Any] = []
+        seen: set[Any] = set()
+        stack = list(fetches)
+        while stack:
+            op = stack.pop()
+            if op in seen or self.on_wafer(op):
+                continue
+            seen.add(op)
+            handles = [passed_handle(t).op for t in op.inputs if t.dtype == tf.resource]
+            if op in self._host and self.owned.intersection(handles) - {self._global_step}:
+                missing.extend(self._without_form(op))
+            stack.extend([*(tensor.op for tensor in op.inputs), *op.control_inputs])
+        if missing:
+            raise UnsupportedOpError(missing_op_report(list(dict.fromkeys(missing))))
+
+    def _without_form(self, op: Any) -> list[Any]:
+        """What keeps an operation that depends on the wafer in the session."""
+        found = self._lowerable.missing(op)
+        return found or [
+            other
+            for maker in _makers(op)
+            if maker in self._host
+            for other in self._without_form(maker)
+        ]
 
     def _needs(self, capture: Any, roots: list[Any]) -> _Needs:
         needs = _Needs()

@@ -22,6 +22,7 @@ from cerebras_tf.capture.recording import GradientCall, GradientRecorder
 from cerebras_tf.capture.variables import managed_variables, variable_spec
 from cerebras_tf.compiler.pipeline import Options
 from cerebras_tf.estimator import initial_values
+from cerebras_tf.estimator.partitions import Partitions
 from cerebras_tf.estimator.saver import WaferSaver
 from cerebras_tf.estimator.session import WaferHook
 from cerebras_tf.estimator.wafer_step import WaferStep
@@ -77,6 +78,7 @@ def build(
     effects = [spec.train_op.op if isinstance(spec.train_op, tf.Tensor) else spec.train_op]
     effects = effects if mode == tf.estimator.ModeKeys.TRAIN else []
     fed, beside = placement.boundary(model.capture({}), _roots(placement, spec, effects))
+    placement.refuse_stranded(_fetched(spec))
     store = MemoryStore(variable_spec(variable) for variable in model.variables.values())
 
     step = WaferStep(
@@ -91,7 +93,8 @@ def build(
     )
     wiring = Wiring(step, placement, fed, global_step, step_read, beside, bool(effects))
     hook = WaferHook(wiring, effects[0] if effects else None)
-    saver = WaferSaver(store, [global_step], max_to_keep, phase)
+    partitions = Partitions(model.variables)
+    saver = WaferSaver(store, [global_step], max_to_keep, phase, partitions)
     scaffold = _scaffold(spec.scaffold, model.variables, store, saver, phase)
     spec = _rerouted(spec, wiring, hook, scaffold, mode)
     return ModelGraph(spec, step, store, wiring, fed)
@@ -150,6 +153,14 @@ def _roots(placement: Placement, spec: Any, effects: list[Any]) -> list[Any]:
     named = [spec.loss, *tf.nest.flatten(spec.predictions)]
     own = [t.op for t in named if isinstance(t, tf.Tensor) and placement.on_wafer(t.op)]
     return [*effects, *own, *readers]
+
+
+def _fetched(spec: Any) -> list[Any]:
+    """Operations that tf.estimator's loop fetches of a model."""
+    summaries = tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.SUMMARIES)
+    found = tf.nest.flatten([spec.loss, spec.predictions, spec.eval_metric_ops, summaries])
+    tensors = [item for item in found if isinstance(item, (tf.Tensor, tf.Operation))]
+    return [item if isinstance(item, tf.Operation) else item.op for item in tensors]
 
 
 def _rerouted(spec: Any, wiring: Wiring, hook: WaferHook, scaffold: Any, mode: str) -> Any:

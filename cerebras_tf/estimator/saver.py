@@ -11,7 +11,7 @@ import contextlib
 import glob
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Callable, Optional
 
 import numpy as np
@@ -19,6 +19,7 @@ import tensorflow as tf
 
 from cerebras_tf.errors import CheckpointError
 from cerebras_tf.estimator.arrays import for_tensorflow
+from cerebras_tf.estimator.partitions import Key, Partitions
 from cerebras_tf.memoryx.store import Store, write
 
 # A shard holds variables of at most this many bytes together, or a single larger one.
@@ -35,6 +36,7 @@ class WaferSaver(tf.compat.v1.train.Saver):
         session_variables: variables that live in the session (the global step).
         max_to_keep: number of checkpoints kept; 0 keeps all.
         phase: context manager that announces a named phase.
+        partitions: which of the wafer's variables are parts of one.
     """
 
     def __init__(
@@ -43,8 +45,10 @@ class WaferSaver(tf.compat.v1.train.Saver):
         session_variables: Sequence[Any],
         max_to_keep: int,
         phase: Callable[[str], Any] = contextlib.nullcontext,
+        partitions: Optional[Partitions] = None,
     ) -> None:
         self._phase = phase
+        self._partitions = partitions or Partitions({})
         self._wafer_store = store
         self._session_variables = list(session_variables)
         super().__init__(
@@ -78,7 +82,7 @@ class WaferSaver(tf.compat.v1.train.Saver):
         prefix = save_path if global_step is None else f"{save_path}-{int(global_step)}"
         content = {v.op.name: sess.run(v) for v in self._session_variables}
         try:
-            write_checkpoint(prefix, self._shards(content))
+            write_checkpoint(prefix, self._partitions.stored(self._shards(content)))
         except (tf.errors.OpError, OSError) as error:
             raise CheckpointError(
                 f"checkpoint {prefix}: must be written whole. Received: {_first_line(error)}. "
@@ -134,11 +138,12 @@ class WaferSaver(tf.compat.v1.train.Saver):
             CheckpointError: it is missing or damaged, lacks variables or has other shapes; all
                 differences are listed.
         """
-        reader = _open(save_path)
+        reader = self._partitions.reader(_open(save_path))
         shapes = reader.get_variable_to_shape_map()
         wanted: dict[str, Any] = {
             name: list(spec.type.shape) for name, spec in self._wafer_store.specs.items()
         }
+        wanted = self._partitions.whole(wanted)
         for variable in self._session_variables:
             wanted[variable.op.name] = variable.shape.as_list()
         _compare(save_path, wanted, shapes)
@@ -150,12 +155,13 @@ class WaferSaver(tf.compat.v1.train.Saver):
             variable.load(_read(reader, save_path, variable.op.name), sess)
 
 
-def write_checkpoint(prefix: str, shards: Iterator[dict[str, np.ndarray]]) -> None:
+def write_checkpoint(prefix: str, shards: Iterator[Mapping[Key, np.ndarray]]) -> None:
     """Writes arrays as a TensorFlow checkpoint; all of it or nothing appears under the prefix.
 
     Args:
         prefix: path prefix of the checkpoint's files.
-        shards: arrays by variable name; one shard is in memory at a time.
+        shards: arrays by variable name, or (name of the whole, slice) of a part; one shard is in
+            memory at a time.
     """
     folder = f"{prefix}{_UNFINISHED}{os.getpid()}"
     _remove_leftovers(os.path.dirname(prefix))
@@ -194,12 +200,12 @@ def _is_running(process: int) -> bool:
     return True
 
 
-def _save_shard(path: str, shard: dict[str, np.ndarray]) -> None:
+def _save_shard(path: str, shard: Mapping[Key, np.ndarray]) -> None:
+    names, slices = zip(*((key, "") if isinstance(key, str) else key for key in shard))
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         inputs = [tf.compat.v1.placeholder(array.dtype, array.shape) for array in shard.values()]
-        names = list(shard)
         op = tf.raw_ops.SaveV2(
-            prefix=path, tensor_names=names, shape_and_slices=[""] * len(names), tensors=inputs
+            prefix=path, tensor_names=names, shape_and_slices=slices, tensors=inputs
         )
         session.run(op, dict(zip(inputs, shard.values())))
 

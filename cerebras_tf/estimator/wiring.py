@@ -158,9 +158,14 @@ class Wiring:
         return found
 
     def needs(self, fetch: Any) -> frozenset[str]:
-        """Names of wafer values that a fetched operation depends on, and TRAINS if it trains."""
+        """Names of wafer values that a fetched operation depends on, and TRAINS if it trains.
+
+        Raises:
+            UnsupportedOpError: the session would have to read a variable of the wafer.
+        """
         op = fetch if isinstance(fetch, tf.Operation) else fetch.op
         if op not in self._needs:
+            self.placement.refuse_stranded([op])
             found, seen, stack = set(), set(), [op]
             while stack:
                 current = stack.pop()
