@@ -11,7 +11,7 @@ pytest.importorskip("tensorflow")
 import numpy as np
 import tensorflow as tf
 
-from cerebras_tf.estimator.session import _fill, _map
+from cerebras_tf.estimator.session import _fill, map_fetches
 from tests.estimator.regression import build, dataset
 
 pytestmark = pytest.mark.tf
@@ -21,7 +21,7 @@ STRUCTURE = {"a": [1, (2, None)], "b": Pair(3, OrderedDict(c=4))}
 
 
 def test_fetch_structures_keep_their_shape():
-    changed = _map(STRUCTURE, lambda leaf: leaf * 10)
+    changed = map_fetches(STRUCTURE, lambda leaf: leaf * 10)
     assert changed == {"a": [10, (20, None)], "b": Pair(30, OrderedDict(c=40))}
     assert isinstance(changed["b"], Pair)
     assert isinstance(changed["b"].right, OrderedDict)
