@@ -55,6 +55,7 @@ class Wiring:
         """
         self.step = step
         self.placement = placement
+        self._global_step = global_step
         self._entries: dict[str, Any] = {}
         self._needs: dict[Any, frozenset[str]] = {}
         with tf.name_scope(_SCOPE), tf.control_dependencies(_safe(beside)):
@@ -109,6 +110,19 @@ class Wiring:
             if len(kept) != len(op.control_inputs):
                 op._remove_all_control_inputs()
                 op._add_control_inputs([*kept, self.token.op])
+        self._update_after_reads()
+
+    def _update_after_reads(self) -> None:
+        """Makes a fetch of the global step beside the training op give the step before it.
+
+        So it is on the host, where reading waits for nothing and the update for the whole step.
+        """
+        if self.train_op is None:
+            return
+        readers = self._global_step.handle.consumers()
+        reads = [op for op in readers if op.type == "ReadVariableOp" and not op.control_inputs]
+        before = set(self.train_op.control_inputs)
+        self.train_op._add_control_inputs([op for op in reads if op not in before])
 
     def _stands_for(self, op: Any) -> bool:
         """Whether the step stands for an operation; initializers of variables are for nothing."""
