@@ -21,7 +21,7 @@ from cerebras_tf.capture.variables import managed_variables, variable_spec
 from cerebras_tf.compiler.pipeline import Options
 from cerebras_tf.estimator.capacity import check_memory
 from cerebras_tf.estimator.scaffold import wafer_scaffold
-from cerebras_tf.estimator.session import WaferHook
+from cerebras_tf.estimator.session import WaferHook, leaves, map_fetches
 from cerebras_tf.estimator.wafer_step import WaferStep
 from cerebras_tf.estimator.wiring import Wiring
 from cerebras_tf.ir import TensorType, Variable
@@ -141,7 +141,7 @@ def _record(call_model_fn: Callable[[], Any], global_step: Any) -> _Recording:
 def _roots(placement: Placement, spec: Any, effects: list[Any]) -> list[Any]:
     """Operations whose values the session or the training op needs."""
     readers = [tensor.op for _, _, tensor in placement.host_readers()]
-    named = [spec.loss, *tf.nest.flatten(spec.predictions)]
+    named = [spec.loss, *leaves(spec.predictions)]
     own = [t.op for t in named if isinstance(t, tf.Tensor) and placement.on_wafer(t.op)]
     return [*effects, *own, *readers]
 
@@ -156,7 +156,7 @@ def _rerouted(spec: Any, wiring: Wiring, hook: WaferHook, scaffold: Any, mode: s
 
     changes: dict[str, Any] = {"scaffold": scaffold, "loss": entry(spec.loss)}
     if spec.predictions is not None:
-        changes["predictions"] = tf.nest.map_structure(entry, spec.predictions)
+        changes["predictions"] = map_fetches(spec.predictions, entry)
     if mode == tf.estimator.ModeKeys.TRAIN:
         changes["train_op"] = wiring.train_op
         changes["training_hooks"] = [*spec.training_hooks, hook]

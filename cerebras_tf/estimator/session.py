@@ -101,6 +101,13 @@ def map_fetches(structure: Any, change: Callable[[Any], Any]) -> Any:
     return change(structure)
 
 
+def leaves(structure: Any) -> list[Any]:
+    """Leaves of a structure in its own order; keys of its dicts need not be comparable."""
+    found: list[Any] = []
+    map_fetches(structure, found.append)
+    return found
+
+
 def _fill(fetches: Any, results: Any, value_of: Callable[[Any], Any]) -> Any:
     """Replaces results of leaves for which `value_of` gives a value."""
     if fetches is None:

@@ -24,7 +24,7 @@ from cerebras_tf.estimator.checkpoint_content import (
     read_variable,
 )
 from cerebras_tf.estimator.saver import SHARD_BYTES, is_kept, write_checkpoint
-from cerebras_tf.estimator.session import map_fetches
+from cerebras_tf.estimator.session import leaves, map_fetches
 from cerebras_tf.memoryx.store import MemoryStore
 
 _COPIES = ("Identity", "EnsureShape")
@@ -145,14 +145,8 @@ class _Served:
         return self._graph.as_graph_element(fetch, allow_tensor=True, allow_operation=True)
 
     def operations(self, fetches: Any) -> list[Any]:
-        found: list[Any] = []
-
-        def note(fetch: Any) -> None:
-            element = self.element(fetch)
-            found.append(element if isinstance(element, tf.Operation) else element.op)
-
-        map_fetches(fetches, note)
-        return found
+        elements = map(self.element, leaves(fetches))
+        return [e if isinstance(e, tf.Operation) else e.op for e in elements]
 
     def concerns(self, op: Any) -> bool:
         return any(self._stored.touches(other) for other in _ancestors(op))

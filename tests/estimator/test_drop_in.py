@@ -258,3 +258,156 @@ def test_errors_of_a_users_functions_pass_through_unchanged(tmp_path, method, pl
     with pytest.raises(KeyError) as raised:
         list(getattr(made, method)(broken if place == "input_fn" else dataset) or [])
     assert raised.value is error
+
+
+def numbered_model(features, labels, mode, params):
+    """Features and predictions with whole numbers among their keys."""
+    both = [features[0], features[params["second"]]]
+    spec = regression.model_fn(sum(both), labels, mode, params)
+    if mode == ModeKeys.PREDICT:
+        return spec._replace(predictions={0: spec.predictions["scores"], 1: both[1]})
+    return spec
+
+
+@pytest.mark.parametrize("second", [1, "b"])
+def test_features_may_have_whole_numbers_as_keys(tmp_path, second):
+    def input_fn():
+        features, labels = v1.data.make_one_shot_iterator(dataset().take(2)).get_next()
+        return {0: features, second: features * 0.5}, labels
+
+    found = []
+    for use_cs in (False, True):
+        params = {"second": second}
+        made = build(tmp_path / str(use_cs), params, numbered_model, save_summary_steps=1)
+        made.train(input_fn, use_cs=use_cs)
+        found.append(made.evaluate(input_fn, use_cs=use_cs)["loss"])
+        if second == 1:  # tf.estimator itself predicts from keys of one kind alone
+            found.append(next(made.predict(input_fn, use_cs=use_cs))[0])
+    half = len(found) // 2
+    np.testing.assert_allclose(found[half:], found[:half], rtol=1e-5)
+
+
+def test_a_folder_given_twice_must_be_the_same(tmp_path):
+    config = tf.estimator.RunConfig(model_dir=str(tmp_path / "one"))
+    assert CerebrasEstimator(count_model, str(tmp_path / "one"), config=config)
+    with pytest.raises(ValueError, match="`model_dir` are set both in constructor and `RunConfig`"):
+        CerebrasEstimator(count_model, str(tmp_path / "two"), config=config)
+    with pytest.raises(ValueError, match="config must be an instance of `RunConfig`"):
+        CerebrasEstimator(count_model, config={})
+
+
+def test_variables_and_checkpoints_are_found_by_the_estimator(tmp_path):
+    made = build(tmp_path)
+    assert made.latest_checkpoint() is None
+    made.train(dataset, max_steps=2)
+    assert made.latest_checkpoint() == str(tmp_path / "model.ckpt-2")
+    assert set(made.get_variable_names()) == set(regression.variables_of(tmp_path))
+    assert made.get_variable_value("layer/kernel").shape == (3, 2)
+    assert made.eval_dir() == str(tmp_path / "eval")
+    assert made.eval_dir("own") == str(tmp_path / "eval_own")
+
+
+def test_max_steps_that_are_reached_already_train_nothing(tmp_path):
+    made = build(tmp_path)
+    made.train(dataset, max_steps=2)
+    told = Told()
+    made.train(dataset, hooks=[told], max_steps=2)
+    assert told.log == []
+    made.train(dataset, hooks=[told], steps=1)
+    assert made.get_variable_value("global_step") == 3
+
+
+def test_training_ends_with_the_data_before_its_steps_do(tmp_path):
+    made = build(tmp_path)
+    made.train(lambda: dataset().take(3), steps=10)
+    assert made.get_variable_value("global_step") == 3
+
+
+def summaries(folder):
+    found = {}
+    for path in sorted(folder.glob("events.out.tfevents.*")):
+        for event in v1.train.summary_iterator(str(path)):
+            for value in event.summary.value:
+                found.setdefault(value.tag, []).append((event.step, value))
+    return found
+
+
+def test_evaluations_write_the_summaries_of_the_host(tmp_path):
+    made = build(tmp_path)
+    made.train(dataset, max_steps=3)
+    for use_cs in (False, True):
+        made.evaluate(dataset, steps=3, use_cs=use_cs, name=str(use_cs))
+    host, wafer = (summaries(tmp_path / f"eval_{use_cs}") for use_cs in (False, True))
+    assert set(host) == set(wafer) == {"loss", "error", "positive", "checkpoint_path"}
+    for tag, ((step, value),) in host.items():
+        assert wafer[tag][0][0] == step == 3
+        assert wafer[tag][0][1].simple_value == pytest.approx(value.simple_value, rel=1e-5)
+
+
+def test_an_untrained_model_evaluates_and_predicts_with_its_first_values(tmp_path):
+    made = build(tmp_path)
+    found = [made.evaluate(dataset, steps=2, use_cs=use_cs) for use_cs in (False, True)]
+    assert found[1]["loss"] == pytest.approx(found[0]["loss"], rel=1e-5)
+    assert found[1]["global_step"] == 0
+    rows = [next(made.predict(dataset, use_cs=use_cs))["scores"] for use_cs in (False, True)]
+    assert rows[1] == pytest.approx(rows[0], rel=1e-5)
+
+
+def test_an_untrained_model_is_warm_started_for_evaluation_and_prediction(tmp_path):
+    build(tmp_path / "first").train(dataset, max_steps=3)
+    made = build(tmp_path / "second", warm_start_from=str(tmp_path / "first"))
+    expected = build(tmp_path / "first").evaluate(dataset, steps=2)["loss"]
+    assert made.evaluate(dataset, steps=2)["loss"] == pytest.approx(expected, rel=1e-5)
+    rows = [next(e.predict(dataset))["scores"] for e in (made, build(tmp_path / "first"))]
+    assert rows[0] == rows[1]
+
+
+@pytest.mark.parametrize("name", ["loss", "global_step"])
+def test_metrics_may_not_take_the_names_of_tf_estimators_own(tmp_path, name):
+    def model(features, labels, mode, params):
+        spec = regression.model_fn(features, labels, mode, params)
+        return spec._replace(eval_metric_ops={name: v1.metrics.mean(spec.loss)})
+
+    with pytest.raises(ValueError, match=f"Metric with name .{name}. is not allowed"):
+        build(tmp_path, model=model).evaluate(dataset, steps=1)
+
+
+@pytest.mark.parametrize("other", [None, ("a", "b"), 3])
+def test_a_model_fn_must_return_a_spec(tmp_path, other):
+    def model(features, labels, mode, params):
+        return other
+
+    with pytest.raises(ValueError, match="model_fn should return an EstimatorSpec"):
+        build(tmp_path, model=model).train(dataset, steps=1)
+
+
+def test_labels_that_a_model_does_not_take_are_refused(tmp_path):
+    def model(features, mode):
+        return count_model(features, None, mode)
+
+    with pytest.raises(ValueError, match="model_fn does not take labels"):
+        CerebrasEstimator(model, str(tmp_path)).train(dataset, steps=1)
+
+
+def test_predictions_of_differing_lengths_are_refused_one_by_one(tmp_path):
+    def model(features, labels, mode, params):
+        spec = regression.model_fn(features, labels, mode, params)
+        return spec._replace(predictions={**spec.predictions, "more": tf.zeros([7])})
+
+    made = build(tmp_path, model=model)
+    with pytest.raises(ValueError, match="Batch length of predictions should be same"):
+        next(made.predict(dataset))
+    assert next(made.predict(dataset, yield_single_examples=False))["more"].shape == (7,)
+
+
+def test_the_public_model_fn_and_added_metrics_work(tmp_path):
+    made = build(tmp_path)
+    made.train(dataset, max_steps=2)
+
+    def more(labels, predictions):
+        return {"mean": v1.metrics.mean(predictions["scores"])}
+
+    found = tf.estimator.add_metrics(made, more).evaluate(dataset, steps=2)
+    plain = made.evaluate(dataset, steps=2)
+    assert set(found) - set(plain) == {"mean"}
+    assert found["loss"] == pytest.approx(plain["loss"], rel=1e-5)
