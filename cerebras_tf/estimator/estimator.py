@@ -23,6 +23,7 @@ from cerebras_tf.estimator.host_call import host_call_to_eval_metric_ops
 from cerebras_tf.estimator.model_graph import ModelGraph, build
 from cerebras_tf.estimator.progress import PhaseReporter
 from cerebras_tf.estimator.run_config import CSRunConfig, check_wafer_address
+from cerebras_tf.estimator.saver import HostSaver
 from cerebras_tf.estimator.training import guarded, reporting, sizes
 from cerebras_tf.ir import TensorType
 from cerebras_tf.ir.program import Program
@@ -143,8 +144,9 @@ class CerebrasEstimator(tf.estimator.Estimator):
     ) -> dict[str, Any]:
         """Evaluates; see tf.estimator.Estimator.evaluate. Returns metrics by name."""
         hooks = [*(hooks or []), *hooks_of_training_around()]
-        bound = super(CerebrasEstimator, self._in_call(use_cs))
-        result: dict[str, Any] = bound.evaluate(input_fn, steps, hooks, checkpoint_path, name)
+        result: dict[str, Any] = super(CerebrasEstimator, self._in_call(use_cs)).evaluate(
+            input_fn, steps, hooks, checkpoint_path, name
+        )
         return result
 
     def predict(
@@ -271,8 +273,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
         if not self._call.use_cs:
             return call()
         options = Options(streaming=_streaming(config))
-        keep = config.keep_checkpoint_max
-        self._call.model = build(call, mode, options, self.phases.phase, keep)
+        self._call.model = build(call, mode, options, self.phases.phase, config)
         return self._call.model.spec
 
     def _train_with_estimator_spec(
@@ -283,6 +284,10 @@ class CerebrasEstimator(tf.estimator.Estimator):
         if not self._config.cluster_spec:
             log_every = self._given_config.log_step_count_steps
         spec = reporting(spec, self._call, self._config, log_every)
+        if not (self._call.use_cs or spec.scaffold.saver):
+            savers = tf.compat.v1.GraphKeys.SAVERS
+            if not tf.compat.v1.get_collection(savers):
+                tf.compat.v1.add_to_collection(savers, HostSaver(self._config))
         spec, hooks, listeners = guarded(spec, hooks, listeners, self._call, self._config)
         return super()._train_with_estimator_spec(spec, worker_hooks, hooks, global_step, listeners)
 

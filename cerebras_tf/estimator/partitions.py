@@ -5,7 +5,7 @@ On the wafer, and in the session, every part is a variable of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Union
 
 import numpy as np
@@ -26,14 +26,18 @@ class Partitions:
         found = {name: variable._get_save_slice_info() for name, variable in variables.items()}
         self._slices = {name: part for name, part in found.items() if part is not None}
 
-    def stored(self, shards: Iterator[dict[str, np.ndarray]]) -> Iterator[dict[Key, np.ndarray]]:
-        """Shards of arrays by variable name, with the keys of a checkpoint."""
-        for shard in shards:
-            yield {self._key(name): array for name, array in shard.items()}
+    def stored(self, arrays: Mapping[str, np.ndarray]) -> dict[Key, np.ndarray]:
+        """Arrays by variable name, with the keys of a checkpoint."""
+        return {self._key(name): array for name, array in arrays.items()}
 
     def _key(self, name: str) -> Key:
         part = self._slices.get(name)
         return name if part is None else (part.full_name, part.spec)
+
+    def name_of_whole(self, name: str) -> str:
+        """Name under which a variable, or the whole it is a part of, stands in a checkpoint."""
+        part = self._slices.get(name)
+        return name if part is None else str(part.full_name)
 
     def whole(self, shapes: Mapping[str, list[int]]) -> dict[str, list[int]]:
         """Names and shapes of variables as a checkpoint has them."""

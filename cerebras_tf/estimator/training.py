@@ -18,6 +18,7 @@ from cerebras_tf.estimator.hooks import (
     PerformanceSummaryHook,
 )
 from cerebras_tf.estimator.progress import ProgressHook
+from cerebras_tf.estimator.session import leaves
 
 
 def guarded(spec: Any, given: list[Any], listeners: Any, call: Call, config: Any) -> Any:
@@ -91,9 +92,12 @@ def reporting(spec: Any, call: Call, config: Any, log_every: Optional[int]) -> A
 
 def sizes(features: Any) -> tuple[Optional[int], Optional[int]]:
     """(examples, tokens) of a batch, where shapes say so; tokens are those of `input_ids`."""
-    tensors = [t for t in tf.nest.flatten(features) if isinstance(t, tf.Tensor)]
-    shapes = [t.shape.as_list() for t in tensors if t.shape.rank]
+    shapes = [t.shape.as_list() for t in leaves(features) if _has_rows(t)]
     examples = shapes[0][0] if shapes else None
     ids = features.get("input_ids") if isinstance(features, dict) else None
     tokens = ids.shape.num_elements() if isinstance(ids, tf.Tensor) else None
     return examples, tokens
+
+
+def _has_rows(item: Any) -> bool:
+    return isinstance(item, tf.Tensor) and bool(item.shape.rank)

@@ -56,6 +56,7 @@ class Wiring:
         """
         self.step = step
         self.placement = placement
+        self._global_step = global_step
         self._entries: dict[str, Any] = {}
         self._names: dict[Any, str] = {}  # of the wafer tensor that a node brings
         self._stand_ins: dict[Any, Any] = {}
@@ -128,6 +129,8 @@ class Wiring:
         self.placement.update()
         awaiting = self.placement.awaiting([self.token.op])
         for op, index, tensor in self.placement.host_readers():
+            if op.type == "SaveV2":  # of a user's Saver, which is served from the store
+                continue
             # Private API of TF 2.15: there is no public way to change an operation's input.
             op._update_input(index, self.entry(tensor))
         before = self._before_step(awaiting)
@@ -143,6 +146,19 @@ class Wiring:
                 others = [] if op in before else [other for other in given if other not in kept]
                 after = dict.fromkeys(map(self._in_place_of, others))
                 self.placement.replace_control_inputs(op, [*kept, *after])
+        self._update_after_reads()
+
+    def _update_after_reads(self) -> None:
+        """Makes a fetch of the global step beside the training op give the step before it.
+
+        So it is on the host, where reading waits for nothing and the update for the whole step.
+        """
+        if self.train_op is None:
+            return
+        readers = self._global_step.handle.consumers()
+        reads = [op for op in readers if op.type == "ReadVariableOp" and not op.control_inputs]
+        before = set(self.train_op.control_inputs)
+        self.train_op._add_control_inputs([op for op in reads if op not in before])
 
     def _before_step(self, awaiting: set[Any]) -> set[Any]:
         """Operations that must run before the step."""

@@ -10,9 +10,9 @@ import numpy as np
 import tensorflow as tf
 
 from cerebras_tf.estimator import initial_values
-from cerebras_tf.estimator.initial_values import Adoption, initialise
+from cerebras_tf.estimator.initial_values import initialise
 from cerebras_tf.ir import TensorType, Variable
-from cerebras_tf.memoryx.store import MemoryStore, write
+from cerebras_tf.memoryx.store import MemoryStore
 from tests.machines import content_of
 
 pytestmark = pytest.mark.tf
@@ -53,19 +53,3 @@ def test_variables_start_as_in_a_session(monkeypatch, batch_bytes):
     for name, content in expected.items():
         np.testing.assert_array_equal(content_of(store, name), content)
         assert content_of(store, name).dtype == content.dtype
-
-
-def test_only_variables_that_were_set_in_the_session_are_taken_over():
-    with tf.Graph().as_default() as graph:
-        variables = make_variables()
-        adoption = Adoption(variables)
-        assign = variables["uniform"].assign(np.arange(4.0))
-        graph.finalize()
-        store = store_for(variables)
-        write(store, "ones", np.array(5.0))
-        with v1.Session() as session:
-            session.run(assign)
-            adoption.take(session, store)
-    np.testing.assert_array_equal(content_of(store, "uniform"), np.arange(4.0))
-    assert content_of(store, "ones") == 5.0
-    assert not store.holds("normal")
