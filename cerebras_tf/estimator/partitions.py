@@ -68,6 +68,11 @@ class PartReader:
         shapes: dict[str, list[int]] = self._checkpoint.get_variable_to_shape_map()
         return shapes
 
+    def get_variable_to_dtype_map(self) -> dict[str, Any]:
+        """dtypes by name."""
+        dtypes: dict[str, Any] = self._checkpoint.get_variable_to_dtype_map()
+        return dtypes
+
     def get_tensor(self, name: str) -> np.ndarray:
         """Content of a variable or of a part; errors are those of TensorFlow's reader."""
         part = self._slices.get(name)

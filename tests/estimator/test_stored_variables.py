@@ -12,7 +12,9 @@ import tensorflow as tf
 from cerebras_tf.errors import CheckpointError
 from cerebras_tf.estimator.checkpoint_errors import CheckpointLackError, CheckpointMismatchError
 from cerebras_tf.estimator.stored_variables import StoredVariables, UserSaver
+from cerebras_tf.memoryx.store import write
 from tests.estimator.test_initial_values import make_variables, store_for
+from tests.machines import content_of
 
 pytestmark = pytest.mark.tf
 v1 = tf.compat.v1
@@ -48,7 +50,7 @@ def graph():
 def test_an_assignment_ends_in_the_store_and_nothing_stays_in_the_session(graph):
     bench = Bench(lambda variables: variables["uniform"].assign(np.arange(4.0)))
     np.testing.assert_array_equal(bench.run(bench.made), np.arange(4.0))
-    np.testing.assert_array_equal(bench.store.get("uniform"), np.arange(4.0))
+    np.testing.assert_array_equal(content_of(bench.store, "uniform"), np.arange(4.0))
     assert not bench.store.holds("normal")
     assert bench.session_is_empty()
 
@@ -60,7 +62,7 @@ def test_initializers_of_all_variables_give_the_values_of_a_session(graph):
         plain.run(bench.made)
         expected = plain.run({name: v._graph_element for name, v in bench.variables.items()})
     for name, content in expected.items():
-        np.testing.assert_array_equal(bench.store.get(name), content)
+        np.testing.assert_array_equal(content_of(bench.store, name), content)
     assert bench.session_is_empty()
 
 
@@ -68,22 +70,22 @@ def test_a_load_of_an_array_ends_in_the_store(graph):
     bench = Bench()
     with bench.stored.serving(bench.session):
         bench.variables["normal"].load(np.full([3, 2], 7.0), bench.session)
-    assert (bench.store.get("normal") == 7).all()
+    assert (content_of(bench.store, "normal") == 7).all()
     assert bench.session_is_empty()
 
 
 def test_reads_give_what_the_store_has(graph):
     bench = Bench(lambda variables: variables["ones"].read_value() + 1)
-    bench.store.put("ones", np.array(5.0))
+    write(bench.store, "ones", np.array(5.0))
     assert bench.run(bench.variables["ones"]) == 5
     assert bench.run({"both": [bench.variables["ones"], bench.made]}) == {"both": [5, 6]}
 
 
 def test_one_variable_may_be_assigned_from_another(graph):
     bench = Bench(lambda variables: variables["ones"].assign(variables["ones"].read_value() * 2))
-    bench.store.put("ones", np.array(5.0))
+    write(bench.store, "ones", np.array(5.0))
     assert bench.run(bench.made) == 10
-    assert bench.store.get("ones") == 10
+    assert content_of(bench.store, "ones") == 10
 
 
 @pytest.mark.parametrize("sharded", [False, True])
@@ -95,24 +97,24 @@ def test_a_saver_writes_and_reads_by_its_own_names(graph, tmp_path, sharded):
     bench = Bench(make)
     saver = UserSaver(bench.made, bench.stored)
     for number, name in enumerate(bench.store.specs):
-        bench.store.put(name, np.full(bench.store.specs[name].type.shape, number + 1.0))
+        write(bench.store, name, np.full(bench.store.specs[name].type.shape, number + 1.0))
     path = saver.save(bench.session, str(tmp_path / "model"), 3)
     reader = tf.train.load_checkpoint(path)
     assert path == tf.train.latest_checkpoint(str(tmp_path)) == str(tmp_path / "model-3")
     assert set(reader.get_variable_to_shape_map()) == {f"other/{name}" for name in bench.variables}
     for name in bench.store.specs:
-        bench.store.put(name, np.zeros(bench.store.specs[name].type.shape))
+        write(bench.store, name, np.zeros(bench.store.specs[name].type.shape))
     saver.restore(bench.session, path)
     for number, name in enumerate(bench.store.specs):
-        assert (bench.store.get(name) == number + 1).all()
-        assert bench.store.get(name).dtype == reader.get_tensor(f"other/{name}").dtype
+        assert (content_of(bench.store, name) == number + 1).all()
+        assert content_of(bench.store, name).dtype == reader.get_tensor(f"other/{name}").dtype
     assert bench.session_is_empty()
 
 
 def test_a_restore_reads_one_variable_at_a_time(graph, tmp_path, monkeypatch):
     bench = Bench(lambda variables: v1.train.Saver(variables))
     for name, spec in bench.store.specs.items():
-        bench.store.put(name, np.ones(spec.type.shape))
+        write(bench.store, name, np.ones(spec.type.shape))
     saver = UserSaver(bench.made, bench.stored)
     path = saver.save(bench.session, str(tmp_path / "model"))
     run_ops = []
@@ -127,7 +129,7 @@ def test_a_restore_reads_one_variable_at_a_time(graph, tmp_path, monkeypatch):
 def test_restored_checkpoints_are_not_written_again(graph, tmp_path):
     bench = Bench(lambda variables: v1.train.Saver(variables))
     for name, spec in bench.store.specs.items():
-        bench.store.put(name, np.ones(spec.type.shape))
+        write(bench.store, name, np.ones(spec.type.shape))
     saver = UserSaver(bench.made, bench.stored)
     path = saver.save(bench.session, str(tmp_path / "model"), 1)
     before = (tmp_path / "model-1.index").stat().st_mtime_ns
@@ -154,7 +156,7 @@ def test_checkpoints_that_do_not_fit_are_refused_as_tensorflow_refuses_them(grap
 
 def test_a_saver_that_leaves_variables_out_is_refused(graph, tmp_path):
     bench = Bench(lambda variables: v1.train.Saver([variables["normal"]]))
-    bench.store.put("normal", np.ones([3, 2]))
+    write(bench.store, "normal", np.ones([3, 2]))
     saver = UserSaver(bench.made, bench.stored)
     path = saver.save(bench.session, str(tmp_path / "model"))
     with pytest.raises(CheckpointError, match="leaves out uniform, ones"):
