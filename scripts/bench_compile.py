@@ -112,16 +112,22 @@ def measure(name: str, params: Any, rounds: int) -> Compiled:
 
     best = None
     for _ in range(rounds):
-        times = [time.process_time()]
+        start = time.process_time()
         step = capture_training(params)
-        nodes = len(step.graph.nodes)
-        times.append(time.process_time())
+        nodes, captured = len(step.graph.nodes), time.process_time()
         layers = cut_into_layers(step)
-        times.append(time.process_time())
+        cut = time.process_time()
         program = compile_layers(step, layers)
-        times.append(time.process_time())
-        spans = [end - start for start, end in zip(times, times[1:])]
-        found = Compiled(name, nodes, *spans, layers, len(program.bodies), program.arena_bytes)
+        found = Compiled(
+            name,
+            nodes,
+            capture_s=captured - start,
+            layers_s=cut - captured,
+            program_s=time.process_time() - cut,
+            layers=layers,
+            bodies=len(program.bodies),
+            arena_bytes=program.arena_bytes,
+        )
         if best is None or found.total_s < best.total_s:
             best = found
     assert best is not None

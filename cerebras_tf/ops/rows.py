@@ -95,8 +95,8 @@ def matmul(node: Node, axes: int) -> Optional[Rows]:
 def reduction(node: Node, axes: int) -> Optional[Rows]:
     """Rows in front of the reduced axes; a sum over the first axes is a sum over rows."""
     x = node.inputs[0]
-    given = node.attrs.get("axes", node.attrs.get("axis"))
-    reduced = {axis % x.type.rank for axis in (given if hasattr(given, "__iter__") else [given])}
+    given = node.attrs["axes"] if "axes" in node.attrs else [node.attrs["axis"]]
+    reduced = {axis % x.type.rank for axis in given}
     if axes <= min(reduced, default=x.type.rank) and axes <= x.type.rank:
         return Rows((0,)) if _same_rows([x.shape, node.output.shape], axes) else None
     if node.op == "sum" and set(range(axes)) <= reduced:
@@ -114,17 +114,15 @@ def gather(node: Node, axes: int) -> Optional[Rows]:
     params, indices = node.inputs
     axis, batch = node.attrs["axis"], node.attrs["batch_dims"]
     if axis == batch == 0:
-        held, operands = indices, (1,)
+        having = {1: indices}
     elif axes <= batch:
-        held, operands = indices, (0, 1)
+        having = {0: params, 1: indices}
     elif batch == 0 and axes <= axis:
-        held, operands = params, (0,)
+        having = {0: params}
     else:
         return None
-    if axes > held.type.rank:
-        return None
-    shapes = [node.inputs[i].shape for i in operands]
-    return Rows(operands) if _same_rows([*shapes, node.output.shape], axes) else None
+    shapes = [value.shape for value in (*having.values(), node.output)]
+    return Rows(tuple(having)) if _same_rows(shapes, axes) else None
 
 
 def row_sum(ids: int, data: int, keep: int = 0) -> RowRule:

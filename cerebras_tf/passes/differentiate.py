@@ -27,7 +27,8 @@ def differentiate(graph: Graph) -> None:
     Raises:
         UnsupportedOpError: an op on the way has no gradient rule; the message lists all of them.
     """
-    rewrite(graph, _expand)
+    # Backward graphs of custom gradients may take gradients themselves.
+    rewrite(graph, _expand, again=True)
 
 
 def _expand(b: Builder, node: Node) -> Optional[list[Value]]:

@@ -45,7 +45,7 @@ class _Bytes:
 
     def __init__(self, array: Array) -> None:
         self.array = np.ascontiguousarray(array)
-        self.head = (array.dtype, array.shape, zlib.crc32(self.array.reshape(-1).view(np.uint8)))
+        self.head = (array.dtype, array.shape, zlib.crc32(self.array.data))
 
     def __hash__(self) -> int:
         return hash(self.head)

@@ -20,7 +20,7 @@ from cerebras_tf.ops import Builder
 Rule = Callable[[Builder, Node], Optional[Sequence[Value]]]
 
 
-def rewrite(graph: Graph, rule: Rule, fold: bool = True) -> bool:
+def rewrite(graph: Graph, rule: Rule, fold: bool = True, again: bool = False) -> bool:
     """Applies a rule to every node once, then drops the nodes nobody needs any more.
 
     Args:
@@ -28,6 +28,7 @@ def rewrite(graph: Graph, rule: Rule, fold: bool = True) -> bool:
         rule: sees each node with its operands replaced, and a builder with the node's source, layer
             and direction.
         fold: whether what rules build of constants is computed at once.
+        again: whether what the rule builds in place of a node is shown to the rule, too.
 
     Returns:
         Whether any node was replaced.
@@ -36,15 +37,24 @@ def rewrite(graph: Graph, rule: Rule, fold: bool = True) -> bool:
     graph.nodes = []
     b = Builder(graph, evaluate if fold else None)
     replaced = b.replaced
-    for node in nodes:
-        node.inputs = [replaced.get(value, value) for value in node.inputs]
-        b.source, b.layer, b.direction = node.source, node.layer, node.direction
-        found = rule(b, node)
-        if found is None:
-            graph.nodes.append(node)
-        else:
+
+    def walk(nodes: list[Node]) -> None:
+        for node in nodes:
+            node.inputs = [replaced.get(value, value) for value in node.inputs]
+            b.source, b.layer, b.direction = node.source, node.layer, node.direction
+            start = len(graph.nodes)
+            found = rule(b, node)
+            if found is None:
+                graph.nodes.append(node)
+                continue
+            if again:
+                built = graph.nodes[start:]
+                del graph.nodes[start:]
+                walk(built)
             # What stands for an output may have been replaced itself since the rule found it.
             replaced.update((old, replaced.get(new, new)) for old, new in zip(node.outputs, found))
+
+    walk(nodes)
     graph.outputs = [replaced.get(value, value) for value in graph.outputs]
     graph.prune()
     return bool(replaced)

@@ -115,7 +115,8 @@ def _content(value: Value, user: Node) -> Optional[Array]:
     inner = made.inputs[0].constant
     if inner is None or not value.type.is_static or value.type.bytes > _FOLD_BYTES:
         return None
-    return evaluate("broadcast_to", [inner], made.attrs)[0]
+    content: Array = evaluate("broadcast_to", [inner], made.attrs)[0]
+    return content
 
 
 def _shorter(b: Builder, node: Node) -> Optional[Value]:

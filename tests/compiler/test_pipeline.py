@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 
 import numpy as np
 import pytest
@@ -66,6 +67,26 @@ def test_an_op_without_a_gradient_rule_is_named_with_the_pass(monkeypatch):
     s.momentum(loss, ["w"], clip=False)
     with pytest.raises(UnsupportedOpError, match=r"pass differentiate .*no_rule"):
         compile_step(s.done(loss=loss))
+
+
+def test_the_collector_runs_again_after_compiling_and_after_an_error():
+    broken = residual_step(2)
+    broken.graph.nodes.reverse()
+    assert gc.isenabled()
+    compile_step(residual_step(2))
+    assert gc.isenabled()
+    with pytest.raises(GraphError):
+        compile_step(broken)
+    assert gc.isenabled()
+
+
+def test_a_collector_that_was_off_stays_off():
+    gc.disable()
+    try:
+        compile_step(residual_step(2))
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
 
 
 def half_step():

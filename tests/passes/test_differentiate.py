@@ -299,3 +299,26 @@ def test_a_graph_without_gradients_is_left_alone():
     before = str(graph)
     differentiate(graph)
     assert str(graph) == before
+
+
+def own_backward(b, x):
+    """exp(x) kept as it is, whose own gradient takes the gradient of sin(x) instead."""
+    backward = Graph("backward")
+    inner = Builder(backward)
+    held, dy = (backward.add_input(name, parse_type(D4)) for name in ("held", "dy"))
+    backward.outputs = gradient(inner, [inner.op("sin", held)], [held], [dy])
+    return b.op("custom_gradient", b.op("exp", x), x, xs=1, gives=(1,), backward=backward)
+
+
+def test_gradients_inside_of_a_custom_gradient_are_written_out():
+    (x,), (dx,) = results(lambda b, x: gradient(b, [own_backward(b, x)], [x]), D4)
+    np.testing.assert_allclose(dx, np.cos(x))
+
+
+def test_a_gradient_of_what_a_custom_gradient_differentiated():
+    def build(b, x):
+        (dx,) = gradient(b, [own_backward(b, x)], [x])
+        return gradient(b, [dx], [x])
+
+    (x,), (twice,) = results(build, D4)
+    np.testing.assert_allclose(twice, -np.sin(x))

@@ -96,6 +96,22 @@ def test_a_rule_may_give_a_node_other_operands():
     assert ops_of(graph) == ["sin", "add"]
 
 
+def test_what_a_rule_builds_is_shown_to_it_where_asked():
+    """neg becomes tanh of sin, sin becomes cos."""
+
+    def rule(b, node):
+        if node.op == "neg":
+            return [b.op("tanh", b.op("sin", node.inputs[0]))]
+        return [b.op("cos", node.inputs[0])] if node.op == "sin" else None
+
+    expected = {False: ["tanh", "sin"], True: ["tanh", "cos"]}
+    for again in (False, True):
+        graph = graph_of(lambda b, x: b.op("neg", x), F4)
+        rewrite(graph, rule, again=again)
+        verify(graph, infer)
+        assert sorted(ops_of(graph)) == sorted(expected[again])
+
+
 def test_constants_are_computed_where_asked():
     for fold in (True, False):
         graph = graph_of(lambda b, x: b.op("add", x, b.op("neg", b.constant(2.0))), "float64[]")
