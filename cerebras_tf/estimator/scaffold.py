@@ -6,7 +6,7 @@ they do to variables on the wafer ends in the store.
 
 from __future__ import annotations
 
-import functools
+from dataclasses import dataclass, fields
 from typing import Any, Callable, Optional
 
 import tensorflow as tf
@@ -49,58 +49,75 @@ def wafer_scaffold(
     Raises:
         ConfigError: the scaffold's local_init_op assigns variables that are on the wafer.
     """
-    # Private API of TF 2.15: there is no public accessor of what a scaffold was given.
-    user_init, user_op = given._user_init_fn, _given(given.init_op, _KEYS.INIT_OP)
-    user_saver = _given(given.saver, _KEYS.SAVERS)
-    user_ready = [
-        _given(given.ready_op, _KEYS.READY_OP),
-        _given(given.ready_for_local_init_op, _KEYS.READY_FOR_LOCAL_INIT_OP),
-    ]
-    local_init = _given(given.local_init_op, _KEYS.LOCAL_INIT_OP)
-    user = (user_init, user_op, user_saver, local_init, *user_ready)
-    stored = StoredVariables(variables, store) if any(x is not None for x in user) else None
+    user = _UserScaffold.of(given)
+    stored = StoredVariables(variables, store) if user.asks() else None
     if stored is not None:
         stored.count_as_initialized()
-        _check_local_init(stored, local_init)
+        _check_local_init(stored, user.local_init)
 
     def initialise(session: Any, names: list[str]) -> None:
         initial_values.initialise(session, {name: variables[name] for name in names}, store)
 
     def init_fn(scaffold: Any, session: Any) -> None:
         with phase("sending weights"):
-            if stored is not None and user_op is not None:
+            if stored is not None and user.init_op is not None:
                 with stored.serving(session):
-                    session.run(user_op, given.init_feed_dict)
+                    session.run(user.init_op, given.init_feed_dict)
             initialise(session, [name for name in variables if not store.holds(name)])
         if stored is not None:
             with stored.serving(session):
-                if user_init is not None:
-                    user_init(scaffold, session)
+                if user.init_fn is not None:
+                    user.init_fn(scaffold, session)
             stored.adopt_all(session)
 
-    if stored is not None and user_saver is not None:
-        saver: Any = UserSaver(_as_saver(user_saver), stored)
+    if stored is not None and user.saver is not None:
+        saver: Any = UserSaver(_as_saver(user.saver), stored)
     else:
         beside, partitions = _beside(variables), Partitions(variables)
         saver = WaferSaver(store, beside, config, training, initialise, phase, partitions)
         v1.add_to_collection(_KEYS.SAVERS, saver)
-    nothing = functools.partial(tf.constant, [], tf.string)
-    init_op = _init_of_session(variables)
-    ready = user_ready[0] if user_ready[0] is not None else nothing(name="wafer/ready")
-    ready_for_local = user_ready[1]
-    if ready_for_local is None:
-        ready_for_local = nothing(name="wafer/ready_for_local_init")
-    _collect(_KEYS.INIT_OP, init_op)
-    _collect(_KEYS.READY_OP, ready)
-    _collect(_KEYS.READY_FOR_LOCAL_INIT_OP, ready_for_local)
+    ready_for_local = _or_nothing(user.ready_for_local, "wafer/ready_for_local_init")
     return v1.train.Scaffold(
-        init_op=init_op,
+        init_op=_collected(_KEYS.INIT_OP, _init_of_session(variables)),
         init_fn=init_fn,
-        ready_op=ready,
-        ready_for_local_init_op=ready_for_local,
+        ready_op=_collected(_KEYS.READY_OP, _or_nothing(user.ready, "wafer/ready")),
+        ready_for_local_init_op=_collected(_KEYS.READY_FOR_LOCAL_INIT_OP, ready_for_local),
         saver=saver,
         copy_from_scaffold=given,
     )
+
+
+@dataclass(frozen=True)
+class _UserScaffold:
+    """What a user gave to a scaffold, or put where scaffolds look for it."""
+
+    init_fn: Any
+    init_op: Any
+    saver: Any
+    local_init: Any
+    ready: Any
+    ready_for_local: Any
+
+    @classmethod
+    def of(cls, given: Any) -> _UserScaffold:
+        return cls(
+            # Private API of TF 2.15: there is no public accessor of what a scaffold was given.
+            given._user_init_fn,
+            _given(given.init_op, _KEYS.INIT_OP),
+            _given(given.saver, _KEYS.SAVERS),
+            _given(given.local_init_op, _KEYS.LOCAL_INIT_OP),
+            _given(given.ready_op, _KEYS.READY_OP),
+            _given(given.ready_for_local_init_op, _KEYS.READY_FOR_LOCAL_INIT_OP),
+        )
+
+    def asks(self) -> bool:
+        """Whether anything is asked for that may touch variables."""
+        return any(getattr(self, item.name) is not None for item in fields(self))
+
+
+def _or_nothing(ready: Any, name: str) -> Any:
+    """A user's tensor of what is not ready yet, or one that says that nothing is missing."""
+    return tf.constant([], tf.string, name=name) if ready is None else ready
 
 
 def _given(value: Any, collection: str) -> Any:
@@ -109,10 +126,11 @@ def _given(value: Any, collection: str) -> Any:
     return found[0] if value is None and found else value
 
 
-def _collect(collection: str, item: Any) -> None:
-    """Puts what a scaffold would make where others look for it."""
+def _collected(collection: str, item: Any) -> Any:
+    """The item, put where others look for what a scaffold makes."""
     if not v1.get_collection(collection):
         v1.add_to_collection(collection, item)
+    return item
 
 
 def _check_local_init(stored: StoredVariables, local_init: Optional[Any]) -> None:
