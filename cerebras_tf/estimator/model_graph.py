@@ -91,7 +91,9 @@ def build(
     wiring = Wiring(step, placement, fed, global_step, step_read, beside, bool(effects))
     hook = WaferHook(wiring, effects[0] if effects else None)
     training = mode == tf.estimator.ModeKeys.TRAIN
-    scaffold = wafer_scaffold(spec.scaffold, model.variables, store, config, training, phase)
+    scaffold = wafer_scaffold(
+        spec.scaffold, model.variables, store, config, training, phase, step if training else None
+    )
     spec = _rerouted(spec, wiring, hook, scaffold, mode)
     return ModelGraph(spec, step, store, wiring, fed)
 

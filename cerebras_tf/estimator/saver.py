@@ -25,6 +25,7 @@ from tensorflow.python.training.saving import saveable_object_util
 from cerebras_tf.errors import CheckpointError
 from cerebras_tf.estimator.arrays import for_tensorflow
 from cerebras_tf.estimator.checkpoint_content import (
+    RANDOM_STEP_KEY,
     check_content,
     first_line,
     named,
@@ -34,6 +35,7 @@ from cerebras_tf.estimator.checkpoint_content import (
     whole,
 )
 from cerebras_tf.estimator.partitions import Key, Partitions
+from cerebras_tf.estimator.wafer_step import WaferStep
 from cerebras_tf.memoryx.store import Store, write
 
 # A shard holds variables of at most this many bytes together, or a single larger one.
@@ -102,6 +104,7 @@ class WaferSaver(tf.compat.v1.train.Saver):
         initialise: gives variables of these names their first values, in a session.
         phase: context manager that announces a named phase.
         partitions: which of the wafer's variables are parts of one.
+        step: counts the draws of random ops, which a run that goes on must know.
     """
 
     def __init__(
@@ -113,8 +116,10 @@ class WaferSaver(tf.compat.v1.train.Saver):
         initialise: Callable[[Any, list[str]], None],
         phase: Callable[[str], Any] = contextlib.nullcontext,
         partitions: Optional[Partitions] = None,
+        step: Optional[WaferStep] = None,
     ) -> None:
         self._phase = phase
+        self._step = step
         self._partitions = partitions or Partitions({})
         self._wafer_store = store
         self._beside = list(beside)
@@ -184,6 +189,8 @@ class WaferSaver(tf.compat.v1.train.Saver):
             rest = {v.op.name: session.run(v) for v in self._beside}  # the global step alone
         else:
             yield functools.partial(self._save_beside, session)
+        if self._step is not None and self._step.extra_draws():
+            rest[RANDOM_STEP_KEY] = np.array(self._step.session.draws, np.int64)
         for names in self._groups():
             arrays = store.acquire(names)
             try:
@@ -232,6 +239,8 @@ class WaferSaver(tf.compat.v1.train.Saver):
         names = self.saver_def
         with whole(save_path, "what the session holds"):
             sess.run(names.restore_op_name, {names.filename_tensor_name: save_path})
+        if self._step is not None and RANDOM_STEP_KEY in reader.get_variable_to_shape_map():
+            self._step.draw_from(int(read_variable(reader, save_path, RANDOM_STEP_KEY)))
         self._restored = save_path
 
     def _check(self, path: str, reader: Any) -> list[str]:

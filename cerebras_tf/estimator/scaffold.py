@@ -22,6 +22,7 @@ from cerebras_tf.estimator.checkpoint_content import named
 from cerebras_tf.estimator.partitions import Partitions
 from cerebras_tf.estimator.saver import WaferSaver
 from cerebras_tf.estimator.stored_variables import StoredVariables, UserSaver
+from cerebras_tf.estimator.wafer_step import WaferStep
 from cerebras_tf.memoryx.store import Store
 
 v1 = tf.compat.v1
@@ -35,6 +36,7 @@ def wafer_scaffold(
     config: Any,
     training: bool,
     phase: Callable[[str], Any],
+    step: Optional[WaferStep] = None,
 ) -> Any:
     """A scaffold that leaves the wafer's variables out of the session.
 
@@ -45,6 +47,7 @@ def wafer_scaffold(
         config: the run configuration.
         training: whether the model trains.
         phase: context manager that announces a named phase.
+        step: the step that trains, whose draws checkpoints keep.
 
     Raises:
         ConfigError: the scaffold's local_init_op assigns variables that are on the wafer.
@@ -74,7 +77,7 @@ def wafer_scaffold(
         saver: Any = UserSaver(_as_saver(user.saver), stored)
     else:
         beside, partitions = _beside(variables), Partitions(variables)
-        saver = WaferSaver(store, beside, config, training, initialise, phase, partitions)
+        saver = WaferSaver(store, beside, config, training, initialise, phase, partitions, step)
         v1.add_to_collection(_KEYS.SAVERS, saver)
     ready_for_local = _or_nothing(user.ready_for_local, "wafer/ready_for_local_init")
     return v1.train.Scaffold(

@@ -80,6 +80,7 @@ class WaferStep:
         self._wanted: frozenset[str] = frozenset()
         self._updates = bool(self._effects)
         self._results: dict[str, np.ndarray] = {}
+        self._draws_from: Optional[int] = None
         self._numbers = itertools.count()
         self._takes_symbols = True
 
@@ -109,10 +110,23 @@ class WaferStep:
         Returns:
             The global step afterwards.
         """
+        if self._draws_from is None:  # a run that begins, or goes on from another's checkpoint
+            self.draw_from(global_step if self._effects else 0)
         self.session.global_step = global_step
         features = {t.name: array for t, array in zip(self._fed, arrays)}
         self._results = self.session.run(features, self._wanted, self._updates)
         return self.session.global_step
+
+    def draw_from(self, count: int) -> None:
+        """Says how often random ops have drawn before the first step of this session."""
+        self._draws_from = self.session.draws = count
+
+    def extra_draws(self) -> bool:
+        """Whether the global step does not tell how often random ops have drawn.
+
+        It does not where a step of the model takes several runs, as in gradient accumulation.
+        """
+        return self._draws_from is not None and self.session.draws != self.session.global_step
 
     def result(self, name: str) -> np.ndarray:
         """A wanted value of the last step."""

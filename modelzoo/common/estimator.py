@@ -24,8 +24,13 @@ ANOTHER_FOLDER = (
 ANOTHER_CHECKPOINT = (
     "Start from another --checkpoint_path, or use the params file it was trained with."
 )
-# Entries of checkpoints that are no model's: the graph of objects of tf.train.Checkpoint.
-BESIDE_VARIABLES = ("_CHECKPOINTABLE_OBJECT_GRAPH", "save_counter/.ATTRIBUTES/VARIABLE_VALUE")
+# Entries of checkpoints that are no model's: the graph of objects of tf.train.Checkpoint, and how
+# often random ops have drawn.
+BESIDE_VARIABLES = (
+    "_CHECKPOINTABLE_OBJECT_GRAPH",
+    "save_counter/.ATTRIBUTES/VARIABLE_VALUE",
+    "cerebras_tf/random_step",
+)
 MOST_NAMED = 12  # variables in an error
 
 

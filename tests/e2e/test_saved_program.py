@@ -1,0 +1,108 @@
+"""A process without TensorFlow trains a saved program as the estimator would have, bit for bit."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tensorflow")
+
+import tensorflow as tf
+
+from tests.estimator.regression import build, variables_of
+
+pytestmark = pytest.mark.tf
+v1 = tf.compat.v1
+STEPS = 5
+
+PROCESS = """
+import sys
+sys.modules["tensorflow"] = None  # importing it raises ImportError
+import numpy as np
+from cerebras_tf.ir import Variable
+from cerebras_tf.ir.program_file import load_program
+from cerebras_tf.memoryx.store import MemoryStore, reading, write
+from cerebras_tf.runtime.cpu import CpuBackend
+from cerebras_tf.runtime.session import SavedProgram, Session
+
+program = load_program(sys.argv[1])
+given = dict(np.load(sys.argv[2]))
+store = MemoryStore(Variable(n, program.slots[s].type) for n, s in program.variables.items())
+for name in program.variables:
+    write(store, name, given[name])
+session = Session(SavedProgram(program), store, CpuBackend())
+features = [name for name in program.features if name.endswith(":0") or name.endswith(":1")]
+found = {"losses": []}
+for step in range(len(given[features[0]])):
+    results = session.run({name: given[name][step] for name in features})
+    found["losses"].append(results["cost:0"])
+for name in program.variables:
+    with reading(store, name) as array:
+        found[name] = np.array(array)
+found["global_step"] = session.global_step
+np.savez(sys.argv[3], **found)
+assert not any(name.partition(".")[0] == "tensorflow" for name in sys.modules if sys.modules[name])
+"""
+
+
+def model_fn(features, labels, mode, params):
+    """Two layers with dropout, trained by Adam with clipped gradients."""
+    with v1.variable_scope("model"):
+        hidden = v1.layers.dense(features, 16, activation=tf.nn.gelu)
+        hidden = v1.layers.dropout(hidden, 0.2, training=True)
+        scores = v1.layers.dense(hidden, 1)[:, 0]
+    loss = tf.reduce_mean(tf.square(scores - labels), name="cost")
+    optimizer, step = v1.train.AdamOptimizer(0.01), v1.train.get_global_step()
+    gradients, variables = zip(*optimizer.compute_gradients(loss))
+    clipped, _ = tf.clip_by_global_norm(gradients, 1.0)
+    train_op = optimizer.apply_gradients(zip(clipped, variables), step)
+    return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=train_op)
+
+
+class Losses(tf.estimator.SessionRunHook):
+    """Keeps the loss and the features of every step."""
+
+    def __init__(self):
+        self.losses, self.fed = [], {}
+
+    def before_run(self, run_context):
+        return tf.estimator.SessionRunArgs(["cost:0", "IteratorGetNext:0", "IteratorGetNext:1"])
+
+    def after_run(self, run_context, run_values):
+        loss, features, labels = run_values.results
+        self.losses.append(loss)
+        for name, array in (("IteratorGetNext:0", features), ("IteratorGetNext:1", labels)):
+            self.fed.setdefault(name, []).append(array)
+
+
+def batches():
+    random = np.random.default_rng(3)
+    features = random.standard_normal((STEPS, 8, 3)).astype(np.float32)
+    return tf.data.Dataset.from_tensor_slices((features, features.sum(-1)))
+
+
+def test_another_process_trains_a_saved_program_from_a_checkpoint(tmp_path):
+    made = build(tmp_path / "model", model=model_fn, save_checkpoints_steps=STEPS)
+    seen = Losses()
+    made.train(batches, hooks=[seen], max_steps=STEPS)
+    start = tf.train.load_checkpoint(str(tmp_path / "model" / "model.ckpt-0"))
+    weights = {name: start.get_tensor(name) for name in start.get_variable_to_shape_map()}
+    build(tmp_path / "compiled", model=model_fn).compile(batches)
+    np.savez(tmp_path / "given.npz", **weights, **seen.fed)
+    files = [tmp_path / "compiled" / "compiled" / "program.zip"]
+    files += [tmp_path / name for name in ("given.npz", "found.npz")]
+    root = Path(__file__).parents[2]
+    subprocess.run(
+        [sys.executable, "-c", PROCESS, *map(str, files)], check=True, cwd=root, timeout=120
+    )
+    trained = variables_of(tmp_path / "model")
+    with np.load(tmp_path / "found.npz") as found:
+        np.testing.assert_array_equal(found["losses"], seen.losses)
+        assert int(found["global_step"]) == STEPS
+        for name, content in trained.items():
+            if name != "global_step":
+                np.testing.assert_array_equal(found[name], content, err_msg=name)
