@@ -98,6 +98,7 @@ class WaferSaver(tf.compat.v1.train.Saver):
         config: the run configuration.
         strict: whether a checkpoint may hold no variables but the model's; so in training.
         initialise: gives variables of these names their first values, in a session.
+        connect: told of a session after a restore.
         phase: context manager that announces a named phase.
     """
 
@@ -108,6 +109,7 @@ class WaferSaver(tf.compat.v1.train.Saver):
         config: Any,
         strict: bool,
         initialise: Callable[[Any, list[str]], None],
+        connect: Callable[[Any], None],
         phase: Callable[[str], Any] = contextlib.nullcontext,
     ) -> None:
         self._phase = phase
@@ -116,6 +118,7 @@ class WaferSaver(tf.compat.v1.train.Saver):
         self._strict = strict
         self._partially = strict and _restores_partially(config)
         self._initialise = initialise
+        self._connect = connect
         self._restored: Optional[str] = None
         super().__init__(
             var_list=self._beside,
@@ -213,6 +216,7 @@ class WaferSaver(tf.compat.v1.train.Saver):
         with whole(save_path, "what the session holds"):
             sess.run(names.restore_op_name, {names.filename_tensor_name: save_path})
         self._restored = save_path
+        self._connect(sess)
 
     def _check(self, path: str, reader: Any) -> list[str]:
         """Names of the wafer's variables that a checkpoint lacks, where that is allowed."""

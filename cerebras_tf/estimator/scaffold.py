@@ -21,7 +21,6 @@ from cerebras_tf.estimator import initial_values
 from cerebras_tf.estimator.checkpoint_content import named
 from cerebras_tf.estimator.saver import WaferSaver
 from cerebras_tf.estimator.stored_variables import StoredVariables, UserSaver
-from cerebras_tf.memoryx.store import MemoryStore
 
 v1 = tf.compat.v1
 _KEYS = v1.GraphKeys
@@ -30,20 +29,22 @@ _KEYS = v1.GraphKeys
 def wafer_scaffold(
     given: Any,
     variables: dict[str, Any],
-    store: MemoryStore,
+    stored: StoredVariables,
     config: Any,
     training: bool,
     phase: Callable[[str], Any],
+    connect: Callable[[Any], None],
 ) -> Any:
     """A scaffold that leaves the wafer's variables out of the session.
 
     Args:
         given: the scaffold of the model.
         variables: TensorFlow variables on the wafer, by name.
-        store: holds them.
+        stored: serves what a user's operations do to them.
         config: the run configuration.
         training: whether the model trains.
         phase: context manager that announces a named phase.
+        connect: told of the session once variables have values, before hooks see it.
 
     Raises:
         ConfigError: the scaffold's local_init_op assigns variables that are on the wafer.
@@ -57,30 +58,33 @@ def wafer_scaffold(
     ]
     local_init = _given(given.local_init_op, _KEYS.LOCAL_INIT_OP)
     user = (user_init, user_op, user_saver, local_init, *user_ready)
-    stored = StoredVariables(variables, store) if any(x is not None for x in user) else None
-    if stored is not None:
+    by_user = any(item is not None for item in user)
+    if by_user:
+        stored.prepare_adoption()
         stored.count_as_initialized()
         _check_local_init(stored, local_init)
+    store = stored.store
 
     def initialise(session: Any, names: list[str]) -> None:
         initial_values.initialise(session, {name: variables[name] for name in names}, store)
 
     def init_fn(scaffold: Any, session: Any) -> None:
         with phase("sending weights"):
-            if stored is not None and user_op is not None:
+            if user_op is not None:
                 with stored.serving(session):
                     session.run(user_op, given.init_feed_dict)
             initialise(session, [name for name in variables if not store.holds(name)])
-        if stored is not None:
+        if by_user:
             with stored.serving(session):
                 if user_init is not None:
                     user_init(scaffold, session)
             stored.adopt_all(session)
+        connect(session)
 
-    if stored is not None and user_saver is not None:
-        saver: Any = UserSaver(_as_saver(user_saver), stored)
+    if user_saver is not None:
+        saver: Any = UserSaver(_as_saver(user_saver), stored, connect)
     else:
-        saver = WaferSaver(store, _beside(variables), config, training, initialise, phase)
+        saver = WaferSaver(store, _beside(variables), config, training, initialise, connect, phase)
         v1.add_to_collection(_KEYS.SAVERS, saver)
     nothing = functools.partial(tf.constant, [], tf.string)
     init_op = _init_of_session(variables)
