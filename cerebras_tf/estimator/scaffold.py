@@ -6,7 +6,7 @@ they do to variables on the wafer ends in the store.
 
 from __future__ import annotations
 
-import functools
+from dataclasses import dataclass, fields
 from typing import Any, Callable, Optional
 
 import tensorflow as tf
@@ -49,49 +49,31 @@ def wafer_scaffold(
     Raises:
         ConfigError: the scaffold's local_init_op assigns variables that are on the wafer.
     """
-    # Private API of TF 2.15: there is no public accessor of what a scaffold was given.
-    user_init, user_op = given._user_init_fn, _given(given.init_op, _KEYS.INIT_OP)
-    user_saver = _given(given.saver, _KEYS.SAVERS)
-    user_ready = [
-        _given(given.ready_op, _KEYS.READY_OP),
-        _given(given.ready_for_local_init_op, _KEYS.READY_FOR_LOCAL_INIT_OP),
-    ]
-    local_init = _given(given.local_init_op, _KEYS.LOCAL_INIT_OP)
-    user = (user_init, user_op, user_saver, local_init, *user_ready)
-    by_user = any(item is not None for item in user)
-    if by_user:
+    asked = _Asked.of(given)
+    if asked.anything:
         stored.prepare_adoption()
         stored.count_as_initialized()
-        _check_local_init(stored, local_init)
-    store = stored.store
+        _check_local_init(stored, asked.local_init_op)
 
     def initialise(session: Any, names: list[str]) -> None:
-        initial_values.initialise(session, {name: variables[name] for name in names}, store)
+        initial_values.initialise(session, {name: variables[name] for name in names}, stored.store)
 
     def init_fn(scaffold: Any, session: Any) -> None:
         with phase("sending weights"):
-            if user_op is not None:
-                with stored.serving(session):
-                    session.run(user_op, given.init_feed_dict)
-            initialise(session, [name for name in variables if not store.holds(name)])
-        if by_user:
-            with stored.serving(session):
-                if user_init is not None:
-                    user_init(scaffold, session)
-            stored.adopt_all(session)
+            asked.run_init_op(stored, session, given.init_feed_dict)
+            initialise(session, stored.missing())
+        asked.run_init_fn(stored, scaffold, session)
         connect(session)
 
-    if user_saver is not None:
-        saver: Any = UserSaver(_as_saver(user_saver), stored, connect)
+    if asked.saver is not None:
+        saver: Any = UserSaver(_as_saver(asked.saver), stored, connect)
     else:
-        saver = WaferSaver(store, _beside(variables), config, training, initialise, connect, phase)
+        beside = _beside(variables)
+        saver = WaferSaver(stored.store, beside, config, training, initialise, connect, phase)
         v1.add_to_collection(_KEYS.SAVERS, saver)
-    nothing = functools.partial(tf.constant, [], tf.string)
+    ready = _or_ready(asked.ready_op, "wafer/ready")
+    ready_for_local = _or_ready(asked.ready_for_local_init_op, "wafer/ready_for_local_init")
     init_op = _init_of_session(variables)
-    ready = user_ready[0] if user_ready[0] is not None else nothing(name="wafer/ready")
-    ready_for_local = user_ready[1]
-    if ready_for_local is None:
-        ready_for_local = nothing(name="wafer/ready_for_local_init")
     _collect(_KEYS.INIT_OP, init_op)
     _collect(_KEYS.READY_OP, ready)
     _collect(_KEYS.READY_FOR_LOCAL_INIT_OP, ready_for_local)
@@ -105,8 +87,54 @@ def wafer_scaffold(
     )
 
 
+@dataclass(frozen=True)
+class _Asked:
+    """What a user gave to a scaffold, or put into the graph where scaffolds look for it."""
+
+    init_fn: Any
+    init_op: Any
+    saver: Any
+    ready_op: Any
+    ready_for_local_init_op: Any
+    local_init_op: Any
+
+    @classmethod
+    def of(cls, given: Any) -> _Asked:
+        return cls(
+            # Private API of TF 2.15: there is no public accessor of a scaffold's init_fn.
+            init_fn=given._user_init_fn,
+            init_op=_given(given.init_op, _KEYS.INIT_OP),
+            saver=_given(given.saver, _KEYS.SAVERS),
+            ready_op=_given(given.ready_op, _KEYS.READY_OP),
+            ready_for_local_init_op=_given(
+                given.ready_for_local_init_op, _KEYS.READY_FOR_LOCAL_INIT_OP
+            ),
+            local_init_op=_given(given.local_init_op, _KEYS.LOCAL_INIT_OP),
+        )
+
+    @property
+    def anything(self) -> bool:
+        return any(getattr(self, field.name) is not None for field in fields(self))
+
+    def run_init_op(self, stored: StoredVariables, session: Any, feed: Any) -> None:
+        if self.init_op is not None:
+            with stored.serving(session):
+                session.run(self.init_op, feed)
+
+    def run_init_fn(self, stored: StoredVariables, scaffold: Any, session: Any) -> None:
+        if self.init_fn is not None:
+            with stored.serving(session):
+                self.init_fn(scaffold, session)
+        if self.anything:
+            stored.adopt_all(session)
+
+
+def _or_ready(op: Any, name: str) -> Any:
+    """A user's ready op, or one that finds nothing missing: the store is filled before."""
+    return tf.constant([], tf.string, name=name) if op is None else op
+
+
 def _given(value: Any, collection: str) -> Any:
-    """What a user gave to a scaffold, or put where scaffolds look for it."""
     found = v1.get_collection(collection)
     return found[0] if value is None and found else value
 
