@@ -7,12 +7,12 @@ file deliberately knows nothing of graphs; model_graph does.
 from __future__ import annotations
 
 import copy
+import inspect
 import os
 from collections.abc import Iterator
 from typing import Any, Callable, Optional
 
 import tensorflow as tf
-from tensorflow_estimator.python.estimator import estimator as estimator_lib
 
 from cerebras_tf.capture.variables import resource_variables
 from cerebras_tf.compiler.pipeline import Options
@@ -73,7 +73,8 @@ class CerebrasEstimator(tf.estimator.Estimator):
     def _assert_members_are_not_overridden(self) -> None:
         """This class overrides tf.estimator's methods; those of this class stay as they are."""
         # Private API of TF 2.15: the check that every estimator makes of its subclasses.
-        estimator_lib._assert_members_are_not_overridden(CerebrasEstimator, self)
+        module: Any = inspect.getmodule(tf.compat.v1.estimator.Estimator)
+        module._assert_members_are_not_overridden(CerebrasEstimator, self)
 
     @property
     def config(self) -> Any:

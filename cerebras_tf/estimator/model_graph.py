@@ -22,6 +22,7 @@ from cerebras_tf.capture.variables import managed_variables, variable_spec
 from cerebras_tf.compiler.pipeline import Options
 from cerebras_tf.estimator.scaffold import wafer_scaffold
 from cerebras_tf.estimator.session import WaferHook, leaves, map_fetches
+from cerebras_tf.estimator.stored_variables import StoredVariables
 from cerebras_tf.estimator.wafer_step import WaferStep
 from cerebras_tf.estimator.wiring import Wiring
 from cerebras_tf.ir import TensorType, Variable
@@ -89,10 +90,17 @@ def build(
         phase,
     )
     wiring = Wiring(step, placement, fed, global_step, step_read, beside, bool(effects))
-    hook = WaferHook(wiring, effects[0] if effects else None)
+    stored = StoredVariables(model.variables, store)
+    hook = WaferHook(wiring, effects[0] if effects else None, stored)
     training = mode == tf.estimator.ModeKeys.TRAIN
     scaffold = wafer_scaffold(
-        spec.scaffold, model.variables, store, config, training, phase, step if training else None
+        spec.scaffold,
+        model.variables,
+        stored,
+        config,
+        phase,
+        hook.connect,
+        step if training else None,
     )
     spec = _rerouted(spec, wiring, hook, scaffold, mode)
     return ModelGraph(spec, step, store, wiring, fed)

@@ -100,11 +100,12 @@ class WaferSaver(tf.compat.v1.train.Saver):
         store: the wafer's variables.
         beside: what is saved and lives in the session: the global step, tables, strings.
         config: the run configuration.
-        strict: whether a checkpoint may hold no variables but the model's; so in training.
         initialise: gives variables of these names their first values, in a session.
+        connect: told of a session after a restore.
         phase: context manager that announces a named phase.
         partitions: which of the wafer's variables are parts of one.
-        step: counts the draws of random ops, which a run that goes on must know.
+        trains: the step, where it trains: a checkpoint must then hold no variables but the
+            model's, and says how often random ops have drawn.
     """
 
     def __init__(
@@ -112,20 +113,21 @@ class WaferSaver(tf.compat.v1.train.Saver):
         store: Store,
         beside: Sequence[Any],
         config: Any,
-        strict: bool,
         initialise: Callable[[Any, list[str]], None],
+        connect: Callable[[Any], None],
         phase: Callable[[str], Any] = contextlib.nullcontext,
         partitions: Optional[Partitions] = None,
-        step: Optional[WaferStep] = None,
+        trains: Optional[WaferStep] = None,
     ) -> None:
         self._phase = phase
-        self._step = step
+        self._step = trains
         self._partitions = partitions or Partitions({})
         self._wafer_store = store
         self._beside = list(beside)
-        self._strict = strict
-        self._partially = strict and _restores_partially(config)
+        self._strict = trains is not None
+        self._partially = self._strict and _restores_partially(config)
         self._initialise = initialise
+        self._connect = connect
         self._restored: Optional[str] = None
         super().__init__(
             var_list=self._beside,
@@ -242,6 +244,7 @@ class WaferSaver(tf.compat.v1.train.Saver):
         if self._step is not None and RANDOM_STEP_KEY in reader.get_variable_to_shape_map():
             self._step.draw_from(int(read_variable(reader, save_path, RANDOM_STEP_KEY)))
         self._restored = save_path
+        self._connect(sess)
 
     def _check(self, path: str, reader: Any) -> list[str]:
         """Names of the wafer's variables that a checkpoint lacks, where that is allowed."""

@@ -23,7 +23,6 @@ from cerebras_tf.estimator.partitions import Partitions
 from cerebras_tf.estimator.saver import WaferSaver
 from cerebras_tf.estimator.stored_variables import StoredVariables, UserSaver
 from cerebras_tf.estimator.wafer_step import WaferStep
-from cerebras_tf.memoryx.store import Store
 
 v1 = tf.compat.v1
 _KEYS = v1.GraphKeys
@@ -32,108 +31,128 @@ _KEYS = v1.GraphKeys
 def wafer_scaffold(
     given: Any,
     variables: dict[str, Any],
-    store: Store,
+    stored: StoredVariables,
     config: Any,
-    training: bool,
     phase: Callable[[str], Any],
-    step: Optional[WaferStep] = None,
+    connect: Callable[[Any], None],
+    trains: Optional[WaferStep] = None,
 ) -> Any:
     """A scaffold that leaves the wafer's variables out of the session.
 
     Args:
         given: the scaffold of the model.
         variables: TensorFlow variables on the wafer, by name.
-        store: holds them.
+        stored: serves what a user's operations do to them.
         config: the run configuration.
-        training: whether the model trains.
         phase: context manager that announces a named phase.
-        step: the step that trains, whose draws checkpoints keep.
+        connect: told of the session once variables have values, before hooks see it.
+        trains: the step, where it trains: checkpoints hold how often it has drawn.
 
     Raises:
         ConfigError: the scaffold's local_init_op assigns variables that are on the wafer.
     """
-    user = _UserScaffold.of(given)
-    stored = StoredVariables(variables, store) if user.asks() else None
-    if stored is not None:
+    asked = _Asked.of(given)
+    if asked.anything:
+        stored.prepare_adoption()
         stored.count_as_initialized()
-        _check_local_init(stored, user.local_init)
+        _check_local_init(stored, asked.local_init_op)
 
     def initialise(session: Any, names: list[str]) -> None:
-        initial_values.initialise(session, {name: variables[name] for name in names}, store)
+        initial_values.initialise(session, {name: variables[name] for name in names}, stored.store)
 
     def init_fn(scaffold: Any, session: Any) -> None:
         with phase("sending weights"):
-            if stored is not None and user.init_op is not None:
-                with stored.serving(session):
-                    session.run(user.init_op, given.init_feed_dict)
-            initialise(session, [name for name in variables if not store.holds(name)])
-        if stored is not None:
-            with stored.serving(session):
-                if user.init_fn is not None:
-                    user.init_fn(scaffold, session)
-            stored.adopt_all(session)
+            asked.run_init_op(stored, session, given.init_feed_dict)
+            initialise(session, stored.missing())
+        asked.run_init_fn(stored, scaffold, session)
+        connect(session)
 
-    if stored is not None and user.saver is not None:
-        saver: Any = UserSaver(_as_saver(user.saver), stored)
+    if asked.saver is not None:
+        saver: Any = UserSaver(_as_saver(asked.saver), stored, connect)
     else:
-        beside, partitions = _beside(variables), Partitions(variables)
-        saver = WaferSaver(store, beside, config, training, initialise, phase, partitions, step)
+        saver = WaferSaver(
+            stored.store,
+            _beside(variables),
+            config,
+            initialise,
+            connect,
+            phase,
+            Partitions(variables),
+            trains,
+        )
         v1.add_to_collection(_KEYS.SAVERS, saver)
-    ready_for_local = _or_nothing(user.ready_for_local, "wafer/ready_for_local_init")
+    ready = _or_ready(asked.ready_op, "wafer/ready")
+    ready_for_local = _or_ready(asked.ready_for_local_init_op, "wafer/ready_for_local_init")
+    init_op = _init_of_session(variables)
+    _collect(_KEYS.INIT_OP, init_op)
+    _collect(_KEYS.READY_OP, ready)
+    _collect(_KEYS.READY_FOR_LOCAL_INIT_OP, ready_for_local)
     return v1.train.Scaffold(
-        init_op=_collected(_KEYS.INIT_OP, _init_of_session(variables)),
+        init_op=init_op,
         init_fn=init_fn,
-        ready_op=_collected(_KEYS.READY_OP, _or_nothing(user.ready, "wafer/ready")),
-        ready_for_local_init_op=_collected(_KEYS.READY_FOR_LOCAL_INIT_OP, ready_for_local),
+        ready_op=ready,
+        ready_for_local_init_op=ready_for_local,
         saver=saver,
         copy_from_scaffold=given,
     )
 
 
 @dataclass(frozen=True)
-class _UserScaffold:
-    """What a user gave to a scaffold, or put where scaffolds look for it."""
+class _Asked:
+    """What a user gave to a scaffold, or put into the graph where scaffolds look for it."""
 
     init_fn: Any
     init_op: Any
     saver: Any
-    local_init: Any
-    ready: Any
-    ready_for_local: Any
+    ready_op: Any
+    ready_for_local_init_op: Any
+    local_init_op: Any
 
     @classmethod
-    def of(cls, given: Any) -> _UserScaffold:
+    def of(cls, given: Any) -> _Asked:
         return cls(
-            # Private API of TF 2.15: there is no public accessor of what a scaffold was given.
-            given._user_init_fn,
-            _given(given.init_op, _KEYS.INIT_OP),
-            _given(given.saver, _KEYS.SAVERS),
-            _given(given.local_init_op, _KEYS.LOCAL_INIT_OP),
-            _given(given.ready_op, _KEYS.READY_OP),
-            _given(given.ready_for_local_init_op, _KEYS.READY_FOR_LOCAL_INIT_OP),
+            # Private API of TF 2.15: there is no public accessor of a scaffold's init_fn.
+            init_fn=given._user_init_fn,
+            init_op=_given(given.init_op, _KEYS.INIT_OP),
+            saver=_given(given.saver, _KEYS.SAVERS),
+            ready_op=_given(given.ready_op, _KEYS.READY_OP),
+            ready_for_local_init_op=_given(
+                given.ready_for_local_init_op, _KEYS.READY_FOR_LOCAL_INIT_OP
+            ),
+            local_init_op=_given(given.local_init_op, _KEYS.LOCAL_INIT_OP),
         )
 
-    def asks(self) -> bool:
-        """Whether anything is asked for that may touch variables."""
-        return any(getattr(self, item.name) is not None for item in fields(self))
+    @property
+    def anything(self) -> bool:
+        return any(getattr(self, field.name) is not None for field in fields(self))
+
+    def run_init_op(self, stored: StoredVariables, session: Any, feed: Any) -> None:
+        if self.init_op is not None:
+            with stored.serving(session):
+                session.run(self.init_op, feed)
+
+    def run_init_fn(self, stored: StoredVariables, scaffold: Any, session: Any) -> None:
+        if self.init_fn is not None:
+            with stored.serving(session):
+                self.init_fn(scaffold, session)
+        if self.anything:
+            stored.adopt_all(session)
 
 
-def _or_nothing(ready: Any, name: str) -> Any:
-    """A user's tensor of what is not ready yet, or one that says that nothing is missing."""
-    return tf.constant([], tf.string, name=name) if ready is None else ready
+def _or_ready(op: Any, name: str) -> Any:
+    """A user's ready op, or one that finds nothing missing: the store is filled before."""
+    return tf.constant([], tf.string, name=name) if op is None else op
 
 
 def _given(value: Any, collection: str) -> Any:
-    """What a user gave to a scaffold, or put where scaffolds look for it."""
     found = v1.get_collection(collection)
     return found[0] if value is None and found else value
 
 
-def _collected(collection: str, item: Any) -> Any:
-    """The item, put where others look for what a scaffold makes."""
+def _collect(collection: str, item: Any) -> None:
+    """Puts what a scaffold would make where others look for it."""
     if not v1.get_collection(collection):
         v1.add_to_collection(collection, item)
-    return item
 
 
 def _check_local_init(stored: StoredVariables, local_init: Optional[Any]) -> None:

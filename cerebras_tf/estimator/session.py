@@ -2,16 +2,18 @@
 
 It sees what every session.run fetches: wanted wafer values are asked for before the step runs, and
 tensors of the model that a hook fetches directly are filled in afterwards. Only a fetch of the
-training op trains. It deliberately changes no values.
+training op trains, and only what depends on a batch takes one from the input: variables that a hook
+reads or assigns by itself are those of the store.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Callable, Optional
 
 import tensorflow as tf
 
-from cerebras_tf.errors import CerebrasError
+from cerebras_tf.errors import CerebrasError, ConfigError
 from cerebras_tf.estimator.wiring import TRAINS, Wiring
 
 
@@ -21,23 +23,31 @@ class WaferHook(tf.estimator.SessionRunHook):
     Args:
         wiring: the wafer's nodes in the graph.
         train_op: the model's own training op, replaced wherever it is fetched.
+        stored: serves variables that a fetch reads or assigns beside the step.
     """
 
-    def __init__(
-        self,
-        wiring: Wiring,
-        train_op: Optional[Any],
-    ) -> None:
+    def __init__(self, wiring: Wiring, train_op: Optional[Any], stored: Any) -> None:
         self._wiring = wiring
         self._train_op = train_op
+        self._stored = stored
+        self._session: Any = None
+        self._uses: dict[Any, _Use] = {}
 
     def begin(self) -> None:
         """Re-routes readers of wafer values; compiles now where shapes are known."""
         self._wiring.reroute()
+        self._nothing = tf.no_op(name="wafer/nothing")
         self._wiring.step.prepare()
 
     def after_create_session(self, session: Any, coord: Any) -> None:
-        """Wraps the session's run."""
+        """Connects, where the scaffold did not: on a worker that another task leads."""
+        self.connect(session)
+
+    def connect(self, session: Any) -> None:
+        """Wraps the session's run, once; the scaffold asks for it before any hook runs fetches."""
+        if session is self._session:
+            return
+        self._session = session
         run = session.run
 
         def wrapped(
@@ -48,6 +58,48 @@ class WaferHook(tf.estimator.SessionRunHook):
         session.run = wrapped
 
     def _run(self, run: Any, graph: Any, fetches: Any, *rest: Any) -> Any:
+        """Runs the step where it is asked for, then what concerns variables alone."""
+        uses = [(leaf, self._use(graph, leaf)) for leaf in leaves(fetches)]
+        trains = any(use.trains for _, use in uses)
+        alone = {id(leaf): leaf for leaf, u in uses if u.assigns or (u.reads and not trains)}
+        if not alone:
+            return self._run_step(run, graph, fetches, *rest)
+        beside = map_fetches(fetches, lambda leaf: self._nothing if id(leaf) in alone else leaf)
+        results = self._run_step(run, graph, beside, *rest)
+        values = {key: self._stored.value(run, graph, leaf, rest[0]) for key, leaf in alone.items()}
+        return _fill(fetches, results, lambda leaf: values.get(id(leaf)))
+
+    def _use(self, graph: Any, fetch: Any) -> _Use:
+        """What a fetch does with variables of the wafer.
+
+        Raises:
+            ConfigError: it assigns what a step must compute first.
+        """
+        element = graph.as_graph_element(fetch, allow_tensor=True, allow_operation=True)
+        op = element if isinstance(element, tf.Operation) else element.op
+        if op not in self._uses:
+            self._uses[op] = self._find_use(op)
+        return self._uses[op]
+
+    def _find_use(self, op: Any) -> _Use:
+        wiring, before = self._wiring, ancestors(op)
+        if op is self._train_op or TRAINS in wiring.needs(op):
+            return _Use(trains=True)
+        if not (wiring.placement.on_wafer(op) or any(map(self._stored.touches, before))):
+            return _Use()
+        assigned = [other for other in before if self._stored.assigns(other)]
+        if any(map(wiring.placement.is_computed, assigned)):
+            return _Use()
+        if wiring.token.op in before or not wiring.fed_operations.isdisjoint(before):
+            if assigned:
+                raise ConfigError(
+                    "session.run: what assigns variables on the wafer must not depend on a batch. "
+                    f"Received: {op.name!r}. Make it part of train_op, or train with use_cs=False."
+                )
+            return _Use()
+        return _Use(assigns=bool(assigned), reads=not assigned)
+
+    def _run_step(self, run: Any, graph: Any, fetches: Any, *rest: Any) -> Any:
         direct: dict[str, Any] = {}
         wanted: set[str] = set()
         wiring = self._wiring
@@ -86,6 +138,27 @@ class WaferHook(tf.estimator.SessionRunHook):
         if isinstance(element, tf.Tensor) and name in direct:
             return self._wiring.step.result(name)
         return None
+
+
+@dataclass(frozen=True)
+class _Use:
+    """What a fetch does: train, or without a batch assign or read variables of the wafer."""
+
+    trains: bool = False
+    assigns: bool = False
+    reads: bool = False
+
+
+def ancestors(op: Any) -> list[Any]:
+    """An operation and those it depends on."""
+    found, stack = dict.fromkeys([op]), [op]
+    while stack:
+        current = stack.pop()
+        for other in [*(tensor.op for tensor in current.inputs), *current.control_inputs]:
+            if other not in found:
+                found[other] = None
+                stack.append(other)
+    return list(found)
 
 
 def map_fetches(structure: Any, change: Callable[[Any], Any]) -> Any:

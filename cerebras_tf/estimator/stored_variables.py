@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 import numpy as np
 import tensorflow as tf
 
-from cerebras_tf.errors import CheckpointError
+from cerebras_tf.errors import CheckpointError, ConfigError
 from cerebras_tf.estimator import initial_values
 from cerebras_tf.estimator.arrays import for_tensorflow
 from cerebras_tf.estimator.checkpoint_content import (
@@ -25,9 +25,10 @@ from cerebras_tf.estimator.checkpoint_content import (
     read_variable,
 )
 from cerebras_tf.estimator.saver import SHARD_BYTES, is_kept, write_checkpoint
-from cerebras_tf.estimator.session import leaves, map_fetches
+from cerebras_tf.estimator.session import ancestors, leaves, map_fetches
 from cerebras_tf.memoryx.store import Store, reading, write
 
+_ASSIGNS = ("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp")
 _COPIES = ("Identity", "EnsureShape")
 
 
@@ -40,22 +41,29 @@ class StoredVariables:
     """
 
     def __init__(self, variables: Mapping[str, Any], store: Store) -> None:
-        """Makes the operations that empty the session, while the graph may still grow.
+        """Knows the variables by their handles.
 
         Args:
             variables: TensorFlow variables by name.
             store: holds them.
         """
-        self.restored: Optional[str] = None
         self.store = store
+        self.restored: Optional[str] = None
+        self._variables = dict(variables)
         self._names = {variable.handle.op: name for name, variable in variables.items()}
+        self._flags: dict[str, Any] = {}
+        self._reads: dict[str, Any] = {}
+        self._drops: dict[str, Any] = {}
+
+    def prepare_adoption(self) -> None:
+        """Makes the operations that empty the session, while the graph may still grow."""
         with tf.name_scope("wafer/stored/"):
-            self._flags = {name: v.is_initialized() for name, v in variables.items()}
-            self._reads = {name: v.read_value() for name, v in variables.items()}
-            self._drops = {
-                name: tf.raw_ops.DestroyResourceOp(resource=v.handle, ignore_lookup_error=True)
-                for name, v in variables.items()
-            }
+            for name, variable in self._variables.items():
+                self._flags[name] = variable.is_initialized()
+                self._reads[name] = variable.read_value()
+                self._drops[name] = tf.raw_ops.DestroyResourceOp(
+                    resource=variable.handle, ignore_lookup_error=True
+                )
 
     @contextlib.contextmanager
     def serving(self, session: Any) -> Iterator[None]:
@@ -65,7 +73,7 @@ class StoredVariables:
         def served(
             fetches: Any, feed_dict: Any = None, options: Any = None, run_metadata: Any = None
         ) -> Any:
-            call = _Served(self, run, session.graph, feed_dict)
+            call = _ServedRun(self, run, session.graph, feed_dict)
             if not any(call.concerns(op) for op in call.operations(fetches)):
                 return run(fetches, feed_dict, options, run_metadata)
             return map_fetches(fetches, call.value)
@@ -88,8 +96,29 @@ class StoredVariables:
                             # Private API of TF 2.15: no public way to change an input.
                             reader._update_input(index, is_set)
 
+    def value(self, run: Any, graph: Any, fetch: Any, feed: Any) -> Any:
+        """What a fetch gives; what it assigns ends in the store.
+
+        Args:
+            run: runs fetches in the session; takes (fetches, feed_dict).
+            graph: the session's graph.
+            fetch: a tensor, operation or name.
+            feed: the feed_dict.
+        """
+        return _ServedRun(self, run, graph, feed).value(fetch)
+
     def adopt(self, run: Any, names: Iterable[str]) -> None:
-        """Moves variables that have a value in the session into the store, one by one."""
+        """Moves variables that have a value in the session into the store, one by one.
+
+        Raises:
+            ConfigError: the graph was not prepared for it.
+        """
+        if not self._drops:
+            raise ConfigError(
+                "session.run: an operation that assigns variables on the wafer must consist of "
+                f"plain assignments. Received: one that sets {named(list(names))} in another way. "
+                "Run it in the init_fn of a Scaffold, or train with use_cs=False."
+            )
         flags = run({name: self._flags[name] for name in names})
         for name, is_set in flags.items():
             if is_set:
@@ -113,14 +142,13 @@ class StoredVariables:
         """Whether an operation reads or assigns one of the variables."""
         return any(tensor.op in self._names for tensor in op.inputs)
 
+    def assigns(self, op: Any) -> bool:
+        """Whether an operation itself assigns one of the variables."""
+        return op.type in _ASSIGNS and op.inputs[0].op in self._names
+
     def assigned_by(self, op: Any) -> list[str]:
         """Names of the variables that an operation and those before it assign."""
-        kinds = ("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp")
-        return [
-            self._names[other.inputs[0].op]
-            for other in _ancestors(op)
-            if other.type in kinds and other.inputs[0].op in self._names
-        ]
+        return [self._names[o.inputs[0].op] for o in ancestors(op) if self.assigns(o)]
 
     def read_by(self, tensor: Any) -> Optional[str]:
         """Name of the variable that a tensor is the plain content of."""
@@ -140,7 +168,7 @@ class StoredVariables:
             write(self.store, name, read_variable(reader, path, key))
 
 
-class _Served:
+class _ServedRun:
     """One call of `session.run` that concerns stored variables."""
 
     def __init__(self, stored: StoredVariables, run: Any, graph: Any, feed: Any) -> None:
@@ -155,7 +183,7 @@ class _Served:
         return [e if isinstance(e, tf.Operation) else e.op for e in elements]
 
     def concerns(self, op: Any) -> bool:
-        return any(self._stored.touches(other) for other in _ancestors(op))
+        return any(self._stored.touches(other) for other in ancestors(op))
 
     def value(self, fetch: Any) -> Any:
         """What a fetch gives."""
@@ -169,11 +197,15 @@ class _Served:
         if self._saves(element.op):
             return self._save(element.op)
         names = self._stored.assigned_by(element.op)
+        name = self._stored.read_by(element)
+        if name is not None and names:  # what assignments return in graphs
+            for op in element.op.control_inputs:
+                self._assign(op)
+            return self._stored.content(name)
         if names:
             result = self._run(element, self._fed(element.op))
             self._stored.adopt(self._run, names)
             return result
-        name = self._stored.read_by(element)
         if name is not None:
             return self._stored.content(name)
         return self._run(element, self._fed(element.op))
@@ -218,7 +250,7 @@ class _Served:
         A restore of all variables would otherwise run as a whole for one of them.
         """
         fed: dict[Any, Any] = {}
-        inputs = {t.ref(): t for other in _ancestors(op) for t in other.inputs}
+        inputs = {t.ref(): t for other in ancestors(op) for t in other.inputs}
         for tensor in inputs.values():
             if self._is_fed(tensor):
                 continue
@@ -251,14 +283,14 @@ class _Served:
         """SaveV2 operations before a fetched one that write stored variables."""
         return [
             other
-            for other in _ancestors(op)
+            for other in ancestors(op)
             if other.type == "SaveV2"
             and any(self._stored.read_by(tensor) is not None for tensor in other.inputs[3:])
         ]
 
     def _save(self, op: Any) -> str:
         """Writes a checkpoint; returns its prefix."""
-        before = _ancestors(op)
+        before = ancestors(op)
         merges = [other for other in before if other.type == "MergeV2Checkpoints"]
         saves = [other for other in before if other.type == "SaveV2"]
         path = self._text(merges[0].inputs[1] if merges else saves[0].inputs[0])
@@ -291,10 +323,17 @@ class UserSaver:
     Args:
         given: the Saver.
         stored: the variables.
+        connect: told of a session after a restore.
     """
 
-    def __init__(self, given: Any, stored: StoredVariables) -> None:
+    def __init__(
+        self,
+        given: Any,
+        stored: StoredVariables,
+        connect: Callable[[Any], None] = lambda session: None,
+    ) -> None:
         self._given = given
+        self._connect = connect
         self._stored = stored
 
     def __getattr__(self, name: str) -> Any:
@@ -321,18 +360,7 @@ class UserSaver:
                 f"Scaffold.saver: must restore every variable of the model from {save_path}. "
                 f"Received: a saver that leaves out {named(missing)}. Add them to its var_list."
             )
-
-
-def _ancestors(op: Any) -> list[Any]:
-    """An operation and those it depends on."""
-    found, stack = dict.fromkeys([op]), [op]
-    while stack:
-        current = stack.pop()
-        for other in [*(tensor.op for tensor in current.inputs), *current.control_inputs]:
-            if other not in found:
-                found[other] = None
-                stack.append(other)
-    return list(found)
+        self._connect(sess)
 
 
 def _parts(op: Any) -> list[Any]:

@@ -30,6 +30,7 @@ class Wiring:
         step: runs on the wafer.
         placement: what is on the wafer.
         train_op: makes a training step and updates the global step; None outside training.
+        fed_operations: operations that make the tensors fed to a step.
         token: int64 scalar made by the step node: the global step afterwards.
     """
 
@@ -56,6 +57,8 @@ class Wiring:
         """
         self.step = step
         self.placement = placement
+        fed = list(fed)
+        self.fed_operations = {tensor.op for tensor in fed}
         self._global_step = global_step
         self._entries: dict[str, Any] = {}
         self._names: dict[Any, str] = {}  # of the wafer tensor that a node brings

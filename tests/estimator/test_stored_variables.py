@@ -28,6 +28,7 @@ class Bench:
         self.made = make(self.variables) if make else None
         self.store = store_for(self.variables)
         self.stored = StoredVariables(self.variables, self.store)
+        self.stored.prepare_adoption()
         flags = [variable.is_initialized() for variable in self.variables.values()]
         v1.get_default_graph().finalize()
         self.session = v1.Session()
