@@ -11,7 +11,7 @@ from typing import Any, Optional
 
 import tensorflow as tf
 
-from cerebras_tf.capture.functions import branches_around, data_outputs, function_bodies
+from cerebras_tf.capture.functions import branches_around, data_outputs, function_bodies, is_check
 from cerebras_tf.capture.registry import lowers
 from cerebras_tf.capture.state import VariableState
 from cerebras_tf.errors import UnsupportedOpError
@@ -52,7 +52,8 @@ def lower_body(
             given = argument if isinstance(argument, Value) else c.value(argument)
             inner.bind(parameter, given)
     outputs = data_outputs(body)
-    inner.lower_all([tensor.op for tensor in outputs] + list(body.control_outputs))
+    effects = [effect for effect in body.control_outputs if not is_check(effect)]
+    inner.lower_all([tensor.op for tensor in outputs] + effects)
     return [inner.value(tensor) for tensor in outputs]
 
 

@@ -27,7 +27,7 @@ from cerebras_tf.estimator.hooks import (
 from cerebras_tf.estimator.host_call import host_call_to_eval_metric_ops
 from cerebras_tf.estimator.model_graph import ModelGraph, build
 from cerebras_tf.estimator.progress import PhaseReporter, ProgressHook
-from cerebras_tf.estimator.run_config import CSRunConfig, check_wafer_address
+from cerebras_tf.estimator.run_config import CSRunConfig, check_wafer_address, refuse_strategies
 from cerebras_tf.ir import TensorType
 from cerebras_tf.ir.program import Program
 from cerebras_tf.ir.program_file import save_program
@@ -85,6 +85,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
         try:
             if self._use_cs:
                 check_wafer_address(getattr(self._config, "cs_ip", None))
+                refuse_strategies(self._config)
             yield
         finally:
             self._use_cs = before

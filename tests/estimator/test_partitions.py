@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -33,7 +35,7 @@ def trained(folder, sides, parts=2):
     """Checkpoint of a run that changes between wafer and host after every two steps."""
     made = build(folder, {"parts": parts}, model_fn)
     for index, side in enumerate(sides):
-        made.train(lambda: dataset(2 * index), steps=2, use_cs=side)
+        made.train(functools.partial(dataset, 2 * index), steps=2, use_cs=side)
     return variables_of(folder)
 
 
