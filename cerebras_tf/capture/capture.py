@@ -13,11 +13,14 @@ from typing import Any, Callable, Optional
 
 import tensorflow as tf
 
+# Private API of TF 2.15: the class of function bodies has no public name.
+from tensorflow.python.framework.func_graph import FuncGraph
+
 from cerebras_tf.capture.custom_gradients import CustomGradient, override
 from cerebras_tf.capture.functions import CHECKS, branches_around, data_outputs, is_check
 from cerebras_tf.capture.gradients import lower_call
 from cerebras_tf.capture.lowerable import Lowerable
-from cerebras_tf.capture.order import execution_order
+from cerebras_tf.capture.order import all_before, execution_order
 from cerebras_tf.capture.recording import GradientCall
 from cerebras_tf.capture.registry import LOWERINGS, GraphLowering
 from cerebras_tf.capture.source import missing_op_report
@@ -71,6 +74,7 @@ class Capture(GraphLowering):
         self._features = {_key(tensor): (tensor, type) for tensor, type in features.items()}
         self._handles = handles
         self._control_inputs = control_inputs
+        self._run_by_session: Optional[set[Any]] = None
         self.lowerable = Lowerable(handles, gradients)
         self._gradients: dict[tuple[Any, int], tuple[GradientCall, int, str]] = {}
         for call in gradients:
@@ -149,7 +153,9 @@ class Capture(GraphLowering):
         Raises:
             UnsupportedOpError: operations have no IR form; the message lists all of them.
         """
-        self.lower_all([tensor.op for tensor in wanted.values()] + list(effects))
+        roots = [tensor.op for tensor in wanted.values()] + list(effects)
+        self._run_by_session = set(all_before(roots, self._control_inputs))
+        self.lower_all(roots)
         self.step.updates = self.state.updates()
         self.step.results = {name: self.value(tensor) for name, tensor in wanted.items()}
         self.step.graph.prune()
@@ -240,7 +246,7 @@ class Capture(GraphLowering):
         stack = list(self._control_inputs(op))
         while stack:
             other = stack.pop()
-            if other in seen or is_check(other):
+            if other in seen or is_check(other) or self._is_idle(other):
                 continue
             seen.add(other)
             if self._is_known(other) or self.lowerable.has(other):
@@ -249,6 +255,15 @@ class Capture(GraphLowering):
                 stack.extend(self._control_inputs(other))
                 stack.extend(tensor.op for tensor in other.inputs)
         return found
+
+    def _is_idle(self, op: Any) -> bool:
+        """Whether TensorFlow's session would not run an operation of the model's graph.
+
+        A recorded gradient needs what was differentiated, which TensorFlow's backward graph may
+        not: what waits before that alone must not assign.
+        """
+        run = self._run_by_session
+        return run is not None and op not in run and not isinstance(op.graph, FuncGraph)
 
     def _is_known(self, op: Any) -> bool:
         """Whether all outputs of the operation have values."""

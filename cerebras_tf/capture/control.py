@@ -11,7 +11,7 @@ from typing import Optional, Union
 
 import tensorflow as tf
 
-from cerebras_tf.capture.functions import branches_around, data_outputs, function_bodies
+from cerebras_tf.capture.functions import branches_around, data_outputs, function_bodies, is_check
 from cerebras_tf.capture.operations import FunctionBody, Operation, Tensor
 from cerebras_tf.capture.registry import GraphLowering, Lowering, lowers
 from cerebras_tf.capture.state import VariableState
@@ -59,7 +59,8 @@ def lower_body(
         else:
             inner.bind(parameter, c.value(argument))
     outputs = data_outputs(body)
-    inner.lower_all([tensor.op for tensor in outputs] + list(body.control_outputs))
+    effects = [effect for effect in body.control_outputs if not is_check(effect)]
+    inner.lower_all([tensor.op for tensor in outputs] + effects)
     return [inner.value(tensor) for tensor in outputs]
 
 

@@ -5,7 +5,7 @@ This file deliberately lowers nothing itself.
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 import tensorflow as tf
 
@@ -72,16 +72,27 @@ def data_outputs(op_or_body: Any) -> list[Any]:
 
 
 def body_operations(body: Any) -> list[Any]:
-    """Operations that a body's data outputs and effects need, inputs of the body left out."""
-    stack = [tensor.op for tensor in data_outputs(body)] + list(body.control_outputs)
+    """Operations that a body's data outputs and effects need.
+
+    Left out are inputs of the body and, with what only they need, checks and prints.
+    """
+    return [op for op in _operations_before(_roots(body), is_check) if op.type != "Placeholder"]
+
+
+def _roots(body: Any) -> list[Any]:
+    return [tensor.op for tensor in data_outputs(body)] + list(body.control_outputs)
+
+
+def _operations_before(roots: list[Any], left_out: Callable[[Any], bool]) -> list[Any]:
+    stack = list(roots)
     found: dict[Any, None] = {}
     while stack:
         op = stack.pop()
-        if op not in found:
+        if op not in found and not left_out(op):
             found[op] = None
             stack.extend(tensor.op for tensor in op.inputs)
             stack.extend(op.control_inputs)
-    return [op for op in found if op.type != "Placeholder"]
+    return list(found)
 
 
 def holds_checks(op: Any) -> bool:
@@ -92,7 +103,9 @@ def holds_checks(op: Any) -> bool:
     if op.type == "Merge":
         return any(inner.type in CHECKS for inner in _branch_operations(op))
     return any(
-        inner.type in CHECKS for body in function_bodies(op) for inner in body_operations(body)
+        inner.type in CHECKS or holds_checks(inner)
+        for body in function_bodies(op)
+        for inner in _operations_before(_roots(body), lambda _: False)
     )
 
 
@@ -128,15 +141,8 @@ def is_check(op: Any) -> bool:
 def _branch_operations(merge: Any) -> list[Any]:
     """Operations inside the branches of a version 1 conditional that its Merge depends on."""
     outside = merge._get_control_flow_context()
-    stack = [tensor.op for tensor in merge.inputs]
-    found: dict[Any, None] = {}
-    while stack:
-        op = stack.pop()
-        if op not in found and _is_within(op, outside):
-            found[op] = None
-            stack.extend(tensor.op for tensor in op.inputs)
-            stack.extend(op.control_inputs)
-    return list(found)
+    roots = [tensor.op for tensor in merge.inputs]
+    return _operations_before(roots, lambda op: not _is_within(op, outside))
 
 
 def _is_within(op: Any, outside: Any) -> bool:

@@ -10,10 +10,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from cerebras_tf.capture.functions import CHECKS, body_operations, function_bodies, parameters
+from cerebras_tf.capture.functions import body_operations, function_bodies, parameters
 from cerebras_tf.capture.recording import GradientCall
 from cerebras_tf.capture.registry import LOWERINGS
 from cerebras_tf.capture.state import passed_handle
+
+_WITHOUT_FORM = (tf.string, tf.complex64, tf.complex128)
 
 
 class Lowerable:
@@ -36,17 +38,21 @@ class Lowerable:
     def missing(self, op: Any) -> list[Any]:
         """The operation, or those inside the functions it calls, that have no IR form.
 
-        Checks and prints have none; inside functions they are passed over.
+        Checks and prints have none; inside functions they are passed over. Nor has anything that
+        makes or reads text, or reads what TensorFlow's backward graph keeps of a branch.
         """
         if op in self._handles or op in self._results:
             return []
+        if any(tensor.dtype.base_dtype in _WITHOUT_FORM for tensor in [*op.inputs, *op.outputs]):
+            return [op]
+        if any(tensor.dtype == tf.variant for tensor in op.inputs):
+            return [op]
         if op.type not in LOWERINGS or not all(map(self._is_known, op.inputs)):
             return [op]
         return [
             found
             for body in function_bodies(op)
             for inner in body_operations(body)
-            if inner.type not in CHECKS
             for found in self.inside(op, body).missing(inner)
         ]
 

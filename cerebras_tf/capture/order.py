@@ -14,6 +14,24 @@ from typing import Callable
 from cerebras_tf.capture.operations import Operation
 
 
+def all_before(roots: Iterable[Any], control_inputs: Callable[[Any], Iterable[Any]]) -> list[Any]:
+    """Operations that TensorFlow's session would run for the roots, themselves included.
+
+    Args:
+        roots: operations that are fetched.
+        control_inputs: operations that an operation waits for, apart from its inputs.
+    """
+    found: dict[Any, None] = {}
+    stack = list(roots)
+    while stack:
+        op = stack.pop()
+        if op not in found:
+            found[op] = None
+            stack.extend(tensor.op for tensor in op.inputs)
+            stack.extend(control_inputs(op))
+    return list(found)
+
+
 def execution_order(
     roots: Iterable[Operation],
     neighbours: Callable[[Operation], Iterable[Operation]],

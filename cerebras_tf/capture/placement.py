@@ -13,13 +13,22 @@ from typing import Any
 
 import tensorflow as tf
 
-from cerebras_tf.capture.functions import branches_around, draws, holds_checks, is_check
+from cerebras_tf.capture.functions import (
+    FUNCTION_ATTRIBUTES,
+    branches_around,
+    draws,
+    holds_checks,
+    is_check,
+)
 from cerebras_tf.capture.lowerable import Lowerable, result_tensors
-from cerebras_tf.capture.order import execution_order
+from cerebras_tf.capture.order import all_before, execution_order
 from cerebras_tf.capture.recording import GradientCall
 from cerebras_tf.capture.source import missing_op_report
 from cerebras_tf.capture.state import passed_handle
 from cerebras_tf.errors import UnsupportedOpError
+
+# How the types of operations that assign variables begin.
+_ASSIGNING = ("Assign", "ResourceApply", "ResourceScatter", "ResourceSparseApply")
 
 
 class Placement:
@@ -29,6 +38,7 @@ class Placement:
         graph: the model's graph.
         owned: operations that make handles of variables the wafer reads or assigns.
         behind: checks, prints and the like that the model runs and that read what a step computes.
+        with_checks: conditionals and calls a step computes that check or print inside.
     """
 
     def __init__(
@@ -59,6 +69,7 @@ class Placement:
         self._results = {tensor.op for call in gradients for tensor in result_tensors(call)}
         self._backward = {op for call in gradients for op in call.made} - self._results
         self.behind: list[Any] = []
+        self.with_checks: list[Any] = []
         self._in_step: set[Any] = set()
         self._held: set[Any] = set()
         self._given_edges: dict[Any, list[Any]] = {}
@@ -96,6 +107,11 @@ class Placement:
     def is_computed(self, op: Any) -> bool:
         """Whether every step runs the operation."""
         return op in self._in_step
+
+    def assignments(self, fetches: Iterable[Any]) -> list[Any]:
+        """Operations that assign variables of the wafer where the session fetches these."""
+        found = all_before(fetches, self.control_inputs)
+        return [op for op in found if op.type.startswith(_ASSIGNING) and self.stands_for(op)]
 
     def is_backward(self, op: Any) -> bool:
         """Whether TensorFlow made the operation for a gradient that is recorded."""
@@ -173,6 +189,8 @@ class Placement:
         self._depends.update(op for op in self._in_step & self._moving if op not in self.owned)
         awaiting = self.awaiting()
         self.behind = [op for op in needs.checks if op in awaiting and not self.stands_for(op)]
+        own = [op for op in needs.computed if op.type in FUNCTION_ATTRIBUTES and self.on_wafer(op)]
+        self.with_checks = [op for op in own if holds_checks(op)]
         beside = [*needs.beside, *(op for op in needs.checks if op not in awaiting)]
         used = {(t.op, t.value_index) for op in needs.computed for t in op.inputs}
         fed = [t for op in needs.fed for t in op.outputs if (op, t.value_index) in used]
@@ -234,7 +252,7 @@ class Placement:
             if missing:
                 stack.extend(tensor.op for tensor in op.inputs if tensor.op in self._depends)
                 continue
-            needs.computed.add(op)
+            needs.computed[op] = None
             for other in capture.dependencies(op):
                 if self._is_fed(other):
                     needs.fed[other] = None
@@ -279,14 +297,14 @@ class _Needs:
         beside: operations of the session that the step only waits for.
         checks: assertions, prints and the like on the way.
         missing: operations on the wafer without an IR form.
-        computed: operations whose values the step computes.
+        computed: operations that the step computes.
     """
 
     fed: dict[Any, None] = field(default_factory=dict)
     beside: list[Any] = field(default_factory=list)
     checks: dict[Any, None] = field(default_factory=dict)
     missing: list[Any] = field(default_factory=list)
-    computed: set[Any] = field(default_factory=set)
+    computed: dict[Any, None] = field(default_factory=dict)
 
 
 def _makers(op: Any) -> list[Any]:

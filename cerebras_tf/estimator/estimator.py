@@ -22,7 +22,7 @@ from cerebras_tf.estimator.hooks import EvaluationStopHook, GracefulStopHook
 from cerebras_tf.estimator.host_call import host_call_to_eval_metric_ops
 from cerebras_tf.estimator.model_graph import ModelGraph, build
 from cerebras_tf.estimator.progress import PhaseReporter
-from cerebras_tf.estimator.run_config import CSRunConfig, check_wafer_address
+from cerebras_tf.estimator.run_config import CSRunConfig, check_wafer_address, refuse_strategies
 from cerebras_tf.estimator.saver import HostSaver
 from cerebras_tf.estimator.training import guarded, reporting, sizes
 from cerebras_tf.ir import TensorType
@@ -91,6 +91,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
         on_wafer = self._call.use_cs if use_cs is None else bool(use_cs)
         if on_wafer:
             check_wafer_address(getattr(self._config, "cs_ip", None))
+            refuse_strategies(self._config)
         bound = copy.copy(self)
         bound._call = Call(on_wafer, **fields)
         return bound

@@ -20,6 +20,7 @@ from cerebras_tf.capture.placement import Placement
 from cerebras_tf.capture.recording import GradientCall, GradientRecorder
 from cerebras_tf.capture.variables import managed_variables, variable_spec
 from cerebras_tf.compiler.pipeline import Options
+from cerebras_tf.errors import ConfigError, UnsupportedOpError
 from cerebras_tf.estimator.scaffold import wafer_scaffold
 from cerebras_tf.estimator.session import WaferHook, leaves, map_fetches
 from cerebras_tf.estimator.stored_variables import StoredVariables
@@ -68,15 +69,19 @@ def build(
 
     Raises:
         UnsupportedOpError: the model needs operations without an IR form; all are listed.
+        ConfigError: the model keeps checkpoints by object.
     """
     global_step = tf.compat.v1.train.get_or_create_global_step()
     step_read = training_util._get_or_create_global_step_read()
     model = _record(call_model_fn, global_step)
     spec, placement = model.spec, model.placement
+    _refuse_object_checkpoints(spec.scaffold)
     effects = [spec.train_op.op if isinstance(spec.train_op, tf.Tensor) else spec.train_op]
     effects = effects if mode == tf.estimator.ModeKeys.TRAIN else []
     fed, beside = placement.boundary(model.capture({}), _roots(placement, spec, effects))
     placement.refuse_stranded(_fetched(spec))
+    if mode != tf.estimator.ModeKeys.TRAIN:
+        _refuse_assignments(placement.assignments(_fetched(spec)), mode)
     store = MemoryStore(variable_spec(variable) for variable in model.variables.values())
 
     step = WaferStep(
@@ -161,12 +166,38 @@ def _roots(placement: Placement, spec: Any, effects: list[Any]) -> list[Any]:
     return [*effects, *own, *readers]
 
 
+def _refuse_object_checkpoints(scaffold: Optional[Any]) -> None:
+    """The wafer's checkpoints hold variables by name: the host could not read them."""
+    # Private API of TF 2.15: there is no public accessor of what a scaffold was given, and only
+    # this attribute tells the saver of tf.keras.estimator.model_to_estimator.
+    saver = getattr(scaffold, "_saver", None)
+    if getattr(saver, "_object_restore_saver", None) is not None:
+        raise ConfigError(
+            "checkpoints: must hold variables by name. Received: a Keras model's, by object. "
+            "Call model_to_estimator with checkpoint_format='saver'."
+        )
+
+
+def _refuse_assignments(assignments: list[Any], mode: str) -> None:
+    """The session would change variables while it evaluates or predicts; the wafer does not."""
+    names = [f"'{op.name}' ({op.type})" for op in assignments]
+    if names:
+        raise UnsupportedOpError(
+            f"{mode}: only training may assign variables of the model. Received: "
+            f"{', '.join(names[:3])}{', ...' if len(names) > 3 else ''}. Assign where mode is "
+            "TRAIN, or make it a local variable."
+        )
+
+
 def _fetched(spec: Any) -> list[Any]:
     """Operations that tf.estimator's loop fetches of a model."""
     summaries = tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.SUMMARIES)
     found = tf.nest.flatten([spec.loss, spec.predictions, spec.eval_metric_ops, summaries])
-    tensors = [item for item in found if isinstance(item, (tf.Tensor, tf.Operation))]
-    return [item if isinstance(item, tf.Operation) else item.op for item in tensors]
+    # Assignments of variables are neither tensors nor operations, yet have one.
+    operations = [
+        item if isinstance(item, tf.Operation) else getattr(item, "op", None) for item in found
+    ]
+    return [op for op in operations if isinstance(op, tf.Operation)]
 
 
 def _rerouted(spec: Any, wiring: Wiring, hook: WaferHook, scaffold: Any, mode: str) -> Any:

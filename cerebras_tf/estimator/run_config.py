@@ -67,6 +67,17 @@ def is_in_process(cs_ip: Optional[str]) -> bool:
         return False
 
 
+def refuse_strategies(config: tf.estimator.RunConfig) -> None:
+    """Raises ConfigError where a distribution strategy would replicate a model on the wafer."""
+    for key in ("train_distribute", "eval_distribute"):
+        strategy = getattr(config, key, None)
+        if strategy is not None:
+            raise ConfigError(
+                f"runconfig: {key} must be None on the wafer. Received: "
+                f"{type(strategy).__name__}. Leave it out, or use the host (use_cs=False)."
+            )
+
+
 def check_wafer_address(cs_ip: Optional[str]) -> None:
     """Passes where a wafer serves `cs_ip`, which today only the one in this process does.
 

@@ -64,14 +64,17 @@ class Wiring:
         self._names: dict[Any, str] = {}  # of the wafer tensor that a node brings
         self._stand_ins: dict[Any, Any] = {}
         self._needs: dict[Any, frozenset[str]] = {}
-        with tf.name_scope(_SCOPE), tf.control_dependencies(_safe(beside)):
+        before = [self._always_run(op, op) for op in _safe(beside)]
+        with tf.name_scope(_SCOPE), tf.control_dependencies(before):
             self.token = tf.numpy_function(
                 self._run, [global_step_read, *fed], tf.int64, name="step"
             )
             self.token.set_shape([])
+        self._behind = [self._always_run(op, op) for op in _safe(placement.behind)]
+        self._behind += [twin for op in placement.with_checks for twin in self._twin(op)]
         self.train_op: Optional[Any] = None
         if training:
-            with tf.name_scope(_SCOPE), tf.control_dependencies(_safe(placement.behind)):
+            with tf.name_scope(_SCOPE), tf.control_dependencies(self._behind):
                 # The increment is computed on the wafer: a skipped step may skip it.
                 self.train_op = tf.compat.v1.assign(global_step, self.token, name="train_op").op
 
@@ -107,9 +110,7 @@ class Wiring:
         branch = branch_of(op)
         if branch is None:
             return node
-        predicate, side = branch
-        if self.placement.on_wafer(predicate.op):
-            predicate = self.entry(predicate)
+        predicate, side = self._in_session(branch[0]), branch[1]
         with tf.name_scope(_SCOPE), tf.control_dependencies(None):
             return tf.identity(tf.raw_ops.Switch(data=node, pred=predicate)[side], name="taken")
 
@@ -119,9 +120,53 @@ class Wiring:
             self._stand_ins[op] = self._as_alive_as(op, self.token).op
         return self._stand_ins[op]
 
+    def _always_run(self, op: Any, place: Any) -> Any:
+        """An operation to wait for, where a branch not taken would otherwise end the wait.
+
+        Args:
+            op: what to wait for.
+            place: an operation in the same branch, if any.
+        """
+        branch = branch_of(place)
+        if branch is None:
+            return op
+        predicate, side = self._in_session(branch[0]), branch[1]
+        with tf.name_scope(_SCOPE), tf.control_dependencies(None):
+            sides = tf.raw_ops.Switch(data=predicate, pred=predicate)
+            with tf.control_dependencies([op]):
+                done = tf.identity(sides[side])
+            either = tf.raw_ops.Merge(inputs=[done, sides[1 - side]])
+        return self._always_run(either.output.op, branch[0].op)
+
+    def _twin(self, op: Any) -> list[Any]:
+        """A copy of a conditional or call that the session runs for the checks inside."""
+        if any(tensor.dtype == tf.resource for tensor in op.inputs):
+            tf.compat.v1.logging.warning(
+                "checks inside '%s' do not run: it reads variables, which are on the wafer", op.name
+            )
+            return []
+        graph, inputs = op.graph, [self._in_session(tensor) for tensor in op.inputs]
+        attributes = dict(op.node_def.attr)
+        attributes.pop("_lower_using_switch_merge", None)  # would drop checks nobody reads behind
+        with tf.name_scope(_SCOPE), tf.control_dependencies(None):
+            # Private API of TF 2.15: no public call makes an operation from another's attributes.
+            return [
+                graph._create_op_internal(
+                    op.type,
+                    inputs,
+                    [tensor.dtype for tensor in op.outputs],
+                    name="checks",
+                    attrs=attributes,
+                )
+            ]
+
+    def _in_session(self, tensor: Any) -> Any:
+        """The tensor of the session with a tensor's value."""
+        return self.entry(tensor) if self.placement.on_wafer(tensor.op) else tensor
+
     def checked(self, tensor: Any) -> Any:
         """The tensor, whose reading fails where a check behind the step does."""
-        with tf.name_scope(_SCOPE), tf.control_dependencies(_safe(self.placement.behind)):
+        with tf.name_scope(_SCOPE), tf.control_dependencies(self._behind):
             return tf.identity(tensor, name="checked")
 
     def _fetch(self, name: str, dtype: Any) -> np.ndarray:

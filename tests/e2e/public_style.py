@@ -5,6 +5,7 @@ Each takes (features, labels, mode) of both_sides.input_fn.
 
 from __future__ import annotations
 
+import itertools
 from typing import Any, Callable
 
 import tensorflow as tf
@@ -157,3 +158,122 @@ def labels_behind_a_check_of_scores(features: Any, labels: Any, mode: str) -> An
         y = tf.numpy_function(lambda array: array, [labels["y"]], tf.float32)
     y.set_shape([4])
     return regression(mode, scores, dict(labels, y=y))
+
+
+@model
+def asserts_inside_functions_and_branches(features: Any, labels: Any, mode: str) -> Any:
+    @tf.function
+    def block(x: Any) -> Any:
+        tf.debugging.assert_less(tf.reduce_max(tf.abs(x)), 1000.0)
+        return tf.tanh(x)
+
+    def branch() -> Any:
+        with tf.control_dependencies([tf.debugging.assert_less(features["x"], 100.0)]):
+            return 2.0 * features["x"]
+
+    x = tf.cond(tf.reduce_sum(features["x"]) > 0.0, branch, lambda: features["x"])
+    return regression(mode, tf.squeeze(block(network(x)), -1), labels)
+
+
+# Gradients that override those of an op type.
+
+
+def _overridden(op_type: str, function: Any, gradient: Any) -> Model:
+    def with_override(features: Any, labels: Any, mode: str) -> Any:
+        graph = v1.get_default_graph()
+        name = gradient
+        if callable(gradient):
+            name = f"{op_type}{next(_numbers)}"
+            tf.RegisterGradient(name)(gradient)
+        hidden = v1.layers.dense(features["x"], 5, name="hidden")
+        with graph.gradient_override_map({op_type: name}):
+            hidden = function(hidden)
+        scores = tf.squeeze(v1.layers.dense(hidden, 1, name="output"), -1)
+        return regression(mode, scores, labels)
+
+    return with_override
+
+
+def _of_product(op: Any, upstream: Any) -> Any:
+    first, second = op.inputs
+    by_second = 0.5 * tf.matmul(first, upstream, transpose_a=True)
+    return tf.matmul(upstream, second, transpose_b=True), by_second
+
+
+_numbers = itertools.count()
+MODELS["straight_through_sign"] = _overridden("Sign", tf.sign, lambda op, upstream: upstream)
+MODELS["guided_relu"] = _overridden(
+    "Relu", tf.nn.relu, lambda op, dy: dy * tf.cast(op.outputs[0] > 0.3, tf.float32)
+)
+MODELS["override_by_a_type_of_tensorflow"] = _overridden("Identity", tf.identity, "Relu")
+MODELS["override_of_two_operands"] = _overridden(
+    "MatMul", lambda x: tf.tanh(tf.matmul(x, tf.matmul(0.1 * tf.transpose(x), x))), _of_product
+)
+MODELS["override_without_a_gradient"] = _overridden(
+    "Tanh", lambda x: x + tf.tanh(x), lambda op, upstream: None
+)
+
+
+@model
+def overridden_gradient_of_a_gradient(features: Any, labels: Any, mode: str) -> Any:
+    name = f"Squared{next(_numbers)}"
+    tf.RegisterGradient(name)(lambda op, upstream: upstream * op.outputs[0])
+    hidden = v1.layers.dense(features["x"], 5, name="hidden")
+    with v1.get_default_graph().gradient_override_map({"Relu": name}):
+        active = tf.nn.relu(hidden)
+    scores = tf.squeeze(v1.layers.dense(active, 1, name="output"), -1)
+    if labels is None:
+        return regression(mode, scores, labels)
+    (slope,) = tf.gradients(scores, hidden)
+    loss = tf.reduce_mean(tf.square(scores - labels["y"])) + 0.1 * tf.reduce_mean(slope**2)
+    return regression(mode, scores, labels, loss=loss)
+
+
+@model
+def overridden_gradient_in_a_branch(features: Any, labels: Any, mode: str) -> Any:
+    name = f"Tripled{next(_numbers)}"
+    tf.RegisterGradient(name)(lambda op, upstream: 3.0 * upstream)
+    hidden = v1.layers.dense(features["x"], 5, name="hidden")
+
+    def branch() -> Any:
+        with v1.get_default_graph().gradient_override_map({"Tanh": name}):
+            return tf.tanh(hidden)
+
+    hidden = tf.cond(tf.reduce_sum(features["x"]) > -1e9, branch, lambda: hidden)
+    return regression(mode, tf.reduce_sum(hidden, -1), labels)
+
+
+# Variables.
+
+
+@model
+def variables_that_are_no_resources(features: Any, labels: Any, mode: str) -> Any:
+    start = v1.random_normal_initializer(seed=1)
+    kernel = v1.get_variable("kernel", [6, 1], use_resource=False, initializer=start)
+    offset = v1.Variable(tf.zeros([1]), use_resource=False, name="offset")
+    scores = tf.squeeze(tf.matmul(features["x"], kernel) + offset, -1)
+    return regression(mode, scores, labels, v1.train.AdamOptimizer(0.1))
+
+
+@model
+def average_of_the_loss_that_nothing_runs(features: Any, labels: Any, mode: str) -> Any:
+    """The average waits before a copy of the loss; no gradient needs the copy itself."""
+    scores = tf.squeeze(network(features["x"]), -1)
+    if labels is None:
+        return regression(mode, scores, labels)
+    loss = tf.reduce_mean(tf.square(scores - labels["y"]))
+    average = tf.train.ExponentialMovingAverage(0.9)
+    with tf.control_dependencies([average.apply([loss])]):
+        copy = tf.identity(loss)
+    spec = regression(mode, scores, labels, loss=copy if mode == "train" else loss)
+    return spec._replace(loss=loss)
+
+
+# What follows the model in the session.
+
+
+@model
+def names_of_classes(features: Any, labels: Any, mode: str) -> Any:
+    logits = network(features["x"], 3)
+    names = tf.gather(tf.constant(["a", "b", "c"]), tf.argmax(logits, -1))
+    return regression(mode, logits[:, 0], labels, name=tf.strings.join([names, "!"]))

@@ -33,6 +33,29 @@ def test_wafer_and_host_agree_with_version_two_switched_off(tmp_path):
     assert [line.split()[1] for line in done.stdout.splitlines()] == list(MODELS)
 
 
+def violated_inside(features, labels, mode):
+    """A model whose check fails in a function that reads what the step computes."""
+
+    @tf.function
+    def block(x):
+        tf.debugging.assert_less(x, -100.0)
+        return tf.tanh(x)
+
+    return regression(mode, block(tf.squeeze(network(features["x"]), -1)), labels)
+
+
+def violated_in_a_branch(features, labels, mode):
+    """A model whose check fails in the branch that is taken."""
+    scores = tf.squeeze(network(features["x"]), -1)
+
+    def branch():
+        with tf.control_dependencies([tf.debugging.assert_less(scores, -100.0)]):
+            return 2.0 * scores
+
+    scores = tf.cond(tf.reduce_sum(features["x"]) > -1e9, branch, lambda: scores)
+    return regression(mode, scores, labels)
+
+
 def violated(of_wafer):
     """A model whose check fails, on what the step computes or on a feature."""
 
@@ -46,9 +69,13 @@ def violated(of_wafer):
 
 
 @pytest.mark.parametrize("use_cs", [True, False], ids=["wafer", "host"])
-@pytest.mark.parametrize("of_wafer", [True, False], ids=["of scores", "of features"])
-def test_a_violated_check_ends_every_mode(of_wafer, use_cs, tmp_path):
-    made = estimator(violated(of_wafer), tmp_path, use_cs, [])
+@pytest.mark.parametrize(
+    "model",
+    [violated(True), violated(False), violated_inside, violated_in_a_branch],
+    ids=["of scores", "of features", "in a function", "in a branch"],
+)
+def test_a_violated_check_ends_every_mode(model, use_cs, tmp_path):
+    made = estimator(model, tmp_path, use_cs, [])
     for run in (
         lambda: made.train(input_fn, max_steps=1),
         lambda: made.evaluate(input_fn, steps=1),

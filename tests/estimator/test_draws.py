@@ -1,4 +1,4 @@
-"""Random ops draw once a run, anew in every run, and a run that goes on draws what it would have."""
+"""Random ops draw once a run and anew in every run; a run that goes on draws what it would have."""
 
 from __future__ import annotations
 

@@ -1,0 +1,190 @@
+"""What the first page says is refused is refused in one sentence, before the first step."""
+
+from __future__ import annotations
+
+import pytest
+import tensorflow as tf
+
+from cerebras_tf import CerebrasEstimator, CSRunConfig
+from cerebras_tf.errors import ConfigError, UnsupportedOpError
+from tests.e2e.both_sides import assert_same, estimator, input_fn
+from tests.e2e.public_style import network, regression
+
+pytestmark = pytest.mark.tf
+v1 = tf.compat.v1
+
+
+def weight(shape):
+    return v1.get_variable("weight", shape, initializer=v1.random_normal_initializer(seed=1))
+
+
+def loop_over_weights(features):
+    kernel = weight([6, 6])
+    body = lambda i, h: [i + 1, tf.tanh(tf.matmul(h, kernel))]  # noqa: E731
+    loop = v1.while_loop(lambda i, h: i < 3, body, [0, features["x"]], maximum_iterations=3)
+    return tf.reduce_sum(loop[1], -1)
+
+
+def dynamic_rnn(features):
+    cell = v1.nn.rnn_cell.GRUCell(4)
+    sequence = tf.reshape(features["x"], [4, 3, 2])
+    outputs, _ = v1.nn.dynamic_rnn(cell, sequence, dtype=tf.float32)
+    return tf.reduce_sum(outputs, [1, 2])
+
+
+def keras_lstm(features):
+    outputs = tf.keras.layers.LSTM(4)(tf.reshape(features["x"], [4, 3, 2]))
+    return tf.reduce_sum(outputs, -1)
+
+
+def map_over_examples(features):
+    kernel = weight([6])
+    return tf.map_fn(lambda row: tf.reduce_sum(row * kernel), features["x"])
+
+
+def tensor_array(features):
+    scores = tf.squeeze(network(features["x"]), -1)
+    return tf.TensorArray(tf.float32, 4).unstack(scores).stack()
+
+
+def switch_case(features):
+    scores = tf.squeeze(network(features["x"]), -1)
+    chosen = tf.cast(features["ids"][0, 0] % 2, tf.int32)
+    return tf.switch_case(chosen, [lambda: scores, lambda: 2.0 * scores])
+
+
+def embedding_of_sparse_ids(features):
+    ids = tf.sparse.from_dense(features["ids"])
+    return tf.reduce_sum(tf.nn.embedding_lookup_sparse(weight([10, 3]), ids, None), -1)
+
+
+def text_between_weights_and_loss(features):
+    scores = tf.squeeze(network(features["x"]), -1)
+    return tf.strings.to_number(tf.strings.as_string(scores)) + 0.0 * scores
+
+
+def python_between_weights_and_loss(features):
+    scores = tf.squeeze(network(features["x"]), -1)
+    return tf.ensure_shape(tf.numpy_function(lambda a: 2.0 * a, [scores], tf.float32), [4]) + scores
+
+
+def matrix_inverse(features):
+    return tf.reduce_sum(tf.matmul(features["x"], tf.linalg.inv(weight([6, 6]))), -1)
+
+
+def fourier(features):
+    waves = tf.signal.rfft(tf.matmul(features["x"], weight([6, 6])))
+    return tf.reduce_sum(tf.abs(waves), -1)
+
+
+def generator_of_random_numbers(features):
+    scores = tf.squeeze(network(features["x"]), -1)
+    return scores + tf.random.Generator.from_seed(1).normal([4])
+
+
+@tf.custom_gradient
+def tripled_backwards(x):
+    return tf.tanh(x), lambda upstream: 3.0 * upstream
+
+
+def own_gradient_in_a_conditional(features):
+    scores = tf.squeeze(network(features["x"]), -1)
+    positive = tf.reduce_sum(features["x"]) > 0.0
+    return tf.cond(positive, lambda: tripled_backwards(scores), lambda: scores)
+
+
+FAMILIES = [
+    loop_over_weights,
+    dynamic_rnn,
+    keras_lstm,
+    map_over_examples,
+    tensor_array,
+    switch_case,
+    embedding_of_sparse_ids,
+    text_between_weights_and_loss,
+    python_between_weights_and_loss,
+    matrix_inverse,
+    fourier,
+    generator_of_random_numbers,
+    own_gradient_in_a_conditional,
+]
+
+
+def model(make):
+    return lambda features, labels, mode: regression(mode, make(features), labels)
+
+
+@pytest.mark.parametrize("make", FAMILIES, ids=lambda make: make.__name__)
+def test_training_is_refused_before_the_first_step(make, tmp_path):
+    losses = []
+    made = estimator(model(make), tmp_path, True, losses)
+    with pytest.raises(UnsupportedOpError, match="no IR form|must not be inside") as raised:
+        made.train(input_fn, max_steps=1)
+    assert "\n" not in str(raised.value)
+    assert losses == []
+    assert not list(tmp_path.glob("*.index"))
+
+
+@pytest.mark.parametrize("make", [loop_over_weights, map_over_examples])
+def test_a_loop_over_weights_is_refused_in_every_mode(make, tmp_path):
+    made = estimator(model(make), tmp_path, False, [])
+    made.train(input_fn, max_steps=1)
+    with pytest.raises(UnsupportedOpError, match="While"):
+        made.evaluate(input_fn, steps=1, use_cs=True)
+    with pytest.raises(UnsupportedOpError, match="While"):
+        next(made.predict(input_fn, use_cs=True))
+
+
+def test_an_assignment_in_evaluation_is_refused(tmp_path):
+    def counting(features, labels, mode):
+        count = v1.get_variable("count", [], initializer=v1.zeros_initializer(), trainable=False)
+        spec = regression(mode, tf.squeeze(network(features["x"]), -1), labels)
+        if mode != tf.estimator.ModeKeys.EVAL:
+            return spec
+        update = v1.assign_add(count, 1.0)
+        return spec._replace(eval_metric_ops={"count": (tf.identity(count), update.op)})
+
+    made = estimator(counting, tmp_path, True, [])
+    made.train(input_fn, max_steps=1)
+    with pytest.raises(UnsupportedOpError, match="only training may assign variables"):
+        made.evaluate(input_fn, steps=1)
+
+
+def test_distribution_strategies_are_refused(tmp_path):
+    strategy = tf.distribute.MirroredStrategy(["/cpu:0"])
+    config = CSRunConfig(train_distribute=strategy)
+    made = CerebrasEstimator(lambda features, labels, mode: None, str(tmp_path), config=config)
+    with pytest.raises(ConfigError, match="train_distribute must be None on the wafer"):
+        made.train(input_fn, max_steps=1, use_cs=True)
+
+
+def keras_model_fn(folder, checkpoint_format):
+    """The model_fn of a compiled Keras model."""
+    tf.keras.utils.set_random_seed(1)
+    model = tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(6,), name="dense")])
+    model.compile(optimizer=tf.keras.optimizers.legacy.SGD(0.1), loss="mse")
+    made = tf.keras.estimator.model_to_estimator(
+        model, model_dir=str(folder), checkpoint_format=checkpoint_format
+    )
+    return made.model_fn
+
+
+def keras_input_fn():
+    return input_fn().map(lambda features, labels: (features["x"], labels["y"]))
+
+
+def test_checkpoints_by_object_are_refused(tmp_path):
+    made = CerebrasEstimator(keras_model_fn(tmp_path, "checkpoint"), str(tmp_path))
+    with pytest.raises(ConfigError, match="checkpoint_format='saver'"):
+        made.train(keras_input_fn, steps=1, use_cs=True)
+
+
+def test_a_keras_model_with_checkpoints_by_name_moves_between_host_and_wafer(tmp_path):
+    content = []
+    for first in (True, False):
+        folder = tmp_path / str(first)
+        made = CerebrasEstimator(keras_model_fn(folder, "saver"), str(folder))
+        made.train(keras_input_fn, steps=2, use_cs=first)
+        made.train(keras_input_fn, steps=2, use_cs=not first)
+        content.append({n: made.get_variable_value(n) for n in made.get_variable_names()})
+    assert_same(*content, "variables")
