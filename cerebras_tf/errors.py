@@ -6,6 +6,9 @@ the builtin a caller would expect. This file deliberately holds no message texts
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Optional
+
 
 class CerebrasError(Exception):
     """Base of every error this package raises on purpose."""
@@ -29,6 +32,21 @@ class GraphError(CerebrasError, ValueError):
 
 class UnsupportedOpError(CerebrasError, NotImplementedError):
     """The model uses operations that have no IR form, no kernel or no gradient rule."""
+
+
+class SizeLimitError(UnsupportedOpError):
+    """An operation has one form for batches up to a size only, which is less than was asked for."""
+
+    def __init__(self, message: str, limits: Optional[Mapping[str, int]] = None) -> None:
+        super().__init__(message)
+        self._limits = limits
+
+    @property
+    def limits(self) -> Mapping[str, int]:
+        """The largest sizes, by symbol, that the operation can be captured for."""
+        if self._limits is None and isinstance(self.__cause__, SizeLimitError):
+            return self.__cause__.limits  # raised anew to say where it was met
+        return self._limits or {}
 
 
 class CapacityError(CerebrasError, MemoryError):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Optional
 
 from cerebras_tf.errors import UnsupportedOpError
-from cerebras_tf.ir import Size, least_of, most_of
-from cerebras_tf.ir.dimensions import is_at_most
+from cerebras_tf.ir import Size, least_of
+from cerebras_tf.ir.dimensions import greatest_of, holds, is_at_most
 
 
 def resolve_span(dim: Size, span: slice) -> tuple[Size, Size, int]:
@@ -18,6 +18,7 @@ def resolve_span(dim: Size, span: slice) -> tuple[Size, Size, int]:
 
     Raises:
         UnsupportedOpError: where the slice begins or ends is no polynomial of symbolic sizes.
+        SizeLimitError: it is one for sizes up to a limit.
         GraphError: how many elements a stride takes is none.
     """
     if all(end is None or isinstance(end, int) for end in (dim, span.start, span.stop)):
@@ -32,7 +33,7 @@ def resolve_span(dim: Size, span: slice) -> tuple[Size, Size, int]:
     last = _position(dim, span.stop, dim, span)
     if is_at_most(last, first):
         return 0, 0, 1
-    if not is_at_most(first, last):
+    if not holds(first, last):
         raise _differs(dim, span)
     return first, -((first - last) // span.step), span.step
 
@@ -43,7 +44,7 @@ def resolve_position(dim: Size, number: Size) -> Size:
     Raises:
         UnsupportedOpError: the number is negative for some sizes only.
     """
-    if most_of(number) < 0:
+    if greatest_of(number) < 0:
         return number + dim
     if least_of(number) < 0:
         raise _differs(dim, slice(number, number, 1))
@@ -55,12 +56,14 @@ def _position(dim: Size, end: Optional[Size], default: Size, span: slice) -> Siz
     if end is None:
         return default
     end = resolve_position(dim, end)
-    for low, high, position in ((end, 0, 0), (dim, end, dim)):
-        if is_at_most(low, high):
-            return position
-    if not is_at_most(0, end) or not is_at_most(end, dim):
-        raise _differs(dim, span)
-    return end
+    for check in (is_at_most, holds):
+        if check(end, 0):
+            return 0
+        if check(0, end) and check(end, dim):
+            return end
+        if check(dim, end):
+            return dim
+    raise _differs(dim, span)
 
 
 def _differs(dim: Size, span: slice) -> UnsupportedOpError:

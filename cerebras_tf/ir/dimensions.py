@@ -1,5 +1,8 @@
 """Symbolic sizes: dimensions that differ from batch to batch, up to a bound.
 
+A symbol has two: memory is planned for sizes up to `most`, and what was decided of the program
+(that a slice stays inside a table) holds for sizes up to `limit`.
+
 A `Dim` is a polynomial with integer coefficients over symbols. It is no int on purpose: code that
 needs a number (`range`, `np.array(shape)`, `<`) raises TypeError instead of taking one batch's size
 for that of all.
@@ -11,34 +14,55 @@ import ast
 import math
 import operator
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Callable, Optional, Union
 
-from cerebras_tf.errors import GraphError
+from cerebras_tf.errors import GraphError, SizeLimitError
 
 
 @dataclass(frozen=True, order=True)
 class Symbol:
-    """A size that is known when a batch is: from 1 to `most`."""
+    """A size that is known when a batch is, from 1 to `most`.
+
+    Attributes:
+        name: an identifier.
+        most: the largest size that memory is planned for.
+        limit: the largest that `most` may be raised to, by `with_most`; where not given, `most`.
+    """
 
     name: str
     most: int
+    limit: int = 0
 
     def __post_init__(self) -> None:
-        if not _NAME.fullmatch(self.name) or self.most < 1:
+        if not self.limit:
+            object.__setattr__(self, "limit", self.most)
+        if not _NAME.fullmatch(self.name) or not 1 <= self.most <= self.limit:
             raise GraphError(
-                "symbol: the name must be an identifier, the bound at least 1. "
-                f"Received: {self.name!r}, {self.most}. Correct them."
+                "symbol: the name must be an identifier, the bound at least 1 and not above the "
+                f"limit. Received: {self.name!r}, {self.most}, {self.limit}. Correct them."
             )
+
+    def with_most(self, most: int) -> Symbol:
+        """The same size with memory planned for other batches; GraphError beyond the limit."""
+        return Symbol(self.name, most, self.limit)
+
+    def __str__(self) -> str:
+        if self.limit == self.most:
+            return f"{self.name}<={self.most}"
+        limit = "?" if self.limit == UNLIMITED else self.limit
+        return f"{self.name}<={self.most}<={limit}"
 
 
 # Symbols of one product, sorted, as often as they stand in it; () is the constant term.
 Monomial = tuple[Symbol, ...]
+# The limit of a symbol that may have any size.
+UNLIMITED = 1 << 62
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _FACTOR = re.compile(
-    r"(?P<number>\d+)|(?P<name>[A-Za-z_]\w*)<=(?P<most>\d+)"
-    r"|\((?P<name2>[A-Za-z_]\w*)<=(?P<most2>\d+)\)",
+    r"(?P<number>\d+)|(?P<open>\()?(?P<name>[A-Za-z_]\w*)<=(?P<most>\d+)(<=(?P<limit>\d+|\?))?"
+    r"(?(open)\))",
     re.ASCII,
 )
 
@@ -81,9 +105,9 @@ class Dim:
         return Dim, (dict(self.terms),)
 
     @staticmethod
-    def symbol(name: str, most: int) -> Dim:
-        """The size that is one symbol: `Dim.symbol("S", 128)`."""
-        return Dim({(Symbol(name, most),): 1})
+    def symbol(name: str, most: int, limit: int = 0) -> Dim:
+        """The size that is one symbol: `Dim.symbol("S", 128)`; see Symbol."""
+        return Dim({(Symbol(name, most, limit),): 1})
 
     @property
     def symbols(self) -> frozenset[Symbol]:
@@ -92,17 +116,27 @@ class Dim:
 
     @property
     def most(self) -> int:
-        """An upper bound over all sizes; the largest value where no coefficient is negative."""
-        return self._extreme(True)
+        """An upper bound over the sizes that memory is planned for."""
+        return self._extreme(True, {symbol.name: symbol.most for symbol in self.symbols})
+
+    @property
+    def greatest(self) -> int:
+        """An upper bound over all sizes to the limits."""
+        return self._extreme(True, {symbol.name: symbol.limit for symbol in self.symbols})
 
     @property
     def least(self) -> int:
-        """A lower bound over all sizes; the smallest value where no coefficient is negative."""
-        return self._extreme(False)
+        """A lower bound over all sizes to the limits; the value at 1 where none is subtracted."""
+        return self.least_within({symbol.name: symbol.limit for symbol in self.symbols})
 
-    def _extreme(self, upper: bool) -> int:
+    def least_within(self, limits: Mapping[str, int]) -> int:
+        """A lower bound over sizes to other limits, which are given for every symbol."""
+        return self._extreme(False, limits)
+
+    def _extreme(self, upper: bool, limits: Mapping[str, int]) -> int:
+        """Positive terms are largest at the limits, negative ones at 1; smallest the other way."""
         return sum(
-            count * (math.prod(s.most for s in product) if (count > 0) is upper else 1)
+            count * (math.prod(limits[s.name] for s in product) if (count > 0) is upper else 1)
             for product, count in self.terms
         )
 
@@ -132,15 +166,14 @@ class Dim:
 
     def __bool__(self) -> bool:
         """True where no size makes it 0; else TypeError."""
-        if self.least > 0 or self.most < 0:
+        if self.least > 0 or self.greatest < 0:
             return True
         raise TypeError(f"dimension {self}: may be 0 or not; compare its least or most.")
 
     def __add__(self, other: Any) -> Size:
         return _combined(self, other, lambda a, b: _sum(a, b, 1))
 
-    def __radd__(self, other: Any) -> Size:
-        return _combined(other, self, lambda a, b: _sum(a, b, 1))
+    __radd__ = __add__
 
     def __sub__(self, other: Any) -> Size:
         return _combined(self, other, lambda a, b: _sum(a, b, -1))
@@ -151,8 +184,7 @@ class Dim:
     def __mul__(self, other: Any) -> Size:
         return _combined(self, other, _product)
 
-    def __rmul__(self, other: Any) -> Size:
-        return _combined(other, self, _product)
+    __rmul__ = __mul__
 
     def __neg__(self) -> Size:
         return -1 * self
@@ -166,11 +198,10 @@ class Dim:
 
     def __str__(self) -> str:
         if len(self.terms) == 1 and self.terms[0][1] == 1 and len(self.terms[0][0]) == 1:
-            symbol = self.terms[0][0][0]
-            return f"{symbol.name}<={symbol.most}"
+            return str(self.terms[0][0][0])
         text = ""
         for product, count in self.terms:
-            factors = [f"({symbol.name}<={symbol.most})" for symbol in product]
+            factors = [f"({symbol})" for symbol in product]
             if abs(count) != 1 or not factors:
                 factors.insert(0, str(abs(count)))
             text += ("-" if count < 0 else "+" if text else "") + "*".join(factors)
@@ -219,15 +250,15 @@ def _product(a: _Terms, b: _Terms) -> _Terms:
 
 
 def _quotient(a: _Terms, b: _Terms) -> _Terms:
-    """Long division by leading terms; it ends, for leading terms fall."""
+    """Long division by leading terms, in an order that products keep; it ends, for they fall."""
     quotient: dict[Monomial, int] = {}
     rest = {product: count for product, count in a.items() if count}
     divisor = {product: count for product, count in b.items() if count}
     if not divisor:
         raise ZeroDivisionError(f"dimension: {size_of(a)} divided by 0.")
-    lead = max(divisor, key=_degree)
+    lead = max(divisor, key=lambda product: (len(product), product))
     while rest:
-        top = max(rest, key=_degree)
+        top = max(rest, key=lambda product: (len(product), product))
         part = _without(top, lead)
         if part is None or rest[top] % divisor[lead]:
             raise GraphError(
@@ -238,11 +269,6 @@ def _quotient(a: _Terms, b: _Terms) -> _Terms:
         taken = _product({part: quotient[part]}, divisor)
         rest = {key: count for key, count in _sum(rest, taken, -1).items() if count}
     return quotient
-
-
-def _degree(product: Monomial) -> tuple[int, Monomial]:
-    """By number of symbols, then by the symbols: an order that products keep."""
-    return len(product), product
 
 
 def _without(product: Monomial, factor: Monomial) -> Optional[Monomial]:
@@ -265,8 +291,11 @@ def parse_dim(text: str) -> Size:
                 raise GraphError(
                     f"dimension: text must look like 8*(S<=128)+1. Received: {text!r}. Correct it."
                 )
-            name, most = match["name"] or match["name2"], match["most"] or match["most2"]
-            product *= Dim.symbol(name, int(most)) if name else int(match["number"])
+            if match["number"]:
+                product *= int(match["number"])
+            else:
+                limit = UNLIMITED if match["limit"] == "?" else int(match["limit"] or 0)
+                product *= Dim.symbol(match["name"], int(match["most"]), limit)
         total += product
     return total
 
@@ -302,6 +331,11 @@ def least_of(size: Size) -> int:
     return size.least if isinstance(size, Dim) else size
 
 
+def greatest_of(size: Size) -> int:
+    """The upper bound of a size to the limits: the number itself, or a Dim's `greatest`."""
+    return size.greatest if isinstance(size, Dim) else size
+
+
 def whole(number: Any) -> Size:
     """A size as an int or a Dim, whatever kind of integer it comes as; TypeError for others."""
     size: Size = number if isinstance(number, Dim) else operator.index(number)
@@ -309,11 +343,17 @@ def whole(number: Any) -> Size:
 
 
 def smaller(first: Size, second: Size) -> Size:
-    """The smaller of two sizes; GraphError where that differs from batch to batch."""
-    if is_at_most(first, second):
-        return first
-    if is_at_most(second, first):
-        return second
+    """The smaller of two sizes.
+
+    Raises:
+        SizeLimitError: which one it is, is known for sizes up to a limit.
+        GraphError: it differs from batch to batch.
+    """
+    for check in (is_at_most, holds):
+        if check(first, second):
+            return first
+        if check(second, first):
+            return second
     raise GraphError(
         f"dimension: one of two must be the smaller for every size. Received: {first} and "
         f"{second}. Give static shapes."
@@ -321,10 +361,40 @@ def smaller(first: Size, second: Size) -> Size:
 
 
 def is_at_most(first: Size, second: Size) -> bool:
-    """Whether the first is no larger than the second for every size of the symbols."""
+    """Whether the first is no larger than the second for every size up to the limits."""
     return least_of(second - first) >= 0
 
 
-def symbols_of(sizes: Iterable[Any]) -> frozenset[Symbol]:
-    """Symbols of all Dims among the entries."""
-    return frozenset(s for size in sizes if isinstance(size, Dim) for s in size.symbols)
+def holds(first: Size, second: Size) -> bool:
+    """Whether the first is no larger than the second, as `is_at_most`.
+
+    Raises:
+        SizeLimitError: it is so with lower limits, which the sizes that memory is planned for meet.
+    """
+    gap = second - first
+    if isinstance(gap, int) or gap.least >= 0:
+        return least_of(gap) >= 0
+    limits = _limits(gap)
+    if limits is None:
+        return False
+    raise SizeLimitError(
+        f"dimension: {first} must be at most {second} for every size. Received: sizes up to the "
+        f"limits of their symbols. Lower the limits to {limits}.",
+        limits,
+    )
+
+
+def _limits(gap: Dim) -> Optional[dict[str, int]]:
+    """The highest limits for which a size is not negative; None where there are none."""
+    limits = {symbol.name: symbol.limit for symbol in gap.symbols}
+    for symbol in sorted(gap.symbols):
+        low, high = symbol.most, symbol.limit
+        if gap.least_within({**limits, symbol.name: low}) < 0:
+            limits[symbol.name] = low
+            continue
+        while low < high:  # the highest that will do
+            middle = (low + high + 1) // 2
+            fits = gap.least_within({**limits, symbol.name: middle}) >= 0
+            low, high = (middle, high) if fits else (low, middle - 1)
+        return {**limits, symbol.name: low}
+    return None

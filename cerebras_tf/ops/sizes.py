@@ -12,8 +12,8 @@ from typing import Any, Optional, Union
 import numpy as np
 
 from cerebras_tf.errors import GraphError
-from cerebras_tf.ir import Node, Size, TensorType, Value, least_of
-from cerebras_tf.ir.dimensions import whole
+from cerebras_tf.ir import Node, Size, TensorType, Value
+from cerebras_tf.ir.dimensions import holds, whole
 from cerebras_tf.ops import rows
 from cerebras_tf.ops.builder import Builder
 from cerebras_tf.ops.registry import element_flops, register
@@ -59,7 +59,7 @@ def _sizes_infer(inputs: Sequence[Value], attrs: Attrs) -> Types:
 def _iota_infer(inputs: Sequence[Value], attrs: Attrs) -> Types:
     """iota(; size, start, step, dtype): start, start + step, ..., of which there are size"""
     size = whole(attrs["size"])
-    if least_of(size) < 0:
+    if not holds(0, size):
         raise GraphError(
             f"iota: the size must not be negative. Received: {attrs}. Correct the range."
         )

@@ -1,88 +1,248 @@
 """Recognises additive masks that hide later positions, whether constant or made of symbolic sizes.
 
-Changes no graph. A mask of symbolic sizes is computed once, for the largest: where every element
-depends on its own row and column alone, the mask of fewer positions is a corner of that one.
+Changes no graph. A mask of symbolic sizes is followed through the ops that make it, as a function
+of the row and the column of an element: of ranges it has linear forms, and of their comparisons,
+or of the band of a matrix, a step from one number to another where a form becomes positive.
 """
 
 from __future__ import annotations
 
-from typing import Optional
+from typing import NamedTuple, Optional, Union
 
 import numpy as np
 
-from cerebras_tf.ir import Array, Node, Value, substitute, symbols_in
+from cerebras_tf.ir import Array, Node, Size, Value
+from cerebras_tf.ir.dimensions import is_at_most
 from cerebras_tf.kernels.registry import evaluate
 from cerebras_tf.ops import lookup
 
 # A mask at or below this hides: exp(score + mask - max) is 0 in float32 for scores within 9e3.
 HIDDEN = -1e4
-# Larger masks, and what they are made of, are not computed to be looked at.
-_MOST_BYTES, _MOST_NODES = 1 << 26, 64
+ROW, COLUMN, NEITHER = 0, 1, -1
+# Which of both an axis of a value counts.
+Axes = tuple[int, ...]
+
+
+class _Form(NamedTuple):
+    """row * (row of the element) + column * (its column) + rest."""
+
+    row: Size
+    column: Size
+    rest: Size
+
+    def plus(self, other: _Form, factor: int) -> _Form:
+        """The sum of this form and `factor` times the other."""
+        return _Form(*(a + factor * b for a, b in zip(self, other)))
+
+
+class _Step(NamedTuple):
+    """`past` where a form is positive, `within` elsewhere; both are scalars."""
+
+    form: _Form
+    within: Array
+    past: Array
+
+
+# What is known of a value's elements; an array is a scalar that all of them are.
+_Known = Union[_Form, _Step, Array]
+_UNITS = {ROW: _Form(1, 0, 0), COLUMN: _Form(0, 1, 0), NEITHER: _Form(0, 0, 0)}
 
 
 def is_causal(mask: Value) -> bool:
     """Whether a mask [1.., S, T] is 0 up to the diagonal that ends in the corner, and hides what is
     behind it, for every S and T that it may have."""
-    array = mask.constant if mask.constant is not None else _largest(mask)
-    if array is None or array.ndim < 2 or array.size != array.shape[-2] * array.shape[-1]:
+    if mask.constant is not None:
+        return _hides_behind_diagonal(mask.constant)
+    if mask.type.rank < 2 or not mask.type.is_bounded or any(d != 1 for d in mask.shape[:-2]):
         return False
-    square = array.reshape(array.shape[-2:])
+    rows, columns = mask.shape[-2:]
+    assert rows is not None and columns is not None
+    known = _follow(mask, (*(NEITHER,) * (mask.type.rank - 2), ROW, COLUMN))
+    if not isinstance(known, _Step) or not is_at_most(rows, columns):
+        return False
+    behind = _Form(-1, 1, rows - columns)  # positive behind the diagonal
+    step = _facing(known, behind)
+    return step is not None and bool(step.within == 0 and step.past <= HIDDEN)
+
+
+def _hides_behind_diagonal(mask: Array) -> bool:
+    if mask.ndim < 2 or mask.size != mask.shape[-2] * mask.shape[-1]:
+        return False
+    square = mask.reshape(mask.shape[-2:])
     rows, columns = square.shape
     if columns < rows:
         return False
-    hidden = np.arange(columns)[None, :] > np.arange(rows)[:, None] + (columns - rows)
+    hidden = np.arange(columns) > np.arange(rows)[:, None] + (columns - rows)
     return bool(np.all(square[~hidden] == 0) and np.all(square[hidden] <= HIDDEN))
 
 
-def _largest(mask: Value) -> Optional[Array]:
-    """A square mask for the largest size, of which those for others are corners; None: unknown."""
-    if mask.type.rank < 2 or mask.shape[-1] != mask.shape[-2]:
-        return None
-    nodes: dict[Node, None] = {}
-    if not _collect(mask, nodes):
-        return None
-    symbols = symbols_in([value.type for node in nodes for value in node.outputs])
-    sizes = {symbol.name: symbol.most for symbol in symbols}
-    content: dict[Value, Array] = {}
-    for node in nodes:
-        arrays = [content[value] for value in node.inputs]
-        (content[node.output],) = evaluate(node.op, arrays, substitute(node.attrs, sizes))
-    return content[mask]
+def _facing(step: _Step, form: _Form) -> Optional[_Step]:
+    """The same step as one of another form, which is the same form or its complement."""
+    if step.form == form:
+        return step
+    if _Form(0, 0, 1).plus(step.form, -1) == form:
+        return _Step(form, step.past, step.within)
+    return None
 
 
-def _collect(value: Value, nodes: dict[Node, None]) -> bool:
-    """Adds what a value is made of, in order; False where an element may depend on more than its
-    position."""
+def _follow(value: Value, axes: Axes) -> Optional[_Known]:
+    """What is known of a value whose axes count rows and columns; None: nothing."""
     node = value.node
-    if node is None or len(node.outputs) != 1 or not value.type.is_bounded:
-        return False
-    if node in nodes:
-        return True
-    if value.type.most_bytes > _MOST_BYTES or len(nodes) > _MOST_NODES or not _is_local(node):
-        return False
-    if not all(_collect(operand, nodes) for operand in node.inputs):
-        return False
-    nodes[node] = None
-    return True
-
-
-def _is_local(node: Node) -> bool:
-    """Whether elements keep their values and positions when axes are shorter."""
-    attrs = node.attrs
-    if node.op == "iota":
-        return isinstance(attrs["start"], int) and isinstance(attrs["step"], int)
-    if node.op == "reshape":
-        before, after = (
-            [dim for dim in shape if dim != 1]
-            for shape in (node.inputs[0].shape, node.output.shape)
+    if node is None or len(node.outputs) != 1:
+        return None
+    if node.op == "constant":
+        return _constant(node.attrs["value"], axes)
+    if node.op == "sizes" and not axes:
+        return _Form(0, 0, node.attrs["dims"])
+    if node.op == "iota" and value.dtype in _EXACT:
+        return (
+            _UNITS[NEITHER]
+            .plus(_Form(0, 0, node.attrs["start"]), 1)
+            .plus(_UNITS[axes[0]], node.attrs["step"])
         )
-        return before == after
-    if node.op in ("cumsum", "cumprod"):
-        return not attrs["reverse"]
+    if node.op in _MOVING:
+        inner = _axes_below(node, axes)
+        return None if inner is None else _moved(node, _follow(node.inputs[0], inner), axes)
+    if not lookup(node.op).elementwise:
+        return None
+    operands = []
+    for operand in node.inputs:
+        own = axes[len(axes) - operand.type.rank :]
+        kept = (NEITHER if dim == 1 else axis for axis, dim in zip(own, operand.shape))
+        known = _follow(operand, tuple(kept))
+        if known is None:
+            return None
+        operands.append(known)
+    return _combine(node, operands)
+
+
+_MOVING = ("broadcast_to", "reshape", "transpose", "slice", "cumsum", "band_part")
+
+
+def _axes_below(node: Node, axes: Axes) -> Optional[Axes]:
+    """What the axes of the operand of one of _MOVING count."""
+    shape = node.inputs[0].shape
+    if node.op == "broadcast_to":
+        own = axes[len(axes) - len(shape) :]
+        return tuple(NEITHER if dim == 1 else axis for axis, dim in zip(own, shape))
+    if node.op == "transpose":
+        places = [node.attrs["permutation"].index(axis) for axis in range(len(shape))]
+        return tuple(axes[place] for place in places)
+    if node.op == "reshape":  # which may add and drop axes of one element only
+        longer = [(dim, axis) for dim, axis in zip(node.output.shape, axes) if dim != 1]
+        if [dim for dim, _ in longer] != [dim for dim in shape if dim != 1]:
+            return None
+        counted = iter(axis for _, axis in longer)
+        return tuple(NEITHER if dim == 1 else next(counted) for dim in shape)
+    return axes
+
+
+def _moved(node: Node, known: Optional[_Known], axes: Axes) -> Optional[_Known]:
+    """What is known of the output of one of _MOVING, by what is known of its operand."""
+    attrs = node.attrs
+    if known is None or node.op in ("broadcast_to", "reshape", "transpose"):
+        return known
     if node.op == "slice":
-        return all(isinstance(start, int) for start in attrs["starts"])
-    if node.op in ("constant", "broadcast_to", "transpose"):
-        return True
-    if node.op == "band_part":
-        return isinstance(attrs["lower"], int) and isinstance(attrs["upper"], int)
-    return lookup(node.op).elementwise
+        if any(stride != 1 for stride in attrs["strides"]):
+            return None
+        if isinstance(known, (_Form, _Step)):
+            return _shifted(known, axes, attrs["starts"])
+        return known
+    if isinstance(known, (_Form, _Step)):
+        return None
+    if node.op == "cumsum":
+        count = _whole(known)
+        if count is None or attrs["reverse"]:
+            return None
+        first = _Form(0, 0, 0 if attrs["exclusive"] else count)
+        return first.plus(_UNITS[axes[attrs["axis"]]], count)
+    lower, upper = attrs["lower"], attrs["upper"]
+    below = _UNITS[axes[-2]].plus(_UNITS[axes[-1]], -1)
+    nothing = np.zeros_like(known)
+    if lower < 0 <= upper:
+        return _Step(_Form(0, 0, -upper).plus(below, -1), known, nothing)
+    if upper < 0 <= lower:
+        return _Step(_Form(0, 0, -lower).plus(below, 1), known, nothing)
+    return known if lower < 0 and upper < 0 else None
+
+
+def _shifted(known: Union[_Form, _Step], axes: Axes, starts: tuple[Size, ...]) -> _Known:
+    """Element i of a slice is element i + start of what it was cut from."""
+    form = known.form if isinstance(known, _Step) else known
+    rest = form.rest
+    for axis, start in zip(axes, starts):
+        if axis != NEITHER:
+            rest = rest + (form.row if axis == ROW else form.column) * start
+    moved = form._replace(rest=rest)
+    return known._replace(form=moved) if isinstance(known, _Step) else moved
+
+
+def _constant(content: Array, axes: Axes) -> Optional[_Known]:
+    """A scalar, or a matrix of two numbers, one of them behind the main diagonal."""
+    if content.size == 1:
+        return content.reshape(())
+    matrix = content.reshape([dim for dim in content.shape if dim != 1])
+    counted = [axis for axis in axes if axis != NEITHER]
+    if matrix.ndim != 2 or counted != [ROW, COLUMN] or min(matrix.shape) < 2:
+        return None
+    within, past = matrix[0, 0], matrix[0, 1]
+    behind = np.arange(matrix.shape[1]) > np.arange(matrix.shape[0])[:, None]
+    if not np.array_equal(matrix, np.where(behind, past, within)):
+        return None
+    return _Step(_Form(-1, 1, 0), np.asarray(within), np.asarray(past))
+
+
+def _whole(known: Array) -> Optional[int]:
+    number = known.item()
+    return int(number) if float(number).is_integer() else None
+
+
+def _combine(node: Node, operands: list[_Known]) -> Optional[_Known]:
+    """What is known of the output of an elementwise op."""
+    steps = [operand for operand in operands if isinstance(operand, _Step)]
+    if any(isinstance(operand, _Form) for operand in operands):
+        return None if steps else _of_forms(node, operands)
+    form = steps[0].form if steps else _UNITS[NEITHER]
+    before: list[Array] = []
+    behind: list[Array] = []
+    for operand in operands:
+        step = _facing(operand, form) if isinstance(operand, _Step) else operand
+        if step is None or isinstance(step, _Form):
+            return None
+        before.append(step.within if isinstance(step, _Step) else step)
+        behind.append(step.past if isinstance(step, _Step) else step)
+    (within,), (past,) = (evaluate(node.op, side, node.attrs) for side in (before, behind))
+    return _Step(form, within, past) if steps else np.asarray(within)
+
+
+def _of_forms(node: Node, operands: list[_Known]) -> Optional[_Known]:
+    """Sums, multiples and comparisons of linear forms."""
+    forms = []
+    for operand in operands:
+        if not isinstance(operand, _Form):
+            number = None if isinstance(operand, _Step) else _whole(operand)
+            if number is None:
+                return None
+            operand = _Form(0, 0, number)
+        forms.append(operand)
+    if node.op in ("cast", "identity", "stop_gradient"):
+        return forms[0] if node.output.dtype in _EXACT else None
+    if node.op in ("add", "sub"):
+        return forms[0].plus(forms[1], 1 if node.op == "add" else -1)
+    if node.op == "mul":
+        factors = [form.rest for form in forms if form[:2] == (0, 0) and isinstance(form.rest, int)]
+        if not factors:
+            return None
+        other = forms[1] if forms[0] == (0, 0, factors[0]) else forms[0]
+        return _UNITS[NEITHER].plus(other, factors[0])
+    if node.op in _COMPARED:
+        first, equal = _COMPARED[node.op]
+        above = forms[first].plus(forms[1 - first], -1).plus(_Form(0, 0, equal), 1)
+        return _Step(above, np.array(False), np.array(True))
+    return None
+
+
+# Types that hold every position exactly.
+_EXACT = ("int32", "int64", "float32", "float64")
+# The operand that must be the larger, and whether it may be equal.
+_COMPARED = {"greater": (0, 0), "greater_equal": (0, 1), "less": (1, 0), "less_equal": (1, 1)}

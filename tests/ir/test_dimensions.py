@@ -10,8 +10,17 @@ import pickle
 import numpy as np
 import pytest
 
-from cerebras_tf.errors import GraphError
-from cerebras_tf.ir.dimensions import Dim, Symbol, is_at_most, parse_dim, parse_literal
+from cerebras_tf.errors import GraphError, SizeLimitError
+from cerebras_tf.ir.dimensions import (
+    UNLIMITED,
+    Dim,
+    Symbol,
+    holds,
+    is_at_most,
+    parse_dim,
+    parse_literal,
+    smaller,
+)
 
 S = Dim.symbol("S", 128)
 T = Dim.symbol("T", 7)
@@ -143,6 +152,64 @@ def test_literals_that_hold_dims_are_read_back():
 def test_parse_literal_refuses_other_calls(text):
     with pytest.raises(ValueError):
         parse_literal(text)
+
+
+def test_decisions_hold_to_the_limit_and_memory_is_planned_for_the_bound():
+    size = 2 * Dim.symbol("S", 16, 100) - 3
+    assert (size.most, size.greatest, size.least) == (29, 197, -1)
+    assert not is_at_most(size, 196)
+    assert is_at_most(size, 197)
+    (symbol,) = size.symbols
+    assert symbol.with_most(100) == Symbol("S", 100, 100)
+    with pytest.raises(GraphError, match="not above the limit"):
+        symbol.with_most(101)
+
+
+def test_text_tells_bound_and_limit():
+    for dim in (Dim.symbol("S", 16, 512), 3 * Dim.symbol("S", 16, UNLIMITED) + 1):
+        assert parse_dim(str(dim)) == dim
+    assert str(Dim.symbol("S", 16, 512)) == "S<=16<=512"
+    assert str(3 * Dim.symbol("S", 16, UNLIMITED)) == "3*(S<=16<=?)"
+
+
+def test_holds_says_up_to_which_limit():
+    length = Dim.symbol("S", 16, UNLIMITED)
+    assert holds(1, length)
+    assert not holds(length, 15)
+    assert not holds(20, length)
+    for first, second, limit in (
+        (length, 512, 512),
+        (3 * length, 50, 16),
+        (length * length, 400, 20),
+    ):
+        with pytest.raises(SizeLimitError) as error:
+            holds(first, second)
+        assert error.value.limits == {"S": limit}
+
+
+def test_holds_lowers_one_limit_or_all_that_it_must():
+    length, other = Dim.symbol("S", 16, UNLIMITED), Dim.symbol("T", 8, UNLIMITED)
+    with pytest.raises(SizeLimitError) as error:
+        holds(length + other, 100)
+    assert error.value.limits == {"S": 16, "T": 84}
+
+
+def test_limits_are_known_to_who_says_where_they_were_met():
+    inner = SizeLimitError("slice", {"S": 512})
+    try:
+        raise SizeLimitError(f"op 'x': {inner}") from inner
+    except SizeLimitError as error:
+        assert error.limits == {"S": 512}
+
+
+def test_the_smaller_of_two_sizes_is_one_for_all_or_none():
+    length = Dim.symbol("S", 16, UNLIMITED)
+    assert smaller(length, length + 1) == length
+    assert smaller(1, length) == 1
+    with pytest.raises(SizeLimitError):
+        smaller(length, 64)
+    with pytest.raises(GraphError, match="one of two"):
+        smaller(length, Dim.symbol("T", 8, UNLIMITED))
 
 
 def test_one_name_has_one_bound():

@@ -6,9 +6,10 @@ import pytest
 
 tf = pytest.importorskip("tensorflow")
 
-from cerebras_tf.errors import GraphError, UnsupportedOpError  # noqa: E402
-from cerebras_tf.ir import TensorType  # noqa: E402
-from tests.parity.symbolic import B, S, T, check_symbolic  # noqa: E402
+from cerebras_tf.errors import GraphError, SizeLimitError, UnsupportedOpError  # noqa: E402
+from cerebras_tf.ir import Dim, TensorType  # noqa: E402
+from cerebras_tf.ir.dimensions import UNLIMITED  # noqa: E402
+from tests.parity.symbolic import B, S, T, captured, check_symbolic  # noqa: E402
 
 pytestmark = pytest.mark.tf
 
@@ -182,6 +183,24 @@ OF_TWO = [
 @pytest.mark.parametrize(("name", "build"), OF_TWO, ids=[row[0] for row in OF_TWO])
 def test_programs_of_two_lengths_agree_with_tensorflow_at_every_size(name, build):
     check_symbolic(build, X, Y)
+
+
+LIMITED = [
+    ("front_of_table", lambda x: x + tf.ones([9, 4])[: _length(x)], 9),
+    ("slice_of_table", lambda x: x * tf.slice(tf.ones([9, 4]), [1, 0], [_length(x), -1]), 8),
+    ("at_most", lambda x: x[:, :20], 20),
+    ("padded", lambda x: tf.pad(x, [[0, 0], [0, 12 - _length(x)], [0, 0]]), 12),
+    ("missing", lambda x: tf.reduce_sum(tf.range(_length(x), 12)) + 0 * tf.shape(x)[0], 12),
+]
+
+
+@pytest.mark.parametrize(("name", "build", "most"), LIMITED, ids=[row[0] for row in LIMITED])
+def test_what_is_one_program_up_to_a_size_says_so(name, build, most):
+    length = Dim.symbol("S", 8, UNLIMITED)
+    with pytest.raises(SizeLimitError) as error:
+        captured(build, [TensorType("float32", (B, length, 4))])
+    assert error.value.limits == {"S": most}
+    captured(build, [TensorType("float32", (B, Dim.symbol("S", 8, most), 4))])
 
 
 REFUSED = [

@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cerebras_tf.ir import Dim, Graph, TensorType, Value
+from cerebras_tf.ir import Dim, Graph, TensorType, Value, bind_graph
+from cerebras_tf.ir.dimensions import UNLIMITED
 from cerebras_tf.ops import Builder
 from cerebras_tf.ops.sizes import counted, counts
 from cerebras_tf.passes.causal_mask import HIDDEN, is_causal
+from tests.graphs import run_plain
 
 S, T = Dim.symbol("S", 9), Dim.symbol("T", 9)
 SUM = {"exclusive": False, "reverse": False}
@@ -60,13 +62,19 @@ CAUSAL = [
     ("ranges", lambda b: compared(b, "less_equal", places(b), places(b))),
     ("running_sums", summed),
     ("front_of_a_table", lambda b: cut(b, np.tril(np.ones((12, 12), "f")))),
+    ("end_of_a_table", lambda b: cut(b, np.tril(np.ones((12, 12), "f")), 12 - S)),
     ("middle_of_a_table", lambda b: cut(b, np.tril(np.ones((12, 12), "f")), 2)),
 ]
 
 
 @pytest.mark.parametrize(("name", "seen"), CAUSAL, ids=[row[0] for row in CAUSAL])
 def test_masks_of_symbolic_sizes_are_recognised(b, name, seen):
-    assert is_causal(hidden(b, seen(b)))
+    mask = hidden(b, seen(b))
+    assert is_causal(mask)
+    b.graph.outputs = [mask]
+    for size in (2, 5, 9):  # and so are their numbers
+        (numbers,) = run_plain(bind_graph(b.graph, {"S": size}), [])
+        assert is_causal(b.constant(numbers))
 
 
 def windowed(b: Builder, width: int) -> Value:
@@ -89,10 +97,12 @@ OTHERS = [
     ("from_the_end", lambda b: compared(
         b, "less_equal", counted(b, S, -1, "int32", S - 1), counted(b, S, -1, "int32", S - 1))),
     ("moving_part_of_a_table", lambda b: b.op("slice", b.constant(np.tril(np.ones((12, 12), "f"))),
-        starts=(9 - S, 9 - S), sizes=(S, S), strides=(1, 1))),
+        starts=(9 - S, 0), sizes=(S, S), strides=(1, 1))),
     ("two_lengths", lambda b: compared(b, "less_equal", places(b, T), places(b))),
     ("shuffled", lambda b: b.op("reshape", b.op("reshape", band(b, -1, 0), shape=(S * S,)),
         shape=(S, S))),
+    ("rounded", lambda b: compared(b, "less_equal", *(
+        b.op("cast", places(b), dtype="float16") for _ in range(2)))),
     ("data", lambda b: b.op("mul", band(b, -1, 0), b.graph.add_input(
         "x", TensorType("float32", (S, S))))),
 ]  # fmt: skip
@@ -108,9 +118,20 @@ def test_a_mask_that_hides_too_little_is_none(b):
     assert not is_causal(mask)
 
 
-def test_a_mask_too_large_to_be_looked_at_is_none(b):
-    length = Dim.symbol("L", 1 << 13)
-    assert not is_causal(hidden(b, band(b, -1, 0, length, length)))
+def test_masks_of_unlimited_sizes_are_recognised(b):
+    length = Dim.symbol("L", 16, UNLIMITED)
+    assert is_causal(hidden(b, band(b, -1, 0, length, length)))
+    assert is_causal(hidden(b, compared(b, "less_equal", places(b, length), places(b, length))))
+
+
+def test_new_positions_behind_others_end_in_the_corner(b):
+    """As GPT-2's code has it: row i sees columns up to i - S + T."""
+    rows, columns = S, S + 4
+    offset = b.op("sub", counts(b, columns, "int32"), counts(b, rows, "int32"))
+    down = b.op("add", places(b, rows), offset)
+    assert is_causal(hidden(b, compared(b, "less_equal", places(b, columns), down)))
+    plain = compared(b, "less_equal", places(b, columns), places(b, rows))
+    assert not is_causal(hidden(b, plain))
 
 
 def test_constant_masks_end_in_the_corner(b):
