@@ -12,24 +12,15 @@ from setuptools import find_packages, setup
 ON_X86_LINUX = "platform_system == 'Linux' and platform_machine == 'x86_64'"
 ELSEWHERE = "platform_system != 'Linux' or platform_machine != 'x86_64'"
 
-
-def pin(name: str, version: str, on_python_3_9: str) -> list[str]:
-    """Returns exact requirements for a package whose newer versions left Python 3.9 behind."""
-    return [
-        f"{name}=={version}; python_version >= '3.10'",
-        f"{name}=={on_python_3_9}; python_version < '3.10'",
-    ]
-
-
 CORE = [
     f"tensorflow-cpu==2.15.1; {ON_X86_LINUX}",
     f"tensorflow==2.15.1; {ELSEWHERE}",
     "numpy==1.26.4",
-    *pin("numba", "0.68.1", on_python_3_9="0.60.0"),
+    "numba==0.68.1",
     # Matrix products; without it NumPy's BLAS serves, slower.
     f"scipy-openblas32==0.3.34.481.3; {ON_X86_LINUX}",
     "PyYAML==6.0.3",
-    *pin("absl-py", "2.5.1", on_python_3_9="2.3.1"),
+    "absl-py==2.5.1",
     "tqdm==4.70.1",
     "protobuf==4.25.9",
     # TensorBoard 2.15 imports pkg_resources, which setuptools 82 no longer has.
@@ -37,31 +28,28 @@ CORE = [
 ]
 # What the model zoo's preparation of data and its scores of translations need.
 DATA = [
-    *pin("tokenizers", "0.23.3", on_python_3_9="0.22.2"),
+    "tokenizers==0.23.3",
     "zstandard==0.25.0",
     "ftfy==6.3.1",
     "sacrebleu==2.6.0",
 ]
 TEST = [
     *DATA,
-    *pin("pytest", "9.2.0", on_python_3_9="8.4.2"),
-    *pin("mypy", "2.4.1", on_python_3_9="1.19.1"),
+    "pytest==9.2.0",
+    "pytest-xdist==3.8.0",
+    "mypy==2.4.1",
     "ruff==0.17.5",
     "types-PyYAML",
 ]
 # Independent implementations of models and scores: only tests that compare with them need them.
-# Transformers needs a newer Python than 3.9.
 PEERS = [
-    "torch==2.13.0; python_version >= '3.10'",
+    "torch==2.13.0",
     "transformers==5.23.0; python_version >= '3.11'",
     "transformers==5.20.2; python_version == '3.10'",
     "rouge-score==0.1.2",
 ]
 # EleutherAI's harness of evaluations; its newer pyarrow wants NumPy 2.
-LM_EVAL = [
-    "lm-eval==0.4.13; python_version >= '3.10'",
-    "pyarrow==25.0.0; python_version >= '3.10'",
-]
+LM_EVAL = ["lm-eval==0.4.13", "pyarrow==25.0.0"]
 MPI = ["mpi4py==4.1.2", "mpich==5.0.2"]
 
 # The import names of the original software live in cerebras_tf/dropin. That folder is installed as
@@ -90,7 +78,7 @@ setup(
     name="cerebras_tf",
     version="0.1.0",
     description="Train TensorFlow estimators by layer-wise weight streaming on an emulated wafer",
-    python_requires=">=3.9,<3.12",
+    python_requires=">=3.10,<3.12",
     packages=[
         *find_packages(
             include=["cerebras_tf", "cerebras_tf.*", "modelzoo", "modelzoo.*"],

@@ -6,7 +6,7 @@ SCRIPTS=$(cd -P "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 ROOT=$(dirname "$SCRIPTS")
 VENV=${CEREBRAS_TF_VENV:-$ROOT/.venv}
 case $VENV in /*) ;; *) VENV=$PWD/$VENV ;; esac
-SUPPORTED="3.9, 3.10 or 3.11"
+SUPPORTED="3.10 or 3.11"
 
 # Defaults that only count when they are in the environment before Python starts. A value the
 # user has set stays.
@@ -20,14 +20,14 @@ python_is_suitable() {
   "$1" -I -c '
 import importlib.util, sys, venv
 has = importlib.util.find_spec
-suits = (3, 9) <= sys.version_info[:2] < (3, 12) and (has("ensurepip") or has("pip"))
+suits = (3, 10) <= sys.version_info[:2] < (3, 12) and (has("ensurepip") or has("pip"))
 sys.exit(0 if suits else 1)' >/dev/null 2>&1
 }
 
 # Prints the path of the first suitable interpreter; fails when there is none.
 find_python() {
   local name path
-  for name in python3.11 python3.10 python3.9 python3; do
+  for name in python3.11 python3.10 python3; do
     while IFS= read -r path; do
       if python_is_suitable "$path"; then
         printf '%s\n' "$path"

@@ -1,6 +1,6 @@
 """Writes the lock files: every version, transitive ones too, for each Python supported.
 
-    python scripts/update_lock.py python3.9 python3.10 python3.11
+    python scripts/update_lock.py python3.10 python3.11
 
 Each interpreter resolves `.[test]` with pip's dry run for requirements.lock, and
 `.[test,peers,lm-eval]` within those versions for what peers.lock holds besides: PyTorch,

@@ -1,4 +1,4 @@
-"""What every test of the tree shares: the closing line about style and type checks.
+"""What every test of the tree shares: threads per process, the closing line about other checks.
 
 Fixtures live next to the tests that use them, not here.
 """
@@ -6,7 +6,33 @@ Fixtures live next to the tests that use them, not here.
 from __future__ import annotations
 
 import os
+from collections.abc import MutableMapping
 from typing import Any
+
+# Libraries that read their number of threads when they are loaded. This project's own threads sleep
+# when they have no work, so they stay as many as the cores.
+THREADS = (
+    "OPENBLAS_NUM_THREADS",
+    "OMP_NUM_THREADS",
+    "TF_NUM_INTRAOP_THREADS",
+    "TF_NUM_INTEROP_THREADS",
+)
+
+
+def share_cores(environment: MutableMapping[str, str], cores: int) -> None:
+    """Gives each of pytest-xdist's processes its share of the cores; a number that is set stays.
+
+    Args:
+        environment: variables; those of xdist say how many processes there are.
+        cores: of this machine.
+    """
+    processes = int(environment.get("PYTEST_XDIST_WORKER_COUNT", 1))
+    if processes > 1:
+        for name in THREADS:
+            environment.setdefault(name, str(max(1, cores // processes)))
+
+
+share_cores(os.environ, os.cpu_count() or 1)
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

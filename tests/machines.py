@@ -6,25 +6,15 @@ of their contents.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from cerebras_tf.ir import StepGraph
-from cerebras_tf.ir.program import (
-    ARENA,
-    CONSTANT,
-    FEATURE,
-    VARIABLE,
-    VIEW,
-    Free,
-    Program,
-    Run,
-    StreamIn,
-    StreamOut,
-)
-from cerebras_tf.memoryx.store import MemoryStore
-from cerebras_tf.memoryx.stream import MemoryX
+from cerebras_tf.ir import StepGraph, Variable
+from cerebras_tf.ir.program import ARENA, CONSTANT, FEATURE, VARIABLE, VIEW, Program
+from cerebras_tf.ir.schedule import Free, Run, StreamIn, StreamOut
+from cerebras_tf.memoryx.store import MemoryStore, Store, reading, write
+from cerebras_tf.runtime.cpu import CpuBackend
 from cerebras_tf.runtime.executor import Machine
 from tests.steps import Arrays
 
@@ -33,15 +23,32 @@ def run_program(
     program: Program, step: StepGraph, variables: Arrays, steps: Sequence[Arrays]
 ) -> tuple[Arrays, Arrays]:
     """Results of the last step and variables after it."""
-    store = MemoryStore(step.specs.values())
-    for name, content in variables.items():
-        store.put(name, content)
-    machine = Machine(program, MemoryX(store))
+    store = store_of(step.specs.values(), variables)
+    machine = Machine(program, store, CpuBackend())
     machine.arena[:] = 0xFF  # what is read before it is written is NaN
     results: Arrays = {}
     for features in steps:
         results = machine.run(features)
-    return results, {name: np.array(store.get(name)) for name in variables}
+    return results, contents(store)
+
+
+def store_of(specs: Iterable[Variable], values: Arrays) -> MemoryStore:
+    """A store with values for its variables."""
+    store = MemoryStore(specs)
+    for name, content in values.items():
+        write(store, name, content)
+    return store
+
+
+def contents(store: Store) -> Arrays:
+    """Copies of all variables."""
+    return {name: content_of(store, name) for name in store.specs}
+
+
+def content_of(store: Store, name: str) -> np.ndarray:
+    """A copy of one variable."""
+    with reading(store, name) as array:
+        return np.array(array)
 
 
 def check_schedule(program: Program) -> None:

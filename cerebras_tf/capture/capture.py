@@ -7,42 +7,38 @@ knows only features, variables, recorded gradients and errors.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Sequence
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
-import numpy as np
 import tensorflow as tf
 
-from cerebras_tf.capture.custom_gradients import CustomGradient
-from cerebras_tf.capture.functions import (
-    CHECKS,
-    body_operations,
-    data_outputs,
-    function_bodies,
-    is_check,
-)
+from cerebras_tf.capture.custom_gradients import CustomGradient, override
+from cerebras_tf.capture.functions import CHECKS, branches_around, data_outputs, is_check
 from cerebras_tf.capture.gradients import lower_call
+from cerebras_tf.capture.lowerable import Lowerable
 from cerebras_tf.capture.order import execution_order
 from cerebras_tf.capture.recording import GradientCall
-from cerebras_tf.capture.registry import LOWERINGS
+from cerebras_tf.capture.registry import LOWERINGS, GraphLowering
 from cerebras_tf.capture.source import missing_op_report
 from cerebras_tf.capture.state import VariableState
 from cerebras_tf.capture.variables import tensor_type
 from cerebras_tf.errors import CerebrasError, UnsupportedOpError
-from cerebras_tf.ir import Graph, StepGraph, TensorType, Value, Variable, verify
-from cerebras_tf.ops import Builder, Evaluate, infer
+from cerebras_tf.ir import Array, Graph, StepGraph, TensorType, Value, Variable, verify
+from cerebras_tf.ir.program import RANDOM_STEP
+from cerebras_tf.kernels.registry import evaluate
+from cerebras_tf.ops import Builder, infer
 
-RANDOM_STEP = "random_step"
 
-
-class Capture:
-    """Lowers operations of one TensorFlow graph; implements the `Lowering` protocol.
+class Capture(GraphLowering):
+    """Lowers operations of one TensorFlow graph.
 
     Attributes:
         b: builder of the IR graph.
         state: current values of the variables.
         step: the step graph being built.
         gathers: (variable's name, row numbers, rows) of every read of rows that always happens.
+        lowerable: says which operations have an IR form here.
         path: names of the calls and conditionals around a function body, "" outside of them.
     """
 
@@ -51,8 +47,8 @@ class Capture:
         handles: dict[Any, Variable],
         features: dict[Any, TensorType],
         gradients: Sequence[GradientCall] = (),
-        evaluate: Optional[Evaluate] = None,
-        custom_gradients: Optional[dict[Any, CustomGradient]] = None,
+        custom_gradients: Optional[dict[Any, Optional[CustomGradient]]] = None,
+        control_inputs: Callable[[Any], Iterable[Any]] = operator.attrgetter("control_inputs"),
     ) -> None:
         """Prepares a capture.
 
@@ -60,8 +56,8 @@ class Capture:
             handles: variables the graph may use, by the op that makes their handle.
             features: tensors given at every step, with their concrete types.
             gradients: recorded gradient calls.
-            evaluate: computes ops on constants, for folding.
             custom_gradients: prepared gradients of tf.custom_gradient functions, by their op.
+            control_inputs: those of an operation as model_fn gave them.
         """
         self.custom_gradients = custom_gradients or {}
         self.path = ""
@@ -74,6 +70,8 @@ class Capture:
         self._entered: dict[Value, Value] = {}
         self._features = {_key(tensor): (tensor, type) for tensor, type in features.items()}
         self._handles = handles
+        self._control_inputs = control_inputs
+        self.lowerable = Lowerable(handles, gradients)
         self._gradients: dict[tuple[Any, int], tuple[GradientCall, int, str]] = {}
         for call in gradients:
             for index, result in enumerate(call.results):
@@ -100,12 +98,12 @@ class Capture:
         """IR values of the operation's data inputs, resource handles left out."""
         return [self.value(t) for t in op.inputs if t.dtype != tf.resource]
 
-    def maybe_static(self, tensor: Any) -> Optional[np.ndarray]:
+    def maybe_static(self, tensor: Any) -> Optional[Array]:
         """Content of a constant tensor, or None."""
         value = self._environment.get(_key(tensor))
         return None if value is None else value.constant
 
-    def static(self, tensor: Any, what: str) -> np.ndarray:
+    def static(self, tensor: Any, what: str) -> Array:
         """Content of a constant tensor; UnsupportedOpError where it depends on data."""
         content = self.maybe_static(tensor)
         if content is None:
@@ -120,7 +118,7 @@ class Capture:
         return tensor_type(tensor)
 
     def random_step(self) -> Value:
-        """int64 scalar: number of steps made before this one; random ops count on from it."""
+        """int64 scalar: how often every random op has drawn before."""
         features = self.step.features
         if RANDOM_STEP not in features:
             value = self.step.graph.add_input(RANDOM_STEP, TensorType("int64", ()))
@@ -152,9 +150,8 @@ class Capture:
             UnsupportedOpError: operations have no IR form; the message lists all of them.
         """
         self.lower_all([tensor.op for tensor in wanted.values()] + list(effects))
-        self.step.results = {name: self.value(tensor) for name, tensor in wanted.items()}
         self.step.updates = self.state.updates()
-        self.step.set_outputs()
+        self.step.results = {name: self.value(tensor) for name, tensor in wanted.items()}
         self.step.graph.prune()
         verify(self.step.graph, infer)
         return self.step
@@ -177,17 +174,9 @@ class Capture:
 
     def unsupported(self, op: Any) -> list[Any]:
         """The operation, or those inside the functions it calls, that have no IR form."""
-        if not self.can_lower(op):
-            return [op]
-        if self._recorded(op) is not None:
+        if op.type in CHECKS or self._is_known(op):
             return []
-        return [
-            inner
-            for body in function_bodies(op)
-            for inner in body_operations(body)
-            if inner.type not in CHECKS
-            for inner in self.unsupported(inner)
-        ]
+        return self.lowerable.missing(op)
 
     def child(self, b: Builder, state: VariableState) -> Capture:
         """A capture of a function body that shares features and gradients with this one."""
@@ -208,7 +197,7 @@ class Capture:
 
     def nested(self, step: StepGraph) -> Capture:
         """A capture into another graph, which values from around here enter as inputs."""
-        inner = self.child(Builder(step.graph, self.b.evaluate), VariableState(step, self.state))
+        inner = self.child(Builder(step.graph, evaluate), VariableState(step, self.state))
         inner._outer = self
         inner._entered = {}
         return inner
@@ -232,15 +221,14 @@ class Capture:
         """Operations that must be captured before this one."""
         if self._is_known(op):
             return []
-        found = []
-        for tensor in op.inputs:
-            if _key(tensor) not in self._features:
-                found.append(tensor.op)
         call = self._recorded(op)
         if call is not None:
-            given = [dy for dy in call.dys if dy is not None]
-            return [t.op for t in [*call.ys, *given, *call.xs] if _key(t) not in self._features]
-        return found + self._before(op)
+            needed = [*call.ys, *(dy for dy in call.dys if dy is not None), *call.xs]
+            before = []
+        else:
+            needed = [*op.inputs, *(predicate for predicate, _ in branches_around(op))]
+            before = self._before(op)
+        return [t.op for t in needed if _key(t) not in self._features] + before
 
     def _before(self, op: Any) -> list[Any]:
         """What control edges put before an operation.
@@ -249,26 +237,18 @@ class Capture:
         """
         found: list[Any] = []
         seen: set[Any] = set()
-        stack = list(op.control_inputs)
+        stack = list(self._control_inputs(op))
         while stack:
             other = stack.pop()
             if other in seen or is_check(other):
                 continue
             seen.add(other)
-            if self.can_lower(other):
+            if self._is_known(other) or self.lowerable.has(other):
                 found.append(other)
             else:
-                stack.extend(other.control_inputs)
+                stack.extend(self._control_inputs(other))
                 stack.extend(tensor.op for tensor in other.inputs)
         return found
-
-    def can_lower(self, op: Any) -> bool:
-        """Whether the operation has an IR form here."""
-        if op.type in LOWERINGS or self._recorded(op) is not None:
-            return True
-        if op.type in CHECKS or self._is_handle(op):
-            return True
-        return self._is_known(op)
 
     def _is_known(self, op: Any) -> bool:
         """Whether all outputs of the operation have values."""
@@ -288,10 +268,11 @@ class Capture:
             return
         try:
             results = LOWERINGS[op.type](self, op)
+            for tensor, value in zip(data_outputs(op), results):
+                self.bind(tensor, value)
+            override(self, op)
         except CerebrasError as error:
             raise type(error)(f"op '{op.name}' ({op.type}): {error}") from error
-        for tensor, value in zip(data_outputs(op), results):
-            self.bind(tensor, value)
 
     def _add_feature(self, tensor: Any) -> None:
         type = self._features[_key(tensor)][1]

@@ -7,12 +7,13 @@ takes one. Loops are deliberately not lowered: training graphs of transformers h
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Optional
+from typing import Optional, Union
 
 import tensorflow as tf
 
-from cerebras_tf.capture.functions import data_outputs, function_bodies
-from cerebras_tf.capture.registry import lowers
+from cerebras_tf.capture.functions import branches_around, data_outputs, function_bodies
+from cerebras_tf.capture.operations import FunctionBody, Operation, Tensor
+from cerebras_tf.capture.registry import GraphLowering, Lowering, lowers
 from cerebras_tf.capture.state import VariableState
 from cerebras_tf.errors import UnsupportedOpError
 from cerebras_tf.ir import Graph, StepGraph, Value
@@ -20,14 +21,19 @@ from cerebras_tf.ops import Builder
 
 
 @lowers("PartitionedCall", "StatefulPartitionedCall")
-def _call(c: Any, op: Any) -> Sequence[Value]:
+def _call(c: GraphLowering, op: Operation) -> Sequence[Value]:
     """The body, in place."""
     (body,) = function_bodies(op)
     return lower_body(c, op, body, op.inputs, c.b, c.state)
 
 
 def lower_body(
-    c: Any, op: Any, body: Any, arguments: Sequence[Any], b: Builder, state: VariableState
+    c: GraphLowering,
+    op: Operation,
+    body: FunctionBody,
+    arguments: Sequence[Union[Tensor, Value]],
+    b: Builder,
+    state: VariableState,
 ) -> list[Value]:
     """Lowers a function body into a builder.
 
@@ -44,19 +50,21 @@ def lower_body(
     """
     inner = c.child(b, state)
     inner.path = f"{c.path}{op.name}/"
+    inner.lowerable = c.lowerable.inside(op, body)
     for parameter, argument in zip(body.inputs, arguments):
-        if parameter.dtype == tf.resource:
+        if isinstance(argument, Value):
+            inner.bind(parameter, argument)
+        elif parameter.dtype == tf.resource:
             state.bind_handle(parameter, c.state.variable(argument))
         else:
-            given = argument if isinstance(argument, Value) else c.value(argument)
-            inner.bind(parameter, given)
+            inner.bind(parameter, c.value(argument))
     outputs = data_outputs(body)
     inner.lower_all([tensor.op for tensor in outputs] + list(body.control_outputs))
     return [inner.value(tensor) for tensor in outputs]
 
 
 @lowers("If", "StatelessIf")
-def _if(c: Any, op: Any) -> Sequence[Value]:
+def _if(c: GraphLowering, op: Operation) -> Sequence[Value]:
     """cond(predicate, operands, variables): the branches' outputs, then variables they assign."""
     predicate = c.value(op.inputs[0])
     if predicate.dtype != "bool":
@@ -80,12 +88,14 @@ def _if(c: Any, op: Any) -> Sequence[Value]:
     return results[:count]
 
 
-def _branch(c: Any, op: Any, body: Any, operands: list[Any]) -> tuple[StepGraph, list[Value]]:
+def _branch(
+    c: GraphLowering, op: Operation, body: FunctionBody, operands: list[Tensor]
+) -> tuple[StepGraph, list[Value]]:
     step = StepGraph(
         Graph(op.name.rpartition("/")[2] + ("_else" if step_is_else(op, body) else ""))
     )
     b = Builder(step.graph, c.b.evaluate)
-    arguments: list[Any] = []
+    arguments: list[Union[Tensor, Value]] = []
     values = iter([step.graph.add_input(t.name, c.value(t).type) for t in operands])
     for tensor in op.inputs[1:]:
         arguments.append(tensor if tensor.dtype == tf.resource else next(values))
@@ -95,7 +105,7 @@ def _branch(c: Any, op: Any, body: Any, operands: list[Any]) -> tuple[StepGraph,
     return step, outputs
 
 
-def step_is_else(op: Any, body: Any) -> bool:
+def step_is_else(op: Operation, body: FunctionBody) -> bool:
     """Whether a body is the second branch of a conditional."""
     return function_bodies(op)[-1] is body
 
@@ -129,14 +139,14 @@ def _finish(
 
 
 @lowers("Switch", "RefSwitch")
-def _switch(c: Any, op: Any) -> Sequence[Value]:
+def _switch(c: Lowering, op: Operation) -> Sequence[Value]:
     """v1 conditional: data enters both sides."""
     value = c.value(op.inputs[0])
     return [value, value]
 
 
 @lowers("Merge")
-def _merge(c: Any, op: Any) -> Sequence[Value]:
+def _merge(c: Lowering, op: Operation) -> Sequence[Value]:
     """v1 conditional: the side the predicate chose comes out."""
     predicate = None
     for tensor in op.inputs:
@@ -155,23 +165,19 @@ def _merge(c: Any, op: Any) -> Sequence[Value]:
     return [c.b.op("select", chosen, then, orelse), index]
 
 
-def _predicate(op: Any) -> Optional[Any]:
+def _predicate(op: Operation) -> Optional[Tensor]:
     if op.type == "Switch":
         return op.inputs[1]
-    context = op._get_control_flow_context()  # only v1 conditionals set one
-    return getattr(context, "pred", None)
+    around = branches_around(op)
+    return around[0][0] if around else None
 
 
-def guard(c: Any, op: Any) -> Optional[Value]:
+def guard(c: Lowering, op: Operation) -> Optional[Value]:
     """Condition under which an operation of v1 conditionals runs; None outside of them."""
-    context = op._get_control_flow_context()
     condition: Optional[Value] = None
-    while context is not None:
-        predicate = getattr(context, "pred", None)
-        if predicate is not None:
-            side = c.value(predicate)
-            if context.branch == 0:
-                side = c.b.op("logical_not", side)
-            condition = side if condition is None else c.b.op("logical_and", condition, side)
-        context = context.outer_context
+    for predicate, branch in branches_around(op):
+        side = c.value(predicate)
+        if branch == 0:
+            side = c.b.op("logical_not", side)
+        condition = side if condition is None else c.b.op("logical_and", condition, side)
     return condition

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Optional
 
+from cerebras_tf.capture.operations import Operation
 from cerebras_tf.capture.registry import Lowering, lowers
 from cerebras_tf.capture.shape_arithmetic import integers, sizes
 from cerebras_tf.errors import UnsupportedOpError
@@ -20,7 +21,7 @@ from cerebras_tf.ops.slicing import cut
 _TO_NHWC, _TO_NCHW = (0, 2, 3, 1), (0, 3, 1, 2)
 
 
-def is_nchw(op: Any) -> bool:
+def is_nchw(op: Operation) -> bool:
     """Whether the operation's images are [N,C,H,W]. Raises UnsupportedOpError on other layouts."""
     layout = op.get_attr("data_format").decode()
     if layout not in ("NHWC", "NCHW"):
@@ -30,17 +31,17 @@ def is_nchw(op: Any) -> bool:
     return bool(layout == "NCHW")
 
 
-def to_nhwc(b: Builder, op: Any, image: Value) -> Value:
+def to_nhwc(b: Builder, op: Operation, image: Value) -> Value:
     """The image as [N,H,W,C]."""
     return b.op("transpose", image, permutation=_TO_NHWC) if is_nchw(op) else image
 
 
-def from_nhwc(b: Builder, op: Any, image: Value) -> Value:
+def from_nhwc(b: Builder, op: Operation, image: Value) -> Value:
     """An image [N,H,W,C] in the operation's layout."""
     return b.op("transpose", image, permutation=_TO_NCHW) if is_nchw(op) else image
 
 
-def spatial(op: Any, numbers: Sequence[int]) -> tuple[int, int]:
+def spatial(op: Operation, numbers: Sequence[int]) -> tuple[int, int]:
     """(height, width) of four numbers in the operation's layout; the others must be 1."""
     given = [int(number) for number in numbers]
     height, width = (2, 3) if is_nchw(op) else (1, 2)
@@ -53,7 +54,7 @@ def spatial(op: Any, numbers: Sequence[int]) -> tuple[int, int]:
 
 
 def explicit_padding(
-    op: Any,
+    op: Operation,
     size: Shape,
     window: Shape,
     strides: tuple[int, int],
@@ -86,21 +87,21 @@ def explicit_padding(
     return sides[0], sides[1]
 
 
-def _geometry(op: Any, size: Shape, window: Shape) -> dict[str, Any]:
+def _geometry(op: Operation, size: Shape, window: Shape) -> dict[str, Any]:
     strides = spatial(op, op.get_attr("strides"))
     dilations = spatial(op, op.get_attr("dilations"))
     padding = explicit_padding(op, size, window, strides, dilations)
     return {"strides": strides, "dilations": dilations, "padding": padding}
 
 
-def _image_shape(low: Lowering, op: Any) -> list[Size]:
+def _image_shape(low: Lowering, op: Operation) -> list[Size]:
     """[N,H,W,C] from the operand that holds the shape of an image in the op's layout."""
     shape = sizes(low, op.inputs[0], "the shape of the image")
     return [shape[axis] for axis in _TO_NHWC] if is_nchw(op) else shape
 
 
 @lowers("Conv2D")
-def _conv2d(low: Lowering, op: Any) -> Sequence[Value]:
+def _conv2d(low: Lowering, op: Operation) -> Sequence[Value]:
     x, w = low.inputs(op)
     x = to_nhwc(low.b, op, x)
     attrs = _geometry(op, x.shape[1:3], w.shape[:2])
@@ -132,7 +133,7 @@ def _join(b: Builder, parts: list[Value], axis: int) -> Value:
 
 
 @lowers("Conv2DBackpropInput")
-def _conv2d_input_grad(low: Lowering, op: Any) -> Sequence[Value]:
+def _conv2d_input_grad(low: Lowering, op: Operation) -> Sequence[Value]:
     shape = _image_shape(low, op)
     w, dy = low.value(op.inputs[1]), to_nhwc(low.b, op, low.value(op.inputs[2]))
     attrs = dict(_geometry(op, tuple(shape[1:3]), w.shape[:2]), size=tuple(shape[1:3]))
@@ -145,7 +146,7 @@ def _conv2d_input_grad(low: Lowering, op: Any) -> Sequence[Value]:
 
 
 @lowers("Conv2DBackpropFilter")
-def _conv2d_filter_grad(low: Lowering, op: Any) -> Sequence[Value]:
+def _conv2d_filter_grad(low: Lowering, op: Operation) -> Sequence[Value]:
     x, dy = (to_nhwc(low.b, op, low.value(op.inputs[i])) for i in (0, 2))
     shape = integers(low, op.inputs[1], "the shape of the filter")
     window = (shape[0], shape[1])
@@ -159,7 +160,7 @@ def _conv2d_filter_grad(low: Lowering, op: Any) -> Sequence[Value]:
 
 
 @lowers("DepthwiseConv2dNative")
-def _depthwise(low: Lowering, op: Any) -> Sequence[Value]:
+def _depthwise(low: Lowering, op: Operation) -> Sequence[Value]:
     x, w = low.inputs(op)
     x = to_nhwc(low.b, op, x)
     attrs = _geometry(op, x.shape[1:3], w.shape[:2])
@@ -167,7 +168,7 @@ def _depthwise(low: Lowering, op: Any) -> Sequence[Value]:
 
 
 @lowers("DepthwiseConv2dNativeBackpropInput")
-def _depthwise_input_grad(low: Lowering, op: Any) -> Sequence[Value]:
+def _depthwise_input_grad(low: Lowering, op: Operation) -> Sequence[Value]:
     size = tuple(_image_shape(low, op)[1:3])
     w, dy = low.value(op.inputs[1]), to_nhwc(low.b, op, low.value(op.inputs[2]))
     attrs = dict(_geometry(op, size, w.shape[:2]), size=size)
@@ -175,7 +176,7 @@ def _depthwise_input_grad(low: Lowering, op: Any) -> Sequence[Value]:
 
 
 @lowers("DepthwiseConv2dNativeBackpropFilter")
-def _depthwise_filter_grad(low: Lowering, op: Any) -> Sequence[Value]:
+def _depthwise_filter_grad(low: Lowering, op: Operation) -> Sequence[Value]:
     x, dy = (to_nhwc(low.b, op, low.value(op.inputs[i])) for i in (0, 2))
     window = tuple(integers(low, op.inputs[1], "the shape of the filter")[:2])
     attrs = dict(_geometry(op, x.shape[1:3], window), window=window)

@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 import string
 from collections.abc import Sequence
-from typing import Any
 
+from cerebras_tf.capture.operations import Operation
 from cerebras_tf.capture.registry import Lowering, lowers
 from cerebras_tf.errors import UnsupportedOpError
 from cerebras_tf.ir import Shape, Size, Value
@@ -19,7 +19,7 @@ from cerebras_tf.ops.builder import Builder
 
 
 @lowers("Einsum")
-def _einsum(low: Lowering, op: Any) -> Sequence[Value]:
+def _einsum(low: Lowering, op: Operation) -> Sequence[Value]:
     equation = op.get_attr("equation").decode()
     operands = low.inputs(op)
     terms, result = _expand(equation, [value.type.rank for value in operands])

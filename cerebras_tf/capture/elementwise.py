@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
+from cerebras_tf.capture.operations import Operation
 from cerebras_tf.capture.registry import Lowering, lowers
 from cerebras_tf.ir import Value
 from cerebras_tf.ops.builder import Builder
@@ -87,18 +87,18 @@ SELU_ALPHA = 1.6732632423543772848170429916717
 
 
 @lowers(*_RENAMED)
-def _renamed(low: Lowering, op: Any) -> Sequence[Value]:
+def _renamed(low: Lowering, op: Operation) -> Sequence[Value]:
     return [low.b.op(_RENAMED[op.type], *low.inputs(op))]
 
 
 @lowers("CheckNumerics", "Identity", "PreventGradient", "Snapshot")
-def _forwarded(low: Lowering, op: Any) -> Sequence[Value]:
+def _forwarded(low: Lowering, op: Operation) -> Sequence[Value]:
     """Ops whose outputs are their inputs: no node."""
     return low.inputs(op)
 
 
 @lowers("AddN", "AccumulateNV2")
-def _add_n(low: Lowering, op: Any) -> Sequence[Value]:
+def _add_n(low: Lowering, op: Operation) -> Sequence[Value]:
     total, *others = low.inputs(op)
     for value in others:
         total = low.b.op("add", total, value)
@@ -106,14 +106,14 @@ def _add_n(low: Lowering, op: Any) -> Sequence[Value]:
 
 
 @lowers("Cast")
-def _cast(low: Lowering, op: Any) -> Sequence[Value]:
+def _cast(low: Lowering, op: Operation) -> Sequence[Value]:
     (x,) = low.inputs(op)
     dtype = low.tf_type(op.outputs[0]).dtype
     return [x if x.dtype == dtype else low.b.op("cast", x, dtype=dtype)]
 
 
 @lowers("Select", "SelectV2")
-def _select(low: Lowering, op: Any) -> Sequence[Value]:
+def _select(low: Lowering, op: Operation) -> Sequence[Value]:
     """Select, unlike SelectV2, lets a condition vector choose rows instead of columns."""
     condition, x, y = low.inputs(op)
     extra = x.type.rank - condition.type.rank
@@ -124,13 +124,13 @@ def _select(low: Lowering, op: Any) -> Sequence[Value]:
 
 
 @lowers("ClipByValue")
-def _clip_by_value(low: Lowering, op: Any) -> Sequence[Value]:
+def _clip_by_value(low: Lowering, op: Operation) -> Sequence[Value]:
     x, lowest, highest = low.inputs(op)
     return [low.b.op("maximum", low.b.op("minimum", x, highest), lowest)]
 
 
 @lowers("Relu6")
-def _relu6(low: Lowering, op: Any) -> Sequence[Value]:
+def _relu6(low: Lowering, op: Operation) -> Sequence[Value]:
     """Not minimum(relu(x), 6): where x is 6 the gradient is 0."""
     (x,) = low.inputs(op)
     full = low.b.op("greater_equal", x, 6.0)
@@ -138,7 +138,7 @@ def _relu6(low: Lowering, op: Any) -> Sequence[Value]:
 
 
 @lowers("LeakyRelu")
-def _leaky_relu(low: Lowering, op: Any) -> Sequence[Value]:
+def _leaky_relu(low: Lowering, op: Operation) -> Sequence[Value]:
     (x,) = low.inputs(op)
     leak = low.b.op("mul", x, float(op.get_attr("alpha")))
     return [low.b.op("select", low.b.op("greater", x, 0.0), x, leak)]
@@ -150,13 +150,13 @@ def _negative_side(b: Builder, x: Value) -> Value:
 
 
 @lowers("Elu")
-def _elu(low: Lowering, op: Any) -> Sequence[Value]:
+def _elu(low: Lowering, op: Operation) -> Sequence[Value]:
     (x,) = low.inputs(op)
     return [low.b.op("select", low.b.op("less", x, 0.0), _negative_side(low.b, x), x)]
 
 
 @lowers("Selu")
-def _selu(low: Lowering, op: Any) -> Sequence[Value]:
+def _selu(low: Lowering, op: Operation) -> Sequence[Value]:
     (x,) = low.inputs(op)
     negative = low.b.op("mul", _negative_side(low.b, x), SELU_SCALE * SELU_ALPHA)
     positive = low.b.op("mul", x, SELU_SCALE)
@@ -164,7 +164,7 @@ def _selu(low: Lowering, op: Any) -> Sequence[Value]:
 
 
 @lowers("Softsign")
-def _softsign(low: Lowering, op: Any) -> Sequence[Value]:
+def _softsign(low: Lowering, op: Operation) -> Sequence[Value]:
     (x,) = low.inputs(op)
     return [low.b.op("div", x, low.b.op("add", low.b.op("abs", x), 1.0))]
 
@@ -175,21 +175,21 @@ def _unless_zero(b: Builder, x: Value, y: Value, neutral: float) -> Value:
 
 
 @lowers("Xlogy")
-def _xlogy(low: Lowering, op: Any) -> Sequence[Value]:
+def _xlogy(low: Lowering, op: Operation) -> Sequence[Value]:
     """x log(y), and 0 where x is 0 whatever y is."""
     x, y = low.inputs(op)
     return [low.b.op("mul", x, low.b.op("log", _unless_zero(low.b, x, y, 1.0)))]
 
 
 @lowers("Xlog1py")
-def _xlog1py(low: Lowering, op: Any) -> Sequence[Value]:
+def _xlog1py(low: Lowering, op: Operation) -> Sequence[Value]:
     """x log(1 + y), and 0 where x is 0 whatever y is."""
     x, y = low.inputs(op)
     return [low.b.op("mul", x, low.b.op("log1p", _unless_zero(low.b, x, y, 0.0)))]
 
 
 @lowers("Xdivy")
-def _xdivy(low: Lowering, op: Any) -> Sequence[Value]:
+def _xdivy(low: Lowering, op: Operation) -> Sequence[Value]:
     """x / y, and 0 where x is 0 whatever y is."""
     x, y = low.inputs(op)
     return [low.b.op("div", x, _unless_zero(low.b, x, y, math.inf))]

@@ -5,9 +5,12 @@ This file deliberately lowers nothing itself.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Optional
 
 import tensorflow as tf
+
+# Private API of TF 2.15: what TensorFlow says of its op types, parsed once.
+from tensorflow.python.framework import op_def_registry
 
 # Operation type -> attributes that name the functions it runs.
 FUNCTION_ATTRIBUTES = {
@@ -24,6 +27,43 @@ def function_bodies(op: Any) -> list[Any]:
     """FuncGraphs an operation runs, in the order of its attributes; [] for ordinary operations."""
     names = FUNCTION_ATTRIBUTES.get(op.type, ())
     return [_body(op, op.get_attr(name).name) for name in names]
+
+
+def parameters(op: Any, body: Any) -> list[tuple[Any, Any]]:
+    """(input of the body, tensor outside that stands for it) for a body that an operation runs."""
+    given = op.inputs[1:] if op.type in ("If", "StatelessIf") else op.inputs
+    return list(zip(body.inputs, given))
+
+
+def branches_around(op: Any) -> list[tuple[Any, int]]:
+    """(predicate, 0 for its false side or 1) of the version 1 branches around an operation.
+
+    Innermost first.
+    """
+    # Private API of TF 2.15, as is the class of such contexts: only they tell branches.
+    context = op._get_control_flow_context()
+    found = []
+    while context is not None:
+        predicate = getattr(context, "pred", None)
+        if predicate is not None:
+            found.append((predicate, context.branch))
+        context = context.outer_context
+    return found
+
+
+def branch_of(op: Any) -> Optional[tuple[Any, int]]:
+    """(predicate, side) of the version 1 branch in which the session computes an operation.
+
+    None outside of such branches. What opens a branch is outside of it, yet gives no value on the
+    side not taken.
+    """
+    opening = op
+    while opening.type == "Identity":
+        (tensor,) = opening.inputs
+        if tensor.op.type == "Switch":
+            return tensor.op.inputs[1], tensor.value_index
+        opening = tensor.op
+    return next(iter(branches_around(op)), None)
 
 
 def data_outputs(op_or_body: Any) -> list[Any]:
@@ -45,27 +85,70 @@ def body_operations(body: Any) -> list[Any]:
 
 
 def holds_checks(op: Any) -> bool:
-    """Whether a conditional or function asserts or prints in its bodies."""
+    """Whether a conditional or function asserts or prints inside.
+
+    A conditional of version 1 is known by its Merge.
+    """
+    if op.type == "Merge":
+        return any(inner.type in CHECKS for inner in _branch_operations(op))
     return any(
         inner.type in CHECKS for body in function_bodies(op) for inner in body_operations(body)
     )
+
+
+def draws(op: Any) -> bool:
+    """Whether an operation gives other values whenever it runs: it draws random numbers."""
+    if op.type in FUNCTION_ATTRIBUTES:
+        return any(draws(inner) for body in function_bodies(op) for inner in body_operations(body))
+    if any(tensor.dtype == tf.resource for tensor in [*op.inputs, *op.outputs]):
+        return False
+    definition = op_def_registry.get(op.type)
+    return bool(op.outputs) and definition is not None and definition.is_stateful
 
 
 def is_check(op: Any) -> bool:
     """Whether an operation does no more than assert or print.
 
     Such are the operations themselves, conditionals around them whose results nobody reads (the
-    guards of tf.debugging), and what passes on such results.
+    guards of tf.debugging), what passes on such results, and what only leads to them.
     """
     if op.type in CHECKS:
         return True
     if any(tensor.dtype == tf.resource for tensor in op.inputs):
         return False
     readers = [reader for tensor in op.outputs for reader in tensor.consumers()]
+    if op.type == "Identity" and readers and all(reader.type == "Merge" for reader in readers):
+        return all(map(is_check, readers))
     if op.type == "Identity":
         return not readers and is_check(op.inputs[0].op)
     unread = all(r.type == "Identity" and not r.outputs[0].consumers() for r in readers)
     return unread and holds_checks(op)
+
+
+def _branch_operations(merge: Any) -> list[Any]:
+    """Operations inside the branches of a version 1 conditional that its Merge depends on."""
+    outside = merge._get_control_flow_context()
+    stack = [tensor.op for tensor in merge.inputs]
+    found: dict[Any, None] = {}
+    while stack:
+        op = stack.pop()
+        if op not in found and _is_within(op, outside):
+            found[op] = None
+            stack.extend(tensor.op for tensor in op.inputs)
+            stack.extend(op.control_inputs)
+    return list(found)
+
+
+def _is_within(op: Any, outside: Any) -> bool:
+    """Whether an operation is in a branch, or a branch of a branch, of a control flow context."""
+    context = op._get_control_flow_context()
+    if context is outside:
+        return False
+    while context is not None:
+        context = context.outer_context
+        if context is outside:
+            return True
+    return False
 
 
 def _body(op: Any, name: str) -> Any:

@@ -1,15 +1,15 @@
 """Lowerings of TensorFlow's reads and writes at positions that are data.
 
-Reads and writes of variables (ResourceGather, ResourceScatterAdd) deliberately live in state.
+Reads and writes of variables (ResourceGather, ResourceScatterAdd) live in assignment.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
+from cerebras_tf.capture.operations import Operation
 from cerebras_tf.capture.registry import Lowering, lowers
 from cerebras_tf.capture.shape_arithmetic import constant_if_known, integers, sizes
 from cerebras_tf.ir import Value
@@ -19,7 +19,7 @@ from cerebras_tf.ops.shape import zeros_like
 
 
 @lowers("Gather", "GatherV2")
-def _gather(low: Lowering, op: Any) -> Sequence[Value]:
+def _gather(low: Lowering, op: Operation) -> Sequence[Value]:
     params, indices = low.value(op.inputs[0]), low.value(op.inputs[1])
     axis, batch_dims = 0, 0
     if op.type == "GatherV2":
@@ -30,19 +30,19 @@ def _gather(low: Lowering, op: Any) -> Sequence[Value]:
 
 
 @lowers("GatherNd")
-def _gather_nd(low: Lowering, op: Any) -> Sequence[Value]:
+def _gather_nd(low: Lowering, op: Operation) -> Sequence[Value]:
     return [low.b.op("gather_nd", *low.inputs(op))]
 
 
 @lowers("ScatterNd")
-def _scatter_nd(low: Lowering, op: Any) -> Sequence[Value]:
+def _scatter_nd(low: Lowering, op: Operation) -> Sequence[Value]:
     indices, updates = low.inputs(op)[:2]
     shape = tuple(sizes(low, op.inputs[2], "shape"))
     return [low.b.op("scatter_nd", indices, updates, shape=shape)]
 
 
 @lowers("TensorScatterAdd", "TensorScatterSub", "TensorScatterUpdate")
-def _tensor_scatter(low: Lowering, op: Any) -> Sequence[Value]:
+def _tensor_scatter(low: Lowering, op: Operation) -> Sequence[Value]:
     x, indices, updates = low.inputs(op)
     if op.type == "TensorScatterUpdate":
         return [low.b.op("scatter_nd_update", x, indices, updates)]
@@ -52,7 +52,7 @@ def _tensor_scatter(low: Lowering, op: Any) -> Sequence[Value]:
 
 
 @lowers("Unique", "UniqueV2", "UniqueWithCounts")
-def _unique(low: Lowering, op: Any) -> Sequence[Value]:
+def _unique(low: Lowering, op: Operation) -> Sequence[Value]:
     x, dtype = low.value(op.inputs[0]), op.get_attr("out_idx").name
     values, positions = low.b.multi("unique", x, dtype=dtype)
     if op.type != "UniqueWithCounts":
@@ -64,25 +64,25 @@ def _unique(low: Lowering, op: Any) -> Sequence[Value]:
 
 
 @lowers("UnsortedSegmentSum")
-def _unsorted_segment_sum(low: Lowering, op: Any) -> Sequence[Value]:
+def _unsorted_segment_sum(low: Lowering, op: Operation) -> Sequence[Value]:
     data, ids, num_segments = low.inputs(op)
     return [low.b.op("unsorted_segment_sum", data, ids, constant_if_known(low, num_segments))]
 
 
 @lowers("TopK", "TopKV2")
-def _top_k(low: Lowering, op: Any) -> Sequence[Value]:
+def _top_k(low: Lowering, op: Operation) -> Sequence[Value]:
     x = low.value(op.inputs[0])
     k = int(op.get_attr("k")) if op.type == "TopK" else integers(low, op.inputs[1], "k")[0]
     return low.b.multi("top_k", x, k=k, dtype=low.tf_type(op.outputs[1]).dtype)
 
 
 @lowers("Where")
-def _where(low: Lowering, op: Any) -> Sequence[Value]:
+def _where(low: Lowering, op: Operation) -> Sequence[Value]:
     return [low.b.op("where_indices", low.inputs(op)[0])]
 
 
 @lowers("SegmentSum")
-def _segment_sum(low: Lowering, op: Any) -> Sequence[Value]:
+def _segment_sum(low: Lowering, op: Operation) -> Sequence[Value]:
     """Ids are sorted: the last one says how many segments there are."""
     data, ids = low.inputs(op)
     last = low.b.op("max", ids, axes=(0,), keepdims=False)
@@ -90,7 +90,7 @@ def _segment_sum(low: Lowering, op: Any) -> Sequence[Value]:
 
 
 @lowers("DynamicPartition")
-def _dynamic_partition(low: Lowering, op: Any) -> Sequence[Value]:
+def _dynamic_partition(low: Lowering, op: Operation) -> Sequence[Value]:
     data, partitions = low.inputs(op)
     results = []
     for number in range(int(op.get_attr("num_partitions"))):
@@ -100,7 +100,7 @@ def _dynamic_partition(low: Lowering, op: Any) -> Sequence[Value]:
 
 
 @lowers("DynamicStitch", "ParallelDynamicStitch")
-def _dynamic_stitch(low: Lowering, op: Any) -> Sequence[Value]:
+def _dynamic_stitch(low: Lowering, op: Operation) -> Sequence[Value]:
     """Rows of the operands in the order their positions say; of two at one position the last."""
     b, count = low.b, int(op.get_attr("N"))
     positions, rows = [], []

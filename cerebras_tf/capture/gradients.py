@@ -7,17 +7,19 @@ numbers beside it, as TensorFlow has it. The reverse pass itself deliberately st
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Optional
+from typing import Optional, Union
 
 import tensorflow as tf
 
+from cerebras_tf.capture.operations import Tensor
 from cerebras_tf.capture.recording import GradientCall
+from cerebras_tf.capture.registry import GraphLowering
 from cerebras_tf.errors import UnsupportedOpError
 from cerebras_tf.ir import Value
 from cerebras_tf.ops import lookup
 
 
-def lower_call(capture: Any, call: GradientCall) -> Iterator[tuple[Any, Value]]:
+def lower_call(capture: GraphLowering, call: GradientCall) -> Iterator[tuple[Tensor, Value]]:
     """Emits one `gradient` node for a call.
 
     Args:
@@ -31,34 +33,43 @@ def lower_call(capture: Any, call: GradientCall) -> Iterator[tuple[Any, Value]]:
     dys = [None if dy is None else capture.value(dy) for dy in call.dys]
     stops = [_differentiated(capture, tensor) for tensor in call.stops if capture.has(tensor)]
     xs: list[Value] = []
-    results: list[tuple[Any, int, Optional[list[Value]]]] = []
+    results: list[tuple[Tensor, Union[Tensor, tf.IndexedSlices], int, Optional[list[Value]]]] = []
     for x, result in zip(call.xs, call.results):
         if result is None:
             continue
         if isinstance(result, tf.IndexedSlices):
             gathers = _gathers(capture, x, ys, stops)
-            results.append((result, len(xs), [ids for ids, _ in gathers]))
+            results.append((x, result, len(xs), [ids for ids, _ in gathers]))
             xs.extend(rows for _, rows in gathers)
         else:
-            results.append((result, len(xs), None))
+            results.append((x, result, len(xs), None))
             xs.append(_differentiated(capture, x))
     operands = [*ys, *(dy for dy in dys if dy is not None), *xs, *stops]
     given = tuple(dy is not None for dy in dys)
     outputs = capture.b.multi("gradient", *operands, ys=len(ys), dys=given, xs=len(xs))
-    for result, start, numbers in results:
+    for of, result, start, numbers in results:
         if numbers is None:
-            yield result, outputs[start]
+            yield result, _boundary(capture, of, outputs[start])[0]
         else:
             parts = outputs[start : start + len(numbers)]
-            yield from _slices(capture, result, parts, numbers)
+            values, indices = _slices(capture, result, parts, numbers)
+            values, indices = _boundary(capture, of, values, indices)
+            yield result.values, values
+            yield result.indices, indices
 
 
-def _differentiated(capture: Any, tensor: Any) -> Value:
+def _boundary(capture: GraphLowering, x: Tensor, *values: Value) -> list[Value]:
+    """The gradient by x; by a variable, it passes the boundary between reverse pass and update."""
+    if x.dtype != tf.resource:
+        return list(values)
+    name = capture.state.variable(x).name
+    return list(capture.b.multi("parameter_gradient", *values, variable=name))
+
+
+def _differentiated(capture: GraphLowering, tensor: Tensor) -> Value:
     if tensor.dtype == tf.resource:
-        value: Value = capture.state.initial(tensor)
-        return value
-    value = capture.value(tensor)
-    return value
+        return capture.state.initial(tensor)
+    return capture.value(tensor)
 
 
 def _reached(ys: list[Value], stops: list[Value]) -> set[Value]:
@@ -79,7 +90,7 @@ def _reached(ys: list[Value], stops: list[Value]) -> set[Value]:
 
 
 def _gathers(
-    capture: Any, handle: Any, ys: list[Value], stops: list[Value]
+    capture: GraphLowering, handle: Tensor, ys: list[Value], stops: list[Value]
 ) -> list[tuple[Value, Value]]:
     """(numbers, rows) gathered of a variable on the way to what is differentiated.
 
@@ -99,8 +110,9 @@ def _gathers(
 
 
 def _slices(
-    capture: Any, result: tf.IndexedSlices, parts: list[Value], numbers: list[Value]
-) -> Iterator[tuple[Any, Value]]:
+    capture: GraphLowering, result: tf.IndexedSlices, parts: list[Value], numbers: list[Value]
+) -> tuple[Value, Value]:
+    """Rows and their numbers, all gathers one behind the other."""
     b = capture.b
     rows = [
         b.op("reshape", part, shape=(-1, *part.shape[ids.type.rank :]))
@@ -112,5 +124,4 @@ def _slices(
     wanted = result.indices.dtype.name
     if indices.dtype != wanted:
         indices = b.op("cast", indices, dtype=wanted)
-    yield result.values, values
-    yield result.indices, indices
+    return values, indices

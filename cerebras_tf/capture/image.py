@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from cerebras_tf.capture.convolution import from_nhwc, to_nhwc
+from cerebras_tf.capture.operations import Operation
 from cerebras_tf.capture.registry import Lowering, lowers
 from cerebras_tf.capture.shape_arithmetic import integers
 from cerebras_tf.errors import UnsupportedOpError
@@ -21,7 +21,7 @@ from cerebras_tf.ops.builder import Builder
 from cerebras_tf.ops.shape import reshape
 
 
-def _dims(op: Any, x: Value) -> list[int]:
+def _dims(op: Operation, x: Value) -> list[int]:
     known = [dim for dim in x.shape if isinstance(dim, int)]
     if len(known) < x.type.rank:
         raise UnsupportedOpError(
@@ -31,7 +31,7 @@ def _dims(op: Any, x: Value) -> list[int]:
 
 
 @lowers("SpaceToDepth")
-def _space_to_depth(low: Lowering, op: Any) -> Sequence[Value]:
+def _space_to_depth(low: Lowering, op: Operation) -> Sequence[Value]:
     x, size = to_nhwc(low.b, op, low.inputs(op)[0]), int(op.get_attr("block_size"))
     n, h, w, c = _dims(op, x)
     blocks = reshape(low.b, x, (n, h // size, size, w // size, size, c))
@@ -41,7 +41,7 @@ def _space_to_depth(low: Lowering, op: Any) -> Sequence[Value]:
 
 
 @lowers("DepthToSpace")
-def _depth_to_space(low: Lowering, op: Any) -> Sequence[Value]:
+def _depth_to_space(low: Lowering, op: Operation) -> Sequence[Value]:
     x, size = to_nhwc(low.b, op, low.inputs(op)[0]), int(op.get_attr("block_size"))
     n, h, w, c = _dims(op, x)
     blocks = reshape(low.b, x, (n, h, w, size, size, c // (size * size)))
@@ -51,7 +51,7 @@ def _depth_to_space(low: Lowering, op: Any) -> Sequence[Value]:
 
 
 @lowers("SpaceToBatchND")
-def _space_to_batch(low: Lowering, op: Any) -> Sequence[Value]:
+def _space_to_batch(low: Lowering, op: Operation) -> Sequence[Value]:
     """Each offset within a block becomes an image; dilated convolutions begin with it."""
     x, blocks = low.value(op.inputs[0]), integers(low, op.inputs[1], "the block shape")
     pairs = low.static(op.inputs[2], "paddings").tolist()
@@ -80,7 +80,7 @@ def _space_to_batch(low: Lowering, op: Any) -> Sequence[Value]:
 
 
 @lowers("BatchToSpaceND")
-def _batch_to_space(low: Lowering, op: Any) -> Sequence[Value]:
+def _batch_to_space(low: Lowering, op: Operation) -> Sequence[Value]:
     """The inverse of SpaceToBatchND, with the borders cut off."""
     x, blocks = low.value(op.inputs[0]), integers(low, op.inputs[1], "the block shape")
     crops = low.static(op.inputs[2], "crops").tolist()
@@ -103,14 +103,14 @@ def _batch_to_space(low: Lowering, op: Any) -> Sequence[Value]:
 
 
 @lowers("ResizeNearestNeighbor")
-def _resize_nearest(low: Lowering, op: Any) -> Sequence[Value]:
+def _resize_nearest(low: Lowering, op: Operation) -> Sequence[Value]:
     x = low.value(op.inputs[0])
     for axis, size in zip((1, 2), integers(low, op.inputs[1], "the size")):
         x = _nearest(low.b, op, x, axis, size)
     return [x]
 
 
-def _nearest(b: Builder, op: Any, x: Value, axis: int, size: int) -> Value:
+def _nearest(b: Builder, op: Operation, x: Value, axis: int, size: int) -> Value:
     """Gathers, for every new pixel of an axis, the old one that TensorFlow's kernel takes."""
     dim = _dims(op, x)[axis]
     corners = op.get_attr("align_corners") and size > 1

@@ -6,14 +6,14 @@ Joining it with the projection that makes the logits is deliberately left to a p
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
+from cerebras_tf.capture.operations import Operation
 from cerebras_tf.capture.registry import Lowering, lowers
 from cerebras_tf.ir import Value
 
 
 @lowers("SparseSoftmaxCrossEntropyWithLogits")
-def _sparse_softmax_xent(low: Lowering, op: Any) -> Sequence[Value]:
+def _sparse_softmax_xent(low: Lowering, op: Operation) -> Sequence[Value]:
     """Loss, and its gradient by the logits (pruned where nothing reads it)."""
     b = low.b
     logits, labels = low.inputs(op)
@@ -23,7 +23,7 @@ def _sparse_softmax_xent(low: Lowering, op: Any) -> Sequence[Value]:
 
 
 @lowers("SoftmaxCrossEntropyWithLogits")
-def _softmax_xent(low: Lowering, op: Any) -> Sequence[Value]:
+def _softmax_xent(low: Lowering, op: Operation) -> Sequence[Value]:
     """Loss, and its gradient by the logits (pruned where nothing reads it)."""
     b = low.b
     logits, labels = low.inputs(op)

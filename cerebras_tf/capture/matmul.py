@@ -6,8 +6,8 @@ Einsum deliberately stands in einsum.py, which ends in the same op.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
+from cerebras_tf.capture.operations import Operation
 from cerebras_tf.capture.registry import Lowering, lowers
 from cerebras_tf.ir import Value
 
@@ -22,19 +22,19 @@ _TRANSPOSES = {
 
 
 @lowers(*_TRANSPOSES)
-def _matmul(low: Lowering, op: Any) -> Sequence[Value]:
+def _matmul(low: Lowering, op: Operation) -> Sequence[Value]:
     first, second = (bool(op.get_attr(name)) for name in _TRANSPOSES[op.type])
     dtype = low.tf_type(op.outputs[0]).dtype
     a, b = (x if x.dtype == dtype else low.b.op("cast", x, dtype=dtype) for x in low.inputs(op))
     return [low.b.op("matmul", a, b, transpose_a=first, transpose_b=second)]
 
 
-def channels_last(op: Any) -> bool:
+def channels_last(op: Operation) -> bool:
     """Whether the last axis holds the channels (NHWC, NDHWC), rather than the second (NCHW)."""
     return bool(op.get_attr("data_format").decode().endswith("C"))
 
 
-def along_channels(low: Lowering, op: Any, vector: Value, rank: int) -> Value:
+def along_channels(low: Lowering, op: Operation, vector: Value, rank: int) -> Value:
     """A vector with one entry a channel, shaped to broadcast against an image batch."""
     if channels_last(op):
         return vector
@@ -42,18 +42,18 @@ def along_channels(low: Lowering, op: Any, vector: Value, rank: int) -> Value:
 
 
 @lowers("BiasAdd")
-def _bias_add(low: Lowering, op: Any) -> Sequence[Value]:
+def _bias_add(low: Lowering, op: Operation) -> Sequence[Value]:
     x, bias = low.inputs(op)
     return [low.b.op("add", x, along_channels(low, op, bias, x.type.rank))]
 
 
 @lowers("BiasAddV1")
-def _bias_add_v1(low: Lowering, op: Any) -> Sequence[Value]:
+def _bias_add_v1(low: Lowering, op: Operation) -> Sequence[Value]:
     return [low.b.op("add", *low.inputs(op))]
 
 
 @lowers("BiasAddGrad")
-def _bias_add_grad(low: Lowering, op: Any) -> Sequence[Value]:
+def _bias_add_grad(low: Lowering, op: Operation) -> Sequence[Value]:
     (dy,) = low.inputs(op)
     channel = dy.type.rank - 1 if channels_last(op) else 1
     axes = tuple(axis for axis in range(dy.type.rank) if axis != channel)

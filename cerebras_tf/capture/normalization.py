@@ -7,11 +7,11 @@ TensorFlow op; a pass deliberately finds it later.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from cerebras_tf.capture.matmul import along_channels, channels_last
+from cerebras_tf.capture.operations import Operation
 from cerebras_tf.capture.registry import Lowering, lowers
 from cerebras_tf.errors import UnsupportedOpError
 from cerebras_tf.ir import Value
@@ -20,16 +20,16 @@ from cerebras_tf.ops.sizes import counts
 
 
 @lowers("Softmax")
-def _softmax(low: Lowering, op: Any) -> Sequence[Value]:
+def _softmax(low: Lowering, op: Operation) -> Sequence[Value]:
     return [low.b.op("softmax", *low.inputs(op))]
 
 
 @lowers("LogSoftmax")
-def _log_softmax(low: Lowering, op: Any) -> Sequence[Value]:
+def _log_softmax(low: Lowering, op: Operation) -> Sequence[Value]:
     return [low.b.op("log_softmax", *low.inputs(op))]
 
 
-def _reduced_axes(op: Any, rank: int) -> tuple[int, ...]:
+def _reduced_axes(op: Operation, rank: int) -> tuple[int, ...]:
     """Every axis but the channels'."""
     channel = rank - 1 if channels_last(op) else 1
     return tuple(axis for axis in range(rank) if axis != channel)
@@ -43,7 +43,7 @@ def _empty(low: Lowering, dtype: str) -> Value:
     return low.b.constant(np.zeros(0), dtype)
 
 
-def _normalize(low: Lowering, op: Any, x: Value, mean: Value, variance: Value) -> Value:
+def _normalize(low: Lowering, op: Operation, x: Value, mean: Value, variance: Value) -> Value:
     """(x - mean) / sqrt(variance + epsilon), statistics given by channel."""
     b, rank = low.b, x.type.rank
     rstd = b.op("rsqrt", b.op("add", variance, float(op.get_attr("epsilon"))))
@@ -52,7 +52,7 @@ def _normalize(low: Lowering, op: Any, x: Value, mean: Value, variance: Value) -
 
 
 @lowers("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3")
-def _fused_batch_norm(low: Lowering, op: Any) -> Sequence[Value]:
+def _fused_batch_norm(low: Lowering, op: Operation) -> Sequence[Value]:
     """Outputs: y, running mean and variance, then what the gradient op reads.
 
     In training the variance given out is the unbiased one (N / (N - 1)), the one normalised with
@@ -90,7 +90,7 @@ def _unbiasing(low: Lowering, x: Value, axes: tuple[int, ...]) -> Operand:
 
 
 def _running(
-    low: Lowering, op: Any, given: Sequence[Value], batch: Sequence[Value]
+    low: Lowering, op: Operation, given: Sequence[Value], batch: Sequence[Value]
 ) -> Sequence[Value]:
     """The given statistics moved towards the batch's by exponential_avg_factor."""
     factor = float(op.get_attr("exponential_avg_factor"))
@@ -103,7 +103,7 @@ def _running(
 
 
 @lowers("FusedBatchNormGrad", "FusedBatchNormGradV2", "FusedBatchNormGradV3")
-def _fused_batch_norm_grad(low: Lowering, op: Any) -> Sequence[Value]:
+def _fused_batch_norm_grad(low: Lowering, op: Operation) -> Sequence[Value]:
     """With z the normalised x: dscale = sum(dy z), doffset = sum(dy), and in training
     dx = scale rstd (dy - mean(dy) - z mean(dy z)); else dx = scale rstd dy.
     """
@@ -126,7 +126,7 @@ def _fused_batch_norm_grad(low: Lowering, op: Any) -> Sequence[Value]:
 
 
 @lowers("LRN")
-def _local_response_normalization(low: Lowering, op: Any) -> Sequence[Value]:
+def _local_response_normalization(low: Lowering, op: Operation) -> Sequence[Value]:
     """x / (bias + alpha sum of x^2 over neighbouring channels)^beta.
 
     Krizhevsky et al., ImageNet Classification with Deep Convolutional Neural Networks, 2012,

@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable
-from typing import Any, Callable
+from typing import Callable
+
+from cerebras_tf.capture.operations import Operation
 
 
 def execution_order(
-    roots: Iterable[Any], neighbours: Callable[[Any], Iterable[Any]], position: dict[Any, int]
-) -> list[Any]:
+    roots: Iterable[Operation],
+    neighbours: Callable[[Operation], Iterable[Operation]],
+    position: dict[Operation, int],
+) -> list[Operation]:
     """Operations the roots depend on, in dependency order, earliest built first.
 
     Args:
@@ -25,8 +29,8 @@ def execution_order(
     Returns:
         The roots and all they depend on, each once.
     """
-    waiting: dict[Any, int] = {}
-    users: dict[Any, list[Any]] = {}
+    waiting: dict[Operation, int] = {}
+    users: dict[Operation, list[Operation]] = {}
     stack = list(roots)
     while stack:
         op = stack.pop()

@@ -7,22 +7,16 @@ one reads the other. This file deliberately changes no graph.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import tensorflow as tf
 
-from cerebras_tf.capture.functions import (
-    CHECKS,
-    FUNCTION_ATTRIBUTES,
-    body_operations,
-    function_bodies,
-    holds_checks,
-    is_check,
-)
+from cerebras_tf.capture.functions import branches_around, draws, holds_checks, is_check
+from cerebras_tf.capture.lowerable import Lowerable, result_tensors
 from cerebras_tf.capture.order import execution_order
 from cerebras_tf.capture.recording import GradientCall
-from cerebras_tf.capture.registry import LOWERINGS
 from cerebras_tf.capture.source import missing_op_report
 from cerebras_tf.capture.state import passed_handle
 from cerebras_tf.errors import UnsupportedOpError
@@ -43,7 +37,7 @@ class Placement:
         model_start: int,
         owned: Iterable[Any],
         global_step: Any,
-        gradients: Iterable[GradientCall],
+        gradients: Sequence[GradientCall],
     ) -> None:
         """Prepares a placement.
 
@@ -57,17 +51,17 @@ class Placement:
         self.graph = graph
         self.owned = set(owned)
         self._global_step = global_step
-        self._reads_step: set[Any] = {global_step}
+        self._lowerable = Lowerable(self.owned, gradients)
+        # Depends on the global step or is drawn at random: computed in one place only, and where
+        # something fed depends on it that place is the session.
+        self._moving: set[Any] = {global_step}
         self._inputs = set(graph.get_operations()[:model_start])
-        self._results = {
-            tensor.op
-            for call in gradients
-            for result in call.results
-            for tensor in _tensors(result)
-        }
+        self._results = {tensor.op for call in gradients for tensor in result_tensors(call)}
         self._backward = {op for call in gradients for op in call.made} - self._results
         self.behind: list[Any] = []
         self._in_step: set[Any] = set()
+        self._held: set[Any] = set()
+        self._given_edges: dict[Any, list[Any]] = {}
         self._seen = 0
         self._depends: set[Any] = set()
         self._host: set[Any] = set()
@@ -79,7 +73,7 @@ class Placement:
         self._seen = len(operations)
         # Inputs first: version 1 conditionals add a Switch after the operation that reads it.
         ordered = execution_order(
-            fresh, lambda op: [t.op for t in op.inputs if t.op in fresh], fresh
+            fresh, lambda op: [maker for maker in _makers(op) if maker in fresh], fresh
         )
         for op in dict.fromkeys([*ordered, *fresh]):  # those without an order are loops
             self._classify(op)
@@ -99,10 +93,6 @@ class Placement:
                     found.append((op, index, tensor))
         return found
 
-    def in_step(self, op: Any) -> bool:
-        """Whether a step stands for the operation, so that the session must not run it."""
-        return op in self._in_step or self.on_wafer(op)
-
     def is_computed(self, op: Any) -> bool:
         """Whether every step runs the operation."""
         return op in self._in_step
@@ -110,6 +100,48 @@ class Placement:
     def is_backward(self, op: Any) -> bool:
         """Whether TensorFlow made the operation for a gradient that is recorded."""
         return op in self._backward
+
+    def stands_for(self, op: Any) -> bool:
+        """Whether a step runs the operation in the session's stead.
+
+        Initializers of variables are on the wafer, but no step runs them.
+        """
+        if op in self.owned or not self.on_wafer(op):
+            return False
+        given = [t.op for t in op.inputs if t.dtype != tf.resource]
+        initializes = op.type == "AssignVariableOp" and not any(map(self.on_wafer, given))
+        return self.is_computed(op) or not initializes
+
+    def awaiting(self, step: Sequence[Any] = ()) -> set[Any]:
+        """Operations that run on the wafer, or in the session only after a step.
+
+        Args:
+            step: operations of the session that run a step.
+        """
+        operations = [op for op in self.graph.get_operations() if op not in self._backward]
+        followers: dict[Any, list[Any]] = {}
+        for op in operations:
+            for other in [*(t.op for t in op.inputs if t.dtype != tf.resource), *op.control_inputs]:
+                followers.setdefault(other, []).append(op)
+        found: set[Any] = set()
+        stack = [*step, *(op for op in operations if self.stands_for(op))]
+        while stack:
+            op = stack.pop()
+            if op not in found:
+                found.add(op)
+                stack.extend(followers.get(op, ()))
+        return found
+
+    def control_inputs(self, op: Any) -> list[Any]:
+        """Control inputs of an operation as model_fn gave them."""
+        return self._given_edges.get(op) or list(op.control_inputs)
+
+    def replace_control_inputs(self, op: Any, others: list[Any]) -> None:
+        """Changes the control inputs of an operation in the session, for steps unseen."""
+        self._given_edges.setdefault(op, list(op.control_inputs))
+        # Private API of TF 2.15: there is no public way to change control inputs.
+        op._remove_all_control_inputs()
+        op._add_control_inputs(others)
 
     def boundary(self, capture: Any, roots: Iterable[Any]) -> tuple[list[Any], list[Any]]:
         """What the session feeds to a step.
@@ -124,10 +156,64 @@ class Placement:
         Raises:
             UnsupportedOpError: the roots need wafer values through operations without an IR form.
         """
-        fed: dict[tuple[Any, int], Any] = {}
-        beside: list[Any] = []
-        checks: list[Any] = []
+        roots = list(roots)
+        needs = _Needs()
+        while True:
+            needs = self._needs(capture, roots)
+            moved = self._moving.intersection(_ancestors(needs.fed)) - self.owned - self._held
+            if not moved:
+                break
+            self._held |= moved
+        if needs.missing:
+            position = {op: i for i, op in enumerate(self.graph.get_operations())}
+            missing = sorted(dict.fromkeys(needs.missing), key=lambda op: position.get(op, -1))
+            raise UnsupportedOpError(missing_op_report(missing))
+        self._in_step.update(needs.computed)
+        # What moves and is computed by the step is read from it, not computed a second time.
+        self._depends.update(op for op in self._in_step & self._moving if op not in self.owned)
+        awaiting = self.awaiting()
+        self.behind = [op for op in needs.checks if op in awaiting and not self.stands_for(op)]
+        beside = [*needs.beside, *(op for op in needs.checks if op not in awaiting)]
+        used = {(t.op, t.value_index) for op in needs.computed for t in op.inputs}
+        fed = [t for op in needs.fed for t in op.outputs if (op, t.value_index) in used]
+        return fed, beside
+
+    def refuse_stranded(self, fetches: Iterable[Any]) -> None:
+        """Refuses what the session cannot compute: operations that read variables of the wafer.
+
+        Args:
+            fetches: operations the session is asked for.
+
+        Raises:
+            UnsupportedOpError: names the operations without an IR form that keep them there.
+        """
         missing: list[Any] = []
+        seen: set[Any] = set()
+        stack = list(fetches)
+        while stack:
+            op = stack.pop()
+            if op in seen or self.on_wafer(op):
+                continue
+            seen.add(op)
+            handles = [passed_handle(t).op for t in op.inputs if t.dtype == tf.resource]
+            if op in self._host and self.owned.intersection(handles) - {self._global_step}:
+                missing.extend(self._without_form(op))
+            stack.extend([*(tensor.op for tensor in op.inputs), *op.control_inputs])
+        if missing:
+            raise UnsupportedOpError(missing_op_report(list(dict.fromkeys(missing))))
+
+    def _without_form(self, op: Any) -> list[Any]:
+        """What keeps an operation that depends on the wafer in the session."""
+        found = self._lowerable.missing(op)
+        return found or [
+            other
+            for maker in _makers(op)
+            if maker in self._host
+            for other in self._without_form(maker)
+        ]
+
+    def _needs(self, capture: Any, roots: list[Any]) -> _Needs:
+        needs = _Needs()
         seen: set[Any] = set()
         stack = list(roots)
         while stack:
@@ -136,63 +222,34 @@ class Placement:
                 continue
             seen.add(op)
             if is_check(op):
-                checks.append(op)
+                needs.checks[op] = None
                 continue
             if op not in self._depends and holds_checks(op):
-                checks.append(op)
-            if not self._lowerable(op) and op not in self.owned:
-                if op in self._depends:
-                    missing.extend(capture.unsupported(op) or [op])
-                    stack.extend(tensor.op for tensor in op.inputs if tensor.op in self._depends)
-                else:
-                    beside.append(op)
+                needs.checks[op] = None
+            missing = self._lowerable.missing(op)
+            if missing and op not in self._depends:
+                needs.beside.append(op)
                 continue
-            missing.extend(capture.unsupported(op))
+            needs.missing.extend(missing)
+            if missing:
+                stack.extend(tensor.op for tensor in op.inputs if tensor.op in self._depends)
+                continue
+            needs.computed.add(op)
             for other in capture.dependencies(op):
                 if self._is_fed(other):
-                    for tensor in other.outputs:
-                        fed.setdefault((other, tensor.value_index), tensor)
+                    needs.fed[other] = None
                 else:
                     stack.append(other)
-            for other in op.control_inputs:
-                if is_check(other) or not capture.can_lower(other):
-                    checks.append(other)
-        if missing:
-            position = {op: i for i, op in enumerate(self.graph.get_operations())}
-            missing = sorted(dict.fromkeys(missing), key=lambda op: position.get(op, -1))
-            raise UnsupportedOpError(missing_op_report(missing))
-        self.behind = [op for op in dict.fromkeys(checks) if self._follows(op)]
-        beside += [op for op in dict.fromkeys(checks) if op not in self.behind]
-        self._in_step.update(seen.difference(beside, self.behind))
-        # What the step computes of the global step is read from the step, not computed again.
-        self._depends.update(op for op in seen if op in self._reads_step and op not in self.owned)
-        used = {(t.op, t.value_index) for op in seen for t in op.inputs}
-        return [tensor for key, tensor in fed.items() if key in used], beside
-
-    def _follows(self, check: Any) -> bool:
-        """Whether a check or print must wait for a step."""
-        makers = [tensor.op for tensor in check.inputs]
-        return any(op in self._depends for op in [*makers, *check.control_inputs])
+            for other in self.control_inputs(op):
+                if is_check(other) or not self._lowerable.has(other):
+                    needs.checks[other] = None
+        return needs
 
     def _is_fed(self, op: Any) -> bool:
         """Whether the session computes the operation and feeds its outputs."""
         if op in self._depends or op in self.owned or op.type == "Const" or not op.outputs:
             return False
-        return op in self._inputs or not self._lowerable(op)
-
-    def _lowerable(self, op: Any) -> bool:
-        if op in self._results:
-            return True
-        if op.type in FUNCTION_ATTRIBUTES:
-            return all(
-                inner.type in CHECKS or self._lowerable(inner)
-                for body in function_bodies(op)
-                for inner in body_operations(body)
-            )
-        if op.type not in LOWERINGS:
-            return False
-        handles = [passed_handle(t).op for t in op.inputs if t.dtype == tf.resource]
-        return all(h in self.owned or h.type == "Placeholder" for h in handles)
+        return op in self._inputs or op in self._held or not self._lowerable.has(op)
 
     def _classify(self, op: Any) -> None:
         if op in self.owned:
@@ -201,19 +258,52 @@ class Placement:
             return
         if op in self._inputs:  # the session's own reading of the global step
             return
-        makers = [tensor.op for tensor in op.inputs]
-        if any(maker in self._reads_step for maker in makers):
-            self._reads_step.add(op)
+        makers = _makers(op)
+        if draws(op) or any(maker in self._moving for maker in makers):
+            self._moving.add(op)
         if any(maker in self._depends for maker in makers):
             self._depends.add(op)
             if op in self._results:
                 return
-            kept = not self._lowerable(op) or is_check(op)
+            kept = is_check(op) or not self._lowerable.has(op)
             if kept or any(maker in self._host for maker in makers):
                 self._host.add(op)
 
 
-def _tensors(result: Any) -> list[Any]:
-    if isinstance(result, tf.IndexedSlices):
-        return [result.values, result.indices]
-    return [] if result is None else [result]
+@dataclass
+class _Needs:
+    """What a step needs of a graph; operations in the order they were found.
+
+    Attributes:
+        fed: operations of the session whose outputs are fed.
+        beside: operations of the session that the step only waits for.
+        checks: assertions, prints and the like on the way.
+        missing: operations on the wafer without an IR form.
+        computed: operations whose values the step computes.
+    """
+
+    fed: dict[Any, None] = field(default_factory=dict)
+    beside: list[Any] = field(default_factory=list)
+    checks: dict[Any, None] = field(default_factory=dict)
+    missing: list[Any] = field(default_factory=list)
+    computed: set[Any] = field(default_factory=set)
+
+
+def _makers(op: Any) -> list[Any]:
+    """Operations whose values this one needs."""
+    found = [tensor.op for tensor in op.inputs]
+    if op.type == "Merge":  # chooses by a predicate that is no input
+        found += [predicate.op for maker in found for predicate, _ in branches_around(maker)]
+    return found
+
+
+def _ancestors(operations: Iterable[Any]) -> set[Any]:
+    """Operations whose values these need, themselves included."""
+    found: set[Any] = set()
+    stack = list(operations)
+    while stack:
+        op = stack.pop()
+        if op not in found:
+            found.add(op)
+            stack.extend(_makers(op))
+    return found

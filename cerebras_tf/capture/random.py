@@ -1,23 +1,26 @@
 """Lowerings of TensorFlow's random ops.
 
-Seeds become attributes and the step an operand, so that a step can be repeated. Where neither the
-graph nor the op has a seed, TensorFlow draws one in every session; here one is drawn for a graph,
-and every op makes its own of it. All captures of a graph then draw the same numbers. The seeds are
-deliberately kept nowhere else: the next run of the same script draws others.
+Step and seeds become operands, so that a step can be repeated. Where neither the graph nor the op
+has a seed, TensorFlow draws one in every session; here one is drawn for a graph, and every op makes
+its own of it. All captures of a graph then draw the same numbers. The seeds are kept nowhere else:
+the next run of the same script draws others.
 """
 
 from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
+
+import numpy as np
 
 # Private API of TF 2.15: the class of function bodies has no public name.
 from tensorflow.python.framework.func_graph import FuncGraph
 
-from cerebras_tf.capture.registry import lowers
+from cerebras_tf.capture.operations import Operation
+from cerebras_tf.capture.registry import Lowering, lowers
 from cerebras_tf.capture.shape_arithmetic import integers, sizes
 from cerebras_tf.ir import Value
 
@@ -42,27 +45,24 @@ def _own_seed(name: str) -> int:
     return int.from_bytes(digest, "little") >> (64 - _SEED_BITS)
 
 
-def _attributes(low: Any, op: Any) -> dict[str, Any]:
+def _draw(low: Lowering, op: Operation, name: str, limits: Mapping[str, int] = {}) -> Value:
     seed, seed2 = int(op.get_attr("seed")), int(op.get_attr("seed2"))
     if seed == seed2 == 0:
         # The path tells the calls of one function from each other.
         seed, seed2 = _drawn_seed(op.graph), _own_seed(low.path + op.name)
-    return {
-        "shape": tuple(sizes(low, op.inputs[0], "the shape of a random tensor")),
-        "seed": seed,
-        "seed2": seed2,
-        "dtype": low.tf_type(op.outputs[0]).dtype,
-    }
+    seeds = low.b.constant(np.array([seed, seed2], np.int64))
+    shape = tuple(sizes(low, op.inputs[0], "the shape of a random tensor"))
+    dtype = low.tf_type(op.outputs[0]).dtype
+    return low.b.op(name, low.random_step(), seeds, shape=shape, dtype=dtype, **limits)
 
 
 @lowers(*_RENAMED)
-def _random(low: Any, op: Any) -> Sequence[Value]:
-    return [low.b.op(_RENAMED[op.type], low.random_step(), **_attributes(low, op))]
+def _random(low: Lowering, op: Operation) -> Sequence[Value]:
+    return [_draw(low, op, _RENAMED[op.type])]
 
 
 @lowers("RandomUniformInt")
-def _random_uniform_int(low: Any, op: Any) -> Sequence[Value]:
+def _random_uniform_int(low: Lowering, op: Operation) -> Sequence[Value]:
     """Integers from low up to but not including high."""
     (lowest,), (highest,) = (integers(low, tensor, "the range") for tensor in op.inputs[1:])
-    attrs = dict(_attributes(low, op), low=lowest, high=highest)
-    return [low.b.op("random_uniform_int", low.random_step(), **attrs)]
+    return [_draw(low, op, "random_uniform_int", {"low": lowest, "high": highest})]

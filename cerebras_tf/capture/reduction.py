@@ -6,8 +6,8 @@ Axes must be known before the first step. Segment reductions deliberately live i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
+from cerebras_tf.capture.operations import Operation
 from cerebras_tf.capture.registry import Lowering, lowers
 from cerebras_tf.capture.shape_arithmetic import integers
 from cerebras_tf.ir import Value
@@ -25,7 +25,7 @@ _OVER_AXES = {
 }
 
 
-def _reduce(low: Lowering, op: Any, name: str, x: Value) -> Value:
+def _reduce(low: Lowering, op: Operation, name: str, x: Value) -> Value:
     axes = normalize_axes(integers(low, op.inputs[1], "axis"), x.type.rank)
     if not axes:
         return x
@@ -33,18 +33,18 @@ def _reduce(low: Lowering, op: Any, name: str, x: Value) -> Value:
 
 
 @lowers(*_OVER_AXES)
-def _over_axes(low: Lowering, op: Any) -> Sequence[Value]:
+def _over_axes(low: Lowering, op: Operation) -> Sequence[Value]:
     return [_reduce(low, op, _OVER_AXES[op.type], low.value(op.inputs[0]))]
 
 
 @lowers("EuclideanNorm")
-def _euclidean_norm(low: Lowering, op: Any) -> Sequence[Value]:
+def _euclidean_norm(low: Lowering, op: Operation) -> Sequence[Value]:
     squares = low.b.op("square", low.value(op.inputs[0]))
     return [low.b.op("sqrt", _reduce(low, op, "sum", squares))]
 
 
 @lowers("L2Loss")
-def _l2_loss(low: Lowering, op: Any) -> Sequence[Value]:
+def _l2_loss(low: Lowering, op: Operation) -> Sequence[Value]:
     """Half the sum of squares."""
     (x,) = low.inputs(op)
     axes = tuple(range(x.type.rank))
@@ -53,7 +53,7 @@ def _l2_loss(low: Lowering, op: Any) -> Sequence[Value]:
 
 
 @lowers("ArgMax", "ArgMin")
-def _position(low: Lowering, op: Any) -> Sequence[Value]:
+def _position(low: Lowering, op: Operation) -> Sequence[Value]:
     x = low.value(op.inputs[0])
     (axis,) = normalize_axes(integers(low, op.inputs[1], "axis"), x.type.rank)
     dtype = op.get_attr("output_type").name
@@ -61,7 +61,7 @@ def _position(low: Lowering, op: Any) -> Sequence[Value]:
 
 
 @lowers("Cumsum", "Cumprod")
-def _running(low: Lowering, op: Any) -> Sequence[Value]:
+def _running(low: Lowering, op: Operation) -> Sequence[Value]:
     x = low.value(op.inputs[0])
     (axis,) = normalize_axes(integers(low, op.inputs[1], "axis"), x.type.rank)
     attrs = {key: bool(op.get_attr(key)) for key in ("exclusive", "reverse")}

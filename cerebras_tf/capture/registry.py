@@ -1,55 +1,105 @@
 """The lowering table: how each TensorFlow op type becomes IR.
 
-Entries are registered by the family files. What a lowering may ask of its surroundings is the
-`Lowering` protocol; this file deliberately imports no TensorFlow, so contract tests can read it.
+Entries are registered by the family files. What they may ask of the capture around them are the
+protocols here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Callable, Optional, Protocol
+from typing import TYPE_CHECKING, Callable, Optional, Protocol, TypeVar
 
-import numpy as np
-
+from cerebras_tf.capture.operations import Operation, Tensor
+from cerebras_tf.capture.state import VariableState
 from cerebras_tf.errors import GraphError
-from cerebras_tf.ir import TensorType, Value
+from cerebras_tf.ir import Array, StepGraph, TensorType, Value
 from cerebras_tf.ops.builder import Builder
+
+if TYPE_CHECKING:
+    from cerebras_tf.capture.custom_gradients import CustomGradient
+    from cerebras_tf.capture.lowerable import Lowerable
 
 
 class Lowering(Protocol):
-    """What a lowering function may use.
+    """What a rule may use.
 
     Attributes:
-        b: builder of the IR graph; emits ops with inferred types and folds constants.
+        b: builder of the IR graph; emits ops with inferred types.
+        state: current values of the variables.
+        gathers: (variable's name, row numbers, rows) of every read of rows that always happens.
+        path: names of the calls and conditionals around a function body, "" outside of them.
     """
 
     b: Builder
+    state: VariableState
+    gathers: list[tuple[str, Value, Value]]
+    path: str
 
-    def value(self, tensor: Any) -> Value:
-        """IR value of a TensorFlow tensor that was lowered before."""
+    def value(self, tensor: Tensor) -> Value:
+        """IR value of a tensor that was lowered before."""
 
-    def inputs(self, op: Any) -> list[Value]:
-        """IR values of all data inputs of a TensorFlow operation, in order."""
+    def inputs(self, op: Operation) -> list[Value]:
+        """IR values of all data inputs of an operation, in order."""
 
-    def static(self, tensor: Any, what: str) -> np.ndarray:
+    def static(self, tensor: Tensor, what: str) -> Array:
         """The tensor's constant content; UnsupportedOpError naming op and `what` where unknown."""
 
-    def maybe_static(self, tensor: Any) -> Optional[np.ndarray]:
+    def maybe_static(self, tensor: Tensor) -> Optional[Array]:
         """The tensor's constant content, or None."""
 
-    def tf_type(self, tensor: Any) -> TensorType:
+    def tf_type(self, tensor: Tensor) -> TensorType:
         """dtype and static shape TensorFlow knows for a tensor."""
 
+    def random_step(self) -> Value:
+        """int64 scalar: how often every random op has drawn before."""
 
-# fn(lowering, tf operation) -> IR values of the operation's outputs, in order.
-LoweringRule = Callable[[Any, Any], Sequence[Value]]
+
+class GraphLowering(Lowering, Protocol):
+    """What rules for operations with graphs of their own use besides: bodies, gradients.
+
+    Attributes:
+        custom_gradients: prepared gradients of tf.custom_gradient functions, by their op.
+        lowerable: says what has an IR form here.
+        step: the step graph being built.
+    """
+
+    custom_gradients: dict[Operation, Optional[CustomGradient]]
+    lowerable: Lowerable
+    step: StepGraph
+
+    @property
+    def differentiates(self) -> bool:
+        """Whether recorded gradients are taken, and not TensorFlow's own backward graph."""
+
+    def has(self, tensor: Tensor) -> bool:
+        """Whether the tensor has been lowered, here or around here."""
+
+    def bind(self, tensor: Tensor, value: Value) -> None:
+        """Says which IR value stands for a tensor."""
+
+    def lower_all(self, roots: Sequence[Operation]) -> None:
+        """Lowers operations and all they depend on, in the order they were built."""
+
+    def child(self, b: Builder, state: VariableState) -> GraphLowering:
+        """A lowering of a function body that shares features and gradients with this one."""
+
+    def nested(self, step: StepGraph) -> GraphLowering:
+        """A lowering into another graph, which values from around here enter as inputs."""
+
+    def outer_value(self, entered: Value) -> Value:
+        """In a nested lowering: the value around it that an input of its graph stands for."""
+
+
+# fn(lowering, operation) -> IR values of the operation's outputs, in order.
+LoweringRule = Callable[[GraphLowering, Operation], Sequence[Value]]
+Rule = TypeVar("Rule", bound=LoweringRule)
 LOWERINGS: dict[str, LoweringRule] = {}
 
 
-def lowers(*op_types: str) -> Callable[[LoweringRule], LoweringRule]:
+def lowers(*op_types: str) -> Callable[[Rule], Rule]:
     """Registers a lowering for TensorFlow op types (CamelCase names)."""
 
-    def add(rule: LoweringRule) -> LoweringRule:
+    def add(rule: Rule) -> Rule:
         for op_type in op_types:
             if op_type in LOWERINGS:
                 raise GraphError(

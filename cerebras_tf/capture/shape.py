@@ -13,6 +13,7 @@ from typing import Any, Optional
 import numpy as np
 import tensorflow as tf
 
+from cerebras_tf.capture.operations import Operation
 from cerebras_tf.capture.registry import Lowering, lowers
 from cerebras_tf.capture.shape_arithmetic import (
     integers,
@@ -29,13 +30,13 @@ from cerebras_tf.ops.sizes import counted, counts
 
 
 @lowers("Const", "HostConst")
-def _const(low: Lowering, op: Any) -> Sequence[Value]:
+def _const(low: Lowering, op: Operation) -> Sequence[Value]:
     dtype = low.tf_type(op.outputs[0]).dtype
     return [low.b.constant(tf.make_ndarray(op.get_attr("value")), dtype)]
 
 
 @lowers("Shape", "ShapeN")
-def _shape(low: Lowering, op: Any) -> Sequence[Value]:
+def _shape(low: Lowering, op: Operation) -> Sequence[Value]:
     dtype = op.get_attr("out_type").name
     results = []
     for x in low.inputs(op):
@@ -48,7 +49,7 @@ def _shape(low: Lowering, op: Any) -> Sequence[Value]:
 
 
 @lowers("Size")
-def _size(low: Lowering, op: Any) -> Sequence[Value]:
+def _size(low: Lowering, op: Operation) -> Sequence[Value]:
     (x,), dtype = low.inputs(op), op.get_attr("out_type").name
     if x.type.is_bounded:
         return [counts(low.b, x.type.size, dtype)]
@@ -57,12 +58,12 @@ def _size(low: Lowering, op: Any) -> Sequence[Value]:
 
 
 @lowers("Rank")
-def _rank(low: Lowering, op: Any) -> Sequence[Value]:
+def _rank(low: Lowering, op: Operation) -> Sequence[Value]:
     return [low.b.constant(low.inputs(op)[0].type.rank, "int32")]
 
 
 @lowers("Reshape")
-def _reshape(low: Lowering, op: Any) -> Sequence[Value]:
+def _reshape(low: Lowering, op: Operation) -> Sequence[Value]:
     x, target = low.inputs(op)
     shape = wanted_shape(low, op, 1)
     if sum(dim is None or dim == -1 for dim in shape) > 1:
@@ -72,14 +73,14 @@ def _reshape(low: Lowering, op: Any) -> Sequence[Value]:
 
 
 @lowers("ExpandDims")
-def _expand_dims(low: Lowering, op: Any) -> Sequence[Value]:
+def _expand_dims(low: Lowering, op: Operation) -> Sequence[Value]:
     x = low.value(op.inputs[0])
     (axis,) = normalize_axes(integers(low, op.inputs[1], "axis"), x.type.rank + 1)
     return [reshape(low.b, x, (*x.shape[:axis], 1, *x.shape[axis:]))]
 
 
 @lowers("Squeeze")
-def _squeeze(low: Lowering, op: Any) -> Sequence[Value]:
+def _squeeze(low: Lowering, op: Operation) -> Sequence[Value]:
     (x,) = low.inputs(op)
     given = op.get_attr("squeeze_dims")
     axes = normalize_axes(given, x.type.rank) if given else None
@@ -94,12 +95,12 @@ def _squeeze(low: Lowering, op: Any) -> Sequence[Value]:
 
 
 @lowers("EnsureShape")
-def _ensure_shape(low: Lowering, op: Any) -> Sequence[Value]:
+def _ensure_shape(low: Lowering, op: Operation) -> Sequence[Value]:
     return low.inputs(op)
 
 
 @lowers("Transpose")
-def _transpose(low: Lowering, op: Any) -> Sequence[Value]:
+def _transpose(low: Lowering, op: Operation) -> Sequence[Value]:
     x = low.value(op.inputs[0])
     order = [axis % x.type.rank for axis in integers(low, op.inputs[1], "the permutation")]
     if order == list(range(x.type.rank)):
@@ -108,12 +109,12 @@ def _transpose(low: Lowering, op: Any) -> Sequence[Value]:
 
 
 @lowers("InvertPermutation")
-def _invert_permutation(low: Lowering, op: Any) -> Sequence[Value]:
+def _invert_permutation(low: Lowering, op: Operation) -> Sequence[Value]:
     order = low.static(op.inputs[0], "the permutation")
     return [low.b.constant(np.argsort(order).astype(order.dtype))]
 
 
-def _broadcast(low: Lowering, op: Any, x: Value, index: int) -> Value:
+def _broadcast(low: Lowering, op: Operation, x: Value, index: int) -> Value:
     shape = wanted_shape(low, op, index)
     if None in shape:
         return low.b.op("broadcast_dynamic", x, low.value(op.inputs[index]), shape=shape)
@@ -121,35 +122,35 @@ def _broadcast(low: Lowering, op: Any, x: Value, index: int) -> Value:
 
 
 @lowers("BroadcastTo")
-def _broadcast_to(low: Lowering, op: Any) -> Sequence[Value]:
+def _broadcast_to(low: Lowering, op: Operation) -> Sequence[Value]:
     return [_broadcast(low, op, low.value(op.inputs[0]), 1)]
 
 
 @lowers("Fill")
-def _fill(low: Lowering, op: Any) -> Sequence[Value]:
+def _fill(low: Lowering, op: Operation) -> Sequence[Value]:
     return [_broadcast(low, op, low.value(op.inputs[1]), 0)]
 
 
 @lowers("ZerosLike")
-def _zeros_like(low: Lowering, op: Any) -> Sequence[Value]:
+def _zeros_like(low: Lowering, op: Operation) -> Sequence[Value]:
     return [zeros_like(low.b, low.inputs(op)[0])]
 
 
 @lowers("OnesLike")
-def _ones_like(low: Lowering, op: Any) -> Sequence[Value]:
+def _ones_like(low: Lowering, op: Operation) -> Sequence[Value]:
     (x,) = low.inputs(op)
     return [broadcast_as(low.b, low.b.constant(1, x.dtype), x)]
 
 
 @lowers("BroadcastArgs")
-def _broadcast_args(low: Lowering, op: Any) -> Sequence[Value]:
+def _broadcast_args(low: Lowering, op: Operation) -> Sequence[Value]:
     shapes = [tuple(sizes(low, tensor, "a shape")) for tensor in op.inputs]
     shape = [dim for dim in broadcast_shapes(shapes) if dim is not None]
     return [counts(low.b, shape, op.outputs[0].dtype.name)]
 
 
 @lowers("BroadcastGradientArgs")
-def _broadcast_gradient_args(low: Lowering, op: Any) -> Sequence[Value]:
+def _broadcast_gradient_args(low: Lowering, op: Operation) -> Sequence[Value]:
     """Axes over which the cotangent of each of two broadcast operands is summed."""
     shapes = [sizes(low, tensor, "a shape") for tensor in op.inputs]
     broadcast_shapes([tuple(shape) for shape in shapes])
@@ -164,7 +165,7 @@ def _broadcast_gradient_args(low: Lowering, op: Any) -> Sequence[Value]:
 
 
 @lowers("Tile")
-def _tile(low: Lowering, op: Any) -> Sequence[Value]:
+def _tile(low: Lowering, op: Operation) -> Sequence[Value]:
     x = low.value(op.inputs[0])
     multiples = tuple(sizes(low, op.inputs[1], "multiples"))
     if all(multiple == 1 for multiple in multiples):
@@ -173,7 +174,7 @@ def _tile(low: Lowering, op: Any) -> Sequence[Value]:
 
 
 @lowers("Range")
-def _range(low: Lowering, op: Any) -> Sequence[Value]:
+def _range(low: Lowering, op: Operation) -> Sequence[Value]:
     numbers = [low.maybe_static(tensor) for tensor in op.inputs]
     known = [number for number in numbers if number is not None]
     if len(known) == len(numbers):
@@ -183,7 +184,7 @@ def _range(low: Lowering, op: Any) -> Sequence[Value]:
     return [low.b.op("range", *low.inputs(op)) if found is None else found]
 
 
-def _symbolic_range(low: Lowering, op: Any) -> Optional[Value]:
+def _symbolic_range(low: Lowering, op: Operation) -> Optional[Value]:
     """The range where its ends are sizes, and how many numbers it has is one for every batch."""
     ends = [_whole_number(value) for value in low.inputs(op)]
     start, limit, delta = ends
@@ -211,13 +212,13 @@ def _whole_number(value: Value) -> Optional[Size]:
 
 
 @lowers("LinSpace")
-def _lin_space(low: Lowering, op: Any) -> Sequence[Value]:
+def _lin_space(low: Lowering, op: Operation) -> Sequence[Value]:
     start, stop, count = (low.static(tensor, "an end of the range") for tensor in op.inputs)
     return [low.b.constant(np.linspace(start, stop, int(count), dtype=start.dtype))]
 
 
 @lowers("OneHot")
-def _one_hot(low: Lowering, op: Any) -> Sequence[Value]:
+def _one_hot(low: Lowering, op: Operation) -> Sequence[Value]:
     indices, _, on_value, off_value = low.inputs(op)
     (depth,) = sizes(low, op.inputs[1], "depth")
     attrs: dict[str, Any] = {"depth": depth, "axis": int(op.get_attr("axis"))}
@@ -231,12 +232,12 @@ def _one_hot(low: Lowering, op: Any) -> Sequence[Value]:
 
 
 @lowers("MatrixBandPart")
-def _band_part(low: Lowering, op: Any) -> Sequence[Value]:
+def _band_part(low: Lowering, op: Operation) -> Sequence[Value]:
     (lower,), (upper,) = (integers(low, tensor, "the band") for tensor in op.inputs[1:])
     return [low.b.op("band_part", low.value(op.inputs[0]), lower=lower, upper=upper)]
 
 
-def _require_main_diagonal(low: Lowering, op: Any, index: int = 1) -> None:
+def _require_main_diagonal(low: Lowering, op: Operation, index: int = 1) -> None:
     if op.type.endswith(("V2", "V3")):
         offsets = integers(low, op.inputs[index], "k")
         if any(offset != 0 for offset in offsets):
@@ -247,7 +248,7 @@ def _require_main_diagonal(low: Lowering, op: Any, index: int = 1) -> None:
 
 
 @lowers("DiagPart", "MatrixDiagPart", "MatrixDiagPartV2", "MatrixDiagPartV3")
-def _diag_part(low: Lowering, op: Any) -> Sequence[Value]:
+def _diag_part(low: Lowering, op: Operation) -> Sequence[Value]:
     _require_main_diagonal(low, op)
     x = low.value(op.inputs[0])
     if op.type == "DiagPart" and x.type.rank != 2:
@@ -258,7 +259,7 @@ def _diag_part(low: Lowering, op: Any) -> Sequence[Value]:
 
 
 @lowers("MatrixSetDiag", "MatrixSetDiagV2", "MatrixSetDiagV3")
-def _set_diag(low: Lowering, op: Any) -> Sequence[Value]:
+def _set_diag(low: Lowering, op: Operation) -> Sequence[Value]:
     x, values = low.value(op.inputs[0]), low.value(op.inputs[1])
     if op.type != "MatrixSetDiag":
         _require_main_diagonal(low, op, 2)
@@ -274,7 +275,7 @@ def _set_diag(low: Lowering, op: Any) -> Sequence[Value]:
 
 
 @lowers("Diag", "MatrixDiag", "MatrixDiagV2", "MatrixDiagV3")
-def _diag(low: Lowering, op: Any) -> Sequence[Value]:
+def _diag(low: Lowering, op: Operation) -> Sequence[Value]:
     """Square matrices with the vector on the main diagonal."""
     _require_main_diagonal(low, op)
     x = low.value(op.inputs[0])

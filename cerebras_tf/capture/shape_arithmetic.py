@@ -9,11 +9,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any, Callable, Optional
+from typing import Callable, Optional
 
 import numpy as np
 import numpy.typing as npt
 
+from cerebras_tf.capture.operations import Operation, Tensor
 from cerebras_tf.capture.registry import Lowering
 from cerebras_tf.errors import GraphError, UnsupportedOpError
 from cerebras_tf.ir import Node, Shape, Size, Value, most_of
@@ -58,7 +59,7 @@ def constant_if_known(low: Lowering, value: Value) -> Value:
     return counts(low.b, numbers if value.type.rank else numbers[0], value.dtype)
 
 
-def wanted_shape(low: Lowering, op: Any, index: int) -> Shape:
+def wanted_shape(low: Lowering, op: Operation, index: int) -> Shape:
     """Dimensions that a shape operand holds, completed by TensorFlow's; None: depends on data."""
     numbers = known_numbers(low.value(op.inputs[index]))
     static = op.outputs[0].shape
@@ -67,12 +68,12 @@ def wanted_shape(low: Lowering, op: Any, index: int) -> Shape:
     return tuple(numbers)
 
 
-def integers(low: Lowering, tensor: Any, what: str) -> list[int]:
+def integers(low: Lowering, tensor: Tensor, what: str) -> list[int]:
     """Content of a constant integer tensor as a flat list; raises UnsupportedOpError."""
     return [int(number) for number in low.static(tensor, what).reshape(-1)]
 
 
-def sizes(low: Lowering, tensor: Any, what: str) -> list[Size]:
+def sizes(low: Lowering, tensor: Tensor, what: str) -> list[Size]:
     """Content of an integer tensor made of sizes, row by row; raises UnsupportedOpError."""
     numbers = known_numbers(low.value(tensor))
     known = [number for number in numbers if number is not None]

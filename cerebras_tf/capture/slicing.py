@@ -10,8 +10,9 @@ import itertools
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Optional
+from typing import Optional
 
+from cerebras_tf.capture.operations import Operation
 from cerebras_tf.capture.registry import Lowering, lowers
 from cerebras_tf.capture.shape_arithmetic import (
     constant_if_known,
@@ -30,7 +31,7 @@ from cerebras_tf.ops.slicing import cut
 
 
 @lowers("Slice")
-def _slice(low: Lowering, op: Any) -> Sequence[Value]:
+def _slice(low: Lowering, op: Operation) -> Sequence[Value]:
     x, begin, _ = low.inputs(op)
     starts = known_numbers(begin)
     wanted: list[Optional[Size]] = list(sizes(low, op.inputs[2], "size"))
@@ -83,7 +84,7 @@ class _Window:
     spans: dict[int, slice] = field(default_factory=dict)
 
 
-def _window(low: Lowering, op: Any, dims: Shape, first: int) -> _Window:
+def _window(low: Lowering, op: Operation, dims: Shape, first: int) -> _Window:
     """Resolves the masks; operands `first`, +1, +2 of the op are begin, end and strides."""
     begin, end = (known_numbers(low.value(op.inputs[first + i])) for i in (0, 1))
     strides = integers(low, op.inputs[first + 2], "strides")
@@ -122,7 +123,7 @@ def _window(low: Lowering, op: Any, dims: Shape, first: int) -> _Window:
     return window
 
 
-def _given(low: Lowering, op: Any, index: int, number: Optional[Size]) -> Size:
+def _given(low: Lowering, op: Operation, index: int, number: Optional[Size]) -> Size:
     if number is None:
         low.static(op.inputs[index], "the end of a slice")
     return 0 if number is None else number
@@ -156,7 +157,7 @@ def _add_span(window: _Window, dim: Optional[Size], span: slice) -> None:
 
 
 @lowers("StridedSlice")
-def _strided_slice(low: Lowering, op: Any) -> Sequence[Value]:
+def _strided_slice(low: Lowering, op: Operation) -> Sequence[Value]:
     x = low.value(op.inputs[0])
     window = _window(low, op, x.shape, 1)
     for axis, position in window.moving.items():
@@ -168,7 +169,7 @@ def _strided_slice(low: Lowering, op: Any) -> Sequence[Value]:
     return [constant_if_known(low, reshape(low.b, result, tuple(window.shape)))]
 
 
-def _window_at_position(low: Lowering, op: Any, x: Value, axis: int, position: int) -> Value:
+def _window_at_position(low: Lowering, op: Operation, x: Value, axis: int, position: int) -> Value:
     """The element at begin[position]; negative positions count from the end."""
     index = cut(low.b, low.value(op.inputs[1]), 0, position, 1)
     size = low.b.op("cast", _size_of(low.b, x, axis), dtype=index.dtype)
@@ -206,7 +207,7 @@ def _span_of_unknown(b: Builder, x: Value, axis: int, span: slice) -> Value:
 
 
 @lowers("StridedSliceGrad")
-def _strided_slice_grad(low: Lowering, op: Any) -> Sequence[Value]:
+def _strided_slice_grad(low: Lowering, op: Operation) -> Sequence[Value]:
     shape = tuple(sizes(low, op.inputs[0], "shape"))
     window = _window(low, op, shape, 1)
     if window.moving:
@@ -220,7 +221,7 @@ def _strided_slice_grad(low: Lowering, op: Any) -> Sequence[Value]:
 
 
 @lowers("Split", "SplitV")
-def _split(low: Lowering, op: Any) -> Sequence[Value]:
+def _split(low: Lowering, op: Operation) -> Sequence[Value]:
     axis_at, value_at = (0, 1) if op.type == "Split" else (2, 0)
     x = low.value(op.inputs[value_at])
     (axis,) = normalize_axes(integers(low, op.inputs[axis_at], "axis"), x.type.rank)
@@ -242,7 +243,7 @@ def _split(low: Lowering, op: Any) -> Sequence[Value]:
 
 
 @lowers("Unpack")
-def _unpack(low: Lowering, op: Any) -> Sequence[Value]:
+def _unpack(low: Lowering, op: Operation) -> Sequence[Value]:
     (x,) = low.inputs(op)
     (axis,) = normalize_axes(op.get_attr("axis"), x.type.rank)
     shape = x.shape[:axis] + x.shape[axis + 1 :]
@@ -251,7 +252,7 @@ def _unpack(low: Lowering, op: Any) -> Sequence[Value]:
 
 
 @lowers("Pack")
-def _pack(low: Lowering, op: Any) -> Sequence[Value]:
+def _pack(low: Lowering, op: Operation) -> Sequence[Value]:
     xs = low.inputs(op)
     (axis,) = normalize_axes(op.get_attr("axis"), xs[0].type.rank + 1)
     rows = [reshape(low.b, x, (*x.shape[:axis], 1, *x.shape[axis:])) for x in xs]
@@ -259,7 +260,7 @@ def _pack(low: Lowering, op: Any) -> Sequence[Value]:
 
 
 @lowers("Concat", "ConcatV2")
-def _concat(low: Lowering, op: Any) -> Sequence[Value]:
+def _concat(low: Lowering, op: Operation) -> Sequence[Value]:
     at = 0 if op.type == "Concat" else len(op.inputs) - 1
     xs = low.inputs(op)
     del xs[at]
@@ -272,7 +273,7 @@ def _join(b: Builder, xs: list[Value], axis: int) -> Value:
 
 
 @lowers("ConcatOffset")
-def _concat_offset(low: Lowering, op: Any) -> Sequence[Value]:
+def _concat_offset(low: Lowering, op: Operation) -> Sequence[Value]:
     """Where each operand of a concatenation starts in the result."""
     (axis,) = integers(low, op.inputs[0], "axis")
     shapes = [sizes(low, tensor, "a shape") for tensor in op.inputs[1:]]
@@ -287,7 +288,7 @@ def _concat_offset(low: Lowering, op: Any) -> Sequence[Value]:
 
 
 @lowers("Pad", "PadV2")
-def _pad(low: Lowering, op: Any) -> Sequence[Value]:
+def _pad(low: Lowering, op: Operation) -> Sequence[Value]:
     x = low.value(op.inputs[0])
     ends = sizes(low, op.inputs[1], "paddings")
     value = low.static(op.inputs[2], "the value").item() if op.type == "PadV2" else 0
@@ -298,7 +299,7 @@ def _pad(low: Lowering, op: Any) -> Sequence[Value]:
 
 
 @lowers("MirrorPad")
-def _mirror_pad(low: Lowering, op: Any) -> Sequence[Value]:
+def _mirror_pad(low: Lowering, op: Operation) -> Sequence[Value]:
     """REFLECT leaves the border out of the mirror image, SYMMETRIC repeats it."""
     x = low.value(op.inputs[0])
     skip = 1 if op.get_attr("mode") == b"REFLECT" else 0
@@ -319,14 +320,14 @@ def _mirror_pad(low: Lowering, op: Any) -> Sequence[Value]:
 
 
 @lowers("ReverseV2")
-def _reverse(low: Lowering, op: Any) -> Sequence[Value]:
+def _reverse(low: Lowering, op: Operation) -> Sequence[Value]:
     x = low.value(op.inputs[0])
     axes = normalize_axes(integers(low, op.inputs[1], "axis"), x.type.rank)
     return [low.b.op("reverse", x, axes=axes) if axes else x]
 
 
 @lowers("Roll")
-def _roll(low: Lowering, op: Any) -> Sequence[Value]:
+def _roll(low: Lowering, op: Operation) -> Sequence[Value]:
     x = low.value(op.inputs[0])
     shifts, axes = (integers(low, tensor, "shift and axis") for tensor in op.inputs[1:])
     for shift, axis in zip(shifts, axes):

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any
+
+from cerebras_tf.capture.operations import Operation
 
 _FOREIGN = (
     f"{os.sep}tensorflow{os.sep}",
@@ -19,7 +20,7 @@ _FOREIGN = (
 _LOOPS = ("While", "StatelessWhile", "Enter", "Exit", "LoopCond", "NextIteration")
 
 
-def user_line(op: Any) -> str:
+def user_line(op: Operation) -> str:
     """ "file.py:41" of the innermost frame outside the frameworks; "" where there is none."""
     try:
         frames = list(op.traceback)
@@ -31,9 +32,9 @@ def user_line(op: Any) -> str:
     return ""
 
 
-def missing_op_report(ops: Sequence[Any]) -> str:
+def missing_op_report(ops: Sequence[Operation]) -> str:
     """The message for operations without an IR form: types, counts, names, source lines."""
-    by_type: dict[str, list[Any]] = {}
+    by_type: dict[str, list[Operation]] = {}
     loops: set[str] = set()
     for op in ops:
         if op.type in _LOOPS:

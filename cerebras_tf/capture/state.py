@@ -6,8 +6,9 @@ deliberately does not decide where variables live.
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Optional
 
+from cerebras_tf.capture.operations import Operation, Tensor
 from cerebras_tf.ir import StepGraph, Value, Variable
 
 
@@ -21,23 +22,23 @@ class VariableState:
     def __init__(self, step: StepGraph, outer: Optional[VariableState] = None) -> None:
         """An empty state; with `outer`, resource tensors known there are known here."""
         self.step = step
-        self._specs: dict[Any, Variable] = {} if outer is None else outer._specs
+        self._specs: dict[tuple[Operation, int], Variable] = {} if outer is None else outer._specs
         self._current: dict[str, Value] = {}
         self._assigned: list[str] = []
 
-    def bind_handle(self, handle: Any, variable: Variable) -> None:
+    def bind_handle(self, handle: Tensor, variable: Variable) -> None:
         """Says that a resource tensor refers to a variable."""
         self._specs[_key(handle)] = variable
 
-    def variable(self, handle: Any) -> Variable:
+    def variable(self, handle: Tensor) -> Variable:
         """The variable a resource tensor refers to."""
         return self._specs[_key(passed_handle(handle))]
 
-    def knows(self, handle: Any) -> bool:
+    def knows(self, handle: Tensor) -> bool:
         """Whether the resource tensor refers to a variable of this capture."""
         return _key(passed_handle(handle)) in self._specs
 
-    def initial(self, handle: Any) -> Value:
+    def initial(self, handle: Tensor) -> Value:
         """Value the variable has when the step begins."""
         return self._initial(self.variable(handle))
 
@@ -54,12 +55,12 @@ class VariableState:
             self.step.specs[spec.name] = spec
         return self.step.variables[spec.name]
 
-    def read(self, handle: Any) -> Value:
+    def read(self, handle: Tensor) -> Value:
         """Value the variable has now."""
         start = self.initial(handle)
         return self._current.get(self.variable(handle).name, start)
 
-    def assign(self, handle: Any, value: Value) -> None:
+    def assign(self, handle: Tensor, value: Value) -> None:
         """The variable has this value from here on."""
         name = self.variable(handle).name
         self.initial(handle)
@@ -72,12 +73,12 @@ class VariableState:
         return {name: self._current[name] for name in self._assigned}
 
 
-def passed_handle(handle: Any) -> Any:
+def passed_handle(handle: Tensor) -> Tensor:
     """The resource tensor that a conditional of version 1 passes on under another name."""
     while handle.op.type in ("Switch", "Identity") and handle.op.inputs:
         handle = handle.op.inputs[0]
     return handle
 
 
-def _key(tensor: Any) -> tuple[Any, int]:
+def _key(tensor: Tensor) -> tuple[Operation, int]:
     return tensor.op, tensor.value_index

@@ -6,33 +6,64 @@ step stay in the session. This file deliberately reads no values.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+import contextlib
+from collections.abc import Iterable, Iterator
+from typing import Any, Callable
 
 import tensorflow as tf
 
+from cerebras_tf.capture.operations import Operation, Tensor
+from cerebras_tf.errors import UnsupportedOpError
 from cerebras_tf.ir import TensorType, Variable
 
 
-def tensor_type(tensor: Any) -> TensorType:
+def tensor_type(tensor: Tensor) -> TensorType:
     """dtype and static shape of a TensorFlow tensor; raises GraphError for strings and the like."""
     dims = tensor.shape.as_list() if tensor.shape.rank is not None else []
     return TensorType(tensor.dtype.base_dtype.name, tuple(dims))
 
 
-def managed_variables(graph: tf.Graph) -> dict[Any, tf.Variable]:
+@contextlib.contextmanager
+def resource_variables() -> Iterator[None]:
+    """Within: variables are resource variables, also where `use_resource=False` is asked for.
+
+    Reads and assignments are then operations of their own, on host and wafer alike. Names and
+    content in checkpoints are the same.
+    """
+
+    def create(next_creator: Callable[..., Any], **arguments: Any) -> Any:
+        return next_creator(**{**arguments, "use_resource": True})
+
+    scope = tf.compat.v1.get_variable_scope()
+    with (
+        tf.compat.v1.variable_scope(scope, use_resource=True),
+        tf.variable_creator_scope(create),
+    ):
+        yield
+
+
+def managed_variables(graph: tf.Graph) -> dict[Operation, tf.Variable]:
     """TensorFlow variables the wafer owns, by the op that makes their handle.
 
     Args:
         graph: a graph whose model_fn has run.
+
+    Raises:
+        UnsupportedOpError: a variable of the input function is no resource variable.
     """
     step = tf.compat.v1.train.get_global_step(graph)
     found = {}
     for variable in graph.get_collection(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES):
-        parts: Iterable[Any] = getattr(variable, "_variable_list", None) or [variable]
+        parts: Iterable[tf.Variable] = getattr(variable, "_variable_list", None) or [variable]
         for part in parts:
-            if part is not step and part.dtype.base_dtype != tf.string:
-                found[part.handle.op] = part
+            if part is step or part.dtype.base_dtype == tf.string:
+                continue
+            if getattr(part, "handle", None) is None:
+                raise UnsupportedOpError(
+                    f"variable {part.op.name}: must be a resource variable. Received: one made "
+                    "outside of model_fn with use_resource=False. Leave use_resource out."
+                )
+            found[part.handle.op] = part
     return found
 
 

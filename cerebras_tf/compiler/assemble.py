@@ -1,14 +1,17 @@
-"""Ordered step graph -> Program: slots, bodies, schedule and memory plan.
+"""Ordered step graph -> Program: slots, bodies, schedule, memory plan and prices.
 
-Runs of equal shape share one body. It deliberately changes no node: passes have run before.
+Runs of equal shape share one body. Sizes with a bound are planned for the bound.
 """
 
 from __future__ import annotations
 
+import functools
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from cerebras_tf.compiler.memory import Lifetime, plan_memory
-from cerebras_tf.ir import Node, StepGraph, Value, most_of
+from cerebras_tf.ir import Graph, Node, StepGraph, Value
 from cerebras_tf.ir.program import (
     ARENA,
     CONSTANT,
@@ -16,35 +19,50 @@ from cerebras_tf.ir.program import (
     HEAP,
     VARIABLE,
     VIEW,
-    Free,
     Instruction,
     Layer,
+    Price,
     Program,
-    Run,
     Slot,
-    StreamIn,
-    StreamOut,
 )
+from cerebras_tf.ir.schedule import Free, Run, StreamIn, StreamOut
 from cerebras_tf.ir.text import print_attribute
-from cerebras_tf.ops import lookup, viewed
+from cerebras_tf.ops import is_view, viewed
+from cerebras_tf.ops.cost import price_at_most
+from cerebras_tf.passes.fuse_elementwise import FUSED, fuse_elementwise
 
 
-def assemble(step: StepGraph, layers: int, streaming: bool) -> Program:
+def assemble(step: StepGraph, layers: int, streaming: bool, price: Price) -> Program:
     """Builds the program.
 
     Args:
         step: nodes in schedule order, each with its layer and direction.
         layers: number of layers.
         streaming: whether weights come and go layer by layer; else all are present throughout.
+        price: what instructions cost.
     """
-    return _Assembler(step, layers, streaming).run()
+    return _Assembler(step, layers, streaming, price).run()
+
+
+def assemble_branch(graph: Graph, price: Price) -> Program:
+    """The program of a graph that is part of an instruction; its graph is consumed.
+
+    Features and results are called "0", "1", ... in the order of inputs and outputs.
+    """
+    fuse_elementwise(graph, lambda node: 0)
+    step = StepGraph(graph)
+    step.features = {str(i): value for i, value in enumerate(graph.inputs)}
+    outputs, graph.outputs = graph.outputs, []
+    step.results = {str(i): value for i, value in enumerate(outputs)}
+    return assemble(step, layers=0, streaming=False, price=price)
 
 
 class _Assembler:
-    def __init__(self, step: StepGraph, layers: int, streaming: bool) -> None:
+    def __init__(self, step: StepGraph, layers: int, streaming: bool, price: Price) -> None:
         self.step = step
         self.layers = layers
         self.streaming = streaming
+        self.price = price
         self.program = Program()
         self.slot_of: dict[Value, int] = {}
         self._bodies: dict[Any, int] = {}
@@ -64,7 +82,6 @@ class _Assembler:
         self._schedule()
         program.results = {n: self.slot_of[v] for n, v in self.step.results.items()}
         program.layers = self._describe_layers()
-        program.flops = sum(_flops(node) for node in self._nodes)
         return program
 
     def _new_slot(self, value: Value, kind: str, name: str = "", base: int = -1) -> int:
@@ -90,20 +107,23 @@ class _Assembler:
         for value in self.step.graph.outputs:
             last[value] = end
         for node in reversed(self._nodes):
-            time = self._time_of[node]
-            for value in node.inputs:
-                through = last.get(node.output, time) if _is_view(node) else time
+            time, view = self._time_of[node], is_view(node)
+            for i, value in enumerate(node.inputs):
+                through = time
+                if view and i < len(node.outputs):
+                    through = last.get(node.outputs[i], time)
                 last[value] = max(last.get(value, -1), through, time)
         return last
 
     def _updates_in_place(self) -> dict[Value, str]:
         """Updates that may be written over the variable: nobody reads the old value later."""
         found: dict[Value, str] = {}
+        uses = Counter(self.step.updates.values())
         for name, value in self.step.updates.items():
             old, node = self.step.variables[name], value.node
-            if node is None or node.op != "fused_elementwise" or value in found:
+            if node is None or node.op != FUSED or value in found:
                 continue
-            if value.type != old.type or list(self.step.updates.values()).count(value) > 1:
+            if value.type != old.type or uses[value] > 1:
                 continue
             elsewhere = any(x is not old and viewed(x) is old for x in node.inputs)
             if self._last.get(old, -1) <= self._time_of[node] and not elsewhere:
@@ -114,79 +134,71 @@ class _Assembler:
         if value in self._in_place:
             name = self._in_place[value]
             self.slot_of[value] = self.program.variables[name]
-        elif _is_view(node):
-            self._new_slot(value, VIEW, base=self.slot_of[node.inputs[0]])
-        elif value.type.is_static:
+        elif is_view(node):
+            self._new_slot(value, VIEW, base=self.slot_of[node.inputs[value.index]])
+        elif value.type.is_bounded:
             self._new_slot(value, ARENA)
         else:
             self._new_slot(value, HEAP)
 
     def _plan(self) -> None:
         """Offsets of arena slots; a value lives from its node to its last read."""
-        values = [v for n in self._nodes for v in n.outputs if self._kind(v) == ARENA]
-        lives = [
-            Lifetime(
-                max(v.type.bytes, 1),
-                self._time_of[v.node],  # type: ignore[index]
-                max(self._last.get(v, -1), self._time_of[v.node]),  # type: ignore[index]
-            )
-            for v in values
-        ]
-        offsets, self.program.arena_bytes = plan_memory(lives)
-        for value, offset in zip(values, offsets):
-            self.program.slots[self.slot_of[value]].offset = offset
-
-    def _kind(self, value: Value) -> str:
-        return self.program.slots[self.slot_of[value]].kind
+        slots = []
+        for node in self._nodes:
+            made = self._time_of[node]
+            for value in node.outputs:
+                slot = self.program.slots[self.slot_of[value]]
+                if slot.kind == ARENA:
+                    slot.life = (made, max(self._last.get(value, -1), made))
+                    slots.append(slot)
+        plan_arena(self.program, slots)
 
     def _schedule(self) -> None:
         steps = self.program.steps
         names = {slot: name for name, slot in self.program.variables.items()}
-        if not self.streaming:
+        if not self.streaming and names:
             steps.append(StreamIn(-1, tuple(self.program.variables.values())))
-        pending = {
-            name: (self.slot_of[value], self._made_at(value))
-            for name, value in self.step.updates.items()
-        }
+        stores, dead = self._stores_by_time(), self._deaths_by_time()
         time = -1
         for nodes in self._groups:
-            time += len(nodes)
+            times = range(time + 1, time + 1 + len(nodes))
+            time = times[-1]
             layer, direction = nodes[0].layer, nodes[0].direction
             touched = [self.slot_of[v] for n in nodes for v in [*n.inputs, *n.outputs]]
-            used = dict.fromkeys(slot for slot in touched if slot in names)
+            used = tuple(dict.fromkeys(slot for slot in touched if slot in names))
             if self.streaming and used:
-                steps.append(StreamIn(layer, tuple(used)))
+                steps.append(StreamIn(layer, used))
             body, slots = self._body(nodes)
             steps.append(Run(layer, direction, body, slots))
-            done = [
-                (name, slot)
-                for name, (slot, made) in pending.items()
-                if made <= time and self._last.get(self.step.variables[name], -1) <= time
-            ]
-            for name, _ in done:
-                del pending[name]
+            done = tuple(store for at in times for store in stores.pop(at, ()))
             if done:
-                steps.append(StreamOut(layer, tuple(done)))
-            freed = self._dead(nodes, time)
+                steps.append(StreamOut(layer, done))
+            freed = [slot for at in times for slot in dead.get(at, ())]
             if self.streaming:
-                freed.extend(slot for slot in used)
+                freed.extend(used)
             if freed:
                 steps.append(Free(tuple(freed)))
-        if pending:
-            steps.append(StreamOut(-1, tuple((n, slot) for n, (slot, _) in pending.items())))
+        left = tuple(store for found in stores.values() for store in found)
+        if left:
+            steps.append(StreamOut(-1, left))
 
-    def _made_at(self, value: Value) -> int:
-        return -1 if value.node is None else self._time_of.get(value.node, -1)
+    def _stores_by_time(self) -> dict[int, list[tuple[str, int]]]:
+        """(variable, slot of its new value) by the time at which the old one may be overwritten."""
+        found: dict[int, list[tuple[str, int]]] = {}
+        for name, value in self.step.updates.items():
+            made = -1 if value.node is None else self._time_of.get(value.node, -1)
+            time = max(made, self._last.get(self.step.variables[name], -1), 0)
+            found.setdefault(time, []).append((name, self.slot_of[value]))
+        return found
 
-    def _dead(self, nodes: list[Node], time: int) -> list[int]:
-        """Heap slots and views that nobody reads after a group."""
-        start = time - len(nodes)
-        found = []
+    def _deaths_by_time(self) -> dict[int, list[int]]:
+        """Heap slots and views by the time of their last read."""
+        found: dict[int, list[int]] = {}
         for value, last in self._last.items():
-            if start < last <= time and value.node is not None:
+            if value.node is not None:
                 slot = self.slot_of[value]
                 if self.program.slots[slot].kind in (HEAP, VIEW):
-                    found.append(slot)
+                    found.setdefault(last, []).append(slot)
         return found
 
     def _body(self, nodes: list[Node]) -> tuple[int, tuple[int, ...]]:
@@ -196,38 +208,73 @@ class _Assembler:
         def place(value: Value) -> int:
             return local.setdefault(self.slot_of[value], len(local))
 
-        instructions, key = [], []
+        places, key = [], []
         for node in nodes:
             inputs = tuple(place(value) for value in node.inputs)
             outputs = tuple(place(value) for value in node.outputs)
-            instructions.append(Instruction(node.op, inputs, outputs, node.attrs, node.source))
-            types = tuple(str(value.type) for value in [*node.inputs, *node.outputs])
+            places.append((inputs, outputs))
+            types = tuple(value.type for value in [*node.inputs, *node.outputs])
             key.append((node.op, inputs, outputs, _attrs_key(node.attrs), types))
-        known = tuple(key)
+        # Positions of equal types may still lie in memory of other kinds, as one that is a view.
+        kinds = tuple(self.program.slots[slot].kind for slot in local)
+        known = (tuple(key), kinds)
         if known not in self._bodies:
             self._bodies[known] = len(self.program.bodies)
-            self.program.bodies.append(instructions)
+            self.program.bodies.append(
+                [self._instruction(node, *at) for node, at in zip(nodes, places)]
+            )
         return self._bodies[known], tuple(local)
+
+    def _instruction(
+        self, node: Node, inputs: tuple[int, ...], outputs: tuple[int, ...]
+    ) -> Instruction:
+        attrs = dict(node.attrs)
+        if node.op != FUSED:
+            for key, graph in node.subgraphs.items():
+                attrs[key] = assemble_branch(graph, self.price)
+        cost = price_at_most(
+            self.price,
+            node.op,
+            [value.type for value in node.inputs],
+            [value.type for value in node.outputs],
+            attrs,
+        )
+        return Instruction(node.op, inputs, outputs, attrs, node.source, cost)
 
     def _describe_layers(self) -> list[Layer]:
         names = {value: name for name, value in self.step.variables.items()}
-        used: list[list[str]] = [[] for _ in range(self.layers)]
+        used: list[dict[str, None]] = [{} for _ in range(self.layers)]
+        state: list[dict[str, None]] = [{} for _ in range(self.layers)]
+        owned: set[str] = set()
         for node in self._nodes:
-            if node.direction != "update" and 0 <= node.layer < self.layers:
-                for value in node.inputs:
-                    if value in names and names[value] not in used[node.layer]:
-                        used[node.layer].append(names[value])
-        layers = []
-        for index, found in enumerate(used):
-            sizes = sum(self.step.variables[name].type.bytes for name in found)
-            layers.append(Layer(self._layer_name(index, found), tuple(found), sizes))
-        return layers
+            if 0 <= node.layer < self.layers and node.direction != "update":
+                touched = [names[value] for value in node.inputs if value in names]
+                used[node.layer].update(dict.fromkeys(n for n in touched if n not in owned))
+                owned.update(touched)
+        for node in self._nodes:
+            if 0 <= node.layer < self.layers and node.direction == "update":
+                touched = [names[value] for value in node.inputs if value in names]
+                state[node.layer].update(dict.fromkeys(n for n in touched if n not in owned))
+                owned.update(touched)
+        return [
+            Layer(
+                self._layer_name(index, list(found)),
+                tuple(found),
+                self._bytes_of(found),
+                tuple(state[index]),
+                self._bytes_of(state[index]),
+            )
+            for index, found in enumerate(used)
+        ]
+
+    def _bytes_of(self, names: Iterable[str]) -> int:
+        return sum(self.step.variables[name].type.most_bytes for name in names)
 
     def _layer_name(self, index: int, names: list[str]) -> str:
         """The folder of the layer's largest variable: 'decoder/ffn_1', or 'layer_3' without one."""
         if not names:
             return f"layer_{index}"
-        largest = max(names, key=lambda name: self.step.variables[name].type.bytes)
+        largest = max(names, key=lambda name: self.step.variables[name].type.most_bytes)
         return "/".join(largest.split("/")[:-1][:2]) or largest
 
 
@@ -244,15 +291,25 @@ def _group(nodes: list[Node]) -> list[list[Node]]:
     return groups
 
 
-def _is_view(node: Node) -> bool:
-    return lookup(node.op).view
+def plan_arena(program: Program, slots: Sequence[Slot]) -> None:
+    """Sets the offsets of arena slots by their sizes and lives, and the size of the arena."""
+    lives = [Lifetime(max(slot.type.most_bytes, 1), *slot.life) for slot in slots]
+    offsets, program.arena_bytes = plan_memory(lives)
+    for slot, offset in zip(slots, offsets):
+        slot.offset = offset
 
 
-def _flops(node: Node) -> int:
-    cost = lookup(node.op).flops
-    if cost is None or any(not value.type.is_static for value in [*node.inputs, *node.outputs]):
-        return 0
-    return most_of(cost(node))
+def replan(program: Program, most: Mapping[str, int], price: Price) -> Program:
+    """The same program with room for larger batches.
+
+    Args:
+        program: a program with symbols.
+        most: new bound of every symbol, by name.
+        price: what instructions cost.
+    """
+    larger = program.bounded(most, functools.partial(price_at_most, price))
+    plan_arena(larger, [slot for slot in larger.slots if slot.kind == ARENA])
+    return larger
 
 
 def _attrs_key(attrs: dict[str, Any]) -> tuple[tuple[str, str], ...]:

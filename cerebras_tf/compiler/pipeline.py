@@ -7,15 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Callable, Optional
+from typing import Callable
 
 from cerebras_tf.compiler.assemble import assemble
 from cerebras_tf.compiler.layers import assign_layers
 from cerebras_tf.compiler.order import order_nodes
 from cerebras_tf.errors import CerebrasError
 from cerebras_tf.ir import StepGraph, verify
-from cerebras_tf.ir.program import Program
-from cerebras_tf.ops import Evaluate, infer
+from cerebras_tf.ir.program import Price, Program
+from cerebras_tf.ir.verify import Inferred
+from cerebras_tf.ops import infer
+from cerebras_tf.ops.cost import price
 from cerebras_tf.passes.copy_old_values import copy_old_values
 from cerebras_tf.passes.differentiate import differentiate
 from cerebras_tf.passes.fuse_attention import fuse_attention
@@ -39,11 +41,13 @@ class Options:
             (pipelined mode).
         widen: compute float16 and bfloat16 in float32.
         fuse: join elementwise nodes.
+        price: what instructions cost, scratch memory of a backend's kernels included.
     """
 
     streaming: bool = True
     widen: bool = True
     fuse: bool = True
+    price: Price = price
 
 
 Pass = tuple[str, Callable[[StepGraph], None]]
@@ -56,22 +60,17 @@ _PATTERNS: list[Pass] = [
 ]
 
 
-def compile_step(
-    step: StepGraph, evaluate: Optional[Evaluate] = None, options: Options = Options()
-) -> Program:
+def compile_step(step: StepGraph, options: Options = Options()) -> Program:
     """Compiles a step: cut_into_layers, then compile_layers. The step's graph is consumed."""
-    layers = cut_into_layers(step, evaluate, options)
-    return compile_layers(step, layers, evaluate, options)
+    layers = cut_into_layers(step, options)
+    return compile_layers(step, layers, options)
 
 
-def cut_into_layers(
-    step: StepGraph, evaluate: Optional[Evaluate] = None, options: Options = Options()
-) -> int:
+def cut_into_layers(step: StepGraph, options: Options = Options()) -> int:
     """Simplifies the forward graph, finds its patterns and cuts it into layers.
 
     Args:
         step: what capture made; changed in place.
-        evaluate: computes ops on constants.
         options: how to compile.
 
     Returns:
@@ -82,11 +81,11 @@ def cut_into_layers(
     """
     forward: list[Pass] = [
         *([("widen_precision", _widen)] if options.widen else []),
-        ("simplify", lambda s: simplify(s.graph, evaluate)),
+        ("simplify", lambda s: simplify(s.graph)),
         ("merge_common", lambda s: merge_common(s.graph)),
         # Patterns are found before differentiation, so that backward passes are fused too.
         *(_PATTERNS if options.fuse else []),
-        ("simplify", lambda s: simplify(s.graph, evaluate)),
+        ("simplify", lambda s: simplify(s.graph)),
     ]
     run_passes(step, forward)
     return assign_layers(step)
@@ -95,7 +94,6 @@ def cut_into_layers(
 def compile_layers(
     step: StepGraph,
     layers: int,
-    evaluate: Optional[Evaluate] = None,
     options: Options = Options(),
 ) -> Program:
     """Differentiates, fuses, schedules and places a step that is cut into layers.
@@ -103,7 +101,6 @@ def compile_layers(
     Args:
         step: what cut_into_layers left; consumed.
         layers: what it returned.
-        evaluate: computes ops on constants.
         options: how to compile.
 
     Raises:
@@ -111,12 +108,12 @@ def compile_layers(
         UnsupportedOpError: an op between weights and loss has no gradient rule.
     """
     backward: list[Pass] = [
-        ("differentiate", lambda s: differentiate(s.graph, evaluate)),
+        ("differentiate", lambda s: differentiate(s.graph)),
         # Behind differentiation: the gradient of `select` is not finite where the branch that is
         # not taken divides by zero; that of `cond` never looks there.
-        ("inline_conditionals", lambda s: inline_conditionals(s.graph, evaluate)),
+        ("inline_conditionals", lambda s: inline_conditionals(s.graph)),
         # Identities told values apart for differentiation only.
-        ("simplify", lambda s: simplify(s.graph, evaluate)),
+        ("simplify", lambda s: simplify(s.graph)),
         ("merge_common", lambda s: merge_common(s.graph)),
         # Behind differentiation: the fused op has no gradient rule.
         *(
@@ -140,17 +137,17 @@ def compile_layers(
             ),
         ]
         run_passes(step, groups)
-    return assemble(step, layers, options.streaming)
+    return assemble(step, layers, options.streaming, options.price)
 
 
 def run_passes(step: StepGraph, passes: Sequence[Pass]) -> None:
     """Runs passes in order and verifies the graph after each."""
     done: list[str] = []
+    inferred: Inferred = {}
     for name, run in passes:
         try:
             run(step)
-            step.reread_outputs()
-            verify(step.graph, infer)
+            verify(step.graph, infer, inferred)
         except CerebrasError as error:
             ran = ", ".join(done) or "none"
             raise type(error)(f"pass {name} (passes before it: {ran}): {error}") from error

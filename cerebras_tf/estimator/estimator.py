@@ -6,30 +6,29 @@ file deliberately knows nothing of graphs; model_graph does.
 
 from __future__ import annotations
 
-import contextlib
+import copy
 import os
 from collections.abc import Iterator
 from typing import Any, Callable, Optional
 
 import tensorflow as tf
+from tensorflow_estimator.python.estimator import estimator as estimator_lib
 
+from cerebras_tf.capture.variables import resource_variables
 from cerebras_tf.compiler.pipeline import Options
 from cerebras_tf.errors import ConfigError
-from cerebras_tf.estimator.capacity import check_memory
-from cerebras_tf.estimator.hooks import (
-    EvaluationStopHook,
-    FiniteStateListener,
-    GracefulStopHook,
-    NanGuardHook,
-    PerformanceSummaryHook,
-)
+from cerebras_tf.estimator.call import Call, hooks_of_training_around, training
+from cerebras_tf.estimator.hooks import EvaluationStopHook, GracefulStopHook
 from cerebras_tf.estimator.host_call import host_call_to_eval_metric_ops
 from cerebras_tf.estimator.model_graph import ModelGraph, build
-from cerebras_tf.estimator.progress import PhaseReporter, ProgressHook
+from cerebras_tf.estimator.progress import PhaseReporter
 from cerebras_tf.estimator.run_config import CSRunConfig, check_wafer_address
+from cerebras_tf.estimator.saver import HostSaver
+from cerebras_tf.estimator.training import guarded, reporting, sizes
 from cerebras_tf.ir import TensorType
 from cerebras_tf.ir.program import Program
 from cerebras_tf.ir.program_file import save_program
+from cerebras_tf.runtime.capacity import check_memory
 
 _TRAIN = tf.estimator.ModeKeys.TRAIN
 
@@ -64,29 +63,36 @@ class CerebrasEstimator(tf.estimator.Estimator):
         super().__init__(model_fn, model_dir, config, params, warm_start_from)
         self.compile_dir = compile_dir or os.path.join(self.model_dir, "compiled")
         self.phases = PhaseReporter()
-        self._use_cs = bool(use_cs)
-        self._last_step: Optional[int] = None
-        self._steps: Optional[int] = None
-        self._given_hooks: list[Any] = []
-        self._evaluation_hooks: list[Any] = []
-        self._model: Optional[ModelGraph] = None
-        # The console's lines are ProgressHook's; tf.estimator's own would double them.
-        self._log_every = config.log_step_count_steps
-        self._config: Any = self._config.replace(log_step_count_steps=None)
+        self._call = Call(bool(use_cs))
+        self._given_config = self._config
+        # Lines and rates are those of ProgressHook and PerformanceSummaryHook; tf.estimator's own
+        # would double them. In a cluster its hooks know which task reports what.
+        if not self._config.cluster_spec:
+            self._config: Any = self._config.replace(log_step_count_steps=None)
 
     def _assert_members_are_not_overridden(self) -> None:
-        """tf.estimator forbids overriding; this class overrides on purpose."""
+        """This class overrides tf.estimator's methods; those of this class stay as they are."""
+        # Private API of TF 2.15: the check that every estimator makes of its subclasses.
+        estimator_lib._assert_members_are_not_overridden(CerebrasEstimator, self)
 
-    @contextlib.contextmanager
-    def _placed(self, use_cs: Optional[bool]) -> Iterator[None]:
-        """Within: models go to the wafer, or to the host."""
-        before, self._use_cs = self._use_cs, self._use_cs if use_cs is None else bool(use_cs)
-        try:
-            if self._use_cs:
-                check_wafer_address(getattr(self._config, "cs_ip", None))
-            yield
-        finally:
-            self._use_cs = before
+    @property
+    def config(self) -> Any:
+        """A copy of the run configuration as it was given, with defaults filled in."""
+        return copy.deepcopy(self._given_config)
+
+    @property
+    def model_fn(self) -> Any:
+        """The model_fn with this estimator's parameters, placed as the constructor was told."""
+        return super(CerebrasEstimator, self._in_call(None)).model_fn
+
+    def _in_call(self, use_cs: Optional[bool], **fields: Any) -> CerebrasEstimator:
+        """This estimator as one call sees it: the same, with a context of its own."""
+        on_wafer = self._call.use_cs if use_cs is None else bool(use_cs)
+        if on_wafer:
+            check_wafer_address(getattr(self._config, "cs_ip", None))
+        bound = copy.copy(self)
+        bound._call = Call(on_wafer, **fields)
+        return bound
 
     def train(
         self,
@@ -120,14 +126,11 @@ class CerebrasEstimator(tf.estimator.Estimator):
                 "train: sparsifier must be None. Received: "
                 f"{type(sparsifier).__name__}. Sparse training is not available; leave it out."
             )
-        self._steps, self._last_step = steps, max_steps
-        with self._placed(use_cs), GracefulStopHook() as stop:
-            self._given_hooks = [*(hooks or []), stop]
-            self._evaluation_hooks = [EvaluationStopHook(stop, self.model_dir)]
-            try:
-                super().train(input_fn, self._given_hooks, steps, max_steps, saving_listeners)
-            finally:
-                self._evaluation_hooks = []
+        bound = self._in_call(use_cs, steps=steps, last_step=max_steps)
+        with GracefulStopHook() as stop, training(EvaluationStopHook(stop, self.model_dir)):
+            super(CerebrasEstimator, bound).train(
+                input_fn, [*(hooks or []), stop], steps, max_steps, saving_listeners
+            )
         return self
 
     def evaluate(
@@ -140,10 +143,11 @@ class CerebrasEstimator(tf.estimator.Estimator):
         use_cs: Optional[bool] = None,
     ) -> dict[str, Any]:
         """Evaluates; see tf.estimator.Estimator.evaluate. Returns metrics by name."""
-        hooks = [*(hooks or []), *self._evaluation_hooks]
-        with self._placed(use_cs):
-            result: dict[str, Any] = super().evaluate(input_fn, steps, hooks, checkpoint_path, name)
-            return result
+        hooks = [*(hooks or []), *hooks_of_training_around()]
+        result: dict[str, Any] = super(CerebrasEstimator, self._in_call(use_cs)).evaluate(
+            input_fn, steps, hooks, checkpoint_path, name
+        )
+        return result
 
     def predict(
         self,
@@ -166,22 +170,20 @@ class CerebrasEstimator(tf.estimator.Estimator):
             num_samples: number of items to yield; all where None.
             use_cs: True for the wafer, False for the host, None for the constructor's choice.
         """
-        with self._placed(use_cs):
-            items = super().predict(
-                input_fn, predict_keys, hooks, checkpoint_path, yield_single_examples
-            )
-            for count, item in enumerate(items):
-                if num_samples is not None and count >= num_samples:
-                    items.close()
-                    return
-                yield item
+        items = super(CerebrasEstimator, self._in_call(use_cs)).predict(
+            input_fn, predict_keys, hooks, checkpoint_path, yield_single_examples
+        )
+        for count, item in enumerate(items):
+            if num_samples is not None and count >= num_samples:
+                items.close()
+                return
+            yield item
 
     def train_and_evaluate(
         self, train_spec: Any, eval_spec: Any, use_cs: Optional[bool] = None
     ) -> Any:
         """tf.estimator.train_and_evaluate with this estimator."""
-        with self._placed(use_cs):
-            return tf.estimator.train_and_evaluate(self, train_spec, eval_spec)
+        return tf.estimator.train_and_evaluate(self._in_call(use_cs), train_spec, eval_spec)
 
     def compile(
         self,
@@ -211,9 +213,9 @@ class CerebrasEstimator(tf.estimator.Estimator):
             features, labels, input_hooks = self._get_features_and_labels_from_input_fn(
                 input_fn, mode
             )
-            with self._placed(True):
-                self._call_model_fn(features, labels, mode, self._config)
-            model = self._model
+            bound = self._in_call(True)
+            bound._call_model_fn(features, labels, mode, self.config)
+            model = bound._call.model
             assert model is not None
             model.wiring.reroute()
             types = model.step.static_types()
@@ -226,7 +228,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
             program = model.step.compiled(types)
             if save:
                 self._write(program, str(model.step.graph))
-            check_memory(program, model.store.bytes)
+            check_memory(program, model.store.total_resident_bytes)
             return program
 
     def _write(self, program: Program, text: str) -> None:
@@ -262,81 +264,41 @@ class CerebrasEstimator(tf.estimator.Estimator):
         """tf.estimator's call of model_fn, with the model put on the wafer where it is wanted."""
 
         def call() -> Any:
-            scope = tf.compat.v1.get_variable_scope()
-            # Resource variables on host and wafer alike: reads and assignments are operations of
-            # their own, and seeds, which count operations, come out equal.
-            with tf.compat.v1.variable_scope(scope, use_resource=True):
+            # On host and wafer alike: seeds, which count operations, come out equal.
+            with resource_variables():
                 spec = super(CerebrasEstimator, self)._call_model_fn(features, labels, mode, config)
             return _with_host_call(spec, mode)
 
-        if not self._use_cs:
-            spec = call()
-        else:
-            options = Options(streaming=_streaming(config))
-            keep = config.keep_checkpoint_max
-            self._model = build(call, mode, options, self.phases.phase, keep)
-            spec = self._model.spec
-        if mode == _TRAIN:
-            chief = self._guarded_saver(spec)
-            spec = spec._replace(
-                training_hooks=[*self._own_hooks(spec, features), *spec.training_hooks],
-                training_chief_hooks=[*chief, *spec.training_chief_hooks],
-            )
-        return spec
+        self._call.examples, self._call.tokens = sizes(features)
+        if not self._call.use_cs:
+            return call()
+        options = Options(streaming=_streaming(config))
+        self._call.model = build(call, mode, options, self.phases.phase, config)
+        return self._call.model.spec
 
-    def _guarded_saver(self, spec: Any) -> list[Any]:
-        """The guard against NaN, then the saver: tf.estimator's own would save the damage first."""
-        guard = NanGuardHook(spec.loss)
-        config, saver_type = self._config, tf.compat.v1.train.CheckpointSaverHook
-        given = [*self._given_hooks, *spec.training_hooks, *spec.training_chief_hooks]
-        wanted = config.save_checkpoints_secs or config.save_checkpoints_steps
-        if not wanted or any(isinstance(hook, saver_type) for hook in given):
-            return [guard]
-        saver = saver_type(
-            self.model_dir,
-            save_secs=config.save_checkpoints_secs,
-            save_steps=config.save_checkpoints_steps,
-            scaffold=spec.scaffold,
-            listeners=[FiniteStateListener(self._trainable_weights)],
-            save_graph_def=config.checkpoint_save_graph_def,
-        )
-        return [guard, saver]
-
-    def _trainable_weights(self) -> Iterator[tuple[str, Any]]:
-        """Weights on the wafer; none where the model is on the host."""
-        if self._use_cs and self._model is not None:
-            store = self._model.store
-            yield from ((name, store.get(name)) for name, s in store.specs.items() if s.trainable)
-
-    def _own_hooks(self, spec: Any, features: Any) -> list[Any]:
-        """Console lines and rates."""
-        hooks: list[Any] = []
-        if self._log_every:
-            hooks.append(ProgressHook(spec.loss, self._log_every, self._last_step, self._steps))
-        if self._config.save_summary_steps:
-            examples, tokens = _sizes(features)
-            hooks.append(
-                PerformanceSummaryHook(
-                    self.model_dir,
-                    self._config.save_summary_steps,
-                    examples,
-                    tokens,
-                    self._memory_high_water if self._use_cs else None,
-                )
-            )
-        return hooks
-
-    def _memory_high_water(self) -> float:
-        model = self._model
-        program = model.step.program if model is not None else None
-        if model is None or program is None:
-            return 0.0
-        return float(program.arena_bytes + max(layer.weight_bytes for layer in program.layers))
+    def _train_with_estimator_spec(
+        self, spec: Any, worker_hooks: Any, hooks: Any, global_step: Any, listeners: Any
+    ) -> Any:
+        """tf.estimator's training loop, with guards and reports."""
+        log_every = None
+        if not self._config.cluster_spec:
+            log_every = self._given_config.log_step_count_steps
+        spec = reporting(spec, self._call, self._config, log_every)
+        if not (self._call.use_cs or spec.scaffold.saver):
+            savers = tf.compat.v1.GraphKeys.SAVERS
+            if not tf.compat.v1.get_collection(savers):
+                tf.compat.v1.add_to_collection(savers, HostSaver(self._config))
+        spec, hooks, listeners = guarded(spec, hooks, listeners, self._call, self._config)
+        return super()._train_with_estimator_spec(spec, worker_hooks, hooks, global_step, listeners)
 
     def _add_meta_graph_for_mode(self, *args: Any, **kwargs: Any) -> Any:
         """A SavedModel holds TensorFlow's own graph: it must run without this package."""
-        with self._placed(False):
-            return super()._add_meta_graph_for_mode(*args, **kwargs)
+        return super(CerebrasEstimator, self._in_call(False))._add_meta_graph_for_mode(
+            *args, **kwargs
+        )
+
+    # tf.estimator's current class hides its older name; SavedModels by it are the same.
+    export_savedmodel = tf.compat.v1.estimator.Estimator.export_savedmodel
 
 
 def _with_host_call(spec: Any, mode: str) -> Any:
@@ -348,13 +310,3 @@ def _with_host_call(spec: Any, mode: str) -> Any:
 
 def _streaming(config: Any) -> bool:
     return getattr(config, "execution_mode", "weight_streaming") == "weight_streaming"
-
-
-def _sizes(features: Any) -> tuple[Optional[int], Optional[int]]:
-    """(examples, tokens) of a batch, where shapes say so; tokens are those of `input_ids`."""
-    tensors = [t for t in tf.nest.flatten(features) if isinstance(t, tf.Tensor)]
-    shapes = [t.shape.as_list() for t in tensors if t.shape.rank]
-    examples = shapes[0][0] if shapes else None
-    ids = features.get("input_ids") if isinstance(features, dict) else None
-    tokens = ids.shape.num_elements() if isinstance(ids, tf.Tensor) else None
-    return examples, tokens

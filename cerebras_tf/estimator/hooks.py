@@ -170,14 +170,19 @@ class EvaluationStopHook(tf.estimator.SessionRunHook):
             self._stop.raise_if_signalled()
 
 
+class NanLossError(NumericsError, tf.estimator.NanLossDuringTrainingError):
+    """The loss is NaN or infinite; callers of tf.estimator expect its own class."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
 class NanGuardHook(tf.estimator.SessionRunHook):
     """Ends training with an error as soon as the loss is NaN or infinite.
 
     The exception keeps every hook's `end` from running, so the last checkpoint written is the one
-    before. tf.estimator runs chief hooks before the others, and its CheckpointSaverHook is one of
-    them: to come before a save of the same step, list this hook ahead of an own
-    CheckpointSaverHook in `training_chief_hooks`. `FiniteStateListener` guards the saves
-    themselves.
+    before. Chief hooks, and savers among them, run before the others: what they write of the same
+    step is guarded by `FiniteStateListener`.
 
     Args:
       loss: scalar tensor.
@@ -198,38 +203,73 @@ class NanGuardHook(tf.estimator.SessionRunHook):
         """Checks the loss.
 
         Raises:
-          NumericsError: it is NaN or infinite.
+          NanLossError: it is NaN or infinite.
         """
         loss = float(run_values.results)
-        if np.isfinite(loss):
-            return
-        step = int(run_context.session.run(self._global_step))
-        raise NumericsError(
-            f"training, step {step}: the loss must be finite. Received: {loss}. Lower the learning "
-            "rate, clip gradients (max_gradient_norm), use dynamic loss scaling in 16-bit "
-            "precision, or look for bad input around this step; the run goes on from the last "
-            "checkpoint, which was written before."
-        )
+        if not np.isfinite(loss):
+            step = int(run_context.session.run(self._global_step))
+            raise _loss_error(f"training, step {step}", loss)
+
+
+def _loss_error(where: str, loss: float) -> NanLossError:
+    return NanLossError(
+        f"{where}: the loss must be finite. Received: {loss}. Lower the learning rate, clip "
+        "gradients (max_gradient_norm), use dynamic loss scaling in 16-bit precision, or look for "
+        "bad input around this step; the run goes on from the last checkpoint, which was written "
+        "before."
+    )
+
+
+class LossWatch(tf.estimator.SessionRunHook):
+    """Keeps the loss of the last step, for the guard of a saver that comes after this hook.
+
+    Args:
+      loss: scalar tensor.
+
+    Attributes:
+      last: the loss of the last step; 0 before the first.
+    """
+
+    def __init__(self, loss: Any) -> None:
+        self._loss = loss
+        self.last = 0.0
+
+    def before_run(self, run_context: Any) -> Any:
+        """Asks for the loss."""
+        return tf.estimator.SessionRunArgs(self._loss)
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        """Keeps the loss."""
+        self.last = float(run_values.results)
 
 
 class FiniteStateListener(tf.estimator.CheckpointSaverListener):
-    """Refuses to save weights that are NaN or infinite.
+    """Refuses to save a step whose loss, or weights that are NaN or infinite.
 
     A step can damage the weights although its loss was finite; the loss shows it a step later.
 
     Args:
       read_state: returns (variable name, array) pairs of what is about to be saved.
+      watch: knows the loss; None to look at the weights alone.
     """
 
-    def __init__(self, read_state: Callable[[], Iterable[tuple[str, np.ndarray]]]) -> None:
+    def __init__(
+        self,
+        read_state: Callable[[], Iterable[tuple[str, np.ndarray]]],
+        watch: Optional[LossWatch] = None,
+    ) -> None:
         self._read_state = read_state
+        self._watch = watch
 
     def before_save(self, session: Any, global_step_value: Any) -> None:
-        """Checks every floating-point array.
+        """Checks the loss and every floating-point array.
 
         Raises:
           NumericsError: some hold NaN or infinity; all are counted, the first is named.
         """
+        step = int(global_step_value)
+        if self._watch is not None and not np.isfinite(self._watch.last):
+            raise _loss_error(f"training, step {step}", self._watch.last)
         damaged = [
             name
             for name, array in self._read_state()
@@ -237,7 +277,7 @@ class FiniteStateListener(tf.estimator.CheckpointSaverListener):
         ]
         if damaged:
             raise NumericsError(
-                f"checkpoint of step {int(global_step_value)}: weights must be finite to be saved. "
+                f"checkpoint of step {step}: weights must be finite to be saved. "
                 f"Received: NaN or infinity in {len(damaged)} variables, the first "
                 f"{damaged[0]!r}. Lower the learning rate or clip gradients (max_gradient_norm); "
                 "the run goes on from the last checkpoint, which was written before."

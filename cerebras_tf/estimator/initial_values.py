@@ -7,18 +7,17 @@ deliberately restores no checkpoints.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Callable
 
 import numpy as np
-import tensorflow as tf
 
-from cerebras_tf.memoryx.store import MemoryStore
+from cerebras_tf.memoryx.store import Store, write
 
 # Initializers run together until their results are this large: a session call costs milliseconds.
 BATCH_BYTES = 1 << 28
 
 
-def initialise(session: Any, variables: Mapping[str, Any], store: MemoryStore) -> None:
+def initialise(session: Any, variables: Mapping[str, Any], store: Store) -> None:
     """Runs the initializers.
 
     Args:
@@ -26,39 +25,33 @@ def initialise(session: Any, variables: Mapping[str, Any], store: MemoryStore) -
         variables: TensorFlow variables by name.
         store: gets the values.
     """
-    batch: dict[str, Any] = {}
-    size = 0
-    for name, variable in variables.items():
-        # The second input of the assignment: what a warm start put there, or the initial value.
-        batch[name] = variable.initializer.inputs[1]
-        size += store.specs[name].type.bytes
-        if size >= BATCH_BYTES:
-            _run(session, batch, store)
-            batch, size = {}, 0
-    _run(session, batch, store)
+    # The second input of the assignment: what a warm start put there, or the initial value.
+    values = {name: variable.initializer.inputs[1] for name, variable in variables.items()}
+    put_values(session.run, values, store)
 
 
-def _run(session: Any, values: Mapping[str, Any], store: MemoryStore) -> None:
-    if values:
-        for name, content in session.run(dict(values)).items():
-            store.put(name, np.asarray(content))
-
-
-class Adoption:
-    """Takes over variables that a user's init_fn sets in the session.
+def put_values(
+    run: Callable[[dict[str, Any]], Any], values: Mapping[str, Any], store: Store
+) -> None:
+    """Computes tensors and puts them into the store, few enough at a time to be small together.
 
     Args:
-        variables: TensorFlow variables by name; reading them takes operations, made here while the
-            graph may still grow.
+        run: gives the content of a dict of tensors.
+        values: tensors by variable name.
+        store: gets the values.
     """
+    batch: dict[str, Any] = {}
+    size = 0
+    for name, tensor in values.items():
+        batch[name] = tensor
+        size += store.specs[name].type.most_bytes
+        if size >= BATCH_BYTES:
+            _put(run(batch), store)
+            batch, size = {}, 0
+    if batch:
+        _put(run(batch), store)
 
-    def __init__(self, variables: Mapping[str, Any]) -> None:
-        with tf.name_scope("wafer/adopted/"):
-            self._flags = {name: v.is_initialized() for name, v in variables.items()}
-            self._reads = {name: v.read_value() for name, v in variables.items()}
 
-    def take(self, session: Any, store: MemoryStore) -> None:
-        """Puts the variables that have a value in the session into the store."""
-        for name, is_set in session.run(self._flags).items():
-            if is_set:
-                store.put(name, session.run(self._reads[name]))
+def _put(contents: Mapping[str, Any], store: Store) -> None:
+    for name, content in contents.items():
+        write(store, name, np.asarray(content))

@@ -5,7 +5,7 @@ It deliberately does not train: tf.estimator's own loop does, with the spec made
 
 from __future__ import annotations
 
-import functools
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Callable, Optional
 
@@ -20,17 +20,12 @@ from cerebras_tf.capture.placement import Placement
 from cerebras_tf.capture.recording import GradientCall, GradientRecorder
 from cerebras_tf.capture.variables import managed_variables, variable_spec
 from cerebras_tf.compiler.pipeline import Options
-from cerebras_tf.estimator import initial_values
-from cerebras_tf.estimator.capacity import check_memory
-from cerebras_tf.estimator.saver import WaferSaver
-from cerebras_tf.estimator.session import WaferHook
+from cerebras_tf.estimator.scaffold import wafer_scaffold
+from cerebras_tf.estimator.session import WaferHook, leaves, map_fetches
 from cerebras_tf.estimator.wafer_step import WaferStep
 from cerebras_tf.estimator.wiring import Wiring
 from cerebras_tf.ir import TensorType, Variable
-from cerebras_tf.ir.program import Program
-from cerebras_tf.kernels.registry import evaluate
 from cerebras_tf.memoryx.store import MemoryStore
-from cerebras_tf.memoryx.stream import MemoryX
 
 Phase = Callable[[str], Any]
 
@@ -59,7 +54,7 @@ def build(
     mode: str,
     options: Options,
     phase: Phase,
-    max_to_keep: int,
+    config: Any,
 ) -> ModelGraph:
     """Calls a model function and puts its step on the wafer.
 
@@ -68,7 +63,7 @@ def build(
         mode: a tf.estimator.ModeKeys.
         options: how to compile.
         phase: context manager that announces a named phase.
-        max_to_keep: number of checkpoints kept.
+        config: the run configuration.
 
     Raises:
         UnsupportedOpError: the model needs operations without an IR form; all are listed.
@@ -80,10 +75,8 @@ def build(
     effects = [spec.train_op.op if isinstance(spec.train_op, tf.Tensor) else spec.train_op]
     effects = effects if mode == tf.estimator.ModeKeys.TRAIN else []
     fed, beside = placement.boundary(model.capture({}), _roots(placement, spec, effects))
+    placement.refuse_stranded(_fetched(spec))
     store = MemoryStore(variable_spec(variable) for variable in model.variables.values())
-
-    def check(program: Program) -> None:
-        check_memory(program, store.bytes, store.held_bytes)
 
     step = WaferStep(
         model.capture,
@@ -91,15 +84,14 @@ def build(
         fed,
         effects,
         global_step.op.name,
-        MemoryX(store),
+        store,
         options,
         phase,
-        check,
     )
     wiring = Wiring(step, placement, fed, global_step, step_read, beside, bool(effects))
     hook = WaferHook(wiring, effects[0] if effects else None)
-    saver = WaferSaver(store, [global_step], max_to_keep, phase)
-    scaffold = _scaffold(spec.scaffold, model.variables, store, saver, phase)
+    training = mode == tf.estimator.ModeKeys.TRAIN
+    scaffold = wafer_scaffold(spec.scaffold, model.variables, store, config, training, phase)
     spec = _rerouted(spec, wiring, hook, scaffold, mode)
     return ModelGraph(spec, step, store, wiring, fed)
 
@@ -112,16 +104,27 @@ class _Recording:
     variables: dict[str, Any]
     handles: dict[Any, Variable]
     gradients: list[GradientCall]
-    custom_gradients: dict[Any, CustomGradient]
+    custom_gradients: dict[Any, Optional[CustomGradient]]
     placement: Placement
 
     def capture(self, features: dict[Any, TensorType]) -> Capture:
         """A capture that takes gradients as they are recorded."""
-        return Capture(self.handles, features, self.gradients, evaluate, self.custom_gradients)
+        return self._capture(features, self.gradients)
 
     def capture_whole(self, features: dict[Any, TensorType]) -> Capture:
         """A capture that takes TensorFlow's backward graph as it is."""
-        return Capture(self.handles, features, (), evaluate, self.custom_gradients)
+        return self._capture(features, ())
+
+    def _capture(
+        self, features: dict[Any, TensorType], gradients: Sequence[GradientCall]
+    ) -> Capture:
+        return Capture(
+            self.handles,
+            features,
+            gradients,
+            self.custom_gradients,
+            self.placement.control_inputs,
+        )
 
 
 def _record(call_model_fn: Callable[[], Any], global_step: Any) -> _Recording:
@@ -143,9 +146,17 @@ def _record(call_model_fn: Callable[[], Any], global_step: Any) -> _Recording:
 def _roots(placement: Placement, spec: Any, effects: list[Any]) -> list[Any]:
     """Operations whose values the session or the training op needs."""
     readers = [tensor.op for _, _, tensor in placement.host_readers()]
-    named = [spec.loss, *tf.nest.flatten(spec.predictions)]
+    named = [spec.loss, *leaves(spec.predictions)]
     own = [t.op for t in named if isinstance(t, tf.Tensor) and placement.on_wafer(t.op)]
     return [*effects, *own, *readers]
+
+
+def _fetched(spec: Any) -> list[Any]:
+    """Operations that tf.estimator's loop fetches of a model."""
+    summaries = tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.SUMMARIES)
+    found = tf.nest.flatten([spec.loss, spec.predictions, spec.eval_metric_ops, summaries])
+    tensors = [item for item in found if isinstance(item, (tf.Tensor, tf.Operation))]
+    return [item if isinstance(item, tf.Operation) else item.op for item in tensors]
 
 
 def _rerouted(spec: Any, wiring: Wiring, hook: WaferHook, scaffold: Any, mode: str) -> Any:
@@ -158,11 +169,15 @@ def _rerouted(spec: Any, wiring: Wiring, hook: WaferHook, scaffold: Any, mode: s
 
     changes: dict[str, Any] = {"scaffold": scaffold, "loss": entry(spec.loss)}
     if spec.predictions is not None:
-        changes["predictions"] = tf.nest.map_structure(entry, spec.predictions)
+        predictions = map_fetches(spec.predictions, entry)
+        if mode == tf.estimator.ModeKeys.PREDICT:
+            predictions = map_fetches(predictions, wiring.checked)
+        changes["predictions"] = predictions
     if mode == tf.estimator.ModeKeys.TRAIN:
         changes["train_op"] = wiring.train_op
         changes["training_hooks"] = [*spec.training_hooks, hook]
     elif mode == tf.estimator.ModeKeys.EVAL:
+        changes["loss"] = wiring.checked(changes["loss"])
         changes["evaluation_hooks"] = [*(spec.evaluation_hooks or []), hook]
         changes["eval_metric_ops"] = {
             name: (entry(value), update)
@@ -171,37 +186,3 @@ def _rerouted(spec: Any, wiring: Wiring, hook: WaferHook, scaffold: Any, mode: s
     else:
         changes["prediction_hooks"] = [*(spec.prediction_hooks or []), hook]
     return spec._replace(**changes)
-
-
-def _scaffold(
-    given: Optional[Any], variables: dict[str, Any], store: MemoryStore, saver: Any, phase: Phase
-) -> Any:
-    """A scaffold that leaves the wafer's variables out of the session."""
-    session_variables = [
-        v
-        for v in tf.compat.v1.global_variables()
-        if v.op.name not in variables and v.op.name not in store.specs
-    ]
-    # Private API of TF 2.15: there is no public accessor of what a scaffold was given.
-    user_init, user_op = getattr(given, "_user_init_fn", None), getattr(given, "_init_op", None)
-    user_sets = user_init is not None or user_op is not None
-    adoption = initial_values.Adoption(variables) if user_sets else None
-    init_op = tf.compat.v1.variables_initializer(session_variables)
-
-    def init_fn(scaffold: Any, session: Any) -> None:
-        with phase("sending weights"):
-            initial_values.initialise(session, variables, store)
-        if user_init is not None:
-            user_init(scaffold, session)
-        if adoption is not None:
-            adoption.take(session, store)
-
-    nothing_missing = functools.partial(tf.constant, [], tf.string)
-    return tf.compat.v1.train.Scaffold(
-        init_op=init_op if user_op is None else tf.group(init_op, user_op),
-        init_fn=init_fn,
-        ready_op=nothing_missing(name="wafer/ready"),
-        ready_for_local_init_op=nothing_missing(name="wafer/ready_for_local_init"),
-        saver=saver,
-        copy_from_scaffold=given,
-    )

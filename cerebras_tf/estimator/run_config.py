@@ -19,7 +19,7 @@ DEFAULT_PORT = 9000
 EXECUTION_MODE_VARIABLE = "CEREBRAS_EXECUTION_MODE"
 EXECUTION_MODES = ("weight_streaming", "pipeline")
 _CONNECT_TIMEOUT_S = 3.0
-_OWN_FIELDS = ("cs_ip", "system_name", "cs_config", "stack_params", "num_csx")
+_OWN_FIELDS = ("cs_ip", "system_name", "cs_config", "stack_params", "num_csx", "restore_partially")
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -134,6 +134,8 @@ class CSRunConfig(tf.estimator.RunConfig):
       cs_config: a configuration message such as `cerebras.pb.tf.csconfig_pb2.CSConfig`.
       stack_params: compiler settings, `{"ir_mode": str, "config": FullConfig}`.
       num_csx: number of wafers; None takes `cs_config.num_csx`, or 1 where there is none.
+      restore_partially: whether training may go on from a checkpoint that fits in part: variables
+        the model lacks are left out, those the checkpoint lacks start anew. Shapes must be equal.
       **kwargs: every argument of `tf.estimator.RunConfig`.
 
     Raises:
@@ -147,6 +149,7 @@ class CSRunConfig(tf.estimator.RunConfig):
         cs_config: Any = None,
         stack_params: Optional[dict[str, Any]] = None,
         num_csx: Optional[int] = None,
+        restore_partially: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -156,6 +159,7 @@ class CSRunConfig(tf.estimator.RunConfig):
             cs_config=cs_config,
             stack_params=dict(stack_params or {}),
             num_csx=getattr(cs_config, "num_csx", 1) if num_csx is None else num_csx,
+            restore_partially=bool(restore_partially),
         )
 
     def _set_own_fields(self, **fields: Any) -> None:
@@ -202,6 +206,11 @@ class CSRunConfig(tf.estimator.RunConfig):
     def num_csx(self) -> int:
         """The number of wafers."""
         return self._num_csx
+
+    @property
+    def restore_partially(self) -> bool:
+        """Whether training may go on from a checkpoint that fits the model in part."""
+        return self._restore_partially
 
     @property
     def in_process(self) -> bool:

@@ -1,54 +1,131 @@
 """Checkpoints of a model whose variables are not in the session.
 
 Files are ordinary TensorFlow checkpoints with the model's own variable names, written one shard a
-group of variables and joined at the end, so a checkpoint is complete or not there. It deliberately
-does not decide when to save.
+group of variables and joined at the end, so a checkpoint is complete or not there. One that was
+restored is never written again. When to save is tf.estimator's decision.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import glob
 import os
 import shutil
-from collections.abc import Iterator, Sequence
-from typing import Any, Callable, Optional
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Callable, Optional, Union
 
 import numpy as np
 import tensorflow as tf
 
+# Private API of TF 2.15: which names a Saver gives to what it saves has no public accessor.
+from tensorflow.python.ops import variables as tf_variables
+from tensorflow.python.training.saving import saveable_object_util
+
 from cerebras_tf.errors import CheckpointError
-from cerebras_tf.memoryx.store import MemoryStore
+from cerebras_tf.estimator.arrays import for_tensorflow
+from cerebras_tf.estimator.checkpoint_content import (
+    check_content,
+    first_line,
+    named,
+    open_checkpoint,
+    read_variable,
+    variables_beyond,
+    whole,
+)
+from cerebras_tf.estimator.partitions import Key, Partitions
+from cerebras_tf.memoryx.store import Store, write
 
 # A shard holds variables of at most this many bytes together, or a single larger one.
 SHARD_BYTES = 1 << 28
+Shard = Union[Mapping[Key, np.ndarray], Callable[[str], None]]
 # Between prefix and process number in the name of the folder where a checkpoint is written.
 _UNFINISHED = "_writing_"
 
 
+class HostSaver(tf.compat.v1.train.Saver):
+    """tf.estimator's own Saver for training on the host, with the checks of the wafer's.
+
+    Args:
+        config: the run configuration.
+    """
+
+    def __init__(self, config: Any) -> None:
+        self._restored: Optional[str] = None
+        self._partially = _restores_partially(config)
+        super().__init__(
+            sharded=True,
+            max_to_keep=config.keep_checkpoint_max,
+            keep_checkpoint_every_n_hours=config.keep_checkpoint_every_n_hours,
+            defer_build=True,
+            save_relative_paths=True,
+        )
+
+    def save(
+        self, sess: Any, save_path: str, global_step: Any = None, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Writes a checkpoint, unless it is the one restored; see tf.train.Saver.save."""
+        prefix = _prefix(sess, save_path, global_step)
+        if is_kept(prefix, self._restored):
+            return prefix
+        return super().save(sess, save_path, global_step, *args, **kwargs)
+
+    def restore(self, sess: Any, save_path: str) -> None:
+        """Loads a checkpoint; see tf.train.Saver.restore.
+
+        Raises:
+            CheckpointError: shapes differ, or it holds variables the model lacks; all are listed.
+        """
+        reader = open_checkpoint(save_path)
+        found = reader.get_variable_to_shape_map()
+        # Private API of TF 2.15: what a Saver that was given no variables saves.
+        saved = tf_variables._all_saveable_objects()
+        beyond = variables_beyond(reader, _names(saved))
+        if self._partially:
+            _report_parts(save_path, [], beyond)
+            beyond = []
+        # What is missing, TensorFlow says itself.
+        own = [v for v in saved if isinstance(v, tf.Variable) and v.op.name in found]
+        check_content(save_path, {v.op.name: v.shape for v in own}, found, beyond)
+        super().restore(sess, save_path)
+        self._restored = save_path
+
+
 class WaferSaver(tf.compat.v1.train.Saver):
-    """Saves and restores the wafer's variables, and the session's own, in one checkpoint.
+    """Saves and restores the wafer's variables, and what the session holds, in one checkpoint.
 
     Args:
         store: the wafer's variables.
-        session_variables: variables that live in the session (the global step).
-        max_to_keep: number of checkpoints kept; 0 keeps all.
+        beside: what is saved and lives in the session: the global step, tables, strings.
+        config: the run configuration.
+        strict: whether a checkpoint may hold no variables but the model's; so in training.
+        initialise: gives variables of these names their first values, in a session.
         phase: context manager that announces a named phase.
+        partitions: which of the wafer's variables are parts of one.
     """
 
     def __init__(
         self,
-        store: MemoryStore,
-        session_variables: Sequence[Any],
-        max_to_keep: int,
+        store: Store,
+        beside: Sequence[Any],
+        config: Any,
+        strict: bool,
+        initialise: Callable[[Any, list[str]], None],
         phase: Callable[[str], Any] = contextlib.nullcontext,
+        partitions: Optional[Partitions] = None,
     ) -> None:
         self._phase = phase
+        self._partitions = partitions or Partitions({})
         self._wafer_store = store
-        self._session_variables = list(session_variables)
+        self._beside = list(beside)
+        self._strict = strict
+        self._partially = strict and _restores_partially(config)
+        self._initialise = initialise
+        self._restored: Optional[str] = None
         super().__init__(
-            var_list=self._session_variables,
-            max_to_keep=max_to_keep,
+            var_list=self._beside,
+            max_to_keep=config.keep_checkpoint_max,
+            keep_checkpoint_every_n_hours=config.keep_checkpoint_every_n_hours,
             save_relative_paths=True,
         )
 
@@ -64,7 +141,7 @@ class WaferSaver(tf.compat.v1.train.Saver):
         strip_default_attrs: bool = False,
         save_debug_info: bool = False,
     ) -> str:
-        """Writes a checkpoint; see tf.train.Saver.save.
+        """Writes a checkpoint, unless it is the one restored; see tf.train.Saver.save.
 
         Returns:
             Path prefix of the checkpoint.
@@ -72,15 +149,15 @@ class WaferSaver(tf.compat.v1.train.Saver):
         Raises:
             CheckpointError: it could not be written; older checkpoints are untouched.
         """
-        if global_step is not None and not isinstance(global_step, (int, np.integer)):
-            global_step = sess.run(global_step)
-        prefix = save_path if global_step is None else f"{save_path}-{int(global_step)}"
-        content = {v.op.name: sess.run(v) for v in self._session_variables}
+        prefix = _prefix(sess, save_path, global_step)
+        if is_kept(prefix, self._restored):
+            return prefix
+
         try:
-            write_checkpoint(prefix, self._shards(content))
+            write_checkpoint(prefix, self._shards(sess))
         except (tf.errors.OpError, OSError) as error:
             raise CheckpointError(
-                f"checkpoint {prefix}: must be written whole. Received: {_first_line(error)}. "
+                f"checkpoint {prefix}: must be written whole. Received: {first_line(error)}. "
                 "Free disk space or correct the folder's permissions; the last checkpoint is "
                 "untouched."
             ) from error
@@ -101,47 +178,132 @@ class WaferSaver(tf.compat.v1.train.Saver):
         )
         self._MaybeDeleteOldCheckpoints(meta_graph_suffix="meta")
 
-    def _shards(self, content: dict[str, np.ndarray]) -> Iterator[dict[str, np.ndarray]]:
-        shard, size = dict(content), 0
-        for name in self._wafer_store.specs:
-            array = self._wafer_store.get(name)
-            if size and size + array.nbytes > SHARD_BYTES:
-                yield shard
-                shard, size = {}, 0
-            shard[name] = array
-            size += array.nbytes
-        if shard:
-            yield shard
+    def _shards(self, session: Any) -> Iterator[Shard]:
+        store, rest = self._wafer_store, {}
+        if all(isinstance(item, tf.Variable) and item.dtype.is_integer for item in self._beside):
+            rest = {v.op.name: session.run(v) for v in self._beside}  # the global step alone
+        else:
+            yield functools.partial(self._save_beside, session)
+        for names in self._groups():
+            arrays = store.acquire(names)
+            try:
+                found = {
+                    name: for_tensorflow(array, store.specs[name].type.dtype)
+                    for name, array in zip(names, arrays)
+                }
+                yield self._partitions.stored({**rest, **found})
+            finally:
+                store.release(names)
+            rest = {}
+        if rest:
+            yield rest
+
+    def _groups(self) -> list[list[str]]:
+        """Names of the wafer's variables, as many at a time as make a shard."""
+        groups: list[list[str]] = []
+        size = 0
+        for name, spec in self._wafer_store.specs.items():
+            size += spec.type.most_bytes
+            if not groups or size > SHARD_BYTES:
+                groups.append([])
+                size = spec.type.most_bytes
+            groups[-1].append(name)
+        return groups
+
+    def _save_beside(self, session: Any, path: str) -> None:
+        names = self.saver_def
+        session.run(names.save_tensor_name, {names.filename_tensor_name: path})
 
     def restore(self, sess: Any, save_path: str) -> None:
         """Loads a checkpoint into the wafer and the session.
 
         Raises:
-            CheckpointError: it is missing or damaged, lacks variables or has other shapes; all
-                differences are listed.
+            CheckpointError: it is missing or damaged, lacks variables or has other shapes; in
+                training also where it holds variables the model lacks. All differences are listed.
         """
-        reader = _open(save_path)
-        shapes = reader.get_variable_to_shape_map()
-        wanted: dict[str, Any] = {
-            name: list(spec.type.shape) for name, spec in self._wafer_store.specs.items()
-        }
-        for variable in self._session_variables:
-            wanted[variable.op.name] = variable.shape.as_list()
-        _compare(save_path, wanted, shapes)
+        reader = self._partitions.reader(open_checkpoint(save_path))
+        missing = self._check(save_path, reader)
         tf.compat.v1.logging.info("Restoring parameters from %s", save_path)
         with self._phase("sending weights"):
+            self._initialise(sess, missing)
             for name in self._wafer_store.specs:
-                self._wafer_store.put(name, _read(reader, save_path, name))
-        for variable in self._session_variables:
-            variable.load(_read(reader, save_path, variable.op.name), sess)
+                if name not in missing:
+                    write(self._wafer_store, name, read_variable(reader, save_path, name))
+        names = self.saver_def
+        with whole(save_path, "what the session holds"):
+            sess.run(names.restore_op_name, {names.filename_tensor_name: save_path})
+        self._restored = save_path
+
+    def _check(self, path: str, reader: Any) -> list[str]:
+        """Names of the wafer's variables that a checkpoint lacks, where that is allowed."""
+        found = reader.get_variable_to_shape_map()
+        specs = self._wafer_store.specs
+        wanted: dict[str, Any] = self._partitions.whole(
+            {name: list(spec.type.static_shape) for name, spec in specs.items()}
+        )
+        absent = {name for name in wanted if name not in found} if self._partially else set()
+        for variable in self._beside:
+            if isinstance(variable, tf.Variable):
+                wanted[variable.op.name] = variable.shape
+        beyond: list[str] = []
+        if self._strict:
+            beyond = variables_beyond(reader, [*wanted, *_names(self._beside)])
+        if self._partially:
+            _report_parts(path, sorted(absent), beyond)
+            beyond = []
+        kept = {name: shape for name, shape in wanted.items() if name not in absent}
+        check_content(path, kept, found, beyond)
+        return [name for name in specs if self._partitions.name_of_whole(name) in absent]
 
 
-def write_checkpoint(prefix: str, shards: Iterator[dict[str, np.ndarray]]) -> None:
+def is_kept(prefix: str, restored: Optional[str]) -> bool:
+    """Whether a checkpoint is the one restored, which stays as it is: its state was not changed.
+
+    tf.estimator saves anew, under the same name, what it has just restored.
+    """
+    if restored is None or os.path.abspath(prefix) != os.path.abspath(restored):
+        return False
+    tf.compat.v1.logging.info("%s stays as it was restored", prefix)
+    return True
+
+
+def _prefix(session: Any, save_path: str, global_step: Any) -> str:
+    if global_step is None:
+        return save_path
+    if not isinstance(global_step, (int, np.integer)):
+        global_step = session.run(global_step)
+    return f"{save_path}-{int(global_step)}"
+
+
+def _restores_partially(config: Any) -> bool:
+    return bool(getattr(config, "restore_partially", False))
+
+
+def _names(saved: Sequence[Any]) -> list[str]:
+    """Names in a checkpoint of what a Saver saves, tables and slices of variables included."""
+    by_name = saveable_object_util.op_list_to_dict(saved, convert_variable_to_tensor=False)
+    parts = saveable_object_util.validate_and_slice_inputs(by_name)
+    return [spec.name for part in parts for spec in part.specs]
+
+
+def _report_parts(path: str, missing: Sequence[str], beyond: Sequence[str]) -> None:
+    for names, what in (
+        (missing, "lacks %d variables, which start anew"),
+        (beyond, "holds %d variables the model lacks, which are left out"),
+    ):
+        if names:
+            text = f"%s {what}: %s"
+            tf.compat.v1.logging.warning(text, path, len(names), named(names))
+
+
+def write_checkpoint(prefix: str, shards: Iterable[Shard]) -> None:
     """Writes arrays as a TensorFlow checkpoint; all of it or nothing appears under the prefix.
 
     Args:
         prefix: path prefix of the checkpoint's files.
-        shards: arrays by variable name; one shard is in memory at a time.
+        shards: arrays by variable name, or (name of the whole, slice) of a part; one shard is in
+            memory at a time. Or functions that write a checkpoint of their own, which becomes part
+            of this one, under the path they are given.
     """
     folder = f"{prefix}{_UNFINISHED}{os.getpid()}"
     _remove_leftovers(os.path.dirname(prefix))
@@ -150,7 +312,10 @@ def write_checkpoint(prefix: str, shards: Iterator[dict[str, np.ndarray]]) -> No
         os.makedirs(folder)
         for number, shard in enumerate(shards):
             part = os.path.join(folder, f"part-{number:05d}")
-            _save_shard(part, shard)
+            if callable(shard):
+                shard(part)
+            else:
+                _save_shard(part, shard)
             parts.append(part)
         with tf.Graph().as_default(), tf.compat.v1.Session() as session:
             session.run(
@@ -180,60 +345,11 @@ def _is_running(process: int) -> bool:
     return True
 
 
-def _save_shard(path: str, shard: dict[str, np.ndarray]) -> None:
+def _save_shard(path: str, shard: Mapping[Key, np.ndarray]) -> None:
+    names, slices = zip(*((key, "") if isinstance(key, str) else key for key in shard))
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         inputs = [tf.compat.v1.placeholder(array.dtype, array.shape) for array in shard.values()]
-        names = list(shard)
         op = tf.raw_ops.SaveV2(
-            prefix=path, tensor_names=names, shape_and_slices=[""] * len(names), tensors=inputs
+            prefix=path, tensor_names=names, shape_and_slices=slices, tensors=inputs
         )
         session.run(op, dict(zip(inputs, shard.values())))
-
-
-def _open(save_path: str) -> Any:
-    try:
-        return tf.compat.v1.train.NewCheckpointReader(save_path)
-    except (tf.errors.OpError, ValueError) as error:
-        raise CheckpointError(
-            f"checkpoint {save_path}: must be a readable TensorFlow checkpoint. "
-            f"Received: {_first_line(error)}. Give the prefix of its files, such as "
-            "model_dir/model.ckpt-100."
-        ) from error
-
-
-def _read(reader: Any, path: str, name: str) -> np.ndarray:
-    try:
-        content: np.ndarray = reader.get_tensor(name)
-    except (tf.errors.OpError, IndexError, ValueError, RuntimeError) as error:
-        raise CheckpointError(
-            f"checkpoint {path}: must be whole. Received, at variable {name}: "
-            f"{_first_line(error)}. Restore the file, or remove this checkpoint and name an "
-            "earlier one in model_dir/checkpoint."
-        ) from error
-    return content
-
-
-def _compare(path: str, wanted: dict[str, list[int]], found: dict[str, list[int]]) -> None:
-    """Raises CheckpointError that lists missing variables and other shapes."""
-    missing = sorted(name for name in wanted if name not in found)
-    differing = sorted(
-        f"{name} {found[name]} instead of {shape}"
-        for name, shape in wanted.items()
-        if name in found and list(found[name]) != shape
-    )
-    if not missing and not differing:
-        return
-    parts = []
-    if differing:
-        parts.append(f"{len(differing)} of another shape ({'; '.join(differing[:3])})")
-    if missing:
-        parts.append(f"{len(missing)} missing ({', '.join(missing[:3])})")
-    raise CheckpointError(
-        f"checkpoint {path}: must hold the model's {len(wanted)} variables. "
-        f"Received: {', '.join(parts)}. Use the configuration it was trained with, or another "
-        "model_dir."
-    )
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -67,7 +67,7 @@ class WaferHook(tf.estimator.SessionRunHook):
             wanted.update(wiring.needs(element))
             return element
 
-        replaced = _map(fetches, replace)
+        replaced = map_fetches(fetches, replace)
         wiring.step.want(wanted - {TRAINS}, update=TRAINS in wanted)
         try:
             results = run(replaced, *rest)
@@ -88,17 +88,24 @@ class WaferHook(tf.estimator.SessionRunHook):
         return None
 
 
-def _map(structure: Any, change: Callable[[Any], Any]) -> Any:
+def map_fetches(structure: Any, change: Callable[[Any], Any]) -> Any:
     """Applies a function to the leaves of a fetch structure."""
     if structure is None:
         return None
     if isinstance(structure, dict):
-        return type(structure)((key, _map(item, change)) for key, item in structure.items())
+        return type(structure)((key, map_fetches(item, change)) for key, item in structure.items())
     if isinstance(structure, tuple) and hasattr(structure, "_fields"):
-        return type(structure)(*(_map(item, change) for item in structure))
+        return type(structure)(*(map_fetches(item, change) for item in structure))
     if isinstance(structure, (list, tuple)):
-        return type(structure)(_map(item, change) for item in structure)
+        return type(structure)(map_fetches(item, change) for item in structure)
     return change(structure)
+
+
+def leaves(structure: Any) -> list[Any]:
+    """Leaves of a structure in its own order; keys of its dicts need not be comparable."""
+    found: list[Any] = []
+    map_fetches(structure, found.append)
+    return found
 
 
 def _fill(fetches: Any, results: Any, value_of: Callable[[Any], Any]) -> Any:

@@ -1,43 +1,43 @@
-"""The wafer's side of a session: compiles steps for the shapes that come, and runs them.
+"""Where a session of the estimator gets its programs: the capture of a graph, and the compiler.
 
-One WaferStep serves one graph. It holds a compiled variant for every combination of feature shapes
-and wanted values met so far. It deliberately knows no sessions and no hooks.
+One WaferStep serves one graph. Programs by shapes, memory and random numbers are the session's
+affair (runtime/session.py); which tensors are fed and wanted is known here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import contextlib
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Callable, Optional
 
 import numpy as np
 
-from cerebras_tf.capture.capture import RANDOM_STEP, Capture
+from cerebras_tf.capture.capture import Capture
 from cerebras_tf.capture.variables import tensor_type
+from cerebras_tf.compiler.assemble import replan
 from cerebras_tf.compiler.pipeline import Options, compile_layers, cut_into_layers
-from cerebras_tf.errors import DataError, UnsupportedOpError
-from cerebras_tf.ir import Graph, StepGraph, TensorType
-from cerebras_tf.ir.program import Program
-from cerebras_tf.kernels.registry import evaluate
-from cerebras_tf.memoryx.stream import MemoryX
-from cerebras_tf.runtime.executor import Machine
+from cerebras_tf.errors import CerebrasError, DataError, UnsupportedOpError
+from cerebras_tf.estimator.arrays import for_tensorflow
+from cerebras_tf.ir import Dim, Graph, StepGraph, TensorType
+from cerebras_tf.ir.program import GLOBAL_STEP_UPDATE, HEAP, Program
+from cerebras_tf.memoryx.store import Store
+from cerebras_tf.runtime.cpu import CpuBackend
+from cerebras_tf.runtime.session import Phase, Request, Session
 
-GLOBAL_STEP_UPDATE = "global_step/update"
-Phase = Callable[[str], Any]
 MakeCapture = Callable[[dict[Any, TensorType]], Capture]
 # Wanted values of at most this many bytes are returned by every step; larger ones on request.
 _SMALL_BYTES = 1 << 16
-# Compiled variants kept; batches of more different shapes than this are compiled again.
-MOST_VARIANTS = 32
 
 
 class WaferStep:
     """Runs one model function's steps on the wafer.
 
     Attributes:
-        memoryx: the variables.
+        session: runs the programs that this object makes.
         tensors: tensors whose values may be asked for, by name.
-        error: the error that ended the last step, if any; sessions cannot carry it.
-        program: the program that ran last.
+        error: the error that ended the last step, if any; TensorFlow's sessions cannot carry it.
         graph: the graph compiled last, as the passes left it.
     """
 
@@ -48,42 +48,45 @@ class WaferStep:
         fed: Sequence[Any],
         effects: Sequence[Any],
         global_step: str,
-        memoryx: MemoryX,
+        store: Store,
         options: Options,
         phase: Phase,
-        check: Callable[[Program], None],
     ) -> None:
         """Prepares a step.
 
         Args:
-            make_capture: a fresh capture for the concrete types of the fed tensors.
+            make_capture: a fresh capture for the types of the fed tensors.
             make_fallback: one that takes TensorFlow's backward graph as it is; None outside
                 training.
             fed: tensors the session feeds, in order.
             effects: operations whose assignments the step makes.
             global_step: name of the global step variable.
-            memoryx: the variables.
+            store: the variables.
             options: how to compile.
             phase: context manager that announces a named phase.
-            check: refuses a program that does not fit in memory.
         """
-        self._check = check
+        backend = CpuBackend()
+        self.session = Session(self, store, backend, phase=phase, trains=bool(effects))
         self.graph: Optional[Graph] = None
-        self.memoryx = memoryx
         self.tensors: dict[str, Any] = {}
         self.error: Optional[BaseException] = None
-        self.program: Optional[Program] = None
         self._make_capture = make_capture
         self._make_fallback = make_fallback
         self._fed = list(fed)
         self._effects = list(effects)
         self._global_step = global_step
-        self._options = options
+        self._options = replace(options, price=backend.price)
         self._phase = phase
-        self._machines: dict[Any, Machine] = {}
         self._wanted: frozenset[str] = frozenset()
         self._updates = bool(self._effects)
         self._results: dict[str, np.ndarray] = {}
+        self._numbers = itertools.count()
+        self._takes_symbols = True
+
+    @property
+    def program(self) -> Optional[Program]:
+        """The program that ran last."""
+        return self.session.program
 
     def want(self, names: Iterable[str], update: bool) -> None:
         """Says what the next step is for.
@@ -106,28 +109,23 @@ class WaferStep:
         Returns:
             The global step afterwards.
         """
-        machine = self.machine([TensorType(a.dtype.name, a.shape) for a in arrays])
+        self.session.global_step = global_step
         features = {t.name: array for t, array in zip(self._fed, arrays)}
-        features[self._global_step] = np.asarray(global_step, np.int64)
-        features[RANDOM_STEP] = np.asarray(global_step, np.int64)
-        needed = {name: features[name] for name in machine.program.features}
-        if machine.steps_run:
-            self._results = machine.run(needed)
-        else:  # kernels are compiled at their first call, or read from the cache on disk
-            with self._phase("first step, compiling kernels not in the cache"):
-                self._results = machine.run(needed)
-        self.program = machine.program
-        return int(self._results.get(GLOBAL_STEP_UPDATE, global_step))
+        self._results = self.session.run(features, self._wanted, self._updates)
+        return self.session.global_step
 
     def result(self, name: str) -> np.ndarray:
         """A wanted value of the last step."""
-        return self._results[name]
+        program = self.session.program
+        assert program is not None
+        return for_tensorflow(self._results[name], program.slots[program.results[name]].type.dtype)
 
     def prepare(self) -> None:
         """Compiles before the first step where the shapes of all fed tensors are known."""
         types = self.static_types()
         if types is not None:
-            self.machine(types)
+            named = {tensor.name: type for tensor, type in zip(self._fed, types)}
+            self.session.prepare(Request(named, self._wanted, self._updates))
 
     def static_types(self) -> Optional[list[TensorType]]:
         """Types of the fed tensors; None where a shape is known only with the data."""
@@ -135,12 +133,54 @@ class WaferStep:
             return None
         return [tensor_type(tensor) for tensor in self._fed]
 
-    def machine(self, types: Sequence[TensorType]) -> Machine:
-        """The machine for features of these types and the values wanted now; compiled once."""
-        for key, machine in self._machines.items():
-            if key[:2] == (tuple(types), self._updates) and self._wanted <= key[2]:
-                return machine
-        return self._compile(types)
+    # What the session asks of its source of programs.
+
+    def compile(self, request: Request) -> Program:
+        """A program for the features that came: for all their sizes where that can be had."""
+        types = [request.types[tensor.name] for tensor in self._fed]
+        symbolic = self._with_symbols(types) if self._takes_symbols else None
+        if symbolic is not None:
+            program = self._for_all_sizes(symbolic)
+            if program is not None:
+                return program
+            self._takes_symbols = False
+        return self.compiled(types)
+
+    def enlarge(self, program: Program, most: Mapping[str, int]) -> Program:
+        """The same program with its memory planned for larger batches."""
+        return replan(program, most, self._options.price)
+
+    def _with_symbols(self, types: Sequence[TensorType]) -> Optional[list[TensorType]]:
+        """Types with symbols for sizes that the graph leaves open; None where there are none.
+
+        Sizes that are equal now share a symbol: a batch that contradicts it gets a program of its
+        own.
+        """
+        symbols: dict[int, Any] = {}
+        found = []
+        for tensor, type in zip(self._fed, types):
+            static = tensor.shape.as_list() if tensor.shape.rank is not None else []
+            dims: list[Any] = list(type.shape)
+            for axis, (known, size) in enumerate(zip(static, type.shape)):
+                if known is None and isinstance(size, int):
+                    if size == 0:
+                        return None
+                    if size not in symbols:
+                        symbols[size] = Dim.symbol(f"d{next(self._numbers)}", size)
+                    dims[axis] = symbols[size]
+            found.append(type.with_shape(tuple(dims)))
+        return found if symbols else None
+
+    def _for_all_sizes(self, types: Sequence[TensorType]) -> Optional[Program]:
+        """The program for types with symbols; None where some operation cannot go without a size.
+
+        The capture at numbers, which follows, then says what is wrong with the model, if anything.
+        """
+        try:
+            program = self._compiled(types, self._make_capture, tentative=True)
+        except (CerebrasError, TypeError):
+            return None
+        return None if any(slot.kind == HEAP for slot in program.slots) else program
 
     def captured(
         self, types: Sequence[TensorType], make_capture: Optional[MakeCapture] = None
@@ -164,11 +204,11 @@ class WaferStep:
 
     def compiled(self, types: Sequence[TensorType]) -> Program:
         """The program for fed tensors of these types, not loaded."""
-        try:
+        if self._make_fallback is None:
             return self._compiled(types, self._make_capture)
+        try:
+            return self._compiled(types, self._make_capture, tentative=True)
         except UnsupportedOpError as error:
-            if self._make_fallback is None:
-                raise
             refused = error
         # An op on the way to the loss has no gradient rule: TensorFlow's own backward graph has.
         try:
@@ -176,34 +216,32 @@ class WaferStep:
         except UnsupportedOpError:
             raise refused from None  # names what concerns the model
 
-    def _compiled(self, types: Sequence[TensorType], make_capture: MakeCapture) -> Program:
-        with self._phase("capturing"):
+    def _compiled(
+        self, types: Sequence[TensorType], make_capture: MakeCapture, tentative: bool = False
+    ) -> Program:
+        with self._announced("capturing", tentative):
             step = self.captured(types, make_capture)
-            layers = cut_into_layers(step, evaluate, self._options)
-        with self._phase(f"compiling {layers} layers"):
-            program = compile_layers(step, layers, evaluate, self._options)
+            layers = cut_into_layers(step, self._options)
+        with self._announced(f"compiling {layers} layers", tentative):
+            program = compile_layers(step, layers, self._options)
+        if self._global_step in program.features:
+            program.global_step = self._global_step
         self.graph = step.graph
         return program
 
-    def _compile(self, types: Sequence[TensorType]) -> Machine:
-        program = self.compiled(types)
-        self._check(program)
-        machine = Machine(program, self.memoryx, arena=self._arena(program.arena_bytes))
-        key = (tuple(types), self._updates, frozenset(program.results))
-        self._machines[key] = machine
-        if len(self._machines) > MOST_VARIANTS:
-            del self._machines[next(iter(self._machines))]
-        return machine
-
-    def _arena(self, size: int) -> np.ndarray:
-        """Activation memory that all variants share; grown, and given to all anew, when needed."""
-        held = max((m.arena for m in self._machines.values()), key=len, default=None)
-        if held is not None and len(held) >= size:
-            return held
-        arena = Machine.allocate(size)
-        for machine in self._machines.values():
-            machine.bind(arena)
-        return arena
+    @contextlib.contextmanager
+    def _announced(self, phase: str, tentative: bool) -> Iterator[None]:
+        """Announces a phase; a tentative one does not fail, for another attempt follows."""
+        error: Optional[BaseException] = None
+        with self._phase(phase):
+            try:
+                yield
+            except (CerebrasError, TypeError) as found:
+                if not tentative:
+                    raise
+                error = found
+        if error is not None:
+            raise error
 
 
 def _is_small(type: TensorType) -> bool:
@@ -216,7 +254,6 @@ def _global_step_to_host(step: StepGraph, name: str) -> None:
         step.features[name] = step.variables.pop(name)
     if name in step.updates:
         step.results[GLOBAL_STEP_UPDATE] = step.updates.pop(name)
-    step.set_outputs()
 
 
 def _check_shape(tensor: Any, type: TensorType) -> None:

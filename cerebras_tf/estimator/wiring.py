@@ -13,6 +13,7 @@ from typing import Any, Optional
 import numpy as np
 import tensorflow as tf
 
+from cerebras_tf.capture.functions import branch_of
 from cerebras_tf.capture.placement import Placement
 from cerebras_tf.errors import CerebrasError
 from cerebras_tf.estimator.wafer_step import WaferStep
@@ -55,7 +56,10 @@ class Wiring:
         """
         self.step = step
         self.placement = placement
+        self._global_step = global_step
         self._entries: dict[str, Any] = {}
+        self._names: dict[Any, str] = {}  # of the wafer tensor that a node brings
+        self._stand_ins: dict[Any, Any] = {}
         self._needs: dict[Any, frozenset[str]] = {}
         with tf.name_scope(_SCOPE), tf.control_dependencies(_safe(beside)):
             self.token = tf.numpy_function(
@@ -87,48 +91,105 @@ class Wiring:
                     tensor.dtype,
                     name="value",
                 )
-            node.set_shape(tensor.shape)
-            self._entries[name] = node
+                node.set_shape(tensor.shape)
+                self._names[node.op] = name
+                self._entries[name] = self._as_alive_as(tensor.op, node)
         return self._entries[name]
+
+    def _as_alive_as(self, op: Any, node: Any) -> Any:
+        """A tensor that the session computes only where it takes the branch an operation is in.
+
+        On the wafer both branches of a version 1 conditional run.
+        """
+        branch = branch_of(op)
+        if branch is None:
+            return node
+        predicate, side = branch
+        if self.placement.on_wafer(predicate.op):
+            predicate = self.entry(predicate)
+        with tf.name_scope(_SCOPE), tf.control_dependencies(None):
+            return tf.identity(tf.raw_ops.Switch(data=node, pred=predicate)[side], name="taken")
+
+    def _in_place_of(self, op: Any) -> Any:
+        """The operation of the session to wait for instead of one on the wafer."""
+        if op not in self._stand_ins:
+            self._stand_ins[op] = self._as_alive_as(op, self.token).op
+        return self._stand_ins[op]
+
+    def checked(self, tensor: Any) -> Any:
+        """The tensor, whose reading fails where a check behind the step does."""
+        with tf.name_scope(_SCOPE), tf.control_dependencies(_safe(self.placement.behind)):
+            return tf.identity(tensor, name="checked")
 
     def _fetch(self, name: str, dtype: Any) -> np.ndarray:
         return np.asarray(self.step.result(name), dtype.as_numpy_dtype)
 
     def reroute(self) -> None:
-        """Re-routes all operations of the session that read wafer values."""
+        """Re-routes all operations of the session that read wafer values or wait for a step."""
         self.placement.update()
+        awaiting = self.placement.awaiting([self.token.op])
         for op, index, tensor in self.placement.host_readers():
+            if op.type == "SaveV2":  # of a user's Saver, which is served from the store
+                continue
             # Private API of TF 2.15: there is no public way to change an operation's input.
             op._update_input(index, self.entry(tensor))
+        before = self._before_step(awaiting)
         for op in self.placement.graph.get_operations():
-            if self.placement.in_step(op) or self.placement.is_backward(op):
+            if self.placement.on_wafer(op) or self.placement.is_backward(op):
                 continue
-            kept = [other for other in op.control_inputs if not self._stands_for(other)]
-            if len(kept) != len(op.control_inputs):
-                op._remove_all_control_inputs()
-                op._add_control_inputs([*kept, self.token.op])
+            given = op.control_inputs
+            if op in before:  # what the step waits for cannot wait for the step
+                kept = [other for other in given if other not in awaiting]
+            else:
+                kept = [other for other in given if not self.placement.stands_for(other)]
+            if len(kept) != len(given):
+                others = [] if op in before else [other for other in given if other not in kept]
+                after = dict.fromkeys(map(self._in_place_of, others))
+                self.placement.replace_control_inputs(op, [*kept, *after])
+        self._update_after_reads()
 
-    def _stands_for(self, op: Any) -> bool:
-        """Whether the step stands for an operation; initializers of variables are for nothing."""
-        if not self.placement.in_step(op):
-            return False
-        given = [t.op for t in op.inputs if t.dtype != tf.resource]
-        initializes = op.type == "AssignVariableOp" and not any(map(self.placement.on_wafer, given))
-        return self.placement.is_computed(op) or not initializes
+    def _update_after_reads(self) -> None:
+        """Makes a fetch of the global step beside the training op give the step before it.
+
+        So it is on the host, where reading waits for nothing and the update for the whole step.
+        """
+        if self.train_op is None:
+            return
+        readers = self._global_step.handle.consumers()
+        reads = [op for op in readers if op.type == "ReadVariableOp" and not op.control_inputs]
+        before = set(self.train_op.control_inputs)
+        self.train_op._add_control_inputs([op for op in reads if op not in before])
+
+    def _before_step(self, awaiting: set[Any]) -> set[Any]:
+        """Operations that must run before the step."""
+        found: set[Any] = set()
+        stack = [self.token.op]
+        while stack:
+            op = stack.pop()
+            waited = [other for other in op.control_inputs if other not in awaiting]
+            for other in [*(tensor.op for tensor in op.inputs), *waited]:
+                if other not in found:
+                    found.add(other)
+                    stack.append(other)
+        return found
 
     def needs(self, fetch: Any) -> frozenset[str]:
-        """Names of wafer values that a fetched operation depends on, and TRAINS if it trains."""
+        """Names of wafer values that a fetched operation depends on, and TRAINS if it trains.
+
+        Raises:
+            UnsupportedOpError: the session would have to read a variable of the wafer.
+        """
         op = fetch if isinstance(fetch, tf.Operation) else fetch.op
         if op not in self._needs:
-            entries = {node.op: name for name, node in self._entries.items()}
+            self.placement.refuse_stranded([op])
             found, seen, stack = set(), set(), [op]
             while stack:
                 current = stack.pop()
                 if current in seen:
                     continue
                 seen.add(current)
-                if current in entries:
-                    found.add(entries[current])
+                if current in self._names:
+                    found.add(self._names[current])
                 if current is self.train_op:
                     found.add(TRAINS)
                 stack.extend(tensor.op for tensor in current.inputs)

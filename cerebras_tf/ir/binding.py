@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Callable
 
 from cerebras_tf.ir.dimensions import Dim, Symbol
 from cerebras_tf.ir.graph import Graph, Value
@@ -40,20 +40,49 @@ def substitute(value: Any, sizes: Mapping[str, int]) -> Any:
 
 def bind_graph(graph: Graph, sizes: Mapping[str, int]) -> Graph:
     """A copy of a graph, types and attributes for one size a symbol; raises GraphError."""
-    bound = Graph(graph.name)
+    return copy_graph(graph, lambda part: substitute(part, sizes))
+
+
+def copy_graph(graph: Graph, change: Callable[[Any], Any]) -> Graph:
+    """A copy of a graph whose types and attributes went through a function."""
+    copy = Graph(graph.name)
     mapping: dict[Value, Value] = {}
     for value in graph.inputs:
-        mapping[value] = bound.add_input(value.name, value.type.at(sizes))
+        mapping[value] = copy.add_input(value.name, change(value.type))
     for node in graph.nodes:
-        types = [value.type.at(sizes) for value in node.outputs]
+        types = [change(value.type) for value in node.outputs]
         operands = [mapping[value] for value in node.inputs]
-        copy = bound.make_node(node.op, operands, substitute(node.attrs, sizes), types, node.source)
-        copy.layer, copy.direction = node.layer, node.direction
-        for old, new in zip(node.outputs, copy.outputs):
+        made = copy.make_node(node.op, operands, change(node.attrs), types, node.source)
+        made.layer, made.direction = node.layer, node.direction
+        for old, new in zip(node.outputs, made.outputs):
             mapping[old] = new
-        bound.nodes.append(copy)
-    bound.outputs = [mapping[value] for value in graph.outputs]
-    return bound
+        copy.nodes.append(made)
+    copy.outputs = [mapping[value] for value in graph.outputs]
+    return copy
+
+
+def rebound(value: Any, most: Mapping[str, int]) -> Any:
+    """An attribute or type with other bounds.
+
+    Args:
+        value: as for `substitute`.
+        most: bound of every symbol, by name.
+
+    Raises:
+        GraphError: a bound is beyond the limit of its symbol.
+    """
+    if not symbols_in(value):
+        return value
+    if isinstance(value, Dim):
+        terms = dict(value.terms)
+        return Dim({tuple(s.with_most(most[s.name]) for s in p): n for p, n in terms.items()})
+    if isinstance(value, TensorType):
+        return value.with_shape(rebound(value.shape, most))
+    if isinstance(value, (tuple, list)):
+        return type(value)(rebound(item, most) for item in value)
+    if isinstance(value, dict):
+        return {key: rebound(item, most) for key, item in value.items()}
+    return copy_graph(value, lambda part: rebound(part, most))
 
 
 def symbols_in(value: Any) -> frozenset[Symbol]:

@@ -81,6 +81,19 @@ class Node:
         self.layer = -1
         self.direction = "forward"
 
+    @classmethod
+    def of_types(
+        cls,
+        op: str,
+        inputs: Sequence[TensorType],
+        outputs: Sequence[TensorType],
+        attrs: dict[str, Any],
+    ) -> Node:
+        """A node outside of any graph, for asking what an op is on operands of these types."""
+        node = cls(op, [Value("", type) for type in inputs], attrs)
+        node.outputs = [Value("", type, node, i) for i, type in enumerate(outputs)]
+        return node
+
     @property
     def output(self) -> Value:
         """The only output; raises GraphError where there are several."""

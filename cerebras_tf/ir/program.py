@@ -1,14 +1,18 @@
 """A compiled program: what a machine runs at every step, as plain data.
 
 Slots say where every value lives, bodies hold the instructions that layers of the same shape share,
-and steps say what happens in which order. This file deliberately executes nothing.
+and steps say what happens in which order.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, Union
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Callable
 
+from cerebras_tf.ir.binding import rebound, substitute, symbols_in
+from cerebras_tf.ir.dimensions import Symbol
+from cerebras_tf.ir.schedule import Run, Step
 from cerebras_tf.ir.types import Array, TensorType
 
 # Where the bytes of a slot are.
@@ -18,6 +22,10 @@ VIEW = "view"  # other bytes of another slot, `base`
 FEATURE = "feature"  # given at every step
 VARIABLE = "variable"  # streamed in by name
 CONSTANT = "constant"  # part of the program
+
+# Names of what every session gives and takes besides the model's own tensors.
+RANDOM_STEP = "random_step"  # feature, int64 []: draws each random op made before
+GLOBAL_STEP_UPDATE = "global_step/update"  # result, int64 []: the global step after the step
 
 
 @dataclass
@@ -30,6 +38,7 @@ class Slot:
         name: of the feature or variable; "" for others.
         offset: bytes from the start of the arena.
         base: slot that a view looks into; -1 for others.
+        life: of an arena slot, the first and last node (inclusive) at which its bytes are its own.
     """
 
     type: TensorType
@@ -37,62 +46,68 @@ class Slot:
     name: str = ""
     offset: int = 0
     base: int = -1
+    life: tuple[int, int] = (0, 0)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one instruction costs.
+
+    Attributes:
+        flops: floating point operations; multiply and add count two.
+        bytes_read: bytes of its operands.
+        bytes_written: bytes of its results.
+        scratch_bytes: memory that it takes besides and gives back when it ends.
+    """
+
+    flops: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    scratch_bytes: int = 0
+
+
+# The cost of an op on operands and results of some types, with some attributes.
+Price = Callable[[str, Sequence[TensorType], Sequence[TensorType], dict[str, Any]], Cost]
 
 
 @dataclass(frozen=True)
 class Instruction:
-    """One kernel call; inputs and outputs are positions in a body's slot list."""
+    """One kernel call.
+
+    Attributes:
+        op: name of the op.
+        inputs: positions of its operands in the slot list of a run.
+        outputs: positions of its results there.
+        attrs: Python literals, arrays, the graph of a fused body, and the programs of branches.
+        source: name of the TensorFlow op it came from, for messages.
+        cost: its price.
+    """
 
     op: str
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     attrs: dict[str, Any]
     source: str = ""
-
-
-@dataclass(frozen=True)
-class StreamIn:
-    """Weights of a layer arrive: slots of variables become readable."""
-
-    layer: int
-    slots: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Run:
-    """A body runs on a list of slots. `direction` is forward, backward or update."""
-
-    layer: int
-    direction: str
-    body: int
-    slots: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class StreamOut:
-    """New values leave: (variable name, slot that holds its value after the step)."""
-
-    layer: int
-    stores: tuple[tuple[str, int], ...]
-
-
-@dataclass(frozen=True)
-class Free:
-    """Slots nobody reads any more."""
-
-    slots: tuple[int, ...]
-
-
-Step = Union[StreamIn, Run, StreamOut, Free]
+    cost: Cost = Cost()
 
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer: what its weights are called in common, and which variables it streams."""
+    """A layer and what it owns.
+
+    Attributes:
+        name: what its weights are called in common.
+        variables: the variables that its forward and backward pass stream.
+        weight_bytes: bytes of these.
+        slots: what else its update reads or writes, optimizer state above all.
+        slot_bytes: bytes of these.
+    """
 
     name: str
     variables: tuple[str, ...]
     weight_bytes: int
+    slots: tuple[str, ...] = ()
+    slot_bytes: int = 0
 
 
 @dataclass
@@ -104,12 +119,12 @@ class Program:
         constants: contents of constant slots.
         bodies: instruction lists, shared by runs of equal shape.
         steps: the schedule.
-        layers: the layers, in forward order.
+        layers: the layers, in forward order; every variable belongs to at most one of them.
         features: slot of every feature, by name.
         variables: slot of every variable's value at the start of the step, by name.
         results: slot of every wanted value, by name.
+        global_step: name of the feature that is the global step; "" where nothing reads it.
         arena_bytes: size of the activation memory.
-        flops: floating point operations of one step.
     """
 
     slots: list[Slot] = field(default_factory=list)
@@ -120,5 +135,67 @@ class Program:
     features: dict[str, int] = field(default_factory=dict)
     variables: dict[str, int] = field(default_factory=dict)
     results: dict[str, int] = field(default_factory=dict)
+    global_step: str = ""
     arena_bytes: int = 0
-    flops: int = 0
+
+    @property
+    def symbols(self) -> frozenset[Symbol]:
+        """The sizes that a step is given with its features."""
+        return symbols_in([slot.type for slot in self.slots])
+
+    def at(self, sizes: Mapping[str, int], price: Price) -> Program:
+        """The program for one size a symbol, with every value where the bound has it.
+
+        Args:
+            sizes: number for every symbol, by name.
+            price: what instructions cost.
+
+        Raises:
+            GraphError: a symbol has no size, or one beyond its bound.
+        """
+        return self._with(lambda value: substitute(value, sizes), price)
+
+    def bounded(self, most: Mapping[str, int], price: Price) -> Program:
+        """The program for other bounds of its symbols, its memory not planned anew yet.
+
+        Args:
+            most: bound of every symbol, by name.
+            price: what instructions cost; is given types with symbols.
+        """
+        return self._with(lambda value: rebound(value, most), price)
+
+    def _with(self, change: Callable[[Any], Any], price: Price) -> Program:
+        slots = [replace(slot, type=change(slot.type)) for slot in self.slots]
+        at = {step.body: step.slots for step in self.steps if isinstance(step, Run)}
+
+        def changed(item: Instruction, places: tuple[int, ...]) -> Instruction:
+            inputs, outputs = (
+                [slots[places[i]].type for i in part] for part in (item.inputs, item.outputs)
+            )
+            attrs = {
+                key: value._with(change, price) if isinstance(value, Program) else change(value)
+                for key, value in item.attrs.items()
+            }
+            cost = price(item.op, inputs, outputs, attrs)
+            return replace(item, attrs=attrs, cost=cost)
+
+        bodies = [
+            [changed(item, at[number]) for item in body] for number, body in enumerate(self.bodies)
+        ]
+        return replace(self, slots=slots, bodies=bodies)
+
+    @property
+    def flops(self) -> int:
+        """Floating point operations of one step."""
+        return sum(item.cost.flops for item in self.instructions())
+
+    @property
+    def scratch_bytes(self) -> int:
+        """The most scratch memory that kernels take at once."""
+        return max((item.cost.scratch_bytes for item in self.instructions()), default=0)
+
+    def instructions(self) -> Iterator[Instruction]:
+        """Every instruction of one step, in order; those of shared bodies once a run."""
+        for step in self.steps:
+            if isinstance(step, Run):
+                yield from self.bodies[step.body]

@@ -13,6 +13,7 @@ import math
 import os
 import tempfile
 import zipfile
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any, Union
 
@@ -20,23 +21,14 @@ import numpy as np
 
 from cerebras_tf.errors import GraphError
 from cerebras_tf.ir.graph import Graph
-from cerebras_tf.ir.program import (
-    Free,
-    Instruction,
-    Layer,
-    Program,
-    Run,
-    Slot,
-    Step,
-    StreamIn,
-    StreamOut,
-)
+from cerebras_tf.ir.program import Cost, Instruction, Layer, Program, Slot
+from cerebras_tf.ir.schedule import decode_step
 from cerebras_tf.ir.text import collect_constants, parse_graph, print_graph
 from cerebras_tf.ir.types import Array, parse_type
 
 FORMAT = "cerebras_tf program"
 # Raised whenever a file of the new kind cannot be read as one of the old.
-VERSION = 1
+VERSION = 2
 _STRUCTURE = "program.json"
 Json = dict[str, Any]
 
@@ -45,7 +37,7 @@ def save_program(program: Program, path: Union[str, Path]) -> None:
     """Writes a program; the file appears complete or not at all.
 
     Args:
-        program: what to save. Attributes are Python literals, arrays or graphs.
+        program: what to save. Attributes are Python literals, arrays, graphs or programs.
         path: the file; replaced where it exists.
 
     Raises:
@@ -54,7 +46,8 @@ def save_program(program: Program, path: Union[str, Path]) -> None:
     """
     target = Path(path)
     arrays: dict[str, Array] = {}
-    structure = json.dumps(_encode_program(program, arrays), allow_nan=False)
+    content = {"format": FORMAT, "version": VERSION, **_encode_program(program, arrays)}
+    structure = json.dumps(content, allow_nan=False)
     handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
@@ -115,34 +108,42 @@ class _Arrays:
 
 def _encode_program(program: Program, arrays: dict[str, Array]) -> Json:
     return {
-        "format": FORMAT,
-        "version": VERSION,
-        "slots": [[str(s.type), s.kind, s.name, s.offset, s.base] for s in program.slots],
+        "slots": [[str(s.type), s.kind, s.name, s.offset, s.base, s.life] for s in program.slots],
         "constants": {str(k): _keep(v, arrays) for k, v in program.constants.items()},
         "bodies": [[_encode_instruction(i, arrays) for i in body] for body in program.bodies],
-        "steps": [_encode_step(step) for step in program.steps],
-        "layers": [[item.name, item.variables, item.weight_bytes] for item in program.layers],
+        "steps": [step.encode() for step in program.steps],
+        "layers": [astuple(layer) for layer in program.layers],
         "features": program.features,
         "variables": program.variables,
         "results": program.results,
+        "global_step": program.global_step,
         "arena_bytes": program.arena_bytes,
-        "flops": program.flops,
     }
 
 
 def _decode_program(found: Json, arrays: _Arrays) -> Program:
     return Program(
-        slots=[Slot(parse_type(type), *rest) for type, *rest in found["slots"]],
+        slots=[_decode_slot(slot) for slot in found["slots"]],
         constants={int(slot): arrays[name] for slot, name in found["constants"].items()},
         bodies=[[_decode_instruction(i, arrays) for i in body] for body in found["bodies"]],
-        steps=[_decode_step(step) for step in found["steps"]],
-        layers=[Layer(name, tuple(names), size) for name, names, size in found["layers"]],
+        steps=[decode_step(step) for step in found["steps"]],
+        layers=[_decode_layer(layer) for layer in found["layers"]],
         features=dict(found["features"]),
         variables=dict(found["variables"]),
         results=dict(found["results"]),
+        global_step=found["global_step"],
         arena_bytes=found["arena_bytes"],
-        flops=found["flops"],
     )
+
+
+def _decode_slot(found: list[Any]) -> Slot:
+    type, kind, name, offset, base, (start, end) = found
+    return Slot(parse_type(type), kind, name, offset, base, (start, end))
+
+
+def _decode_layer(found: list[Any]) -> Layer:
+    name, variables, weight_bytes, slots, slot_bytes = found
+    return Layer(name, tuple(variables), weight_bytes, tuple(slots), slot_bytes)
 
 
 def _encode_instruction(item: Instruction, arrays: dict[str, Array]) -> Json:
@@ -153,40 +154,14 @@ def _encode_instruction(item: Instruction, arrays: dict[str, Array]) -> Json:
         "outputs": item.outputs,
         "attrs": attrs,
         "source": item.source,
+        "cost": astuple(item.cost),
     }
 
 
 def _decode_instruction(found: Json, arrays: _Arrays) -> Instruction:
     attrs = {key: _decode(value, arrays) for key, value in found["attrs"].items()}
     inputs, outputs = tuple(found["inputs"]), tuple(found["outputs"])
-    return Instruction(found["op"], inputs, outputs, attrs, found["source"])
-
-
-def _encode_step(step: Step) -> list[Any]:
-    if isinstance(step, StreamIn):
-        return ["stream_in", step.layer, step.slots]
-    if isinstance(step, Run):
-        return ["run", step.layer, step.direction, step.body, step.slots]
-    if isinstance(step, StreamOut):
-        return ["stream_out", step.layer, step.stores]
-    return ["free", step.slots]
-
-
-def _decode_step(found: list[Any]) -> Step:
-    kind, *parts = found
-    if kind == "stream_in":
-        layer, slots = parts
-        return StreamIn(layer, tuple(slots))
-    if kind == "run":
-        layer, direction, body, slots = parts
-        return Run(layer, direction, body, tuple(slots))
-    if kind == "stream_out":
-        layer, stores = parts
-        return StreamOut(layer, tuple((name, slot) for name, slot in stores))
-    if kind == "free":
-        (slots,) = parts
-        return Free(tuple(slots))
-    raise GraphError(f"saved program: unknown step. Received: {kind}. Compile the model again.")
+    return Instruction(found["op"], inputs, outputs, attrs, found["source"], Cost(*found["cost"]))
 
 
 def _encode(value: Any, arrays: dict[str, Array]) -> Any:
@@ -206,11 +181,13 @@ def _encode(value: Any, arrays: dict[str, Array]) -> Any:
         return {"dict": [[_encode(k, arrays), _encode(v, arrays)] for k, v in value.items()]}
     if isinstance(value, np.ndarray):
         return {"array": _keep(value, arrays)}
+    if isinstance(value, Program):
+        return {"program": _encode_program(value, arrays)}
     if isinstance(value, Graph):
         table = {key: _keep(array, arrays) for key, array in collect_constants(value).items()}
         return {"graph": print_graph(value), "constants": table}
     raise GraphError(
-        "saved program: attributes must be literals, arrays or graphs. "
+        "saved program: attributes must be literals, arrays, graphs or programs. "
         f"Received: {type(value).__name__}. Convert the attribute where the node is made."
     )
 
@@ -234,6 +211,8 @@ def _decode(found: Any, arrays: _Arrays) -> Any:
         return {_decode(key, arrays): _decode(value, arrays) for key, value in content}
     if kind == "array":
         return arrays[content]
+    if kind == "program":
+        return _decode_program(content, arrays)
     raise GraphError(
         f"saved program: unknown kind of attribute. Received: {kind}. Compile the model again."
     )

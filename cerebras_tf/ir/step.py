@@ -1,16 +1,23 @@
 """One training, evaluation or prediction step as a graph with named parts.
 
-A StepGraph ties names users know (features, variables, tensors) to values of one graph. It
-deliberately holds no arrays: who owns the weights is decided elsewhere.
+A StepGraph ties names users know (features, variables, tensors) to values of one graph. What the
+step returns is said once, by the graph's outputs; updates and results are names for them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Optional
 
-from cerebras_tf.ir.graph import Graph, Value
+from cerebras_tf.ir.graph import Graph, Node, Value
 from cerebras_tf.ir.types import TensorType
+
+# Kinds of outputs.
+UPDATE = "update"
+RESULT = "result"
+# The op behind every gradient of a variable, where the reverse pass ends and the update begins.
+GRADIENT = "parameter_gradient"
 
 
 @dataclass(frozen=True)
@@ -22,38 +29,98 @@ class Variable:
     trainable: bool = False
 
 
+class Outputs(MutableMapping[str, Value]):
+    """The outputs of one kind by name: a window on the graph's outputs, never a copy of them."""
+
+    def __init__(self, step: StepGraph, kind: str) -> None:
+        self._step = step
+        self._kind = kind
+
+    def __getitem__(self, name: str) -> Value:
+        return self._step.graph.outputs[self._step.labels[self._kind, name]]
+
+    def __setitem__(self, name: str, value: Value) -> None:
+        key, outputs = (self._kind, name), self._step.graph.outputs
+        if key in self._step.labels:
+            outputs[self._step.labels[key]] = value
+        else:
+            self._step.labels[key] = len(outputs)
+            outputs.append(value)
+
+    def __delitem__(self, name: str) -> None:
+        at = self._step.labels.pop((self._kind, name))
+        del self._step.graph.outputs[at]
+        for key, position in self._step.labels.items():
+            if position > at:
+                self._step.labels[key] = position - 1
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for kind, name in self._step.labels if kind == self._kind)
+
+    def __len__(self) -> int:
+        return sum(kind == self._kind for kind, _ in self._step.labels)
+
+    def __repr__(self) -> str:
+        return repr(dict(self))
+
+
 @dataclass
 class StepGraph:
     """A step: graph plus the meaning of its inputs and outputs.
 
     Attributes:
-        graph: inputs are the features, then the variables; outputs the updates, then the results.
+        graph: inputs are the features and the variables; outputs the updates and the results.
         features: inputs given anew at every step, by name.
         variables: current values of variables, by name.
         specs: what each of the variables is, by name.
-        updates: values that variables have after the step, by variable name.
-        results: values wanted from the step, by name.
+        labels: for every output of the graph, its kind and name, with its position.
     """
 
     graph: Graph
     features: dict[str, Value] = field(default_factory=dict)
     variables: dict[str, Value] = field(default_factory=dict)
     specs: dict[str, Variable] = field(default_factory=dict)
-    updates: dict[str, Value] = field(default_factory=dict)
-    results: dict[str, Value] = field(default_factory=dict)
+    labels: dict[tuple[str, str], int] = field(default_factory=dict)
 
-    def set_outputs(self) -> None:
-        """Makes the graph's outputs the updates, then the results."""
-        self.graph.outputs = [*self.updates.values(), *self.results.values()]
+    @property
+    def updates(self) -> MutableMapping[str, Value]:
+        """Values that variables have after the step, by variable name."""
+        return Outputs(self, UPDATE)
 
-    def reread_outputs(self) -> None:
-        """Takes updates and results anew from the graph's outputs, after a pass replaced some."""
-        names = [*self.updates, *self.results]
-        values = dict(enumerate(self.graph.outputs))
-        self.updates = {name: values[i] for i, name in enumerate(names[: len(self.updates)])}
-        self.results = {
-            name: values[i + len(self.updates)] for i, name in enumerate(names[len(self.updates) :])
-        }
+    @updates.setter
+    def updates(self, values: Mapping[str, Value]) -> None:
+        self._set(self.updates, values)
+
+    @property
+    def results(self) -> MutableMapping[str, Value]:
+        """Values wanted from the step, by name."""
+        return Outputs(self, RESULT)
+
+    @results.setter
+    def results(self, values: Mapping[str, Value]) -> None:
+        self._set(self.results, values)
+
+    @staticmethod
+    def _set(outputs: MutableMapping[str, Value], values: Mapping[str, Value]) -> None:
+        values = dict(values)  # may be a window on the same outputs
+        for name in [name for name in outputs if name not in values]:
+            del outputs[name]
+        outputs.update(values)
+
+    @property
+    def gradients(self) -> dict[str, list[Node]]:
+        """By variable, the `parameter_gradient` nodes where the reverse pass ends.
+
+        A node's outputs are what the update reads: the gradient, or rows of it and their numbers.
+        There are several nodes where several losses are differentiated. What is put between a node
+        and its operands (staging, a mean over wafers, a sum over micro-batches) holds for whatever
+        update the user wrote.
+        """
+        found: dict[str, list[Node]] = {}
+        for node in self.graph.nodes:
+            if node.op == GRADIENT:
+                found.setdefault(node.attrs["variable"], []).append(node)
+        return found
 
     def variable_of(self, value: Value) -> Optional[str]:
         """Name of the variable whose current value this is, if any."""

@@ -22,7 +22,7 @@ _INLINE_ELEMENTS = 16
 _HEADER = re.compile(r"graph @(?P<name>[^\s(]+)\((?P<inputs>.*)\) \{$")
 _LINE = re.compile(
     r"(?P<outputs>%.*?) = (?P<op>\w+)\((?P<inputs>[^)]*)\)"
-    r"(?: \{(?P<attrs>.*)\})?(?: # (?P<src>.*))?$"
+    r"(?: \{(?P<attrs>.*)\})?(?: @(?P<layer>-?\d+)\.(?P<direction>\w+))?(?: # (?P<src>.*))?$"
 )
 Constants = dict[str, Array]
 
@@ -50,6 +50,8 @@ def _print_into(lines: list[str], graph: Graph, name: str) -> None:
         text = f"  {outputs} = {node.op}({inputs})"
         if attrs:
             text += " {" + "; ".join(attrs) + "}"
+        if (node.layer, node.direction) != (-1, "forward"):
+            text += f" @{node.layer}.{node.direction}"
         if node.source:
             text += f" # {node.source}"
         body.append(text)
@@ -143,6 +145,8 @@ def _parse_node(
         key, _, text = part.strip().partition("=")
         attrs[key] = _parse_attribute(text, graphs, constants, number, line)
     node = Node(match["op"], inputs, attrs, match["src"] or "")
+    if match["layer"]:
+        node.layer, node.direction = int(match["layer"]), match["direction"]
     for index, (name, type_text) in enumerate(_typed_names(match["outputs"])):
         value = Value(graph.unique_name(name), parse_type(type_text), node, index)
         node.outputs.append(value)

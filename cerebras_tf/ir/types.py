@@ -73,6 +73,16 @@ class TensorType:
         return all(isinstance(dim, int) for dim in self.shape)
 
     @property
+    def static_shape(self) -> tuple[int, ...]:
+        """The shape, every dimension a number; raises GraphError where one is not."""
+        if not self.is_static:
+            raise GraphError(
+                f"tensor type: every dimension must be a number. Received: {self}. "
+                "Bind the program to sizes first."
+            )
+        return self.shape  # type: ignore[return-value]
+
+    @property
     def is_bounded(self) -> bool:
         """Whether every dimension is a number or has a bound."""
         return None not in self.shape

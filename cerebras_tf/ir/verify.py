@@ -1,10 +1,11 @@
 """Checks that a graph is well formed: order, single assignment, known ops, inferred types.
 
-Run after every pass. It deliberately repairs nothing.
+Run after every pass; it repairs nothing.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any, Callable, Optional
 
@@ -13,15 +14,22 @@ from cerebras_tf.ir.graph import Graph, Node, Value
 from cerebras_tf.ir.types import TensorType
 
 Infer = Callable[[str, Sequence[Value], dict[str, Any]], list[TensorType]]
+# Nodes whose types were right, with all that types are inferred from, as it was then.
+Inferred = dict[Node, tuple[Any, ...]]
 
 
-def verify(graph: Graph, infer: Optional[Infer] = None) -> None:
+def verify(
+    graph: Graph, infer: Optional[Infer] = None, inferred: Optional[Inferred] = None
+) -> None:
     """Raises GraphError, with the lines around the fault, where the graph breaks an invariant.
 
     Args:
         graph: what to check, the graphs inside its attributes included.
         infer: type inference of one op; where given, stored types must equal inferred ones.
+        inferred: what earlier calls found; filled here. Nodes that are as they were then are not
+            inferred again, which is most of them when a graph is verified after every pass.
     """
+    inferred = {} if inferred is None else inferred
     known: set[Value] = set(graph.inputs)
     names: set[str] = {value.name for value in graph.inputs}
     if len(names) != len(graph.inputs):
@@ -37,13 +45,32 @@ def verify(graph: Graph, infer: Optional[Infer] = None) -> None:
                 raise _fault(graph, node, f"value {value!r} must be made once")
             known.add(value)
             names.add(value.name)
+        if _is_as_before(node, inferred):
+            continue
         if infer is not None:
             _check_types(graph, node, infer)
-        for inner in node.subgraphs.values():
-            verify(inner, infer)
+        inner_graphs = node.subgraphs.values()
+        for inner in inner_graphs:
+            verify(inner, infer, inferred)
+        if infer is not None and not inner_graphs:
+            inferred[node] = _premises(node)
     for value in graph.outputs:
         if value not in known:
             raise _fault(graph, None, f"graph output {value!r} must be made by a node")
+
+
+def _premises(node: Node) -> tuple[Any, ...]:
+    types = [value.type for value in (*node.inputs, *node.outputs)]
+    return (node.op, *node.attrs.values(), *node.inputs, *types)
+
+
+def _is_as_before(node: Node, inferred: Inferred) -> bool:
+    """Whether the very same objects were found right; graphs in attributes may change inside."""
+    before = inferred.get(node)
+    if before is None:
+        return False
+    now = _premises(node)
+    return len(now) == len(before) and all(map(operator.is_, now, before))
 
 
 def _check_types(graph: Graph, node: Node, infer: Infer) -> None:

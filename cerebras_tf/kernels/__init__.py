@@ -9,7 +9,8 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import pkgutil
-from typing import Any, Callable, Optional
+
+from cerebras_tf.kernels.registry import COMPILED, PLAIN, KernelTable
 
 HAS_NUMBA = importlib.util.find_spec("numba") is not None
 
@@ -18,11 +19,14 @@ for _module in pkgutil.iter_modules(__path__):
         importlib.import_module(f"{__name__}.{_module.name}")
 
 
-def elementwise_compiler() -> Optional[Callable[[Any], Callable[..., Any]]]:
-    """The function that compiles the body of a fused op; None without Numba."""
-    if not HAS_NUMBA or importlib.util.find_spec(f"{__name__}.codegen") is None:
-        return None
-    compiler: Callable[[Any], Callable[..., Any]] = importlib.import_module(
-        f"{__name__}.codegen"
-    ).compile_elementwise
-    return compiler
+def plain_kernels() -> KernelTable:
+    """The definitions alone: slower, and the oracle of all others."""
+    return KernelTable(PLAIN, {})
+
+
+def cpu_kernels() -> KernelTable:
+    """The fastest kernels there are on this machine: compiled ones where Numba is installed."""
+    if not HAS_NUMBA:
+        return KernelTable(PLAIN, COMPILED)
+    codegen = importlib.import_module(f"{__name__}.codegen")
+    return KernelTable(PLAIN, COMPILED, codegen.compile_elementwise)

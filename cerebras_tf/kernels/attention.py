@@ -24,32 +24,32 @@ class Dropout(NamedTuple):
         step: number of earlier invocations.
         rate: probabilities whose number is below it become 0.
         kept_scale: what the others are multiplied by, usually 1 / (1 - rate).
-        seed, seed2: of the random_uniform that makes the float32 numbers [B, A, S, T].
+        seeds: int64 [2], of the random_uniform that makes the float32 numbers [B, A, S, T].
     """
 
     step: int
+    seeds: np.ndarray
     rate: float
     kept_scale: float
-    seed: int
-    seed2: int
 
 
 def bias_and_dropout(
     others: tuple[np.ndarray, ...], attrs: dict[str, Any]
 ) -> tuple[Optional[np.ndarray], Optional[Dropout]]:
-    """What the optional operands [bias] [step] and the attributes of dropout, or none, say."""
+    """What the optional operands [bias] [step, seeds] and attributes of dropout, or none, say."""
     if not attrs:
         return (others[0] if others else None), None
-    return (others[0] if len(others) > 1 else None), Dropout(int(others[-1]), **attrs)
+    *bias, step, seeds = others
+    return (bias[0] if bias else None), Dropout(int(step), seeds, **attrs)
 
 
 def _drop(x: np.ndarray, dropout: Optional[Dropout]) -> np.ndarray:
     """x [B, A, S, T] scaled where kept, else 0; this function is its own derivative."""
     if dropout is None:
         return x
-    step, rate, kept_scale, seed, seed2 = dropout
-    numbers = random_uniform(step, shape=x.shape, seed=seed, seed2=seed2, dtype="float32")
-    return np.where(numbers >= np.float32(rate), x * x.dtype.type(kept_scale), x.dtype.type(0))
+    numbers = random_uniform(dropout.step, dropout.seeds, shape=x.shape, dtype="float32")
+    kept = numbers >= np.float32(dropout.rate)
+    return np.where(kept, x * x.dtype.type(dropout.kept_scale), x.dtype.type(0))
 
 
 def _scores(
@@ -83,10 +83,10 @@ def attention(
         k: [B, T, A, D].
         v: [B, T, A, D].
         others: where given, a bias, added to the scores, that broadcasts to [B, A, S, T]; and
-            with dropout the step, int64 [].
+            with dropout the step, int64 [], and the seeds, int64 [2].
         scale: usually 1 / sqrt(D).
         causal: query i sees keys j <= i + (T - S) only, so that the last query sees all.
-        dropout: rate, kept_scale, seed and seed2 (see Dropout), or none of them.
+        dropout: rate and kept_scale (see Dropout), or neither.
 
     Returns:
         out [B, S, A, D], and log(sum(e^scores)) [B, A, S].

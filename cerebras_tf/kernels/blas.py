@@ -19,6 +19,7 @@ from typing import Any, Optional
 import numpy as np
 
 from cerebras_tf.kernels.compiled_threads import for_chunks, threads
+from cerebras_tf.kernels.scratch import borrowed, rounded
 
 _ROW_MAJOR, _PLAIN, _TRANSPOSED = 101, 111, 112
 _NUMBERS = {"float32": ("s", ctypes.c_float), "float64": ("d", ctypes.c_double)}
@@ -142,18 +143,28 @@ def product(a: np.ndarray, b: np.ndarray, out: np.ndarray, add: bool = False) ->
         for_chunks(column_part, parts, work)
 
 
+def scratch_bytes(rows: int, inner: int, columns: int, item_bytes: int) -> int:
+    """Bytes of scratch memory that `product` takes for [rows, inner] times [inner, columns]."""
+    if rows * columns * inner < _LEAST_WORK or min(rows, columns) == 1:
+        return 0
+    if _LIBRARY is None or inner < _DEEP * max(rows, columns):
+        return 0
+    return rounded((threads() - 1) * rows * columns * item_bytes)
+
+
 def _split_inner(a: np.ndarray, b: np.ndarray, out: np.ndarray, add: bool) -> None:
     """A part of the inner dimension a thread: each packs its part of both operands alone."""
     parts, inner = threads(), a.shape[1]
-    sums = [out, *(np.empty(out.shape, out.dtype) for _ in range(parts - 1))]
+    with borrowed((parts - 1, *out.shape), out.dtype) as others:
+        sums = [out, *others]
 
-    def run(i: int) -> None:
-        part = slice(inner * i // parts, inner * (i + 1) // parts)
-        gemm(a[:, part], b[part], sums[i], add and i == 0)
+        def run(i: int) -> None:
+            part = slice(inner * i // parts, inner * (i + 1) // parts)
+            gemm(a[:, part], b[part], sums[i], add and i == 0)
 
-    for_chunks(run, parts, out.size * inner)
-    for other in sums[1:]:
-        out += other
+        for_chunks(run, parts, out.size * inner)
+        for other in others:
+            out += other
 
 
 def _batch(a: np.ndarray, b: np.ndarray, out: np.ndarray, add: bool) -> None:

@@ -22,7 +22,8 @@ from cerebras_tf.kernels.compiled_math import exp, log
 from cerebras_tf.kernels.compiled_random import Stream, stream_of, uniform_row
 from cerebras_tf.kernels.compiled_rows import exp_in_place, row_max
 from cerebras_tf.kernels.compiled_threads import for_chunks, threads
-from cerebras_tf.kernels.registry import compiled
+from cerebras_tf.kernels.registry import Scratch, compiled
+from cerebras_tf.kernels.scratch import borrowed, rounded
 
 F = np.float32
 Out = tuple[np.ndarray, ...]
@@ -220,10 +221,11 @@ class _Block(NamedTuple):
     queries: slice
     keys: int
 
-    def empty_scores(self) -> np.ndarray:
-        """[heads, Q, K], not filled."""
+    @property
+    def scores_shape(self) -> tuple[int, int, int]:
+        """[heads, Q, K]"""
         heads, queries = self.heads, self.queries
-        return np.empty((heads.stop - heads.start, queries.stop - queries.start, self.keys), F)
+        return heads.stop - heads.start, queries.stop - queries.start, self.keys
 
 
 def _blocks(item: int, heads: slice, queries: int, keys: int, causal: bool) -> Iterator[_Block]:
@@ -287,7 +289,7 @@ def _drops(
     if dropout is None:
         return ()
     batch, heads, queries, keys = shape
-    stream = stream_of(dropout.step, batch * heads * queries * keys, dropout.seed, dropout.seed2)
+    stream = stream_of(dropout.step, dropout.seeds, batch * heads * queries * keys)
     row = (block.item * heads + block.heads.start) * queries + block.queries.start
     return (_Drop(F(dropout.rate), F(dropout.kept_scale), stream, row, queries, keys),)
 
@@ -296,7 +298,19 @@ def _lse_arguments(lse: np.ndarray, block: _Block) -> tuple[Any, ...]:
     return lse[block.item], block.heads.start, block.queries.start
 
 
-@compiled("attention", supports=floats_are_float32)
+def _scratch(query: Any, key: Any, *others: Any, **attrs: Any) -> Scratch:
+    """One block of scores a thread."""
+    (_, queries, heads, size), keys = query.shape, key.shape[1]
+    if queries * keys * size <= _SHORT:
+        return Scratch(0, rounded(4 * heads * queries * keys))
+    return Scratch(0, rounded(4 * min(_QUERIES, queries) * keys))
+
+
+def _scratch_of_gradient(dout: Any, *operands: Any, **attrs: Any) -> Scratch:
+    return Scratch(0, 2 * _scratch(*operands, **attrs).a_thread)
+
+
+@compiled("attention", supports=floats_are_float32, scratch=_scratch)
 def attention(
     q: np.ndarray,
     k: np.ndarray,
@@ -317,19 +331,18 @@ def attention(
 
     def run(item: int, some: slice) -> None:
         for block in _blocks(item, some, queries, keys, causal):
-            scores = block.empty_scores()
-            _multiply(
-                query[item, some, block.queries], _turned(key[item, some, : block.keys]), scores
-            )
-            kernel(
-                0,
-                scores.shape[0] * scores.shape[1],
-                scores,
-                *_drops(dropped, block, shape),
-                *_row_arguments(block, queries, keys, scale, causal, added),
-                *_lse_arguments(out[1], block),
-            )
-            _multiply(scores, value[item, some, : block.keys], result[item, some, block.queries])
+            k_block, v_block = (x[item, some, : block.keys] for x in (key, value))
+            with borrowed(block.scores_shape) as scores:
+                _multiply(query[item, some, block.queries], _turned(k_block), scores)
+                kernel(
+                    0,
+                    scores.shape[0] * scores.shape[1],
+                    scores,
+                    *_drops(dropped, block, shape),
+                    *_row_arguments(block, queries, keys, scale, causal, added),
+                    *_lse_arguments(out[1], block),
+                )
+                _multiply(scores, v_block, result[item, some, block.queries])
 
     _for_heads(shape, size, 4 * batch * heads * queries * keys, run)
 
@@ -343,7 +356,7 @@ def _accumulate(
         total[:, keys:] = 0
 
 
-@compiled("attention_grad", supports=floats_are_float32)
+@compiled("attention_grad", supports=floats_are_float32, scratch=_scratch_of_gradient)
 def attention_grad(
     dout: np.ndarray,
     q: np.ndarray,
@@ -371,21 +384,22 @@ def attention_grad(
         for block in _blocks(item, some, queries, keys, causal):
             q_block, do_block = (x[item, some, block.queries] for x in (query, cotangent))
             k_block, v_block = (x[item, some, : block.keys] for x in (key, value))
-            scores, dscores = block.empty_scores(), block.empty_scores()
-            _multiply(q_block, _turned(k_block), scores)
-            _multiply(do_block, _turned(v_block), dscores)
-            kernel(
-                0,
-                scores.shape[0] * scores.shape[1],
-                scores,
-                dscores,
-                *_drops(dropped, block, shape),
-                *_row_arguments(block, queries, keys, scale, causal, added),
-                *_lse_arguments(sums, block),
-            )
-            first = block.queries.stop == queries
-            _accumulate(dv[item, some], scores, do_block, block.keys, first)
-            _accumulate(dk[item, some], dscores, q_block, block.keys, first)
-            _multiply(dscores, k_block, dq[item, some, block.queries])
+            room = block.scores_shape
+            with borrowed(room) as scores, borrowed(room) as dscores:
+                _multiply(q_block, _turned(k_block), scores)
+                _multiply(do_block, _turned(v_block), dscores)
+                kernel(
+                    0,
+                    scores.shape[0] * scores.shape[1],
+                    scores,
+                    dscores,
+                    *_drops(dropped, block, shape),
+                    *_row_arguments(block, queries, keys, scale, causal, added),
+                    *_lse_arguments(sums, block),
+                )
+                first = block.queries.stop == queries
+                _accumulate(dv[item, some], scores, do_block, block.keys, first)
+                _accumulate(dk[item, some], dscores, q_block, block.keys, first)
+                _multiply(dscores, k_block, dq[item, some, block.queries])
 
     _for_heads(shape, size, 8 * batch * heads * queries * keys, run)

@@ -8,7 +8,6 @@ backward are asked for at once.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from typing import Any, Optional
 
@@ -21,7 +20,8 @@ from cerebras_tf.kernels.compiled_loss import label_vector
 from cerebras_tf.kernels.compiled_math import log
 from cerebras_tf.kernels.compiled_rows import exp_in_place, row_max, sum_of_exp
 from cerebras_tf.kernels.compiled_threads import for_rows
-from cerebras_tf.kernels.registry import compiled
+from cerebras_tf.kernels.registry import Scratch, compiled
+from cerebras_tf.kernels.scratch import borrowed, rounded
 
 F = np.float32
 Out = tuple[np.ndarray, ...]
@@ -29,7 +29,28 @@ Out = tuple[np.ndarray, ...]
 # needs less memory: for width 768 and vocabulary 50257, 32 MB reach 78 % of sgemm's speed, 64 MB
 # 90 %, 128 MB 95 %, 256 MB 96 %; 160 MB make three chunks of 2048 tokens.
 _CHUNK_BYTES = 160 << 20
-_held = threading.local()  # logits' memory, one a calling thread
+
+
+def _chunk_count(tokens: int, vocabulary: int) -> int:
+    most = max(1, _CHUNK_BYTES // (4 * max(1, vocabulary)))
+    return -(-tokens // most)
+
+
+def _longest_chunk(tokens: int, vocabulary: int) -> int:
+    return -(-tokens // max(1, _chunk_count(tokens, vocabulary)))
+
+
+def _scratch(*types: Any, transpose_weight: bool, first: int = 0) -> Scratch:
+    """Logits of a chunk, its weighted hidden states, and a number or two a token."""
+    hidden, weight = types[first : first + 2]
+    (tokens, width), vocabulary = hidden.shape, weight.shape[0 if transpose_weight else 1]
+    chunk = _longest_chunk(tokens, vocabulary)
+    weighted = chunk * width if first else 0
+    return Scratch(rounded(4 * chunk * vocabulary) + 4 * weighted + 8 * tokens)
+
+
+def _scratch_of_gradient(*types: Any, transpose_weight: bool) -> Scratch:
+    return _scratch(*types, transpose_weight=transpose_weight, first=1)
 
 
 @jit(any_order=True)
@@ -88,23 +109,17 @@ class _Projection:
     def chunks(self) -> Iterator[slice]:
         """Ranges of tokens of nearly equal length whose logits stay within the limit."""
         tokens = len(self.h)
-        most = max(1, _CHUNK_BYTES // (4 * max(1, self.vocabulary)))
-        count = -(-tokens // most)
+        count = _chunk_count(tokens, self.vocabulary)
         for i in range(count):
             yield slice(tokens * i // count, tokens * (i + 1) // count)
 
-    def scratch(self) -> np.ndarray:
-        """Room for one chunk's logits; the same memory at every call, as fresh pages cost time."""
-        longest = max((c.stop - c.start for c in self.chunks()), default=0)
-        size = longest * self.vocabulary
-        held = getattr(_held, "logits", None)
-        if held is None or held.size < size:
-            held = _held.logits = np.empty(size, F)
-        return held[:size].reshape(longest, self.vocabulary)
+    def room(self) -> tuple[int, int]:
+        """Shape of the memory for one chunk's logits."""
+        return _longest_chunk(len(self.h), self.vocabulary), self.vocabulary
 
-    def logits(self, chunk: slice, scratch: np.ndarray) -> np.ndarray:
-        """Logits of a chunk without bias, in the scratch memory."""
-        rows = scratch[: chunk.stop - chunk.start]
+    def logits(self, chunk: slice, room: np.ndarray) -> np.ndarray:
+        """Logits of a chunk without bias, in scratch memory."""
+        rows = room[: chunk.stop - chunk.start]
         product(self.h[chunk], self.columns, rows)
         return rows
 
@@ -118,7 +133,7 @@ class _Projection:
             product(weighted.T, rows, dweight, add=not first)
 
 
-@compiled("linear_softmax_xent", supports=floats_are_float32)
+@compiled("linear_softmax_xent", supports=floats_are_float32, scratch=_scratch)
 def linear_softmax_xent(
     h: np.ndarray,
     weight: np.ndarray,
@@ -131,25 +146,26 @@ def linear_softmax_xent(
     """linear_softmax_xent into loss [N], lse [N]."""
     loss, lse = out
     model = _Projection(h, weight, labels, bias, transpose_weight)
-    scratch, no_cotangent = model.scratch(), np.empty(0, F)
-    for chunk in model.chunks():
-        rows = model.logits(chunk, scratch)
-        for_rows(
-            _loss_rows,
-            len(rows),
-            rows.size,
-            rows,
-            model.bias,
-            model.labels[chunk],
-            no_cotangent,
-            loss[chunk],
-            lse[chunk],
-            no_cotangent,
-            False,
-        )
+    no_cotangent = np.empty(0, F)
+    with borrowed(model.room()) as room:
+        for chunk in model.chunks():
+            rows = model.logits(chunk, room)
+            for_rows(
+                _loss_rows,
+                len(rows),
+                rows.size,
+                rows,
+                model.bias,
+                model.labels[chunk],
+                no_cotangent,
+                loss[chunk],
+                lse[chunk],
+                no_cotangent,
+                False,
+            )
 
 
-@compiled("linear_softmax_xent_train", supports=floats_are_float32)
+@compiled("linear_softmax_xent_train", supports=floats_are_float32, scratch=_scratch_of_gradient)
 def linear_softmax_xent_train(
     dloss: np.ndarray,
     h: np.ndarray,
@@ -163,36 +179,39 @@ def linear_softmax_xent_train(
     """linear_softmax_xent_train into loss [N], dh [N, H], dweight, and dbias [V] if biased."""
     loss, dh, dweight = out[:3]
     model = _Projection(h, weight, labels, bias, transpose_weight)
-    scratch, scales = model.scratch(), matrix(dloss).reshape(-1)
+    scales = matrix(dloss).reshape(-1)
     lse, weights = np.empty(len(loss), F), np.empty(len(loss), F)
     if not len(loss):
         dweight[...] = 0
     if bias is not None:
         out[3][...] = 0
-    for chunk in model.chunks():
-        rows = model.logits(chunk, scratch)
-        for_rows(
-            _loss_rows,
-            len(rows),
-            3 * rows.size,
-            rows,
-            model.bias,
-            model.labels[chunk],
-            scales[chunk],
-            loss[chunk],
-            lse[chunk],
-            weights[chunk],
-            True,
-        )
-        weight_of = weights[chunk, None]
-        product(rows, model.columns.T, dh[chunk])
-        dh[chunk] *= weight_of
-        model.add_weight_gradient(dweight, model.h[chunk] * weight_of, rows, chunk.start == 0)
-        if bias is not None:
-            product(weight_of.T, rows, out[3][None], add=True)
+    longest, _ = model.room()
+    with borrowed(model.room()) as room, borrowed((longest, h.shape[1])) as weighted:
+        for chunk in model.chunks():
+            rows = model.logits(chunk, room)
+            for_rows(
+                _loss_rows,
+                len(rows),
+                3 * rows.size,
+                rows,
+                model.bias,
+                model.labels[chunk],
+                scales[chunk],
+                loss[chunk],
+                lse[chunk],
+                weights[chunk],
+                True,
+            )
+            weight_of = weights[chunk, None]
+            product(rows, model.columns.T, dh[chunk])
+            dh[chunk] *= weight_of
+            states = np.multiply(model.h[chunk], weight_of, out=weighted[: len(rows)])
+            model.add_weight_gradient(dweight, states, rows, chunk.start == 0)
+            if bias is not None:
+                product(weight_of.T, rows, out[3][None], add=True)
 
 
-@compiled("linear_softmax_xent_grad", supports=floats_are_float32)
+@compiled("linear_softmax_xent_grad", supports=floats_are_float32, scratch=_scratch_of_gradient)
 def linear_softmax_xent_grad(
     dloss: np.ndarray,
     h: np.ndarray,

@@ -6,6 +6,7 @@ the plain kernels.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,8 @@ from cerebras_tf.kernels.compiled_layout import all_float32, matrix
 from cerebras_tf.kernels.compiled_math import exp, log
 from cerebras_tf.kernels.compiled_rows import add_rows, exp_into, row_max, sum_of_exp
 from cerebras_tf.kernels.compiled_threads import for_chunks, for_rows
-from cerebras_tf.kernels.registry import compiled
+from cerebras_tf.kernels.registry import Scratch, compiled
+from cerebras_tf.kernels.scratch import borrowed, rounded
 
 F = np.float32
 Out = tuple[np.ndarray, ...]
@@ -100,7 +102,14 @@ def _layer_norm_grad_rows(
             dbeta[j] += d
 
 
-@compiled("layer_norm_grad", supports=all_float32)
+def _scratch_of_gradient(dy: Any, x: Any, *others: Any) -> Scratch:
+    """Sums of gamma's and beta's cotangents, one a block of rows."""
+    width = x.shape[-1]
+    rows = math.prod(x.shape[:-1])
+    return Scratch(rounded(8 * width * max(1, -(-rows // _BLOCK_ROWS))))
+
+
+@compiled("layer_norm_grad", supports=all_float32, scratch=_scratch_of_gradient)
 def layer_norm_grad(
     dy: np.ndarray,
     x: np.ndarray,
@@ -115,17 +124,17 @@ def layer_norm_grad(
     scale = matrix(gamma)[0]
     means, rstds = matrix(mean).reshape(-1), matrix(rstd).reshape(-1)
     blocks = max(1, -(-len(rows) // _BLOCK_ROWS))
-    partial = np.empty((2, blocks, rows.shape[1]), F)
+    with borrowed((2, blocks, rows.shape[1])) as partial:
 
-    def block(number: int) -> None:
-        start = number * _BLOCK_ROWS
-        stop = min(start + _BLOCK_ROWS, len(rows))
-        sums = partial[0, number], partial[1, number]
-        _layer_norm_grad_rows(start, stop, cotangents, rows, scale, means, rstds, dx, *sums)
+        def block(number: int) -> None:
+            start = number * _BLOCK_ROWS
+            stop = min(start + _BLOCK_ROWS, len(rows))
+            sums = partial[0, number], partial[1, number]
+            _layer_norm_grad_rows(start, stop, cotangents, rows, scale, means, rstds, dx, *sums)
 
-    for_chunks(block, blocks, 4 * x.size)
-    add_rows(partial[0], out[1])
-    add_rows(partial[1], out[2])
+        for_chunks(block, blocks, 4 * x.size)
+        add_rows(partial[0], out[1])
+        add_rows(partial[1], out[2])
 
 
 @jit(any_order=True)

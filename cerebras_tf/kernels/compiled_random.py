@@ -13,7 +13,7 @@ import numpy as np
 from cerebras_tf.kernels.compiled_bits import float_of
 from cerebras_tf.kernels.compiled_jit import inlined, jit
 from cerebras_tf.kernels.compiled_threads import for_rows
-from cerebras_tf.kernels.random import MULTIPLIERS, ROUNDS, WEYL, Step, first_counter
+from cerebras_tf.kernels.random import MULTIPLIERS, ROUNDS, WEYL, Seeds, Step, first_counter
 from cerebras_tf.kernels.registry import compiled
 
 F = np.float32
@@ -45,8 +45,9 @@ class Stream(NamedTuple):
     key1: np.uint32
 
 
-def stream_of(step: Step, size: int, seed: int, seed2: int, skipped: int = 0) -> Stream:
+def stream_of(step: Step, seeds: Seeds, size: int, skipped: int = 0) -> Stream:
     """The numbers of an invocation that makes `size`; `skipped` counters are passed by."""
+    seed, seed2 = (int(number) for number in seeds)
     start = first_counter(step, size, seed2) + skipped
     counter = np.array([start % 2**64, (start >> 64) % 2**64], np.uint64)
     return Stream(counter, U32(seed % 2**32), U32((seed >> 32) % 2**32))
@@ -85,27 +86,26 @@ def uniform_row(stream: Any, first: Any, size: Any, memory: Any) -> Any:
     return memory[before : before + size]
 
 
-def _is_float32(step: Any, *, dtype: str, **attrs: Any) -> bool:
+def _is_float32(step: Any, seeds: Any, *, dtype: str, **attrs: Any) -> bool:
     return dtype == "float32"
 
 
 @compiled("random_uniform", supports=_is_float32)
 def random_uniform(
     step: Step,
+    seeds: Seeds,
     *,
     out: tuple[np.ndarray, ...],
     shape: tuple[int, ...],
-    seed: int,
-    seed2: int,
     dtype: str,
 ) -> None:
     """random_uniform into out [shape], bit for bit the plain kernel's numbers."""
     flat = out[0].reshape(-1)
     size = flat.size
     whole = size // 4
-    stream = stream_of(step, size, seed, seed2)
+    stream = stream_of(step, seeds, size)
     for_rows(_uniform_groups, whole, 8 * size, *stream, flat[: 4 * whole])
     if size % 4:
         last = np.empty(4, F)
-        _uniform_groups(0, 1, *stream_of(step, size, seed, seed2, whole), last)
+        _uniform_groups(0, 1, *stream_of(step, seeds, size, whole), last)
         flat[4 * whole :] = last[: size % 4]

@@ -38,3 +38,22 @@ def to_bfloat16(array: np.ndarray) -> np.ndarray:
     with np.errstate(over="ignore"):  # NaNs, whose sum is not taken
         rounded = (bits + _BELOW_HALF + (upper & np.uint32(1))) >> np.uint32(16)
     return np.asarray(np.where(np.isnan(array), upper | _QUIET, rounded), np.uint16)
+
+
+def at_rest(content: np.ndarray, dtype: str) -> np.ndarray:
+    """An array in the form that memory holds.
+
+    Args:
+        content: [...] of any dtype NumPy converts to `dtype`; of bfloat16 its bits (uint16), an
+            array of a package's own bfloat16, or numbers to be rounded.
+        dtype: as the IR names it.
+
+    Returns:
+        [...] of `dtype`, of bfloat16 the bits as uint16; the same array where it fits.
+    """
+    content = np.asarray(content)
+    if dtype != "bfloat16":
+        return content if content.dtype == dtype else content.astype(dtype)
+    if content.dtype.name == "bfloat16":
+        return content.view(np.uint16)
+    return content if content.dtype == np.uint16 else to_bfloat16(content)

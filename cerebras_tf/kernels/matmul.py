@@ -6,12 +6,13 @@ it is, and how products spread over threads, is deliberately not decided here.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
-from cerebras_tf.kernels.blas import product
-from cerebras_tf.kernels.registry import compiled, plain
+from cerebras_tf.kernels.blas import product, scratch_bytes
+from cerebras_tf.kernels.registry import Scratch, compiled, plain
 
 
 def _operand(array: np.ndarray, transpose: bool) -> np.ndarray:
@@ -35,7 +36,16 @@ def _is_floating(a: Any, b: Any, **attrs: Any) -> bool:
     return str(a.dtype) in ("float32", "float64")
 
 
-@compiled("matmul", _is_floating)
+def _scratch(a: Any, b: Any, *, transpose_a: bool = False, transpose_b: bool = False) -> Scratch:
+    """Partial sums of a product with a long inner dimension."""
+    rows, inner = a.shape[-2:][::-1] if transpose_a else a.shape[-2:]
+    columns = b.shape[-2] if transpose_b else b.shape[-1]
+    if len(a.shape) > 2 == len(b.shape) and not transpose_a:
+        rows *= math.prod(a.shape[:-2])
+    return Scratch(scratch_bytes(rows, inner, columns, a.numpy_dtype.itemsize))
+
+
+@compiled("matmul", _is_floating, _scratch)
 def matmul_into(
     a: np.ndarray,
     b: np.ndarray,

@@ -9,6 +9,7 @@ which TensorFlow replaces by chance, are deliberately taken as they are.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Union
 
 import numpy as np
@@ -23,6 +24,7 @@ ROUNDS = 10
 RESERVED = 256
 _MASK = 0xFFFFFFFF
 Step = Union[int, np.ndarray]
+Seeds = Union[Sequence[int], np.ndarray]
 
 
 def first_counter(step: Step, size: int, seed2: int) -> int:
@@ -57,8 +59,9 @@ def _philox(counter: int, offsets: np.ndarray, seed: int) -> np.ndarray:
     return np.stack(words, axis=-1).astype(np.uint32)
 
 
-def _words(step: Step, size: int, a_group: int, seed: int, seed2: int) -> np.ndarray:
+def _words(step: Step, seeds: Seeds, size: int, a_group: int) -> np.ndarray:
     """Words [groups, 4] for `size` numbers, of which each counter gives `a_group`."""
+    seed, seed2 = (int(number) for number in seeds)
     groups = np.arange(-(-size // a_group), dtype=np.uint64)
     return _philox(first_counter(step, size, seed2), groups, seed)
 
@@ -85,22 +88,26 @@ def _unit_bits(fraction: np.ndarray) -> np.ndarray:
 
 
 @plain("random_uniform")
-def random_uniform(
-    step: Step, *, shape: tuple[int, ...], seed: int, seed2: int, dtype: str
-) -> np.ndarray:
-    """Numbers in [0, 1) of `shape`; step is the number of earlier invocations, int64 []."""
+def random_uniform(step: Step, seeds: Seeds, *, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    """Numbers in [0, 1) of `shape`.
+
+    Args:
+        step: number of earlier invocations, int64 [].
+        seeds: seed and seed2, int64 [2].
+        shape: of the result.
+        dtype: of the result.
+    """
     size = math.prod(shape)
-    words = _words(step, size, 2 if dtype == "float64" else 4, seed, seed2)
+    words = _words(step, seeds, size, 2 if dtype == "float64" else 4)
     return _unit(words, dtype).reshape(-1)[:size].reshape(shape)
 
 
 @plain("random_uniform_int")
 def random_uniform_int(
     step: Step,
+    seeds: Seeds,
     *,
     shape: tuple[int, ...],
-    seed: int,
-    seed2: int,
     dtype: str,
     low: int,
     high: int,
@@ -108,7 +115,7 @@ def random_uniform_int(
     """Integers in [low, high): low + word modulo (high - low), as TensorFlow, bias included."""
     size = math.prod(shape)
     wide = dtype == "int64"
-    words = _words(step, size, 2 if wide else 4, seed, seed2).astype(np.uint64)
+    words = _words(step, seeds, size, 2 if wide else 4).astype(np.uint64)
     if wide:
         words = words[:, 0::2] | words[:, 1::2] << np.uint64(32)
     values = (words % np.uint64(high - low)).astype(np.int64) + low
@@ -139,20 +146,16 @@ def _rounded(x: np.ndarray, dtype: str) -> np.ndarray:
 
 
 @plain("random_normal")
-def random_normal(
-    step: Step, *, shape: tuple[int, ...], seed: int, seed2: int, dtype: str
-) -> np.ndarray:
+def random_normal(step: Step, seeds: Seeds, *, shape: tuple[int, ...], dtype: str) -> np.ndarray:
     """Normal numbers of mean 0 and deviation 1."""
     size = math.prod(shape)
-    words = _words(step, size, 2 if dtype == "float64" else 4, seed, seed2)
+    words = _words(step, seeds, size, 2 if dtype == "float64" else 4)
     normal = _box_muller(words, dtype).reshape(-1)[:size]
     return _rounded(normal, dtype).reshape(shape)
 
 
 @plain("truncated_normal")
-def truncated_normal(
-    step: Step, *, shape: tuple[int, ...], seed: int, seed2: int, dtype: str
-) -> np.ndarray:
+def truncated_normal(step: Step, seeds: Seeds, *, shape: tuple[int, ...], dtype: str) -> np.ndarray:
     """Normal numbers, those of magnitude 2 and more drawn again.
 
     A group of 4 numbers (of float64: 2) takes what it needs from its own 256 counters a number.
@@ -161,6 +164,7 @@ def truncated_normal(
     a_group = 2 if dtype == "float64" else 4
     groups = -(-size // a_group)
     skip = a_group * RESERVED // 4
+    seed, seed2 = (int(number) for number in seeds)
     start = first_counter(step, size, seed2)
     blocks = 4
     while True:

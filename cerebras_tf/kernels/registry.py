@@ -1,14 +1,14 @@
 """The kernel tables: what every op computes, plain and compiled.
 
-PLAIN holds the definitions, one an op, in NumPy. COMPILED holds faster forms of some of them. The
-tables deliberately know nothing of graphs or schedules.
+PLAIN holds the definitions, one an op, in NumPy. COMPILED holds faster forms of some of them. Which
+of them run is said by the KernelTable that a backend was made with.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Callable, Optional
+from typing import Any, Callable, NamedTuple, Optional
 
 import numpy as np
 
@@ -18,6 +18,13 @@ from cerebras_tf.errors import GraphError, UnsupportedOpError
 PlainKernel = Callable[..., Any]
 
 
+class Scratch(NamedTuple):
+    """Bytes that a kernel takes for one call, and bytes that each thread of the call takes."""
+
+    shared: int = 0
+    a_thread: int = 0
+
+
 @dataclass(frozen=True)
 class CompiledKernel:
     """A fast form of an op.
@@ -25,10 +32,28 @@ class CompiledKernel:
     Attributes:
         run: fn(*arrays, out=tuple of arrays, **attrs); writes into `out`, returns nothing.
         supports: fn(*types, **attrs) -> bool on objects with .dtype and .shape; None: all.
+        scratch: fn(*types, **attrs) -> Scratch, the memory it takes besides; None: nothing to
+            speak of.
     """
 
     run: Callable[..., None]
     supports: Optional[Callable[..., bool]] = None
+    scratch: Optional[Callable[..., Scratch]] = None
+
+
+@dataclass(frozen=True)
+class KernelTable:
+    """The kernels of one backend.
+
+    Attributes:
+        plain: the definitions, by op.
+        compiled: faster forms, by op.
+        elementwise: compiles the body of a fused op; None: its ops run one by one.
+    """
+
+    plain: Mapping[str, PlainKernel]
+    compiled: Mapping[str, CompiledKernel]
+    elementwise: Optional[Callable[[Any], Callable[..., Any]]] = None
 
 
 PLAIN: dict[str, PlainKernel] = {}
@@ -50,12 +75,14 @@ def plain(name: str) -> Callable[[PlainKernel], PlainKernel]:
 
 
 def compiled(
-    name: str, supports: Optional[Callable[..., bool]] = None
+    name: str,
+    supports: Optional[Callable[..., bool]] = None,
+    scratch: Optional[Callable[..., Scratch]] = None,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Registers a fast kernel of an op; `supports` says for which operands it may be chosen."""
+    """Registers a fast kernel of an op; see CompiledKernel."""
 
     def add(kernel: Callable[..., None]) -> Callable[..., None]:
-        COMPILED[name] = CompiledKernel(kernel, supports)
+        COMPILED[name] = CompiledKernel(kernel, supports, scratch)
         return kernel
 
     return add

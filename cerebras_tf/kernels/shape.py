@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from cerebras_tf.kernels.registry import plain
+from cerebras_tf.kernels.registry import compiled, plain
 
 Dims = tuple[int, ...]
+Out = tuple[np.ndarray, ...]
 
 
 def numpy_dtype(name: str) -> np.dtype:
@@ -44,10 +45,22 @@ def transpose(x: np.ndarray, *, permutation: Dims) -> np.ndarray:
     return np.asarray(x.transpose(permutation), order="C")
 
 
+@compiled("transpose")
+def transpose_into(x: np.ndarray, *, out: Out, permutation: Dims) -> None:
+    """The same into `out`."""
+    np.copyto(out[0], x.transpose(permutation))
+
+
 @plain("broadcast_to")
 def broadcast_to(x: np.ndarray, *, shape: Dims) -> np.ndarray:
     """Copies of x."""
     return np.array(np.broadcast_to(x, shape), order="C")
+
+
+@compiled("broadcast_to")
+def broadcast_into(x: np.ndarray, *, out: Out, shape: Dims) -> None:
+    """The same into `out`."""
+    np.copyto(out[0], x)
 
 
 @plain("broadcast_dynamic")

@@ -10,9 +10,10 @@ from typing import Any, Optional
 
 import numpy as np
 
-from cerebras_tf.kernels.registry import plain
+from cerebras_tf.kernels.registry import compiled, plain
 
 Dims = tuple[int, ...]
+Out = tuple[np.ndarray, ...]
 
 
 def _window(
@@ -29,6 +30,12 @@ def _window(
 def slice_(x: np.ndarray, *, starts: Dims, sizes: Any, strides: Dims) -> np.ndarray:
     """sizes[i] elements from starts[i] in steps of strides[i] along axis i; None: all the rest."""
     return np.asarray(x[_window(starts, sizes, strides)], order="C")
+
+
+@compiled("slice")
+def slice_into(x: np.ndarray, *, out: Out, starts: Dims, sizes: Any, strides: Dims) -> None:
+    """The same into `out`."""
+    np.copyto(out[0], x[_window(starts, sizes, strides)])
 
 
 @plain("place")

@@ -1,72 +1,175 @@
-"""Where weights and optimizer state rest between steps.
+"""Where weights and optimizer state rest between steps: the contract of a store, and one in RAM.
 
-A store holds arrays by variable name. This one keeps them in memory; stores on disk have the same
-methods. It deliberately knows no order of layers: streaming does.
+A store is a set of variables that are acquired by name, used, and released. Runtime, saver, initial
+values, warm start, guards and capacity checks use nothing else, so that where the bytes rest (in
+memory, in files, on other machines) is the store's affair alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Protocol
 
 import numpy as np
 
 from cerebras_tf.errors import CapacityError, CheckpointError
-from cerebras_tf.ir import TensorType, Variable
+from cerebras_tf.ir import Variable
+from cerebras_tf.kernels.half import at_rest
 
 
-class MemoryStore:
-    """Arrays in main memory.
+class Store(Protocol):
+    """The one door to variables.
 
     Attributes:
         specs: what each variable is, by name.
     """
 
-    def __init__(self, specs: Iterable[Variable]) -> None:
-        self.specs = {spec.name: spec for spec in specs}
-        self._arrays: dict[str, np.ndarray] = {}
+    @property
+    def specs(self) -> Mapping[str, Variable]:
+        """What each variable is, by name."""
 
-    def put(self, name: str, content: np.ndarray) -> None:
-        """Sets a variable, in its own dtype; raises CheckpointError where the shape differs."""
-        type = self.specs[name].type
-        if tuple(content.shape) != type.shape:
-            raise CheckpointError(
-                f"variable {name}: shape must be {list(type.shape)}. "
-                f"Received: {list(content.shape)}. Use a checkpoint of the same model."
-            )
-        self._arrays[name] = self._own(name, type, content)
+    def acquire(self, names: Sequence[str], fresh: bool = False) -> list[np.ndarray]:
+        """Arrays of variables, readable and writable until they are released.
 
-    def _own(self, name: str, type: TensorType, content: np.ndarray) -> np.ndarray:
-        held = self._arrays.get(name)
-        try:
-            if held is None:
-                held = np.empty(content.shape, type.numpy_dtype)
-            held[...] = content
-        except MemoryError as error:
-            raise CapacityError(
-                f"variable {name}: {type.bytes} bytes must fit in memory. Received: no memory. "
-                "Use a smaller model or a machine with more memory."
-            ) from error
-        return held
+        Args:
+            names: of variables; each may be acquired by several at once, who see the same memory.
+            fresh: the contents are not read: the caller overwrites all of them.
 
-    def get(self, name: str) -> np.ndarray:
-        """The live array of a variable; writing into it changes the variable."""
-        if name not in self._arrays:
-            raise CheckpointError(
-                f"variable {name}: must have a value before the first step. Received: none. "
-                "Initialise the model or restore a checkpoint that holds it."
-            )
-        return self._arrays[name]
+        Returns:
+            Arrays of the variables' shapes and storage dtypes, in the order of the names.
+
+        Raises:
+            CheckpointError: a variable has no value yet, and `fresh` is not set.
+            CapacityError: there is no room for them.
+        """
+
+    def release(self, names: Iterable[str], dirty: Collection[str] = ()) -> None:
+        """Ends one acquisition of each name; their arrays must not be used any more.
+
+        Args:
+            names: acquired before.
+            dirty: those among them whose arrays were written.
+        """
+
+    def follow(self, order: Sequence[Sequence[str]]) -> None:
+        """Says in which groups, and in which order, a step acquires variables, to read ahead."""
 
     def holds(self, name: str) -> bool:
         """Whether the variable has a value."""
-        return name in self._arrays
 
     @property
-    def bytes(self) -> int:
-        """Bytes of all variables, set or not."""
-        return sum(spec.type.bytes for spec in self.specs.values())
+    def resident_bytes(self) -> int:
+        """Bytes of main memory that the store takes now."""
 
     @property
-    def held_bytes(self) -> int:
-        """Bytes of the variables that are set."""
+    def total_resident_bytes(self) -> int:
+        """Bytes of main memory that it takes once every variable has a value."""
+
+
+class MemoryStore:
+    """A store in main memory: arrays stay where they are; acquiring hands out the memory itself.
+
+    Args:
+        specs: the variables.
+    """
+
+    def __init__(self, specs: Iterable[Variable]) -> None:
+        self._specs = {spec.name: spec for spec in specs}
+        self._arrays: dict[str, np.ndarray] = {}
+        self._set: set[str] = set()
+        self._users: Counter[str] = Counter()
+
+    @property
+    def specs(self) -> Mapping[str, Variable]:
+        """What each variable is, by name."""
+        return self._specs
+
+    def acquire(self, names: Sequence[str], fresh: bool = False) -> list[np.ndarray]:
+        """See Store.acquire."""
+        if not fresh:
+            self._require_values(names)
+        arrays = [self._array(name) for name in names]
+        self._users.update(names)
+        return arrays
+
+    def _require_values(self, names: Sequence[str]) -> None:
+        missing = [name for name in names if name not in self._set]
+        if missing:
+            raise CheckpointError(
+                f"variable {missing[0]}: must have a value before the first step. Received: none. "
+                "Initialise the model or restore a checkpoint that holds it."
+            )
+
+    def _array(self, name: str) -> np.ndarray:
+        held = self._arrays.get(name)
+        if held is None:
+            type = self._specs[name].type
+            try:
+                held = np.empty(type.static_shape, type.storage_dtype)
+            except MemoryError as error:
+                raise CapacityError(
+                    f"variable {name}: {type.bytes} bytes must fit in memory. Received: no memory. "
+                    "Use a smaller model or a machine with more memory."
+                ) from error
+            self._arrays[name] = held
+        return held
+
+    def release(self, names: Iterable[str], dirty: Collection[str] = ()) -> None:
+        """See Store.release."""
+        for name in names:
+            if not self._users[name]:
+                raise RuntimeError(f"store: {name} is released, but it was not acquired.")
+            self._users[name] -= 1
+        self._set.update(dirty)
+
+    def follow(self, order: Sequence[Sequence[str]]) -> None:
+        """Nothing to read ahead: all of it is here."""
+
+    def holds(self, name: str) -> bool:
+        """Whether the variable has a value."""
+        return name in self._set
+
+    @property
+    def resident_bytes(self) -> int:
+        """Bytes of the variables that are allocated."""
         return sum(array.nbytes for array in self._arrays.values())
+
+    @property
+    def total_resident_bytes(self) -> int:
+        """Bytes of all variables, set or not."""
+        return sum(spec.type.most_bytes for spec in self._specs.values())
+
+
+@contextmanager
+def reading(store: Store, name: str) -> Iterator[np.ndarray]:
+    """The array of one variable for the time of the context; it must not be written."""
+    (array,) = store.acquire([name])
+    try:
+        yield array
+    finally:
+        store.release([name])
+
+
+def write(store: Store, name: str, content: np.ndarray) -> None:
+    """Sets one variable.
+
+    Args:
+        store: holds it.
+        name: of the variable.
+        content: its value, of the variable's shape; converted to its dtype.
+
+    Raises:
+        CheckpointError: the shape is another.
+        CapacityError: there is no room for it.
+    """
+    type = store.specs[name].type
+    if tuple(content.shape) != type.shape:
+        raise CheckpointError(
+            f"variable {name}: shape must be {list(type.shape)}. "
+            f"Received: {list(content.shape)}. Use a checkpoint of the same model."
+        )
+    (array,) = store.acquire([name], fresh=True)
+    array[...] = at_rest(content, type.dtype)
+    store.release([name], dirty=[name])

@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
-from cerebras_tf.ops.builder import Builder, Evaluate, Operand, building_before
-from cerebras_tf.ops.registry import OPS, OpDef, infer, lookup, viewed
+from cerebras_tf.ops.builder import Builder, Evaluate, Operand
+from cerebras_tf.ops.registry import OPS, OpDef, can_fold, draws, infer, is_view, lookup, viewed
 
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
@@ -17,8 +17,10 @@ __all__ = [
     "Evaluate",
     "OpDef",
     "Operand",
-    "building_before",
+    "can_fold",
+    "draws",
     "infer",
+    "is_view",
     "lookup",
     "viewed",
 ]

@@ -11,13 +11,15 @@ from typing import Any, Optional
 
 from cerebras_tf.errors import GraphError
 from cerebras_tf.ir import Node, Shape, Size, TensorType, Value
+from cerebras_tf.ops import rows
 from cerebras_tf.ops.builder import Builder
 from cerebras_tf.ops.inference import broadcast_shapes, require_same_dtype
+from cerebras_tf.ops.random import DRAWN_FROM
 from cerebras_tf.ops.registry import Flops, register
 from cerebras_tf.ops.second_derivatives import missing_second_derivative
 
 Cotangents = list[Optional[Value]]
-DROPOUT = ("rate", "kept_scale", "seed", "seed2")
+DROPOUT = ("rate", "kept_scale")
 # For every score: a random number, as random_uniform counts it, a product and a choice.
 _DROPOUT_FLOPS = 22
 
@@ -30,7 +32,7 @@ def _scores_shape(query: Value, key: Value) -> Shape:
 def _check(
     query: Value, key: Value, value: Value, others: Sequence[Value], attrs: dict[str, Any]
 ) -> None:
-    bias = _without_step(others, attrs)
+    bias = _without_draws(others, attrs)
     operands = [query, key, value, *bias]
     require_same_dtype(operands)
     if any(item.type.rank != 4 for item in (query, key, value)):
@@ -58,29 +60,34 @@ def _check(
             )
 
 
-def _without_step(others: Sequence[Value], attrs: dict[str, Any]) -> Sequence[Value]:
-    """The bias, if any: with dropout, the last operand is the step."""
+def _without_draws(others: Sequence[Value], attrs: dict[str, Any]) -> Sequence[Value]:
+    """The bias, if any: with dropout, the last operands are the step and the seeds."""
     given = [name for name in DROPOUT if name in attrs]
     if not given:
         return others
-    last = others[-1].type if others else None
-    if len(given) < len(DROPOUT) or last != TensorType("int64", ()) or not 0 <= attrs["rate"] < 1:
+    last = tuple(value.type for value in others[-2:])
+    if len(given) < len(DROPOUT) or last != DRAWN_FROM or not 0 <= attrs["rate"] < 1:
         raise GraphError(
-            f"attention: dropout needs {', '.join(DROPOUT)}, a rate in [0, 1) and the step, an "
-            f"int64 scalar, as last operand. Received: {attrs}, {others}. Give all or none."
+            f"attention: dropout needs {', '.join(DROPOUT)}, a rate in [0, 1), and the step, an "
+            "int64 scalar, and the seeds, int64[2], as last operands. "
+            f"Received: {attrs}, {others}. Give all or none."
         )
-    return others[:-1]
+    return others[:-2]
+
+
+def _drops(attrs: dict[str, Any]) -> bool:
+    return "rate" in attrs
 
 
 def _infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[TensorType]:
-    """attention(query [B,S,A,D], key [B,T,A,D], value [B,T,A,D] [, bias] [, step];
-    scale, causal [, rate, kept_scale, seed, seed2]) -> out [B,S,A,D], lse [B,A,S]
+    """attention(query [B,S,A,D], key [B,T,A,D], value [B,T,A,D] [, bias]
+    [, step, seeds]; scale, causal [, rate, kept_scale]) -> out [B,S,A,D], lse [B,A,S]
 
     out = softmax(scale query key^T + bias) value per head; bias broadcasts to [B,A,S,T]. With
     causal, query i sees the keys up to i + T - S: the last query sees all. lse is the log of the
-    sum of the exponentials of each row of scores. With a rate (and then a step), the weights of
-    the mean become where(u >= rate, softmax kept_scale, 0), u being the float32 numbers of
-    random_uniform(step; shape=[B,A,S,T], seed, seed2); lse stays that of the softmax.
+    sum of the exponentials of each row of scores. With a rate (and then a step and seeds), the
+    weights of the mean become where(u >= rate, softmax kept_scale, 0), u being the float32
+    numbers of random_uniform(step, seeds; shape=[B,A,S,T]); lse stays that of the softmax.
     """
     query, key, value = inputs[:3]
     _check(query, key, value, inputs[3:], attrs)
@@ -107,7 +114,8 @@ def _twice(b: Builder, node: Node, dys: Cotangents) -> Cotangents:
 
 
 def _grad_infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[TensorType]:
-    """attention_grad(dout, query, key, value, out, lse [, bias] [, step]; as attention)
+    """attention_grad(dout, query, key, value, out, lse [, bias] [, step, seeds]; as
+    attention)
     -> dquery [B,S,A,D], dkey [B,T,A,D], dvalue [B,T,A,D]
     """
     query, key, value = inputs[1:4]
@@ -130,5 +138,7 @@ def _flops(first: int, products: int) -> Flops:
     return flops
 
 
-register("attention", _infer, _vjp, flops=_flops(0, 2))
-register("attention_grad", _grad_infer, _twice, flops=_flops(1, 5))
+register("attention", _infer, _vjp, rows=rows.attention(0), draws=_drops, flops=_flops(0, 2))
+register(
+    "attention_grad", _grad_infer, _twice, rows=rows.attention(1), draws=_drops, flops=_flops(1, 5)
+)

@@ -1,13 +1,11 @@
 """Emits nodes with inferred types into a graph, folding what is constant.
 
-The one way nodes are made: capture, gradient rules and passes all use it. It deliberately holds no
-rule of any single op.
+The one way nodes are made: capture, gradient rules and passes all use it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any, Callable, Optional, Union
 
 import numpy as np
@@ -21,7 +19,6 @@ Operand = Union[Value, Array, int, float, bool]
 Evaluate = Callable[[str, Sequence[Array], dict[str, Any]], "tuple[Array, ...]"]
 # Results up to this many bytes are folded while building; larger ones stay nodes.
 _FOLD_BYTES = 1 << 16
-_NEVER_FOLD = ("constant", "random_uniform", "random_normal", "cond")
 
 
 class Builder:
@@ -30,6 +27,7 @@ class Builder:
     Attributes:
         graph: where nodes go.
         evaluate: folds nodes whose operands are all constant, where given.
+        replaced: values that stand for others as operands of nodes made from here on.
         source: name recorded on nodes made from here on.
         direction: "forward", "backward" or "update", recorded likewise.
         layer: layer index, recorded likewise.
@@ -38,6 +36,7 @@ class Builder:
     def __init__(self, graph: Graph, evaluate: Optional[Evaluate] = None) -> None:
         self.graph = graph
         self.evaluate = evaluate
+        self.replaced: dict[Value, Value] = {}
         self.source = ""
         self.direction = "forward"
         self.layer = -1
@@ -83,7 +82,7 @@ class Builder:
         values = []
         for item in operands:
             if isinstance(item, Value):
-                values.append(item)
+                values.append(self.replaced.get(item, item))
             elif isinstance(item, (bool, np.ndarray)):
                 values.append(self.constant(item))
             else:
@@ -93,7 +92,7 @@ class Builder:
     def _fold(
         self, name: str, values: list[Value], attrs: dict[str, Any], types: list[TensorType]
     ) -> Optional[list[Value]]:
-        if self.evaluate is None or name in _NEVER_FOLD or not values:
+        if self.evaluate is None or not values or not registry.can_fold(name, attrs):
             return None
         arrays = [value.constant for value in values]
         known = [array for array in arrays if array is not None]
@@ -103,17 +102,3 @@ class Builder:
             return None
         results = self.evaluate(name, known, attrs)
         return [self.constant(array, type.dtype) for array, type in zip(results, types)]
-
-
-@contextmanager
-def building_before(graph: Graph, node: Node) -> Iterator[Builder]:
-    """Gives a builder whose nodes go before `node`, with its source, direction and layer."""
-    at = graph.nodes.index(node)
-    rest = graph.nodes[at:]
-    graph.nodes = graph.nodes[:at]
-    b = Builder(graph)
-    b.source, b.direction, b.layer = node.source, node.direction, node.layer
-    try:
-        yield b
-    finally:
-        graph.nodes.extend(rest)

@@ -7,10 +7,11 @@ differentiation pass; this file deliberately gives types only.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Optional
 
 from cerebras_tf.errors import GraphError
-from cerebras_tf.ir import Graph, TensorType, Value
+from cerebras_tf.ir import Graph, Node, TensorType, Value
+from cerebras_tf.ops import rows
 from cerebras_tf.ops.registry import register
 
 
@@ -53,9 +54,31 @@ def _custom_gradient_infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> li
     return [value.type for value in inputs[: attrs["xs"]]]
 
 
-register("cond", _cond_infer, structural=True)
-register("gradient", _gradient_infer, differentiable=False, structural=True)
-register("custom_gradient", _custom_gradient_infer, structural=True)
+def _parameter_gradient_infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[TensorType]:
+    """parameter_gradient(x [, numbers]; variable): the operands unchanged.
+
+    Says that x is the gradient of a loss by a variable, or rows of it, `numbers` being theirs. It
+    marks where the reverse pass ends, see StepGraph.gradients; no pass removes it.
+    """
+    return [value.type for value in inputs]
+
+
+def _parameter_gradient_vjp(
+    b: Any, node: Node, dys: list[Optional[Value]]
+) -> list[Optional[Value]]:
+    return list(dys)
+
+
+register("cond", _cond_infer, rows=rows.across, structural=True)
+register(
+    "parameter_gradient",
+    _parameter_gradient_infer,
+    _parameter_gradient_vjp,
+    rows=rows.across,
+    view=True,
+)
+register("gradient", _gradient_infer, rows=rows.across, differentiable=False, structural=True)
+register("custom_gradient", _custom_gradient_infer, rows=rows.across, structural=True)
 
 
 def inline(b: Any, graph: Graph, arguments: Sequence[Value]) -> list[Value]:

@@ -15,6 +15,7 @@ from typing import Any, Optional
 from cerebras_tf.errors import GraphError
 from cerebras_tf.ir import Node, Shape, Size, TensorType, Value
 from cerebras_tf.ir.dimensions import holds
+from cerebras_tf.ops import rows
 from cerebras_tf.ops.builder import Builder
 from cerebras_tf.ops.gradients import Cotangents, of_one_output
 from cerebras_tf.ops.registry import register
@@ -124,9 +125,21 @@ def _register_products(prefix: str, infer: Any, filter_infer: Any) -> None:
         dx = b.op(f"{prefix}_input_grad", ddw, dy, size=x.shape[1:3], **_geometry(node))
         return [dx, b.op(prefix, x, ddw, **_geometry(node))]
 
-    register(prefix, infer, vjp, flops=_product_flops)
-    register(f"{prefix}_input_grad", _input_grad_infer, input_grad_vjp, flops=_product_flops)
-    register(f"{prefix}_filter_grad", filter_infer, filter_grad_vjp, flops=_product_flops)
+    register(prefix, infer, vjp, rows=rows.leading(0, keep=3), flops=_product_flops)
+    register(
+        f"{prefix}_input_grad",
+        _input_grad_infer,
+        input_grad_vjp,
+        rows=rows.leading(1, keep=3),
+        flops=_product_flops,
+    )
+    register(
+        f"{prefix}_filter_grad",
+        filter_infer,
+        filter_grad_vjp,
+        rows=rows.row_sum(0, 1, keep=3),
+        flops=_product_flops,
+    )
 
 
 def _product_flops(node: Node) -> Size:

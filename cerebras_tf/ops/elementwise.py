@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any, Optional
 
 from cerebras_tf.ir import Node, TensorType, Value
+from cerebras_tf.ops import rows
 from cerebras_tf.ops.broadcasting import sum_to
 from cerebras_tf.ops.builder import Builder
 from cerebras_tf.ops.inference import broadcast, broadcast_bool, broadcast_shapes, same_as_first
@@ -26,7 +27,14 @@ def _unary(name: str, derivative: Any, cost: int = 1) -> None:
         dy = dys[0]
         return [None if dy is None else derivative(b, node.inputs[0], node.output, dy)]
 
-    register(name, same_as_first, vjp, elementwise=True, flops=element_flops(cost))
+    register(
+        name,
+        same_as_first,
+        vjp,
+        rows=rows.elementwise,
+        elementwise=True,
+        flops=element_flops(cost),
+    )
 
 
 def _binary(name: str, derivative: Any, cost: int = 1) -> None:
@@ -43,7 +51,15 @@ def _binary(name: str, derivative: Any, cost: int = 1) -> None:
             None if dy is None else sum_to(b, dy, y),
         ]
 
-    register(name, broadcast, vjp, elementwise=True, flops=element_flops(cost))
+    register(
+        name,
+        broadcast,
+        vjp,
+        rows=rows.elementwise,
+        elementwise=True,
+        broadcasts=True,
+        flops=element_flops(cost),
+    )
 
 
 def _flat(name: str, infer: Any, cost: int = 1) -> None:
@@ -54,7 +70,13 @@ def _flat(name: str, infer: Any, cost: int = 1) -> None:
         return types
 
     register(
-        name, of_this_family, differentiable=False, elementwise=True, flops=element_flops(cost)
+        name,
+        of_this_family,
+        rows=rows.elementwise,
+        differentiable=False,
+        elementwise=True,
+        broadcasts=infer in (broadcast, broadcast_bool),
+        flops=element_flops(cost),
     )
 
 
@@ -225,7 +247,15 @@ def _select_vjp(b: Builder, node: Node, dys: Cotangents) -> Cotangents:
     return [None, sum_to(b, dx, x), sum_to(b, dy, y)]
 
 
-register("select", _select_infer, _select_vjp, elementwise=True, flops=element_flops(1))
+register(
+    "select",
+    _select_infer,
+    _select_vjp,
+    rows=rows.elementwise,
+    elementwise=True,
+    broadcasts=True,
+    flops=element_flops(1),
+)
 
 
 def _cast_infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[TensorType]:
@@ -240,7 +270,14 @@ def _cast_vjp(b: Builder, node: Node, dys: Cotangents) -> Cotangents:
     return [b.op("cast", dy, dtype=x.dtype)]
 
 
-register("cast", _cast_infer, _cast_vjp, elementwise=True, flops=element_flops(0))
+register(
+    "cast",
+    _cast_infer,
+    _cast_vjp,
+    rows=rows.elementwise,
+    elementwise=True,
+    flops=element_flops(0),
+)
 
 
 def _stop(b: Builder, node: Node, dys: Cotangents) -> Cotangents:
@@ -248,4 +285,11 @@ def _stop(b: Builder, node: Node, dys: Cotangents) -> Cotangents:
 
 
 _stop_vjp: Vjp = _stop
-register("stop_gradient", same_as_first, _stop_vjp, elementwise=True, flops=element_flops(0))
+register(
+    "stop_gradient",
+    same_as_first,
+    _stop_vjp,
+    rows=rows.elementwise,
+    elementwise=True,
+    flops=element_flops(0),
+)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from cerebras_tf.ir import Node, Size, TensorType, Value
+from cerebras_tf.ops import rows
 from cerebras_tf.ops.registry import lookup, register
 
 
@@ -35,6 +36,17 @@ def _fused_flops(node: Node) -> Size:
 
 
 register(
-    "fused_elementwise", _fused_infer, differentiable=False, structural=True, flops=_fused_flops
+    "fused_elementwise",
+    _fused_infer,
+    rows=rows.elementwise,
+    differentiable=False,
+    structural=True,
+    flops=_fused_flops,
 )
-register("sum_of_squares", _sum_of_squares_infer, differentiable=False, flops=_sum_of_squares_flops)
+register(
+    "sum_of_squares",
+    _sum_of_squares_infer,
+    rows=rows.whole_sum,
+    differentiable=False,
+    flops=_sum_of_squares_flops,
+)

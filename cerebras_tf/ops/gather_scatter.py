@@ -14,6 +14,7 @@ from typing import Any
 from cerebras_tf.errors import GraphError, UnsupportedOpError
 from cerebras_tf.ir import Node, Size, TensorType, Value
 from cerebras_tf.ir.dimensions import whole
+from cerebras_tf.ops import rows
 from cerebras_tf.ops.builder import Builder
 from cerebras_tf.ops.gradients import Cotangents, of_one_output
 from cerebras_tf.ops.inference import same_as_first
@@ -233,17 +234,53 @@ def _update_flops(node: Node) -> Size:
 
 
 _free = element_flops(0)
-register("gather", _gather_infer, _gather_vjp, flops=_free)
-register("scatter_add_rows", _scatter_add_rows_infer, _scatter_add_rows_vjp, flops=_update_flops)
+register("gather", _gather_infer, _gather_vjp, rows=rows.gather, flops=_free)
 register(
-    "unsorted_segment_sum", _segment_infer, _segment_vjp, flops=lambda n: n.inputs[0].type.size
+    "scatter_add_rows",
+    _scatter_add_rows_infer,
+    _scatter_add_rows_vjp,
+    rows=rows.row_sum(0, 1),
+    flops=_update_flops,
 )
-register("gather_nd", _gather_nd_infer, _gather_nd_vjp, flops=_free)
-register("scatter_nd", _scatter_nd_infer, _scatter_nd_vjp, flops=_update_flops)
-register("scatter_nd_add", same_as_first, _scatter_nd_add_vjp, flops=_update_flops)
-register("scatter_nd_update", same_as_first, _scatter_nd_update_vjp, flops=_free)
-register("rows_add", _rows_infer, _rows_add_vjp, flops=_update_flops)
-register("rows_update", _rows_infer, _rows_update_vjp, flops=_free)
-register("unique", _unique_infer, differentiable=False, flops=lambda n: n.inputs[0].type.size)
-register("top_k", _top_k_infer, _top_k_vjp, flops=lambda n: n.inputs[0].type.size)
-register("where_indices", _where_infer, differentiable=False, flops=lambda n: n.inputs[0].type.size)
+register(
+    "unsorted_segment_sum",
+    _segment_infer,
+    _segment_vjp,
+    rows=rows.row_sum(1, 0),
+    flops=lambda n: n.inputs[0].type.size,
+)
+register("gather_nd", _gather_nd_infer, _gather_nd_vjp, rows=rows.leading(1), flops=_free)
+register(
+    "scatter_nd",
+    _scatter_nd_infer,
+    _scatter_nd_vjp,
+    rows=rows.row_sum(0, 1, keep=1),
+    flops=_update_flops,
+)
+register(
+    "scatter_nd_add", same_as_first, _scatter_nd_add_vjp, rows=rows.across, flops=_update_flops
+)
+register("scatter_nd_update", same_as_first, _scatter_nd_update_vjp, rows=rows.across, flops=_free)
+register("rows_add", _rows_infer, _rows_add_vjp, rows=rows.across, flops=_update_flops)
+register("rows_update", _rows_infer, _rows_update_vjp, rows=rows.across, flops=_free)
+register(
+    "unique",
+    _unique_infer,
+    rows=rows.across,
+    differentiable=False,
+    flops=lambda n: n.inputs[0].type.size,
+)
+register(
+    "top_k",
+    _top_k_infer,
+    _top_k_vjp,
+    rows=rows.leading(0, outputs=(0, 1)),
+    flops=lambda n: n.inputs[0].type.size,
+)
+register(
+    "where_indices",
+    _where_infer,
+    rows=rows.across,
+    differentiable=False,
+    flops=lambda n: n.inputs[0].type.size,
+)

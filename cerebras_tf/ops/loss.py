@@ -11,6 +11,7 @@ from typing import Any, Optional
 
 from cerebras_tf.errors import GraphError
 from cerebras_tf.ir import Node, Size, TensorType, Value
+from cerebras_tf.ops import rows
 from cerebras_tf.ops.broadcasting import sum_to
 from cerebras_tf.ops.builder import Builder
 from cerebras_tf.ops.inference import broadcast_shapes, require_same_dtype
@@ -76,8 +77,20 @@ def _sparse_grad_infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[T
     return [inputs[1].type]
 
 
-register("sparse_softmax_xent", _sparse_infer, _sparse_vjp, flops=_softmax_flops(0, 13))
-register("sparse_softmax_xent_grad", _sparse_grad_infer, _twice, flops=_softmax_flops(1, 13))
+register(
+    "sparse_softmax_xent",
+    _sparse_infer,
+    _sparse_vjp,
+    rows=rows.leading(0, 1, outputs=(0, 1)),
+    flops=_softmax_flops(0, 13),
+)
+register(
+    "sparse_softmax_xent_grad",
+    _sparse_grad_infer,
+    _twice,
+    rows=rows.leading(1, 0, 2, 3),
+    flops=_softmax_flops(1, 13),
+)
 
 
 def _dense_infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[TensorType]:
@@ -114,8 +127,16 @@ def _dense_grad_infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[Te
     return [inputs[1].type]
 
 
-register("softmax_xent", _dense_infer, _dense_vjp, flops=_softmax_flops(0, 15))
-register("softmax_xent_grad", _dense_grad_infer, _twice, flops=_softmax_flops(1, 14))
+register(
+    "softmax_xent", _dense_infer, _dense_vjp, rows=rows.leading(0, 1), flops=_softmax_flops(0, 15)
+)
+register(
+    "softmax_xent_grad",
+    _dense_grad_infer,
+    _twice,
+    rows=rows.leading(1, 0, 2),
+    flops=_softmax_flops(1, 14),
+)
 
 
 def _check_linear(inputs: Sequence[Value], attrs: dict[str, Any]) -> None:
@@ -181,6 +202,24 @@ def _linear_flops(first: int, products: int) -> Flops:
     return flops
 
 
-register("linear_softmax_xent", _linear_infer, _linear_vjp, flops=_linear_flops(0, 1))
-register("linear_softmax_xent_grad", _linear_grad_infer, _twice, flops=_linear_flops(1, 3))
-register("linear_softmax_xent_train", _linear_train_infer, _twice, flops=_linear_flops(1, 3))
+register(
+    "linear_softmax_xent",
+    _linear_infer,
+    _linear_vjp,
+    rows=rows.leading(0, 2, outputs=(0, 1)),
+    flops=_linear_flops(0, 1),
+)
+register(
+    "linear_softmax_xent_grad",
+    _linear_grad_infer,
+    _twice,
+    rows=rows.leading(1, 0, 3, 4, sums=(1, 2)),
+    flops=_linear_flops(1, 3),
+)
+register(
+    "linear_softmax_xent_train",
+    _linear_train_infer,
+    _twice,
+    rows=rows.leading(1, 0, 3, outputs=(0, 1), sums=(2, 3)),
+    flops=_linear_flops(1, 3),
+)

@@ -11,6 +11,7 @@ from typing import Any, Optional
 
 from cerebras_tf.errors import GraphError
 from cerebras_tf.ir import Node, Shape, Size, TensorType, Value
+from cerebras_tf.ops import rows
 from cerebras_tf.ops.broadcasting import sum_to
 from cerebras_tf.ops.builder import Builder
 from cerebras_tf.ops.inference import broadcast_shapes, require_same_dtype
@@ -77,4 +78,4 @@ def _flops(node: Node) -> Size:
     return 2 * node.output.type.size * (0 if inner is None else inner)
 
 
-register("matmul", _infer, _vjp, flops=_flops)
+register("matmul", _infer, _vjp, rows=rows.matmul, flops=_flops)

@@ -11,6 +11,7 @@ from typing import Any, Optional
 
 from cerebras_tf.errors import GraphError
 from cerebras_tf.ir import Node, TensorType, Value
+from cerebras_tf.ops import rows
 from cerebras_tf.ops.builder import Builder
 from cerebras_tf.ops.inference import require_same_dtype, same_as_first
 from cerebras_tf.ops.registry import element_flops, register
@@ -69,8 +70,20 @@ def _layer_norm_grad_infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> li
     return [x.type, gamma.type, gamma.type]
 
 
-register("layer_norm", _layer_norm_infer, _layer_norm_vjp, flops=element_flops(8))
-register("layer_norm_grad", _layer_norm_grad_infer, _twice, flops=element_flops(14))
+register(
+    "layer_norm",
+    _layer_norm_infer,
+    _layer_norm_vjp,
+    rows=rows.leading(0, outputs=(0, 1, 2)),
+    flops=element_flops(8),
+)
+register(
+    "layer_norm_grad",
+    _layer_norm_grad_infer,
+    _twice,
+    rows=rows.leading(0, 1, 3, 4, sums=(1, 2)),
+    flops=element_flops(14),
+)
 
 
 def _softmax_vjp(b: Builder, node: Node, dys: Cotangents) -> Cotangents:
@@ -87,5 +100,11 @@ def _grad_infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[TensorTy
 # softmax(x [..., H]) -> [..., H]; softmax_grad: dx = y (dy - sum(dy y))
 # log_softmax(x [..., H]) -> [..., H]; log_softmax_grad: dx = dy - exp(y) sum(dy)
 for _name in ("softmax", "log_softmax"):
-    register(_name, same_as_first, _softmax_vjp, flops=element_flops(14))
-    register(f"{_name}_grad", _grad_infer, _twice, flops=element_flops(14 if "log" in _name else 4))
+    register(_name, same_as_first, _softmax_vjp, rows=rows.leading(0), flops=element_flops(14))
+    register(
+        f"{_name}_grad",
+        _grad_infer,
+        _twice,
+        rows=rows.leading(0, 1),
+        flops=element_flops(14 if "log" in _name else 4),
+    )

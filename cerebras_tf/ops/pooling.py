@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from cerebras_tf.ir import Node, Size, TensorType, Value, most_of
+from cerebras_tf.ops import rows
 from cerebras_tf.ops.builder import Builder
 from cerebras_tf.ops.convolution import window_counts
 from cerebras_tf.ops.gradients import Cotangents, of_one_output
@@ -76,8 +77,26 @@ def _flops(node: Node) -> Size:
     return positions * int(math.prod(node.attrs["window"]))
 
 
-register("max_pool", _pool_infer, _max_pool_vjp, flops=_flops)
-register("max_pool_grad", same_as_first, _max_pool_grad_vjp, flops=_flops)
-register("max_pool_select", _like_second, _max_pool_select_vjp, flops=_flops)
-register("avg_pool", _pool_infer, _avg_pool_vjp, flops=_flops)
-register("avg_pool_grad", _avg_pool_grad_infer, _avg_pool_grad_vjp, flops=_flops)
+register("max_pool", _pool_infer, _max_pool_vjp, rows=rows.leading(0, keep=3), flops=_flops)
+register(
+    "max_pool_grad",
+    same_as_first,
+    _max_pool_grad_vjp,
+    rows=rows.leading(0, 1, 2, keep=3),
+    flops=_flops,
+)
+register(
+    "max_pool_select",
+    _like_second,
+    _max_pool_select_vjp,
+    rows=rows.leading(0, 1, 2, keep=3),
+    flops=_flops,
+)
+register("avg_pool", _pool_infer, _avg_pool_vjp, rows=rows.leading(0, keep=3), flops=_flops)
+register(
+    "avg_pool_grad",
+    _avg_pool_grad_infer,
+    _avg_pool_grad_vjp,
+    rows=rows.leading(0, keep=3),
+    flops=_flops,
+)

@@ -1,7 +1,7 @@
 """Random tensors: a function of seeds and of the number of steps made before.
 
-The same step of the same run always gives the same numbers, on any machine. Which generator makes
-them is deliberately the kernels' affair.
+The same step of the same run always gives the same numbers, on any machine. Seeds are operands, so
+that layers that differ in nothing else run one compiled body.
 """
 
 from __future__ import annotations
@@ -11,20 +11,28 @@ from typing import Any
 
 from cerebras_tf.errors import GraphError
 from cerebras_tf.ir import TensorType, Value
-from cerebras_tf.ops.registry import element_flops, register
+from cerebras_tf.ops import rows
+from cerebras_tf.ops.registry import Flops, always, element_flops, register
+
+# The last two operands of every node that draws: the step and the seeds.
+DRAWN_FROM = (TensorType("int64", ()), TensorType("int64", (2,)))
 
 
 def _random_infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[TensorType]:
-    """op(step; shape, seed, seed2, dtype), and low, high for random_uniform_int"""
-    (step,) = inputs
-    if step.type != TensorType("int64", ()):
+    """op(step [], seeds [2]; shape, dtype), and low, high for random_uniform_int"""
+    if tuple(value.type for value in inputs) != DRAWN_FROM:
         raise GraphError(
-            f"random op: the step must be an int64 scalar. Received: {step!r}. Cast it."
+            "random op: operands must be the step, an int64 scalar, and its two seeds, int64[2]. "
+            f"Received: {list(inputs)}. Cast or join them."
         )
     return [TensorType(attrs["dtype"], tuple(attrs["shape"]))]
 
 
-register("random_uniform", _random_infer, differentiable=False, flops=element_flops(20))
-register("random_uniform_int", _random_infer, differentiable=False, flops=element_flops(20))
-register("random_normal", _random_infer, differentiable=False, flops=element_flops(60))
-register("truncated_normal", _random_infer, differentiable=False, flops=element_flops(80))
+def _register(name: str, flops: Flops) -> None:
+    register(name, _random_infer, rows=rows.across, draws=always, differentiable=False, flops=flops)
+
+
+_register("random_uniform", element_flops(20))
+_register("random_uniform_int", element_flops(20))
+_register("random_normal", element_flops(60))
+_register("truncated_normal", element_flops(80))

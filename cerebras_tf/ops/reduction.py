@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from cerebras_tf.ir import Node, Size, TensorType, Value
+from cerebras_tf.ops import rows
 from cerebras_tf.ops.builder import Builder
 from cerebras_tf.ops.gradients import Cotangents, of_one_output
 from cerebras_tf.ops.inference import normalize_axes, same_as_first
@@ -107,14 +108,28 @@ def _cumprod_vjp(b: Builder, node: Node, dy: Value) -> Cotangents:
     return [b.op("div", running, node.inputs[0])]
 
 
-register("sum", _reduced_infer, _sum_vjp, flops=_operand_flops)
-register("mean", _reduced_infer, _mean_vjp, flops=_operand_flops)
-register("max", _reduced_infer, _extreme_vjp, flops=_operand_flops)
-register("min", _reduced_infer, _extreme_vjp, flops=_operand_flops)
-register("prod", _reduced_infer, _prod_vjp, flops=_operand_flops)
-register("all", _reduced_infer, differentiable=False, flops=_operand_flops)
-register("any", _reduced_infer, differentiable=False, flops=_operand_flops)
-register("argmax", _position_infer, differentiable=False, flops=_operand_flops)
-register("argmin", _position_infer, differentiable=False, flops=_operand_flops)
-register("cumsum", same_as_first, _cumsum_vjp, flops=element_flops(1))
-register("cumprod", same_as_first, _cumprod_vjp, flops=element_flops(1))
+register("sum", _reduced_infer, _sum_vjp, rows=rows.reduction, cheap=True, flops=_operand_flops)
+register("mean", _reduced_infer, _mean_vjp, rows=rows.reduction, cheap=True, flops=_operand_flops)
+register("max", _reduced_infer, _extreme_vjp, rows=rows.reduction, cheap=True, flops=_operand_flops)
+register("min", _reduced_infer, _extreme_vjp, rows=rows.reduction, cheap=True, flops=_operand_flops)
+register("prod", _reduced_infer, _prod_vjp, rows=rows.reduction, flops=_operand_flops)
+register(
+    "all",
+    _reduced_infer,
+    rows=rows.reduction,
+    cheap=True,
+    differentiable=False,
+    flops=_operand_flops,
+)
+register(
+    "any",
+    _reduced_infer,
+    rows=rows.reduction,
+    cheap=True,
+    differentiable=False,
+    flops=_operand_flops,
+)
+register("argmax", _position_infer, rows=rows.reduction, differentiable=False, flops=_operand_flops)
+register("argmin", _position_infer, rows=rows.reduction, differentiable=False, flops=_operand_flops)
+register("cumsum", same_as_first, _cumsum_vjp, rows=rows.reduction, flops=element_flops(1))
+register("cumprod", same_as_first, _cumprod_vjp, rows=rows.reduction, flops=element_flops(1))

@@ -1,17 +1,18 @@
 """The op table: what every op of the IR is. One entry an op, one registration call each.
 
-An entry says how types follow from operands, how the gradient is written in other ops, and what
-the op costs. It deliberately does not compute: kernels do.
+An entry says how types follow from operands, how the gradient is written in other ops, what the op
+costs, and its effects: what a pass may do with a node without knowing the op by name.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Callable, Optional
+from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 
 from cerebras_tf.errors import GraphError, UnsupportedOpError
 from cerebras_tf.ir import Node, Size, TensorType, Value
+from cerebras_tf.ops.rows import RowRule
 
 if TYPE_CHECKING:
     from cerebras_tf.ops.builder import Builder
@@ -21,6 +22,18 @@ Infer = Callable[[Sequence[Value], Attrs], list[TensorType]]
 # Cotangents of the outputs in (None: zero), cotangents of the inputs out (None: zero).
 Vjp = Callable[["Builder", Node, "list[Optional[Value]]"], "list[Optional[Value]]"]
 Flops = Callable[[Node], Size]
+# Whether a node with these attributes draws random numbers.
+Draws = Callable[[Attrs], bool]
+
+
+def never(attrs: Attrs) -> bool:
+    """No node of the op draws."""
+    return False
+
+
+def always(attrs: Attrs) -> bool:
+    """Every node of the op draws."""
+    return True
 
 
 @dataclass(frozen=True)
@@ -31,10 +44,18 @@ class OpDef:
         name: lower_snake name.
         family: the file it is defined in, e.g. "elementwise".
         infer: operands and attributes -> types of the outputs; raises GraphError on bad operands.
+        rows: whether rows over leading axes (tokens) stand alone; see ops/rows.py.
         vjp: the vector-Jacobian product in other ops; None where there is none.
+        draws: whether a node draws random numbers. Its last two operands are then the step, int64
+            [], which it reads, and the seeds, int64 [2]. Such a node is not computed beforehand,
+            nor joined with its equal, nor run where it might not have been.
         differentiable: False for ops whose derivative is zero or not defined (comparisons, ...).
         elementwise: one output, computed element by element after broadcasting; may be fused.
-        view: the output is the input's memory under another shape.
+        broadcasts: operands of other shapes are broadcast, so they need not be written out before.
+        cheap: one walk over the operands at most, which cannot fail: may run where its result may
+            not be needed. True of all elementwise ops.
+        view: whether outputs are the memory of the operands, in order, under other shapes; a
+            function of the node where that depends on types and attributes.
         structural: its attributes hold graphs, or it stands for nodes still to be written. It has
             no kernel: dispatch runs the graphs, or a pass expands the node, gradient included.
         flops: floating point operations of one node; multiply and add count two.
@@ -43,10 +64,14 @@ class OpDef:
     name: str
     family: str
     infer: Infer
+    rows: RowRule
     vjp: Optional[Vjp] = None
+    draws: Draws = never
     differentiable: bool = True
     elementwise: bool = False
-    view: bool = False
+    broadcasts: bool = False
+    cheap: bool = False
+    view: Union[bool, Callable[[Node], bool]] = False
     structural: bool = False
     flops: Optional[Flops] = None
 
@@ -59,9 +84,13 @@ def register(
     infer: Infer,
     vjp: Optional[Vjp] = None,
     *,
+    rows: RowRule,
+    draws: Draws = never,
     differentiable: bool = True,
     elementwise: bool = False,
-    view: bool = False,
+    broadcasts: bool = False,
+    cheap: bool = False,
+    view: Union[bool, Callable[[Node], bool]] = False,
     structural: bool = False,
     flops: Optional[Flops] = None,
 ) -> None:
@@ -71,7 +100,19 @@ def register(
     if name in OPS:
         raise GraphError(f"op table: {name} must be registered once. Received it twice. Rename it.")
     OPS[name] = OpDef(
-        name, family, infer, vjp, differentiable, elementwise, view, structural, flops
+        name,
+        family,
+        infer,
+        rows,
+        vjp,
+        draws=draws,
+        differentiable=differentiable,
+        elementwise=elementwise,
+        broadcasts=broadcasts,
+        cheap=cheap or elementwise,
+        view=view,
+        structural=structural,
+        flops=flops,
     )
 
 
@@ -85,11 +126,28 @@ def lookup(name: str) -> OpDef:
     return OPS[name]
 
 
+def draws(node: Node) -> bool:
+    """Whether a node draws random numbers; see OpDef.draws for what that forbids."""
+    return lookup(node.op).draws(node.attrs)
+
+
+def can_fold(op: str, attrs: Attrs) -> bool:
+    """Whether a node may be computed beforehand, its operands being constant."""
+    known = lookup(op)
+    return not known.structural and not known.draws(attrs)
+
+
 def viewed(value: Value) -> Value:
     """The value whose memory this one is: itself, unless a view op made it."""
-    while value.node is not None and lookup(value.node.op).view:
-        value = value.node.inputs[0]
+    while value.node is not None and is_view(value.node):
+        value = value.node.inputs[value.index]
     return value
+
+
+def is_view(node: Node) -> bool:
+    """Whether the node's outputs are the memory of its operands, in order."""
+    view = lookup(node.op).view
+    return view(node) if callable(view) else view
 
 
 def infer(op: str, inputs: Sequence[Value], attrs: Attrs) -> list[TensorType]:

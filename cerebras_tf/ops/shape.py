@@ -16,6 +16,7 @@ import numpy as np
 from cerebras_tf.errors import GraphError, UnsupportedOpError
 from cerebras_tf.ir import Node, Shape, Size, TensorType, Value
 from cerebras_tf.ir.dimensions import smaller, whole
+from cerebras_tf.ops import rows
 from cerebras_tf.ops.broadcasting import sum_to
 from cerebras_tf.ops.builder import Builder
 from cerebras_tf.ops.gradients import Cotangents, of_one_output
@@ -230,16 +231,38 @@ def _diag_part_vjp(b: Builder, node: Node, dy: Value) -> Cotangents:
 
 
 _free = element_flops(0)
-register("constant", _constant_infer, differentiable=False, flops=_free)
-register("reshape", _reshape_infer, _reshape_vjp, view=True, flops=_free)
-register("reshape_dynamic", _sized_by_operand, _reshape_dynamic_vjp, view=True, flops=_free)
-register("transpose", _transpose_infer, _transpose_vjp, view=True, flops=_free)
-register("broadcast_to", _broadcast_to_infer, _broadcast_to_vjp, view=True, flops=_free)
-register("broadcast_dynamic", _sized_by_operand, _broadcast_dynamic_vjp, flops=_free)
-register("sum_to_like", _sum_to_like_infer, _sum_to_like_vjp, flops=element_flops(1))
-register("tile", _tile_infer, _tile_vjp, flops=_free)
-register("shape_of", _shape_of_infer, differentiable=False, flops=_free)
-register("range", _range_infer, differentiable=False, flops=element_flops(1))
-register("one_hot", _one_hot_infer, differentiable=False, flops=_free)
-register("band_part", same_as_first, _band_part_vjp, flops=_free)
-register("diag_part", _diag_part_infer, _diag_part_vjp, flops=_free)
+register(
+    "constant", _constant_infer, rows=rows.across, cheap=True, differentiable=False, flops=_free
+)
+register(
+    "reshape", _reshape_infer, _reshape_vjp, rows=rows.reshape, cheap=True, view=True, flops=_free
+)
+register(
+    "reshape_dynamic",
+    _sized_by_operand,
+    _reshape_dynamic_vjp,
+    rows=rows.across,
+    view=True,
+    flops=_free,
+)
+register("transpose", _transpose_infer, _transpose_vjp, rows=rows.transpose, flops=_free)
+register(
+    "broadcast_to",
+    _broadcast_to_infer,
+    _broadcast_to_vjp,
+    rows=rows.elementwise,
+    cheap=True,
+    flops=_free,
+)
+register(
+    "broadcast_dynamic", _sized_by_operand, _broadcast_dynamic_vjp, rows=rows.across, flops=_free
+)
+register(
+    "sum_to_like", _sum_to_like_infer, _sum_to_like_vjp, rows=rows.across, flops=element_flops(1)
+)
+register("tile", _tile_infer, _tile_vjp, rows=rows.reshape, flops=_free)
+register("shape_of", _shape_of_infer, rows=rows.across, differentiable=False, flops=_free)
+register("range", _range_infer, rows=rows.across, differentiable=False, flops=element_flops(1))
+register("one_hot", _one_hot_infer, rows=rows.one_hot, differentiable=False, flops=_free)
+register("band_part", same_as_first, _band_part_vjp, rows=rows.leading(0, keep=2), flops=_free)
+register("diag_part", _diag_part_infer, _diag_part_vjp, rows=rows.leading(0, keep=2), flops=_free)

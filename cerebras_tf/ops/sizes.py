@@ -14,6 +14,7 @@ import numpy as np
 from cerebras_tf.errors import GraphError
 from cerebras_tf.ir import Node, Size, TensorType, Value
 from cerebras_tf.ir.dimensions import holds, whole
+from cerebras_tf.ops import rows
 from cerebras_tf.ops.builder import Builder
 from cerebras_tf.ops.registry import element_flops, register
 
@@ -69,5 +70,5 @@ def _nothing(node: Node) -> Size:
     return 0
 
 
-register("sizes", _sizes_infer, differentiable=False, flops=_nothing)
-register("iota", _iota_infer, differentiable=False, flops=element_flops(2))
+register("sizes", _sizes_infer, rows=rows.across, differentiable=False, flops=_nothing)
+register("iota", _iota_infer, rows=rows.across, differentiable=False, flops=element_flops(2))

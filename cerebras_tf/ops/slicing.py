@@ -12,6 +12,7 @@ from typing import Any, Optional
 from cerebras_tf.errors import GraphError, UnsupportedOpError
 from cerebras_tf.ir import Node, Size, TensorType, Value
 from cerebras_tf.ir.dimensions import holds
+from cerebras_tf.ops import rows
 from cerebras_tf.ops.builder import Builder
 from cerebras_tf.ops.gradients import Cotangents, of_one_output
 from cerebras_tf.ops.inference import require_same_dtype, same_as_first
@@ -53,6 +54,22 @@ def _slice_infer(inputs: Sequence[Value], attrs: Attrs) -> Types:
                 "Correct starts, sizes and strides."
             )
     return [x.type.with_shape(attrs["sizes"])]
+
+
+def _is_one_piece(node: Node) -> bool:
+    """Whether a slice is one run of its operand's elements, and so needs no copy."""
+    cut = False  # whether a later axis is cut, so that earlier ones must be of one element
+    x = node.inputs[0]
+    for dim, size, stride in reversed(
+        list(zip(x.shape, node.attrs["sizes"], node.attrs["strides"]))
+    ):
+        if size == 1:
+            cut = cut or dim != 1
+            continue
+        if cut or stride != 1 or dim is None or size is None:
+            return False
+        cut = size != dim
+    return True
 
 
 @of_one_output
@@ -147,8 +164,8 @@ def _reverse_vjp(b: Builder, node: Node, dy: Value) -> Cotangents:
 
 
 _free = element_flops(0)
-register("slice", _slice_infer, _slice_vjp, view=True, flops=_free)
-register("place", _place_infer, _place_vjp, flops=_free)
-register("pad", _pad_infer, _pad_vjp, flops=_free)
-register("concat", _concat_infer, _concat_vjp, flops=_free)
-register("reverse", same_as_first, _reverse_vjp, flops=_free)
+register("slice", _slice_infer, _slice_vjp, rows=rows.slicing, view=_is_one_piece, flops=_free)
+register("place", _place_infer, _place_vjp, rows=rows.slicing, flops=_free)
+register("pad", _pad_infer, _pad_vjp, rows=rows.pad, flops=_free)
+register("concat", _concat_infer, _concat_vjp, rows=rows.concat, flops=_free)
+register("reverse", same_as_first, _reverse_vjp, rows=rows.reverse, flops=_free)

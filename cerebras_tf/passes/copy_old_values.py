@@ -30,4 +30,3 @@ def copy_old_values(step: StepGraph) -> None:
             step.updates[name] = kept(value)
     for name, value in step.results.items():
         step.results[name] = kept(value)
-    step.set_outputs()

@@ -14,39 +14,32 @@ import numpy as np
 
 from cerebras_tf.errors import UnsupportedOpError
 from cerebras_tf.ir import Graph, Node, Value
-from cerebras_tf.ops import Builder, Evaluate, lookup
+from cerebras_tf.kernels.registry import evaluate
+from cerebras_tf.ops import Builder, lookup
 from cerebras_tf.ops.control import inline
 from cerebras_tf.ops.shape import broadcast_as
+from cerebras_tf.passes.rewrite import rewrite
 
 
-def differentiate(graph: Graph, evaluate: Optional[Evaluate] = None) -> None:
+def differentiate(graph: Graph) -> None:
     """Expands all `gradient` nodes of a graph in place, in order.
 
     Raises:
         UnsupportedOpError: an op on the way has no gradient rule; the message lists all of them.
     """
-    while True:
-        at = next((i for i, node in enumerate(graph.nodes) if node.op == "gradient"), None)
-        if at is None:
-            return
-        node = graph.nodes[at]
-        rest = graph.nodes[at + 1 :]
-        graph.nodes = graph.nodes[:at]
-        b = Builder(graph, evaluate)
-        b.direction = "backward"
-        results = _expand(b, node)
-        graph.nodes.extend(rest)
-        graph.replace(dict(zip(node.outputs, results)))
+    rewrite(graph, _expand)
 
 
-def _expand(b: Builder, node: Node) -> list[Value]:
+def _expand(b: Builder, node: Node) -> Optional[list[Value]]:
+    if node.op != "gradient":
+        return None
+    b.direction, b.layer = "backward", -1
     count, given = node.attrs["ys"], node.attrs["dys"]
     ys = node.inputs[:count]
     rest = iter(node.inputs[count:])
     dys = [next(rest) if has else None for has in given]
     operands = list(rest)
     xs, stops = operands[: node.attrs["xs"]], operands[node.attrs["xs"] :]
-    b.source = node.source
     seeds = [_ones(b, y) if dy is None else dy for y, dy in zip(ys, dys)]
     found = reverse(b, ys, seeds, xs, stops)
     return [_zeros(b, x) if dx is None else dx for x, dx in zip(xs, found)]
@@ -149,7 +142,7 @@ def _cond_vjp(b: Builder, node: Node, dys: list[Optional[Value]]) -> list[Option
     for key in ("then", "orelse"):
         branch: Graph = node.attrs[key]
         inner = Graph(branch.name + "_gradient")
-        sub = Builder(inner, b.evaluate)
+        sub = Builder(inner, evaluate)
         arguments = [inner.add_input(v.name, v.type) for v in branch.inputs]
         seeds = [inner.add_input(f"d_{i}", given[j].type) for j, i in enumerate(kept)]
         outputs = inline(sub, branch, arguments)

@@ -1,22 +1,24 @@
 """Joins scaled dot-product attention into one op that never holds all scores.
 
 Before: `matmul(softmax(matmul(q, k, transpose_b) * scale + mask), v)` on [B, A, S, D]; after:
-`attention(q, k, v [, bias] [, step]; scale, causal, ...)` on [B, S, A, D], transposes beside it. A
-constant mask that hides later positions becomes `causal`; dropout between softmax and product goes
-along, and draws the same numbers. It must not fire where the weights or the numbers are used
+`attention(q, k, v [, bias] [, step, seeds]; scale, causal, ...)` on [B, S, A, D], transposes beside
+it. A constant mask that hides later positions becomes `causal`; dropout between softmax and product
+goes along, and draws the same numbers. It must not fire where the weights or the numbers are used
 otherwise (pictures), where the mask is trained, or where a row of the mask hides everything.
 Source: Vaswani et al., Attention Is All You Need (2017), equation 1.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple, Optional
+import functools
+from typing import Callable, NamedTuple, Optional
 
 import numpy as np
 
 from cerebras_tf.ir import Graph, Node, Value
-from cerebras_tf.ops import Builder, building_before
+from cerebras_tf.ops import Builder
 from cerebras_tf.passes.match_dropout import DropoutMatch, match_dropout, scalar
+from cerebras_tf.passes.rewrite import rewrite
 from cerebras_tf.passes.watched import watched_values
 
 # A mask at or below this hides: exp(score + mask - max) is 0 in float32 for scores within 9e3.
@@ -32,17 +34,19 @@ def fuse_attention(graph: Graph, variables: set[Value]) -> None:
         variables: values of trained variables; a mask must not depend on them.
     """
     users = graph.users()
-    watched = watched_values(graph)
     trained = set(variables)
     for node in graph.nodes:
         if any(value in trained for value in node.inputs):
             trained.update(node.outputs)
-    for node in list(graph.nodes):
+    wanted = set(graph.outputs) | watched_values(graph)
+    found = {}
+    causal = functools.lru_cache(maxsize=None)(is_causal)  # layers share one mask
+    for node in graph.nodes:
         if node.op == "matmul" and not node.attrs["transpose_a"] and not node.attrs["transpose_b"]:
-            found = _match(node, users, trained, set(graph.outputs) | watched)
-            if found is not None:
-                _emit(graph, node, found)
-    graph.prune()
+            match = _match(node, users, trained, wanted, causal)
+            if match is not None:
+                found[node] = match
+    rewrite(graph, lambda b, node: [_emit(b, found[node])] if node in found else None, fold=False)
 
 
 class _Found(NamedTuple):
@@ -58,7 +62,11 @@ class _Found(NamedTuple):
 
 
 def _match(
-    node: Node, users: dict[Value, list[Node]], trained: set[Value], wanted: set[Value]
+    node: Node,
+    users: dict[Value, list[Node]],
+    trained: set[Value],
+    wanted: set[Value],
+    hides_later: Callable[[Value], bool],
 ) -> Optional[_Found]:
     """The attention that ends in a product, or None."""
     weights, value = node.inputs
@@ -88,7 +96,7 @@ def _match(
             scores, mask = _split_mask(made)
             if mask is None or mask in trained:
                 return None
-            if is_causal(mask):
+            if hides_later(mask):
                 causal = True
             elif bias is None:
                 bias = mask
@@ -150,22 +158,20 @@ def is_causal(mask: Value) -> bool:
     return bool(np.all(square[~hidden] == 0) and np.all(square[hidden] <= HIDDEN))
 
 
-def _emit(graph: Graph, node: Node, found: _Found) -> None:
+def _emit(b: Builder, found: _Found) -> Value:
     bias, dropout = found.bias, found.dropout
-    with building_before(graph, node) as b:
-        operands = [_swapped(b, value) for value in found[:3]]
-        if bias is not None:
-            rank = bias.type.rank
-            if rank < 4:
-                bias = b.op("reshape", bias, shape=(1,) * (4 - rank) + bias.shape)
-            operands.append(bias)
-        attrs = {"scale": found.scale, "causal": found.causal}
-        if dropout is not None:
-            operands.append(dropout.step)
-            attrs.update(dropout.attrs)
-        out, _ = b.multi("attention", *operands, **attrs)
-        swapped = b.op("transpose", out, permutation=_SWAP)
-    graph.replace({node.output: swapped})
+    operands = [_swapped(b, value) for value in found[:3]]
+    if bias is not None:
+        rank = bias.type.rank
+        if rank < 4:
+            bias = b.op("reshape", bias, shape=(1,) * (4 - rank) + bias.shape)
+        operands.append(bias)
+    attrs = {"scale": found.scale, "causal": found.causal}
+    if dropout is not None:
+        operands.extend(dropout.drawn_from)
+        attrs.update(dropout.attrs)
+    out, _ = b.multi("attention", *operands, **attrs)
+    return b.op("transpose", out, permutation=_SWAP)
 
 
 def _swapped(b: Builder, value: Value) -> Value:

@@ -35,9 +35,9 @@ def fuse_elementwise(graph: Graph, group_of: Callable[[Node], Hashable]) -> None
             if maker in levels and _joins(maker, node, levels, group_of):
                 other = clusters[maker]
                 if other is not mine:
+                    mine, other = sorted((mine, other), key=len, reverse=True)
                     mine.extend(other)
-                    for member in other:
-                        clusters[member] = mine
+                    clusters.update((member, mine) for member in other)
     _rewrite(graph, clusters)
 
 
@@ -114,9 +114,9 @@ def _make(graph: Graph, members: list[Node], outputs: list[Value]) -> Node:
     body = Graph("body")
     mapping: dict[Value, Value] = {}
     operands: list[Value] = []
-    for node in members:
+    for node in members:  # in order, so that what members make is in the mapping when it is read
         for value in node.inputs:
-            if value in mapping or (value.node in members and value.node is not None):
+            if value in mapping:
                 continue
             constant = value.constant
             if constant is not None and constant.size == 1:

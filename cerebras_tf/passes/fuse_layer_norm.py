@@ -9,10 +9,13 @@ Layer Normalization (2016), equation 4.
 
 from __future__ import annotations
 
-from typing import Optional
+import heapq
+from collections.abc import Iterator
+from typing import NamedTuple, Optional
 
 from cerebras_tf.ir import Graph, Node, Value
-from cerebras_tf.ops import building_before
+from cerebras_tf.ops import Builder
+from cerebras_tf.passes.rewrite import rewrite
 from cerebras_tf.passes.watched import watched_values
 
 # A sum of products: {factors, in order of their ids: coefficient}.
@@ -22,17 +25,40 @@ _MOST_TERMS = 4
 
 def fuse_layer_norm(graph: Graph) -> None:
     """Replaces in place; what nobody else uses is pruned."""
-    for node in list(graph.nodes):
-        if node.op in ("rsqrt", "sqrt") and node in graph.nodes:
-            found = _Match(graph, node)
-            if found.statistics():
-                found.replace()
-    graph.prune()
+    surroundings = _Surroundings(
+        graph.users(), {node: i for i, node in enumerate(graph.nodes)}, watched_values(graph)
+    )
+    found: dict[Node, _Norm] = {}
+    for node in graph.nodes:
+        if node.op in ("rsqrt", "sqrt"):
+            match = _Match(node, surroundings)
+            norm = match.norm() if match.statistics() else None
+            if norm is not None:
+                found.setdefault(norm.node, norm)
+    rewrite(graph, lambda b, node: [_emit(b, found[node])] if node in found else None, fold=False)
+
+
+class _Surroundings(NamedTuple):
+    """Readers of every value, places of nodes, and values that gradients are taken by."""
+
+    users: dict[Value, list[Node]]
+    place: dict[Node, int]
+    watched: set[Value]
+
+
+class _Norm(NamedTuple):
+    """The node whose output is the norm of x [..., H], and its vectors of H elements."""
+
+    node: Node
+    x: Value
+    gamma: Value
+    beta: Value
+    epsilon: float
 
 
 class _Match:
-    def __init__(self, graph: Graph, root: Node) -> None:
-        self.graph = graph
+    def __init__(self, root: Node, surroundings: _Surroundings) -> None:
+        self.around = surroundings
         self.root = root
         self.x: Optional[Value] = None
         self.mean: set[Value] = set()
@@ -72,14 +98,14 @@ class _Match:
         self.mean.add(value)
         return self.x is not None and _mean_of_last(value) is self.x
 
-    def replace(self) -> None:
-        """Looks among the users for a product that is the norm, and replaces the last such."""
+    def norm(self) -> Optional[_Norm]:
+        """Looks among the users for a product that is the norm; the last such counts."""
         assert self.x is not None
         self.atoms: dict[int, Value] = {}
         polynomials: dict[Value, Polynomial] = {self.x: self._atom(self.x)}
-        watched = watched_values(self.graph) - {self.x}
+        watched = self.around.watched - {self.x}
         if self.mean & watched or self.root.output in watched:
-            return
+            return None
         for value in self.mean:
             # A mean behind stop_gradient is as good in the variance, whose derivative by it is
             # zero, but not in the difference.
@@ -88,11 +114,8 @@ class _Match:
         inverse = self.root.op == "rsqrt"
         if inverse:
             polynomials[self.root.output] = self._named("r")
-        best: Optional[tuple[Node, Value, Value]] = None
-        start = self.graph.nodes.index(self.root)
-        known_from = {node: i for i, node in enumerate(self.graph.nodes)}
-        begin = min(start, *(known_from.get(v.node, start) for v in self.mean if v.node))
-        for node in self.graph.nodes[begin:]:
+        best: Optional[_Norm] = None
+        for node in self._readers(polynomials):
             if any(value in watched for value in node.inputs):
                 continue
             polynomial = self._combine(node, polynomials, inverse)
@@ -101,9 +124,28 @@ class _Match:
             polynomials[node.output] = polynomial
             affine = self._affine(polynomial, node.output)
             if affine is not None:
-                best = (node, *affine)
-        if best is not None:
-            self._emit(*best)
+                best = _Norm(node, self.x, *affine, self.epsilon)
+        return best
+
+    def _readers(self, known: dict[Value, Polynomial]) -> Iterator[Node]:
+        """Nodes that read known values, in their order; values may become known on the way."""
+        place = self.around.place
+        statistics = [self.root, *(value.node for value in self.mean if value.node)]
+        begin = min(place[node] for node in statistics)
+        waiting: list[int] = []
+        at: dict[int, Node] = {}
+        spread: list[Value] = list(known)
+        while True:
+            for value in spread:
+                for node in self.around.users.get(value, ()):
+                    if place[node] >= begin and place[node] not in at:
+                        at[place[node]] = node
+                        heapq.heappush(waiting, place[node])
+            if not waiting:
+                return
+            node = at[heapq.heappop(waiting)]
+            yield node
+            spread = [value for value in node.outputs if value in known]
 
     def _atom(self, value: Value) -> Polynomial:
         self.atoms[id(value)] = value
@@ -165,16 +207,14 @@ class _Match:
             return None
         return self.atoms[gammas.pop()], self.atoms[plain[0][0]]
 
-    def _emit(self, node: Node, gamma: Value, beta: Value) -> None:
-        assert self.x is not None
-        with building_before(self.graph, node) as b:
-            width = self.x.shape[-1]
-            vectors = [
-                value if value.type.rank == 1 else b.op("reshape", value, shape=(width,))
-                for value in (gamma, beta)
-            ]
-            y, _, _ = b.multi("layer_norm", self.x, *vectors, epsilon=self.epsilon)
-        self.graph.replace({node.output: y})
+
+def _emit(b: Builder, norm: _Norm) -> Value:
+    vectors = [
+        value if value.type.rank == 1 else b.op("reshape", value, shape=norm.x.shape[-1:])
+        for value in (norm.gamma, norm.beta)
+    ]
+    y, _, _ = b.multi("layer_norm", norm.x, *vectors, epsilon=norm.epsilon)
+    return y
 
 
 def _made_by(value: Value, op: str) -> Optional[Node]:

@@ -10,20 +10,26 @@ from __future__ import annotations
 from typing import Optional
 
 from cerebras_tf.ir import Graph, Node, Value
-from cerebras_tf.ops import building_before
+from cerebras_tf.ops import Builder
+from cerebras_tf.passes.rewrite import rewrite
 
 
 def fuse_linear_loss(graph: Graph) -> None:
     """Replaces in place, before gradients are expanded."""
     users = graph.users()
     wanted = set(graph.outputs)
-    for node in list(graph.nodes):
+
+    def joined(b: Builder, node: Node) -> Optional[list[Value]]:
         if node.op != "sparse_softmax_xent":
-            continue
+            return None
         product, bias = _product(node, users, wanted)
-        if product is not None:
-            _emit(graph, node, product, bias)
-    graph.prune()
+        if product is None:
+            return None
+        operands = (*product.inputs, node.inputs[1], *bias)
+        turned = product.attrs["transpose_b"]
+        return b.multi("linear_softmax_xent", *operands, transpose_weight=turned)
+
+    rewrite(graph, joined, fold=False)
 
 
 def _product(
@@ -51,35 +57,34 @@ def _product(
     return made, bias
 
 
-def _emit(graph: Graph, node: Node, product: Node, bias: list[Value]) -> None:
-    with building_before(graph, node) as b:
-        hidden, weight = product.inputs
-        outputs = b.multi(
-            "linear_softmax_xent",
-            hidden,
-            weight,
-            node.inputs[1],
-            *bias,
-            transpose_weight=product.attrs["transpose_b"],
-        )
-    graph.replace(dict(zip(node.outputs, outputs)))
-
-
 def merge_linear_loss(graph: Graph) -> None:
     """Joins a linear_softmax_xent with its gradient, so that logits are computed once.
 
     Before: forward node and `linear_softmax_xent_grad`; after: one `linear_softmax_xent_train`. It
     must not fire where the loss's cotangent depends on the loss itself.
     """
-    for node in list(graph.nodes):
-        if node.op != "linear_softmax_xent_grad":
-            continue
-        forward = node.inputs[4].node
-        if forward is None or forward.op != "linear_softmax_xent":
-            continue
-        if _reaches(graph, forward, node.inputs[0]):
-            continue
-        _merge(graph, forward, node)
+    forwards = {}
+    for node in graph.nodes:
+        if node.op == "linear_softmax_xent_grad":
+            forward = node.inputs[4].node
+            if forward is None or forward.op != "linear_softmax_xent":
+                continue
+            if not _reaches(graph, forward, node.inputs[0]):
+                forwards[node] = forward
+    losses: dict[Value, Value] = {}
+
+    def joined(b: Builder, node: Node) -> Optional[list[Value]]:
+        if node not in forwards:
+            return None
+        dloss, hidden, weight, labels, _, *bias = node.inputs
+        operands = (dloss, hidden, weight, labels, *bias)
+        loss, *gradients = b.multi("linear_softmax_xent_train", *operands, **node.attrs)
+        losses[forwards[node].outputs[0]] = loss
+        return gradients
+
+    rewrite(graph, joined, fold=False)
+    # The loss is now made later than some of its readers stand.
+    graph.replace(losses)
     graph.prune()
     graph.sort()
 
@@ -91,20 +96,3 @@ def _reaches(graph: Graph, start: Node, value: Value) -> bool:
         if any(operand in behind for operand in node.inputs):
             behind.update(node.outputs)
     return value in behind
-
-
-def _merge(graph: Graph, forward: Node, backward: Node) -> None:
-    with building_before(graph, backward) as b:
-        dloss, hidden, weight, labels, _, *bias = backward.inputs
-        outputs = b.multi(
-            "linear_softmax_xent_train",
-            dloss,
-            hidden,
-            weight,
-            labels,
-            *bias,
-            transpose_weight=backward.attrs["transpose_weight"],
-        )
-    mapping = dict(zip(backward.outputs, outputs[1:]))
-    mapping[forward.outputs[0]] = outputs[0]
-    graph.replace(mapping)

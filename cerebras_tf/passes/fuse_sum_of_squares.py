@@ -9,23 +9,25 @@ from __future__ import annotations
 from typing import Optional
 
 from cerebras_tf.ir import Graph, Node, Value
-from cerebras_tf.ops import building_before
+from cerebras_tf.ops import Builder
+from cerebras_tf.passes.rewrite import rewrite
 
 
 def fuse_sum_of_squares(graph: Graph) -> None:
     """Replaces in place, behind differentiation."""
     users = graph.users()
     wanted = set(graph.outputs)
-    for node in list(graph.nodes):
+
+    def joined(b: Builder, node: Node) -> Optional[list[Value]]:
         x = _squared(node, users, wanted)
         if x is None:
-            continue
-        with building_before(graph, node) as b:
-            total = b.op("sum_of_squares", x)
-            if node.output.shape != ():
-                total = b.op("reshape", total, shape=node.output.shape)
-        graph.replace({node.output: total})
-    graph.prune()
+            return None
+        total = b.op("sum_of_squares", x)
+        if node.output.shape != ():
+            total = b.op("reshape", total, shape=node.output.shape)
+        return [total]
+
+    rewrite(graph, joined, fold=False)
 
 
 def _squared(node: Node, users: dict[Value, list[Node]], wanted: set[Value]) -> Optional[Value]:
@@ -34,7 +36,7 @@ def _squared(node: Node, users: dict[Value, list[Node]], wanted: set[Value]) -> 
         return None
     squares = node.inputs[0]
     made = squares.node
-    if made is None or squares in wanted or len(users[squares]) != 1:
+    if made is None or squares in wanted or len(users.get(squares, ())) != 1:
         return None
     x = made.inputs[0] if made.inputs else None
     product = made.op == "mul" and made.inputs[0] is made.inputs[-1]

@@ -10,29 +10,22 @@ from __future__ import annotations
 from typing import Optional
 
 from cerebras_tf.ir import Graph, Node, Value
-from cerebras_tf.ops import Builder, Evaluate, lookup
+from cerebras_tf.ops import Builder, lookup
 from cerebras_tf.ops.control import inline
+from cerebras_tf.passes.rewrite import rewrite
 
-_CHEAP = ("constant", "reshape", "broadcast_to", "sum", "mean", "max", "min", "all", "any")
 
-
-def inline_conditionals(graph: Graph, evaluate: Optional[Evaluate] = None) -> None:
+def inline_conditionals(graph: Graph) -> None:
     """Inlines in place, inner conditionals first."""
-    nodes = graph.nodes
-    graph.nodes = []
-    b = Builder(graph, evaluate)
-    mapping: dict[Value, Value] = {}
-    for node in nodes:
-        node.inputs = [mapping.get(value, value) for value in node.inputs]
-        if node.op == "cond":
-            for branch in node.subgraphs.values():
-                inline_conditionals(branch, evaluate)
-        if node.op == "cond" and _is_cheap(node):
-            b.source, b.layer, b.direction = node.source, node.layer, node.direction
-            mapping.update(zip(node.outputs, _select(b, node)))
-        else:
-            graph.nodes.append(node)
-    graph.replace(mapping)
+    rewrite(graph, _inlined)
+
+
+def _inlined(b: Builder, node: Node) -> Optional[list[Value]]:
+    if node.op != "cond":
+        return None
+    for branch in node.subgraphs.values():
+        inline_conditionals(branch)
+    return _select(b, node) if _is_cheap(node) else None
 
 
 def _is_cheap(node: Node) -> bool:
@@ -43,7 +36,7 @@ def _is_cheap(node: Node) -> bool:
 
 
 def _cheap_branch(branch: Graph) -> bool:
-    return all(lookup(node.op).elementwise or node.op in _CHEAP for node in branch.nodes)
+    return all(lookup(node.op).cheap for node in branch.nodes)
 
 
 def _select(b: Builder, node: Node) -> list[Value]:

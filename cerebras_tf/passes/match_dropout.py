@@ -12,10 +12,10 @@ from cerebras_tf.ir import Node, Value
 
 
 class DropoutMatch(NamedTuple):
-    """What was dropped, the step of its random numbers, and attributes as op attention's."""
+    """What was dropped, step and seeds of its random numbers, and attributes as op attention's."""
 
     x: Value
-    step: Value
+    drawn_from: tuple[Value, Value]
     attrs: dict[str, Any]
 
 
@@ -58,8 +58,8 @@ def match_dropout(
     inner = [value for value in (*inner, numbers) if value is not x]
     if any(value in wanted or len(users.get(value, ())) != 1 for value in inner):
         return None
-    attrs = {name: drawn.attrs[name] for name in ("seed", "seed2")}
-    return DropoutMatch(x, drawn.inputs[0], {"rate": rate, "kept_scale": kept_scale, **attrs})
+    step, seeds = drawn.inputs
+    return DropoutMatch(x, (step, seeds), {"rate": rate, "kept_scale": kept_scale})
 
 
 def _unscaled(value: Value) -> tuple[Value, float]:

@@ -1,38 +1,57 @@
 """Computes equal expressions once.
 
-Before: `%a = exp(%x)  %b = exp(%x)`; after: uses of %b are uses of %a. It must not merge nodes with
-effects of their own: random ops draw anew, so they are left alone. Nor values that a `gradient`
+Before: `%a = exp(%x)  %b = exp(%x)`; after: uses of %b are uses of %a. It must not merge nodes
+that draw random numbers: each draws its own. Nor values that a `gradient`
 node reads: two equal values are two places to differentiate by.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import zlib
+from collections.abc import Hashable
+from typing import Any, Optional
 
-from cerebras_tf.ir import Graph, Value
+import numpy as np
+
+from cerebras_tf.ir import Array, Graph, Node, Value
 from cerebras_tf.ir.text import print_attribute
-
-_DISTINCT = ("random_uniform", "random_normal", "truncated_normal", "random_uniform_int")
+from cerebras_tf.ops import Builder, draws
+from cerebras_tf.passes.rewrite import rewrite
 
 
 def merge_common(graph: Graph) -> None:
     """Merges in place; the earlier node stays."""
     apart = {value for node in graph.nodes if node.op == "gradient" for value in node.inputs}
     seen: dict[Any, list[Value]] = {}
-    mapping: dict[Value, Value] = {}
-    kept = []
-    for node in graph.nodes:
-        node.inputs = [mapping.get(value, value) for value in node.inputs]
-        if node.op in _DISTINCT or any(value in apart for value in node.outputs):
-            kept.append(node)
-            continue
-        attrs = tuple((key, print_attribute(value)) for key, value in sorted(node.attrs.items()))
-        types = tuple(str(value.type) for value in node.outputs)
-        key = (node.op, tuple(node.inputs), attrs, types)
-        if key in seen:
-            mapping.update(zip(node.outputs, seen[key]))
-        else:
-            seen[key] = node.outputs
-            kept.append(node)
-    graph.nodes = kept
-    graph.replace(mapping)
+
+    def earlier(b: Builder, node: Node) -> Optional[list[Value]]:
+        if draws(node) or any(value in apart for value in node.outputs):
+            return None
+        attrs = tuple((key, _content(value)) for key, value in sorted(node.attrs.items()))
+        types = tuple(value.type for value in node.outputs)
+        first = seen.setdefault((node.op, tuple(node.inputs), attrs, types), node.outputs)
+        return None if first is node.outputs else first
+
+    rewrite(graph, earlier)
+
+
+def _content(attribute: Any) -> Hashable:
+    """Equal for equal attributes."""
+    return _Bytes(attribute) if isinstance(attribute, np.ndarray) else print_attribute(attribute)
+
+
+class _Bytes:
+    """An array as a key of dictionaries: equal where dtype, shape and all bits are."""
+
+    def __init__(self, array: Array) -> None:
+        self.array = np.ascontiguousarray(array)
+        self.head = (array.dtype, array.shape, zlib.crc32(self.array.reshape(-1).view(np.uint8)))
+
+    def __hash__(self) -> int:
+        return hash(self.head)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Bytes) or self.head != other.head:
+            return False
+        mine, theirs = (x.array.reshape(-1).view(np.uint8) for x in (self, other))
+        return self.array is other.array or bool(np.array_equal(mine, theirs))

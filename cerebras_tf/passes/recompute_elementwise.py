@@ -9,9 +9,9 @@ back than the layer: what passes between layers is kept.
 from __future__ import annotations
 
 from cerebras_tf.ir import Graph, Node, Value
-from cerebras_tf.ops import Builder, lookup
+from cerebras_tf.ops import Builder, draws, lookup
+from cerebras_tf.passes.rewrite import rewrite
 
-RANDOM_OPS = ("random_uniform", "random_normal", "truncated_normal")
 # Longer chains of copies than this cost more than reading what they save.
 _LONGEST = 16
 
@@ -19,16 +19,13 @@ _LONGEST = 16
 def recompute_elementwise(graph: Graph) -> None:
     """Copies in place; layers and directions of all nodes must be set."""
     kept = _kept(graph)
-    nodes = graph.nodes
-    graph.nodes = []
-    b = Builder(graph)
     copies: dict[tuple[Value, int], Value] = {}
-    for node in nodes:
+
+    def copied(b: Builder, node: Node) -> None:
         if node.direction == "backward":
-            b.direction, b.layer = "backward", node.layer
             node.inputs = [_again(b, value, node.layer, kept, copies) for value in node.inputs]
-        graph.nodes.append(node)
-    graph.prune()
+
+    rewrite(graph, copied, fold=False)
 
 
 def _kept(graph: Graph) -> set[Value]:
@@ -70,13 +67,19 @@ def _again(
     return copies[key]
 
 
+def _is_noise(value: Value) -> bool:
+    """Whether a value is made of step and seeds alone."""
+    made = value.node
+    return made is not None and draws(made) and len(made.inputs) == 2
+
+
 def _can_copy(value: Value, kept: set[Value], depth: int) -> bool:
     made = value.node
     if made is None or made.direction != "forward" or made.op == "constant":
         return False
     if not _cheap(made) or value.type.rank == 0 or depth > _LONGEST:
         return False
-    if any(operand.node is not None and operand.node.op in RANDOM_OPS for operand in made.inputs):
+    if any(_is_noise(operand) for operand in made.inputs):
         return False  # a mask of one byte is kept, not the numbers it was made of
     return all(
         operand in kept

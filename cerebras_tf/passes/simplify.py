@@ -12,61 +12,49 @@ from typing import Optional
 import numpy as np
 
 from cerebras_tf.ir import Array, Graph, Node, Value
-from cerebras_tf.ops import Builder, Evaluate, lookup
+from cerebras_tf.kernels.registry import evaluate
+from cerebras_tf.ops import Builder, can_fold, lookup
+from cerebras_tf.passes.rewrite import rewrite
 
 # Constants up to this many bytes are made by folding; larger ones are computed once a step.
 _FOLD_BYTES = 1 << 26
-_KEPT = ("constant", "random_uniform", "random_normal", "truncated_normal", "cond")
 
 
-def simplify(
-    graph: Graph, evaluate: Optional[Evaluate] = None, differentiated: bool = False
-) -> None:
+def simplify(graph: Graph, differentiated: bool = False) -> None:
     """Simplifies in place until nothing changes; drops nodes nobody needs.
 
     Args:
         graph: any graph; inner graphs are simplified too.
-        evaluate: computes ops on constants, where given.
         differentiated: whether `gradient` nodes of a graph around this one may remain.
     """
-    while True:
-        graph.prune()
+    graph.prune()
+    has_gradients = differentiated or any(node.op == "gradient" for node in graph.nodes)
+    while _sweep(graph, has_gradients):
         has_gradients = differentiated or any(node.op == "gradient" for node in graph.nodes)
-        changed = _sweep(graph, evaluate, has_gradients)
-        if not changed:
-            break
     for node in graph.nodes:
         for inner in node.subgraphs.values():
-            simplify(inner, evaluate, has_gradients)
+            simplify(inner, has_gradients)
 
 
-def _sweep(graph: Graph, evaluate: Optional[Evaluate], has_gradients: bool) -> bool:
-    nodes = graph.nodes
-    read = {value for node in nodes if node.op == "gradient" for value in node.inputs}
-    graph.nodes = []
-    b = Builder(graph, evaluate)
-    mapping: dict[Value, Value] = {}
-    for node in nodes:
-        node.inputs = [mapping.get(value, value) for value in node.inputs]
+def _sweep(graph: Graph, has_gradients: bool) -> bool:
+    read = {value for node in graph.nodes if node.op == "gradient" for value in node.inputs}
+
+    def simpler(b: Builder, node: Node) -> Optional[list[Value]]:
         same = None if node.outputs[0] in read else _same(node, has_gradients)
         if same is not None:
-            mapping[node.outputs[0]] = same
-            continue
+            return [same]
         if node.op == "custom_gradient" and not has_gradients:
-            mapping.update(zip(node.outputs, node.inputs))
-            continue
-        b.source, b.layer, b.direction = node.source, node.layer, node.direction
+            return node.inputs[: len(node.outputs)]
         better = _fold(b, node)
         if better is None and not any(value in read for value in node.inputs):
-            better = _rewrite(b, node)
-        if better is not None:
-            mapping[node.outputs[0]] = better
-            if node.outputs[0] in read:
-                read.add(better)
-            continue
-        graph.nodes.append(node)
-    graph.replace(mapping)
-    return bool(mapping)
+            better = _shorter(b, node)
+        if better is None:
+            return None
+        if node.outputs[0] in read:
+            read.add(better)
+        return [better]
+
+    return rewrite(graph, simpler)
 
 
 def _same(node: Node, has_gradients: bool) -> Optional[Value]:
@@ -100,24 +88,26 @@ def _is(value: Value, number: float) -> bool:
     if node is not None and node.op == "broadcast_to":
         return _is(node.inputs[0], number)
     constant = value.constant
-    return constant is not None and constant.size > 0 and bool(np.all(constant == number))
+    if constant is None or not constant.size or constant.flat[0] != number:
+        return False
+    return bool(np.all(constant == number))
 
 
 def _fold(b: Builder, node: Node) -> Optional[Value]:
-    if b.evaluate is None or node.op in _KEPT or not node.inputs or len(node.outputs) != 1:
+    if not node.inputs or len(node.outputs) != 1 or not can_fold(node.op, node.attrs):
         return None
-    arrays = [_content(b.evaluate, value, node) for value in node.inputs]
+    arrays = [_content(value, node) for value in node.inputs]
     known = [array for array in arrays if array is not None]
     type = node.output.type
     if len(known) != len(arrays) or not type.is_static or type.bytes > _FOLD_BYTES:
         return None
     if node.op == "broadcast_to":  # stays small: readers broadcast the operand
         return None
-    (result,) = b.evaluate(node.op, known, node.attrs)
+    (result,) = evaluate(node.op, known, node.attrs)
     return b.constant(result, type.dtype)
 
 
-def _content(evaluate: Evaluate, value: Value, user: Node) -> Optional[Array]:
+def _content(value: Value, user: Node) -> Optional[Array]:
     """A constant's content; a broadcast one's too, where its user would need it written out."""
     made = value.node
     if made is None or made.op != "broadcast_to" or lookup(user.op).elementwise:
@@ -128,7 +118,7 @@ def _content(evaluate: Evaluate, value: Value, user: Node) -> Optional[Array]:
     return evaluate("broadcast_to", [inner], made.attrs)[0]
 
 
-def _rewrite(b: Builder, node: Node) -> Optional[Value]:
+def _shorter(b: Builder, node: Node) -> Optional[Value]:
     """A shorter way to the same value, or None."""
     if not node.inputs or node.inputs[0].node is None:
         return _drop_broadcast(b, node)
@@ -143,12 +133,9 @@ def _rewrite(b: Builder, node: Node) -> Optional[Value]:
     return _drop_broadcast(b, node)
 
 
-_BROADCASTING = ("add", "sub", "mul", "div", "maximum", "minimum", "select")
-
-
 def _drop_broadcast(b: Builder, node: Node) -> Optional[Value]:
-    """Elementwise ops broadcast by themselves: their operands need not be broadcast before."""
-    if node.op not in _BROADCASTING:
+    """Ops that broadcast by themselves need no operands that are broadcast before."""
+    if not lookup(node.op).broadcasts:
         return None
     operands = [
         value.node.inputs[0]

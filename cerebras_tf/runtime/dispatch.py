@@ -1,7 +1,6 @@
 """Chooses the kernel of an instruction: compiled where there is one that fits, plain otherwise.
 
-Every choice has one signature: call(arrays, out), writing into `out` where it is given. It
-deliberately holds no arithmetic.
+Every choice has one signature: call(arrays, out), writing into `out` where it is given.
 """
 
 from __future__ import annotations
@@ -12,19 +11,32 @@ from typing import Any, Callable, Optional
 
 import numpy as np
 
-from cerebras_tf import kernels
 from cerebras_tf.errors import UnsupportedOpError
-from cerebras_tf.ir import Graph, TensorType
+from cerebras_tf.ir import Graph, Node, TensorType
 from cerebras_tf.ir.program import Instruction
-from cerebras_tf.kernels.registry import COMPILED, PLAIN
-from cerebras_tf.ops import lookup
+from cerebras_tf.kernels import cpu_kernels, scratch
+from cerebras_tf.kernels.half import to_bfloat16, to_float32
+from cerebras_tf.kernels.registry import CompiledKernel, KernelTable, Scratch
+from cerebras_tf.ops import is_view
+from cerebras_tf.runtime.backend import Call
 
-# call(inputs, outputs): outputs are arrays to fill, or None where the result decides its shape.
-Call = Callable[[Sequence[np.ndarray], "list[Optional[np.ndarray]]"], Sequence[np.ndarray]]
+BFLOAT16 = "bfloat16"
+Types = Sequence[TensorType]
+
+
+def compiled_kernel(
+    kernels: KernelTable, op: str, inputs: Types, outputs: Types, attrs: dict[str, Any]
+) -> Optional[CompiledKernel]:
+    """The compiled kernel that fits, or None; sizes must be known, and bfloat16 has none."""
+    found = kernels.compiled.get(op)
+    types = [*inputs, *outputs]
+    if found is None or any(not type.is_static or type.dtype == BFLOAT16 for type in types):
+        return None
+    return found if found.supports is None or found.supports(*inputs, **attrs) else None
 
 
 def choose(
-    instruction: Instruction, inputs: Sequence[TensorType], outputs: Sequence[TensorType]
+    instruction: Instruction, inputs: Types, outputs: Types, kernels: Optional[KernelTable] = None
 ) -> Call:
     """The call that runs an instruction.
 
@@ -32,32 +44,57 @@ def choose(
         instruction: op and attributes.
         inputs: types of its operands.
         outputs: types of its results.
+        kernels: what to choose from; the fastest of this machine where not given.
 
     Raises:
         UnsupportedOpError: the op has no kernel.
     """
+    kernels = cpu_kernels() if kernels is None else kernels
     op, attrs = instruction.op, instruction.attrs
-    if op == "cond":
-        return _conditional(attrs["then"], attrs["orelse"])
-    static = all(type.is_static for type in [*inputs, *outputs])
     if op == "fused_elementwise":
-        fast = kernels.elementwise_compiler()
-        if fast is not None and static:
-            # An op without a generated form: node by node, slower.
-            with contextlib.suppress(UnsupportedOpError):
-                return _filling(fast(attrs["body"]))
-        return _copying(lambda *arrays: run_graph(attrs["body"], arrays))
-    found = COMPILED.get(op) if static else None
-    if found is not None and (found.supports is None or found.supports(*inputs, **attrs)):
-        compiled = found.run
-        return _filling(lambda arrays, out: compiled(*arrays, out=tuple(out), **attrs))
-    if op not in PLAIN:
+        return _fused(attrs["body"], inputs, outputs, kernels)
+    if op not in kernels.plain:
         raise UnsupportedOpError(
             f"op {op} ('{instruction.source}'): must have a kernel. Received none. "
             "Add it in cerebras_tf/kernels/."
         )
-    plain = PLAIN[op]
-    return _copying(lambda *arrays: plain(*arrays, **attrs), view=lookup(op).view)
+    plain = kernels.plain[op]
+    view = is_view(Node.of_types(op, inputs, outputs, attrs))
+    found = None if view else compiled_kernel(kernels, op, inputs, outputs, attrs)
+    if found is not None:
+        compiled = found.run
+        return _filling(lambda arrays, out: compiled(*arrays, out=tuple(out), **attrs))
+    if view:
+        return copying(lambda *arrays: plain(*arrays, **attrs), view=True)
+    return copying(_widened(lambda *arrays: plain(*arrays, **attrs), inputs, outputs))
+
+
+def needed_scratch(
+    kernels: KernelTable, op: str, inputs: Types, outputs: Types, attrs: dict[str, Any]
+) -> Scratch:
+    """Scratch memory of the kernel that `choose` takes; of a plain one, its results.
+
+    What NumPy takes besides, within a plain kernel, is not counted.
+    """
+    static = all(type.is_static for type in [*inputs, *outputs])
+    if not static or is_view(Node.of_types(op, inputs, outputs, attrs)):
+        return Scratch()
+    if op == "fused_elementwise" and kernels.elementwise is not None:
+        return Scratch()
+    found = compiled_kernel(kernels, op, inputs, outputs, attrs)
+    if found is not None:
+        return Scratch() if found.scratch is None else found.scratch(*inputs, **attrs)
+    return Scratch(sum(type.most_bytes for type in outputs))
+
+
+def _fused(body: Graph, inputs: Types, outputs: Types, kernels: KernelTable) -> Call:
+    types = [*inputs, *outputs, *(value.type for node in body.nodes for value in node.outputs)]
+    static = all(type.is_static for type in [*inputs, *outputs])
+    if kernels.elementwise is not None and static and not any(t.dtype == BFLOAT16 for t in types):
+        # An op without a generated form: node by node, slower.
+        with contextlib.suppress(UnsupportedOpError):
+            return _filling(kernels.elementwise(body))
+    return copying(graph_call(body, kernels))
 
 
 def _filling(kernel: Callable[..., Any]) -> Call:
@@ -68,8 +105,8 @@ def _filling(kernel: Callable[..., Any]) -> Call:
     return call
 
 
-def _copying(kernel: Callable[..., Any], view: bool = False) -> Call:
-    """A plain kernel: its results are copied to where they belong.
+def copying(kernel: Callable[..., Any], view: bool = False) -> Call:
+    """A call of a function that returns its results: they are copied to where they belong.
 
     A result that is memory of an operand is copied too, unless it is meant to be a view: that
     memory is used anew, by the next output already where an operand is written over.
@@ -79,8 +116,10 @@ def _copying(kernel: Callable[..., Any], view: bool = False) -> Call:
         results = kernel(*arrays)
         if not isinstance(results, tuple):
             results = (results,)
-        if not view and (len(results) > 1 or any(target is None for target in out)):
-            results = [_owned(result, arrays) for result in results]
+        if not view:
+            scratch.note(sum(np.asarray(result).nbytes for result in results))
+            if len(results) > 1 or any(target is None for target in out):
+                results = [_owned(result, arrays) for result in results]
         placed = []
         for result, target in zip(results, out):
             if target is None:
@@ -98,24 +137,51 @@ def _owned(result: np.ndarray, operands: Sequence[np.ndarray]) -> np.ndarray:
     return np.array(result) if shared else result
 
 
-def _conditional(then: Graph, orelse: Graph) -> Call:
-    return _copying(
-        lambda predicate, *operands: run_graph(then if bool(predicate) else orelse, operands)
+def _widened(kernel: Callable[..., Any], inputs: Types, outputs: Types) -> Callable[..., Any]:
+    """The kernel on bits of bfloat16: computed in float32, rounded to nearest even."""
+    given = [type.dtype == BFLOAT16 for type in inputs]
+    wanted = [type.dtype == BFLOAT16 for type in outputs]
+    if not any(given) and not any(wanted):
+        return kernel
+
+    def run(*arrays: np.ndarray) -> tuple[np.ndarray, ...]:
+        results = kernel(*(to_float32(a) if half else a for a, half in zip(arrays, given)))
+        results = results if isinstance(results, tuple) else (results,)
+        return tuple(to_bfloat16(r) if half else r for r, half in zip(results, wanted))
+
+    return run
+
+
+def graph_call(
+    graph: Graph, kernels: Optional[KernelTable] = None
+) -> Callable[..., tuple[np.ndarray, ...]]:
+    """A function that runs a graph node by node, with kernels that are chosen now."""
+    calls = []
+    for node in graph.nodes:
+        if node.op != "constant":
+            calls.append((node, choose_for(node, kernels)))
+    constants = {n.output: n.attrs["value"] for n in graph.nodes if n.op == "constant"}
+
+    def run(*arrays: np.ndarray) -> tuple[np.ndarray, ...]:
+        table = {**constants, **dict(zip(graph.inputs, arrays))}
+        for node, call in calls:
+            results = call([table[value] for value in node.inputs], [None] * len(node.outputs))
+            table.update(zip(node.outputs, results))
+        return tuple(table[value] for value in graph.outputs)
+
+    return run
+
+
+def choose_for(node: Node, kernels: Optional[KernelTable] = None) -> Call:
+    """The call of a node whose results are allocated when they are made."""
+    return choose(
+        Instruction(node.op, (), (), node.attrs, node.source),
+        [value.type for value in node.inputs],
+        [TensorType(value.dtype, (None,) * value.type.rank) for value in node.outputs],
+        kernels,
     )
 
 
 def run_graph(graph: Graph, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
-    """Runs a graph node by node with arrays allocated as they come; for branches and tests."""
-    table = dict(zip(graph.inputs, arrays))
-    for node in graph.nodes:
-        if node.op == "constant":
-            table[node.output] = node.attrs["value"]
-            continue
-        call = choose(
-            Instruction(node.op, (), (), node.attrs, node.source),
-            [value.type for value in node.inputs],
-            [TensorType(value.dtype, (None,) * value.type.rank) for value in node.outputs],
-        )
-        results = call([table[value] for value in node.inputs], [None] * len(node.outputs))
-        table.update(zip(node.outputs, results))
-    return tuple(table[value] for value in graph.outputs)
+    """Runs a graph once, node by node."""
+    return graph_call(graph)(*arrays)

@@ -1,7 +1,7 @@
 """The machine: runs a program's schedule on arrays. The one loop there is.
 
-Listeners are told of every step; tracing and cost models are listeners. It deliberately knows no
-op: kernels are chosen once, when the program is loaded.
+Listeners are told of every step; traces and cost models are listeners. Kernels are chosen once,
+when the program is loaded.
 """
 
 from __future__ import annotations
@@ -11,23 +11,12 @@ from typing import Optional, Protocol
 
 import numpy as np
 
-from cerebras_tf.errors import CapacityError
-from cerebras_tf.ir.program import (
-    ARENA,
-    HEAP,
-    VIEW,
-    Free,
-    Program,
-    Run,
-    Step,
-    StreamIn,
-    StreamOut,
-)
-from cerebras_tf.memoryx.stream import MemoryX
-from cerebras_tf.runtime.dispatch import Call, choose
+from cerebras_tf.ir.program import ARENA, HEAP, VIEW, Program
+from cerebras_tf.ir.schedule import Free, Run, Step, StreamIn, StreamOut
+from cerebras_tf.kernels.half import at_rest
+from cerebras_tf.memoryx.store import Store, reading
+from cerebras_tf.runtime.backend import Backend, Call
 
-# Numba and BLAS kernels are at their best on whole cache lines.
-ALIGNMENT_BYTES = 128
 BoundBody = list[tuple[Call, tuple[int, ...], tuple[int, ...], tuple[bool, ...]]]
 
 
@@ -42,26 +31,33 @@ class Listener(Protocol):
 
 
 class Machine:
-    """A loaded program with its memory.
+    """A loaded program with its memory; the actions of schedule steps are its methods.
 
     Attributes:
         program: what runs.
-        memoryx: where variables come from and go to.
+        store: where variables come from and go to.
+        backend: kernels and memory.
+        arena: uint8, the activation memory.
         steps_run: steps made so far.
+        bytes_in: bytes of variables streamed in so far.
+        bytes_out: bytes of new values streamed out so far.
+        scratch_bytes: the most scratch memory that kernels took at once.
     """
 
     def __init__(
         self,
         program: Program,
-        memoryx: MemoryX,
+        store: Store,
+        backend: Backend,
         listeners: Sequence[Listener] = (),
         arena: Optional[np.ndarray] = None,
     ) -> None:
         """Loads a program: binds the arena and chooses kernels.
 
         Args:
-            program: what to run.
-            memoryx: where variables come from and go to.
+            program: what to run; its sizes are numbers.
+            store: where variables come from and go to.
+            backend: kernels and memory.
             listeners: told of every schedule step.
             arena: uint8 [at least program.arena_bytes]; allocated where not given.
 
@@ -70,14 +66,19 @@ class Machine:
             UnsupportedOpError: an op has no kernel.
         """
         self.program = program
-        self.memoryx = memoryx
-        self.steps_run = 0
+        self.store = store
+        self.backend = backend
+        self.steps_run = self.bytes_in = self.bytes_out = self.scratch_bytes = 0
         self._listeners = list(listeners)
         self._table: list[Optional[np.ndarray]] = [None] * len(program.slots)
         self._names = {slot: name for name, slot in program.variables.items()}
+        self._held: set[str] = set()  # variables acquired now
+        self._dirty: set[str] = set()  # those among them that were written
         for index, content in program.constants.items():
-            self._table[index] = content
-        self.bind(self.allocate(program.arena_bytes) if arena is None else arena)
+            self._table[index] = at_rest(content, program.slots[index].type.dtype)
+        if arena is None:
+            arena = self.backend.allocate(program.arena_bytes)
+        self.bind(arena)
         self._bodies = self._bind_bodies()
 
     def bind(self, arena: np.ndarray) -> None:
@@ -85,71 +86,112 @@ class Machine:
         self.arena = arena
         for index, slot in enumerate(self.program.slots):
             if slot.kind == ARENA:
-                end = slot.offset + slot.type.bytes
-                part = arena[slot.offset : end].view(slot.type.numpy_dtype)
-                # Slots of the arena have static shapes.
-                self._table[index] = part.reshape(slot.type.shape)  # type: ignore[arg-type]
+                self._table[index] = self.backend.place(arena, slot.type, slot.offset)
 
-    @staticmethod
-    def allocate(size: int) -> np.ndarray:
-        """uint8 [size], aligned; raises CapacityError where memory is short."""
-        try:
-            memory = np.empty(size + ALIGNMENT_BYTES, np.uint8)
-        except MemoryError as error:
-            raise CapacityError(
-                f"activations: {size / 1e9:.1f} GB must fit in memory. Received: no memory. "
-                "Lower train_input.batch_size or max_sequence_length."
-            ) from error
-        start = -memory.ctypes.data % ALIGNMENT_BYTES
-        return memory[start : start + size]
+    def unbind(self) -> None:
+        """Lets go of the activations' memory until it is bound again."""
+        self.arena = np.empty(0, np.uint8)
+        for index, slot in enumerate(self.program.slots):
+            if slot.kind == ARENA:
+                self._table[index] = None
 
     def run(self, features: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Runs one step.
 
         Args:
-            features: an array for every feature of the program, of the slot's dtype and shape.
+            features: an array for every feature of the program, of the slot's storage dtype and
+                shape.
 
         Returns:
             The wanted values, by name; copies, so the next step may overwrite its memory.
         """
-        table = self._table
-        for name, slot in self.program.features.items():
-            table[slot] = features[name]
-        with np.errstate(all="ignore"):
-            for step in self.program.steps:
-                for listener in self._listeners:
-                    listener.before(step)
-                self._apply(step)
-                for listener in self._listeners:
-                    listener.after(step)
+        self.backend.reset_peak()
+        self.execute(features)
+        self.scratch_bytes = max(self.scratch_bytes, self.backend.peak_bytes())
+        results = {
+            name: self.backend.copied(self._read(slot))
+            for name, slot in self.program.results.items()
+        }
+        self._release(self._held)
         self.steps_run += 1
-        return {name: np.array(self._read(slot)) for name, slot in self.program.results.items()}
+        return results
 
-    def _apply(self, step: Step) -> None:
-        table = self._table
-        if isinstance(step, Run):
-            slots = step.slots
-            for call, inputs, outputs, fresh in self._bodies[step.body]:
-                arrays = [table[slots[i]] for i in inputs]
-                out = [None if new else table[slots[i]] for i, new in zip(outputs, fresh)]
-                results = call(arrays, out)  # type: ignore[arg-type]
-                for i, new, result in zip(outputs, fresh, results):
-                    if new:
-                        table[slots[i]] = result
-        elif isinstance(step, StreamIn):
-            weights = self.memoryx.stream_in([self._names[slot] for slot in step.slots])
-            for slot, array in zip(step.slots, weights):
-                table[slot] = array
-        elif isinstance(step, StreamOut):
-            self.memoryx.stream_out((name, self._read(slot)) for name, slot in step.stores)
-        elif isinstance(step, Free):
-            for slot in step.slots:
-                table[slot] = None
+    def execute(self, features: Mapping[str, np.ndarray]) -> None:
+        """Runs the schedule; values stay where they were made."""
+        for name, slot in self.program.features.items():
+            self._table[slot] = features[name]
+        try:
+            with np.errstate(all="ignore"):
+                for step in self.program.steps:
+                    for listener in self._listeners:
+                        listener.before(step)
+                    step.apply(self)
+                    for listener in self._listeners:
+                        listener.after(step)
+        except BaseException:
+            self._release(self._held)
+            raise
+
+    def value(self, name: str) -> np.ndarray:
+        """A wanted value of the last step where it was made; the next step overwrites it."""
+        return self._read(self.program.results[name])
+
+    # Actions of schedule steps.
+
+    def compute(self, step: Run) -> None:
+        """Runs a body on its slots."""
+        table, slots, run = self._table, step.slots, self.backend.run
+        for call, inputs, outputs, fresh in self._bodies[step.body]:
+            arrays = [table[slots[i]] for i in inputs]
+            out = [None if new else table[slots[i]] for i, new in zip(outputs, fresh)]
+            results = run(call, arrays, out)  # type: ignore[arg-type]
+            for i, new, result in zip(outputs, fresh, results):
+                if new:
+                    table[slots[i]] = result
+
+    def stream_in(self, step: StreamIn) -> None:
+        """Acquires variables."""
+        names = [self._names[slot] for slot in step.slots]
+        arrays = self.store.acquire(names)
+        self._held.update(names)
+        for slot, array in zip(step.slots, arrays):
+            self._table[slot] = array
+            self.bytes_in += array.nbytes
+
+    def stream_out(self, step: StreamOut) -> None:
+        """Notes what was written in place; copies other new values to where they belong."""
+        for name, slot in step.stores:
+            made = self._read(slot)
+            self.bytes_out += made.nbytes
+            if slot == self.program.variables.get(name):
+                self._dirty.add(name)
+            elif name in self._held:
+                target = self._table[self.program.variables[name]]
+                assert target is not None
+                self.backend.copy(target, made)
+                self._dirty.add(name)
+            else:
+                (target,) = self.store.acquire([name], fresh=True)
+                self.backend.copy(target, made)
+                self.store.release([name], dirty=[name])
+
+    def free(self, step: Free) -> None:
+        """Forgets slots, and releases the variables among them."""
+        for slot in step.slots:
+            self._table[slot] = None
+        self._release({self._names[slot] for slot in step.slots if slot in self._names})
+
+    def _release(self, names: set[str]) -> None:
+        names = names & self._held
+        self.store.release(names, self._dirty & names)
+        self._dirty -= names
+        self._held -= names
 
     def _read(self, slot: int) -> np.ndarray:
         array = self._table[slot]
-        if array is None:  # a variable that was streamed out again
-            (array,) = self.memoryx.stream_in([self._names[slot]])
+        if array is None:  # a variable that was freed
+            with reading(self.store, self._names[slot]) as array:
+                return self.backend.copied(array)
         return array
 
     def _bind_bodies(self) -> list[BoundBody]:
@@ -162,12 +204,11 @@ class Machine:
             slots = [self.program.slots[slot] for slot in first[index]]
             calls: BoundBody = []
             for item in body:
-                call = choose(
-                    item,
-                    [slots[i].type for i in item.inputs],
-                    [slots[i].type for i in item.outputs],
+                inputs, outputs = (
+                    [slots[i].type for i in at] for at in (item.inputs, item.outputs)
                 )
                 fresh = tuple(slots[i].kind in (HEAP, VIEW) for i in item.outputs)
+                call = self.backend.load(item, inputs, outputs)
                 calls.append((call, item.inputs, item.outputs, fresh))
             bound.append(calls)
         return bound

@@ -8,14 +8,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Optional, Union
 
-from modelzoo.common.model_sections import RecordInput, StreamKeys
+from modelzoo.common.input_sections import TextFileKeys
+from modelzoo.common.model_sections import RecordInput, SequenceInput, StreamKeys
 from modelzoo.common.schema import build_variant
 from modelzoo.common.sections import field
 
 BYTE_VOCAB_SIZE = 260  # 256 byte values after [PAD], [CLS], [SEP] and [MASK]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class VocabularyKeys:
     """Tells how many tokens there are: by their number, by a file with one a line, or by both."""
 
@@ -44,7 +45,7 @@ def _count_lines(path):
         return None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class MaskedLmKeys:
     """What every input of masked language modelling has.
 
@@ -62,7 +63,7 @@ class MaskedLmKeys:
     mlm_pad_id: Optional[int] = field(None, minimum=0)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DrawnMaskKeys:
     """What inputs have that draw their masks while they read: a function of the shuffle_seed."""
 
@@ -124,39 +125,20 @@ class BertMlmOnlyTfRecordsDynamicMaskInput(DrawnMaskKeys, BertTfRecordsInput):
             yield "vocab_file", "is required, because the records hold tokens and no ids."
 
 
-@dataclass(frozen=True)
-class TextSizes:
-    """The required keys of `BertTextDataInput`."""
+@dataclass(frozen=True, kw_only=True)
+class BertTextDataInput(TextFileKeys, DrawnMaskKeys, SequenceInput):
+    """An input section with ``data_processor: BertTextDataProcessor``."""
 
-    data_processor: str
     max_sequence_length: int = field(minimum=4)
-    batch_size: int = field(minimum=1)
-
-
-@dataclass(frozen=True)
-class BertTextDataInput(DrawnMaskKeys, TextSizes):
-    """An input section with ``data_processor: BertTextDataProcessor``: files read as bytes.
-
-    `data_dir`, `file_patterns` and `eval_fraction` mean what they do for GptTextDataProcessor.
-    """
-
     max_predictions_per_seq: int = field(20, minimum=1)
-    data_dir: Union[str, list[str], None] = field(None, path=True)
-    file_patterns: list[str] = field(("*.txt", "*.md", "*.rst", "*.py"))
-    eval_fraction: float = field(0.05, minimum=0.0)
     vocab_size: int = field(BYTE_VOCAB_SIZE, choices=(BYTE_VOCAB_SIZE,))
     scale_mlm_weights: bool = True
-    shuffle: bool = True
-    shuffle_seed: Optional[int] = 0
-    repeat: bool = True
-    skip_steps: Optional[int] = field(None, minimum=0)
     has_next_sentence = False
 
     def problems(self):
         """Yields what is wrong between the fields."""
         yield from DrawnMaskKeys.problems(self)
-        if self.eval_fraction >= 1:
-            yield "eval_fraction", "must be below 1, or nothing is left to train on."
+        yield from TextFileKeys.problems(self)
         if self.max_predictions_per_seq > self.max_sequence_length:
             yield "max_predictions_per_seq", "must not exceed max_sequence_length."
 

@@ -17,7 +17,7 @@ from modelzoo.common.layers.dense import ZEROS, dense
 from modelzoo.common.layers.initializers import make_variable
 from modelzoo.common.layers.layer_norm import layer_norm
 from modelzoo.common.layers.lm_head import token_cross_entropy
-from modelzoo.common.optimizers.training import make_train_op
+from modelzoo.common.loss_spec import loss_spec
 from modelzoo.common.params import params_from_dict
 
 
@@ -56,16 +56,15 @@ def model_fn(features, labels, mode, params):
         sentence_cost = tf.reduce_mean(token_cross_entropy(sentence_logits, labels))
         costs["train/cost_cls"] = sentence_cost
         loss = loss + sentence_cost
-    if training:
-        for name, cost in {**costs, "train/cost": loss}.items():
-            tf.summary.scalar(name, cost)
-        train_op = make_train_op(loss, params.optimizer, model.mixed_precision)
-        return CSEstimatorSpec(mode=mode, loss=loss, train_op=train_op)
 
-    tensors = [tf.reshape(features["masked_lm_ids"], [-1]), choices(word_logits), words, weights]
-    if sentence_logits is not None:
-        tensors += [tf.reshape(labels, [-1]), choices(sentence_logits)]
-    return CSEstimatorSpec(mode=mode, loss=loss, host_call=(pretraining_metrics, tensors))
+    def of_words_and_sentences():
+        ids = tf.reshape(features["masked_lm_ids"], [-1])
+        tensors = [ids, choices(word_logits), words, weights]
+        if sentence_logits is not None:
+            tensors += [tf.reshape(labels, [-1]), choices(sentence_logits)]
+        return pretraining_metrics, tensors
+
+    return loss_spec(mode, params, loss, of_words_and_sentences, {**costs, "train/cost": loss})
 
 
 def masked_lm_logits(hidden, positions, table, model):

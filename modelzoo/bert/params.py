@@ -9,19 +9,15 @@ from dataclasses import dataclass
 from typing import Any, Optional
 
 from modelzoo.bert.input_sections import INHERITED_KEYS, build_bert_input, count_vocabulary
-from modelzoo.common.model_sections import (
-    NONLINEARITIES,
-    CommonModelParams,
-    TransformerSizes,
-    inherit_inputs,
-)
-from modelzoo.common.sections import CsConfigParams, OptimizerParams, RunConfigParams, field
+from modelzoo.common.base_params import INPUT_SECTIONS, BaseParams
+from modelzoo.common.model_sections import NONLINEARITIES, CommonModelParams
+from modelzoo.common.sections import field
 
 LOSS_SCALINGS = ("precomputed_num_masked", "num_masked", "batch_size")
 
 
-@dataclass(frozen=True)
-class BertModelParams(CommonModelParams, TransformerSizes):
+@dataclass(frozen=True, kw_only=True)
+class BertModelParams(CommonModelParams):
     """The section ``model``, of pre-training and of every fine-tuning.
 
     `encoder_nonlinearity` is another name of `nonlinearity` and wins; `mlm_nonlinearity` follows
@@ -59,18 +55,16 @@ class BertModelParams(CommonModelParams, TransformerSizes):
         return self.encoder_nonlinearity or self.nonlinearity
 
 
-@dataclass(frozen=True)
-class Params:
+@dataclass(frozen=True, kw_only=True)
+class Params(BaseParams):
     """The whole YAML of BERT pre-training."""
 
-    model_name: str
     model: BertModelParams
     train_input: Any = field(build=build_bert_input)
-    optimizer: OptimizerParams = field()
-    runconfig: RunConfigParams = field()
     eval_input: Any = field(None, build=build_bert_input)
     predict_input: Any = field(None, build=build_bert_input)
-    csconfig: CsConfigParams = CsConfigParams()
+
+    INHERITED_KEYS = INHERITED_KEYS
 
     @classmethod
     def with_defaults(cls, tree):
@@ -78,11 +72,11 @@ class Params:
 
         Inputs scale the weights of masked tokens where the loss asks for it.
         """
-        tree = inherit_inputs(tree, INHERITED_KEYS)
+        tree = super().with_defaults(tree)
         model = tree.get("model")
         if isinstance(model, dict):
             scaling = model.get("mlm_loss_scaling", LOSS_SCALINGS[0])
-            for name in ("train_input", "eval_input", "predict_input"):
+            for name in INPUT_SECTIONS:
                 if isinstance(tree.get(name), dict):
                     scale = {"scale_mlm_weights": scaling == LOSS_SCALINGS[0]}
                     tree[name] = {**scale, **tree[name]}
@@ -90,12 +84,10 @@ class Params:
 
     def problems(self):
         """Yields what is wrong between the sections."""
-        yield from self.csconfig.problems_with(self.model)
-        for name in ("train_input", "eval_input", "predict_input"):
-            section = getattr(self, name)
-            if section is not None:
-                for key, text in self._input_problems(section):
-                    yield f"{name}.{key}", text
+        yield from super().problems()
+        for name, section in self.inputs():
+            for key, text in self._input_problems(section):
+                yield f"{name}.{key}", text
 
     def _input_problems(self, section):
         if section.max_sequence_length > self.max_position_embeddings:

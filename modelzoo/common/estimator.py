@@ -24,6 +24,9 @@ ANOTHER_FOLDER = (
 ANOTHER_CHECKPOINT = (
     "Start from another --checkpoint_path, or use the params file it was trained with."
 )
+# Entries of checkpoints that are no model's: the graph of objects of tf.train.Checkpoint.
+BESIDE_VARIABLES = ("_CHECKPOINTABLE_OBJECT_GRAPH", "save_counter/.ATTRIBUTES/VARIABLE_VALUE")
+MOST_NAMED = 12  # variables in an error
 
 
 def make_estimator(model_fn, params, use_cs, warm_start_excludes=()):
@@ -45,16 +48,19 @@ def make_estimator(model_fn, params, use_cs, warm_start_excludes=()):
     trains = runconfig.mode in ("train", "train_and_eval")
     warm_start = runconfig.checkpoint_path
     if trains and latest:
-        model_fn = checked(model_fn, latest, tf.global_variables, ANOTHER_FOLDER)
+        compare = check_shapes if runconfig.restore_partially else check_whole
+        model_fn = checked(model_fn, latest, tf.global_variables, compare)
     elif trains and warm_start:
         kept = re.compile(f"^(?!.*({'|'.join(map(re.escape, warm_start_excludes)) or '(?!)'}))")
 
         def taken_over():
             return [v for v in tf.trainable_variables() if kept.match(v.op.name)]
 
-        model_fn = checked(model_fn, warm_start, taken_over, ANOTHER_CHECKPOINT)
+        compare = functools.partial(check_variables, advice=ANOTHER_CHECKPOINT)
+        model_fn = checked(model_fn, warm_start, taken_over, compare)
         warm_start = tf.estimator.WarmStartSettings(warm_start, vars_to_warm_start=kept.pattern)
     every = runconfig.log_step_count_steps or runconfig.save_summary_steps
+    restores = {"restore_partially": runconfig.restore_partially}
     config = CSRunConfig(
         cs_ip=runconfig.cs_ip,
         num_csx=runconfig.num_csx,
@@ -66,6 +72,7 @@ def make_estimator(model_fn, params, use_cs, warm_start_excludes=()):
         keep_checkpoint_max=runconfig.keep_checkpoint_max,
         log_step_count_steps=None if runconfig.disable_standard_logs else every,
         device_fn=(lambda op: runconfig.device) if runconfig.device else None,
+        **(restores if hasattr(CSRunConfig, "restore_partially") else {}),
     )
     return CerebrasEstimator(
         model_fn=model_fn,
@@ -78,7 +85,7 @@ def make_estimator(model_fn, params, use_cs, warm_start_excludes=()):
     )
 
 
-def checked(model_fn, path, variables, advice):
+def checked(model_fn, path, variables, compare):
     """Returns a model_fn that compares its variables with those of a checkpoint for training.
 
     That is before tf.estimator opens any file in the folder.
@@ -87,14 +94,14 @@ def checked(model_fn, path, variables, advice):
         model_fn: the model.
         path: prefix of the checkpoint.
         variables: returns those that will be loaded from it, once the graph is there.
-        advice: see `check_variables`.
+        compare: function of path and variables that raises a CheckpointError if they do not fit.
     """
 
     @functools.wraps(model_fn)
     def call(features, labels, mode, params):
         spec = model_fn(features, labels, mode, params)
         if mode == tf.estimator.ModeKeys.TRAIN:
-            check_variables(path, variables(), advice)
+            compare(path, variables())
         return spec
 
     return call
@@ -152,13 +159,7 @@ def check_variables(path, variables, advice=ANOTHER_FOLDER):
     Raises:
         CheckpointError: if it cannot be read, or variables are missing or have other shapes.
     """
-    try:
-        saved = tf.train.NewCheckpointReader(path).get_variable_to_shape_map()
-    except (tf.OpError, ValueError) as error:
-        raise CheckpointError(
-            f"{path}: must be a readable checkpoint. Received: {error}. Give the prefix of its "
-            "files, such as model_dir/model.ckpt-100."
-        ) from error
+    saved = saved_variables(path)
     shapes = {variable.op.name: variable.shape.as_list() for variable in variables}
     wrong = [
         f"{name} is {saved[name]} there and {shape} in the model"
@@ -170,3 +171,50 @@ def check_variables(path, variables, advice=ANOTHER_FOLDER):
         raise CheckpointError(
             f"{path}: must fit the model. Received: {'; '.join(wrong[:3])}{more}. {advice}"
         )
+
+
+def check_shapes(path, variables):
+    """Compares those variables with a checkpoint that it holds, as `check_variables` does."""
+    saved = saved_variables(path)
+    check_variables(path, [variable for variable in variables if variable.op.name in saved])
+
+
+def check_whole(path, variables):
+    """Compares a checkpoint that training goes on from with all variables of the model.
+
+    Checkpoints written from then on hold the model's variables only: whatever else is in this one,
+    such as more layers or the state of another optimizer, would be lost.
+
+    Raises:
+        CheckpointError: as `check_variables`, or if it holds variables that the model lacks.
+    """
+    check_variables(path, variables)
+    beyond = sorted(saved_variables(path).keys() - {variable.op.name for variable in variables})
+    if beyond:
+        more = f" and {len(beyond) - MOST_NAMED} more" if len(beyond) > MOST_NAMED else ""
+        raise CheckpointError(
+            f"{path}: must fit the model. Received: {len(beyond)} variables that the model lacks, "
+            f"and that would be lost: {', '.join(beyond[:MOST_NAMED])}{more}. {ANOTHER_FOLDER} "
+            "Or set runconfig.restore_partially to True to go on without them."
+        )
+
+
+def saved_variables(path):
+    """Returns the shapes of the variables in a checkpoint, by name.
+
+    Raises:
+        CheckpointError: if it cannot be read.
+    """
+    try:
+        reader = tf.train.NewCheckpointReader(path)
+    except (tf.OpError, ValueError) as error:
+        raise CheckpointError(
+            f"{path}: must be a readable checkpoint. Received: {error}. Give the prefix of its "
+            "files, such as model_dir/model.ckpt-100."
+        ) from error
+    types = reader.get_variable_to_dtype_map()
+    return {
+        name: shape
+        for name, shape in reader.get_variable_to_shape_map().items()
+        if types[name] not in (tf.string, tf.variant) and name not in BESIDE_VARIABLES
+    }

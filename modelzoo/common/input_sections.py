@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Optional, Union
 
-from modelzoo.common.model_sections import RecordInput, StreamKeys
+from modelzoo.common.model_sections import OrderKeys, RecordInput, SequenceInput, StreamKeys
 from modelzoo.common.schema import build_variant
 from modelzoo.common.sections import field
 from modelzoo.common.tokenizers import KINDS
@@ -13,31 +13,9 @@ from modelzoo.common.tokenizers import KINDS
 BYTE_VOCAB_SIZE = 257  # 256 byte values and the end-of-document token
 
 
-@dataclass(frozen=True)
-class VocabSize:
-    """The number of tokens in an input section."""
-
-    vocab_size: int = field(minimum=1)
-
-
-@dataclass(frozen=True)
-class GptTfRecordsInput(StreamKeys, VocabSize, RecordInput):
-    """An input section with ``data_processor: GptTfRecordsProcessor``."""
-
-
-@dataclass(frozen=True)
-class GptHdf5Input(VocabSize, RecordInput):
-    """An input section with ``data_processor: GptHDF5DataProcessor``."""
-
-    shuffle: bool = True
-    shuffle_seed: Optional[int] = 0
-    repeat: bool = True
-    skip_steps: Optional[int] = field(None, minimum=0)
-
-
-@dataclass(frozen=True)
-class GptTextDataInput:
-    """An input section with ``data_processor: GptTextDataProcessor``.
+@dataclass(frozen=True, kw_only=True)
+class TextFileKeys(OrderKeys):
+    """Which text files an input section reads as bytes, and which of them are for evaluation.
 
     `data_dir` is a folder, a file, a glob or a list of them; null reads the sources of the Python
     standard library. In folders, files that match one of `file_patterns` are read. The share
@@ -45,17 +23,9 @@ class GptTextDataInput:
     evaluation.
     """
 
-    data_processor: str
-    max_sequence_length: int = field(minimum=2)
-    batch_size: int = field(minimum=1)
     data_dir: Union[str, list[str], None] = field(None, path=True)
     file_patterns: list[str] = field(("*.txt", "*.md", "*.rst", "*.py"))
     eval_fraction: float = field(0.05, minimum=0.0)
-    vocab_size: int = field(BYTE_VOCAB_SIZE, minimum=BYTE_VOCAB_SIZE)
-    shuffle: bool = True
-    shuffle_seed: Optional[int] = 0
-    repeat: bool = True
-    skip_steps: Optional[int] = field(None, minimum=0)
 
     def problems(self):
         """Yields what is wrong between the fields."""
@@ -63,7 +33,29 @@ class GptTextDataInput:
             yield "eval_fraction", "must be below 1, or nothing is left to train on."
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
+class GptTfRecordsInput(StreamKeys, RecordInput):
+    """An input section with ``data_processor: GptTfRecordsProcessor``."""
+
+    vocab_size: int = field(minimum=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GptHdf5Input(OrderKeys, RecordInput):
+    """An input section with ``data_processor: GptHDF5DataProcessor``."""
+
+    vocab_size: int = field(minimum=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GptTextDataInput(TextFileKeys, SequenceInput):
+    """An input section with ``data_processor: GptTextDataProcessor``."""
+
+    max_sequence_length: int = field(minimum=2)
+    vocab_size: int = field(BYTE_VOCAB_SIZE, minimum=BYTE_VOCAB_SIZE)
+
+
+@dataclass(frozen=True, kw_only=True)
 class GptPromptsInput:
     """A predict_input with ``data_processor: GptPromptsProcessor``: texts to continue.
 
@@ -132,10 +124,7 @@ def length_problems(params, longest):
         longest: positions of the model; None where it has no limit.
     """
     vocab_size = params.train_input.vocab_size
-    for name in ("train_input", "eval_input", "predict_input"):
-        section = getattr(params, name)
-        if section is None:
-            continue
+    for name, section in params.inputs():
         length = section.max_sequence_length
         if longest is not None and length is not None and length > longest:
             yield (

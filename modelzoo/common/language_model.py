@@ -13,7 +13,7 @@ import tensorflow.compat.v1 as tf
 from modelzoo.common import metrics
 from modelzoo.common.estimator import CSEstimatorSpec
 from modelzoo.common.layers.lm_head import lm_loss, token_cross_entropy
-from modelzoo.common.optimizers.training import make_train_op
+from modelzoo.common.loss_spec import loss_spec
 
 
 def language_model_spec(
@@ -41,24 +41,26 @@ def language_model_spec(
     weights = tf.reshape(1.0 - tf.cast(features["input_mask"], tf.float32), [-1])
     batch_size = tf.shape(labels)[0] if labels.shape[0] is None else labels.shape[0]
     loss = lm_loss(cross_entropy, weights, loss_scaling, batch_size) * loss_weight
-    if mode == tf.estimator.ModeKeys.TRAIN:
-        add_summaries(cross_entropy, weights, params)
-        train_op = make_train_op(loss, params.optimizer, params.model.mixed_precision)
-        return CSEstimatorSpec(mode=mode, loss=loss, train_op=train_op)
+    training = mode == tf.estimator.ModeKeys.TRAIN
+    summaries = token_costs(cross_entropy, weights, params) if training else {}
 
-    data_dir = getattr(params.eval_input, "data_dir", None)
-    metric_fn = functools.partial(metrics.lm_metrics, ratio=metrics.tokens_per_byte(data_dir))
-    tensors = [tf.reshape(labels, [-1]), choices, cross_entropy, weights]
-    return CSEstimatorSpec(mode=mode, loss=loss, host_call=(metric_fn, tensors))
+    def token_metrics():
+        ratio = metrics.tokens_per_byte(getattr(params.eval_input, "data_dir", None))
+        tensors = [tf.reshape(labels, [-1]), choices, cross_entropy, weights]
+        return functools.partial(metrics.lm_metrics, ratio=ratio), tensors
+
+    return loss_spec(mode, params, loss, token_metrics, summaries)
 
 
-def add_summaries(cross_entropy, weights, params):
-    """Adds the mean cost of a token as nats, perplexity and bits per byte."""
+def token_costs(cross_entropy, weights, params):
+    """Returns the mean cost of a token as nats, perplexity and bits per byte, by their tags."""
     cost = lm_loss(cross_entropy, weights, "num_tokens", None)
     ratio = metrics.tokens_per_byte(getattr(params.train_input, "data_dir", None))
-    tf.summary.scalar("train/lm_cost", cost)
-    tf.summary.scalar("train/lm_perplexity", metrics.perplexity(cost))
-    tf.summary.scalar("train/lm_bpb", metrics.bits_per_byte(cost, ratio))
+    return {
+        "train/lm_cost": cost,
+        "train/lm_perplexity": metrics.perplexity(cost),
+        "train/lm_bpb": metrics.bits_per_byte(cost, ratio),
+    }
 
 
 def predict(features, logits, choices):

@@ -1,7 +1,6 @@
-"""What the sections ``model`` and ``*_input`` of all transformers share, and how inputs inherit.
+"""What the sections ``model`` and ``*_input`` of all transformers share.
 
-It deliberately imports no TensorFlow. A model's own dataclass names its bases as
-``class XModelParams(CommonModelParams, TransformerSizes)``: then required keys come first.
+It deliberately imports no TensorFlow.
 """
 
 from __future__ import annotations
@@ -14,25 +13,14 @@ from modelzoo.common.sections import build_initializer, field
 NONLINEARITIES = ("gelu", "gelu_exact", "relu", "tanh")
 
 
-@dataclass(frozen=True)
-class TransformerSizes:
-    """The keys that make a transformer large or small."""
+@dataclass(frozen=True, kw_only=True)
+class CommonModelParams:
+    """Keys that every encoder and every decoder has."""
 
     hidden_size: int = field(minimum=1)
     num_hidden_layers: int = field(minimum=1)
     num_heads: int = field(minimum=1)
     filter_size: int = field(minimum=1)
-
-    def problems(self):
-        """Yields what is wrong between the fields."""
-        if self.hidden_size % self.num_heads:
-            yield "num_heads", f"must divide hidden_size ({self.hidden_size})."
-
-
-@dataclass(frozen=True)
-class CommonModelParams:
-    """Keys that every transformer has, all with a default."""
-
     max_position_embeddings: Optional[int] = field(None, minimum=1)
     embedding_size: Optional[int] = field(None, minimum=1)
     share_embedding_weights: bool = True
@@ -50,6 +38,20 @@ class CommonModelParams:
     tf_summary: bool = False
     precision_opt_level: int = field(0, choices=(0, 1, 2))
 
+    def problems(self):
+        """Yields what is wrong between the fields."""
+        if self.hidden_size % self.num_heads:
+            yield "num_heads", f"must divide hidden_size ({self.hidden_size})."
+
+
+@dataclass(frozen=True)
+class SequenceInput:
+    """The keys without a default of input sections that need no folder of records."""
+
+    data_processor: str
+    max_sequence_length: int = field(minimum=1)
+    batch_size: int = field(minimum=1)
+
 
 @dataclass(frozen=True)
 class RecordInput:
@@ -61,49 +63,20 @@ class RecordInput:
     batch_size: int = field(minimum=1)
 
 
-@dataclass(frozen=True)
-class StreamKeys:
-    """How records are ordered, repeated and read; all with a default."""
+@dataclass(frozen=True, kw_only=True)
+class OrderKeys:
+    """How examples are ordered and repeated."""
 
     shuffle: bool = True
     shuffle_seed: Optional[int] = 0
-    shuffle_buffer: Optional[int] = field(None, minimum=1)
     repeat: bool = True
-    n_parallel_reads: int = field(4, minimum=1)
-    use_multiple_workers: bool = False
     skip_steps: Optional[int] = field(None, minimum=0)
 
 
-SHAPE_KEYS = ("vocab_size", "vocab_file", "max_sequence_length", "batch_size")
-IN_ORDER_ONCE = {"shuffle": False, "repeat": False}
+@dataclass(frozen=True, kw_only=True)
+class StreamKeys(OrderKeys):
+    """How records are ordered, repeated and read."""
 
-
-def inherit_inputs(tree, keys):
-    """Returns `tree` with what its input sections take over from one another.
-
-    Evaluation takes over what `keys` name from training, prediction every key of evaluation;
-    where the data processor is another, only SHAPE_KEYS.
-
-    Args:
-        tree: nested dictionary of a YAML.
-        keys: keys of an input section that mean the same in evaluation.
-    """
-    tree = dict(tree)
-    tree.setdefault("runconfig", {})
-    train, evaluation = tree.get("train_input"), tree.get("eval_input")
-    if isinstance(train, dict) and isinstance(evaluation, dict):
-        keys = keys if _same_processor(train, evaluation) else SHAPE_KEYS
-        inherited = {key: train[key] for key in keys if key in train}
-        tree["eval_input"] = evaluation = {**inherited, **IN_ORDER_ONCE, **evaluation}
-    prediction = tree.get("predict_input") or {}
-    if isinstance(evaluation, dict) and isinstance(prediction, dict):
-        inherited = evaluation
-        if not _same_processor(evaluation, prediction):
-            shapes = {key: evaluation[key] for key in SHAPE_KEYS if key in evaluation}
-            inherited = {**shapes, **IN_ORDER_ONCE}
-        tree["predict_input"] = {**inherited, **prediction}
-    return tree
-
-
-def _same_processor(section, other):
-    return other.get("data_processor") in (None, section.get("data_processor"))
+    shuffle_buffer: Optional[int] = field(None, minimum=1)
+    n_parallel_reads: int = field(4, minimum=1)
+    use_multiple_workers: bool = False

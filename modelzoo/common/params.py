@@ -7,6 +7,7 @@ once. Precedence: command line, then YAML, then the defaults in the dataclasses.
 from __future__ import annotations
 
 import glob
+import math
 import os
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import yaml
 
 from cerebras_tf.errors import ConfigError
 from modelzoo.common import registry, schema
+from modelzoo.common.whole_file import write_whole
 
 
 def load_params(path, overrides=None, model_name=None):
@@ -63,11 +65,52 @@ def _build(cls, tree, report):
 def save_params(params, model_dir):
     """Writes ``params.yaml`` into `model_dir`, whole or not at all. Returns its text."""
     text = yaml.safe_dump(schema.as_tree(params), sort_keys=False)
-    target = Path(model_dir) / "params.yaml"
-    partial = target.with_name(f".params.yaml.{os.getpid()}")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(target)
+    write_whole(Path(model_dir, "params.yaml"), text)
     return text
+
+
+def saved_difference(params, model_dir, sections=None):
+    """Compares parameters with those that an earlier run saved in `model_dir`.
+
+    Args:
+        params: a model's parameters.
+        model_dir: where ``params.yaml`` may be.
+        sections: top-level keys to compare; None for all.
+
+    Returns:
+        The lines of a unified diff from the saved to the given, one a key (``model.hidden_size:
+        8``); empty where they are equal or none are saved.
+
+    Raises:
+        ConfigError: if the saved file is no YAML.
+    """
+    path = Path(model_dir) / "params.yaml"
+    if not path.exists():
+        return []
+    trees = read_yaml(path)[0], schema.as_tree(params)
+    old, new = (
+        dict(flat_keys({key: tree[key] for key in tree if sections is None or key in sections}))
+        for tree in trees
+    )
+    lines = []
+    for key in [*new, *(key for key in old if key not in new)]:
+        told = [f"{sign}{key}: {of[key]}" for sign, of in (("-", old), ("+", new)) if key in of]
+        if old.get(key) != new.get(key):
+            lines += told
+    return [f"--- {path}", "+++ given", *lines] if lines else []
+
+
+def flat_keys(tree, path=""):
+    """Yields dotted keys and their values, as YAML has them in a line, of a nested dictionary."""
+    if isinstance(tree, dict) and tree:
+        for key, value in tree.items():
+            yield from flat_keys(value, f"{path}.{key}" if path else str(key))
+    elif isinstance(tree, list) and any(isinstance(item, dict) for item in tree):
+        for index, item in enumerate(tree):
+            yield from flat_keys(item, f"{path}[{index}]")
+    else:
+        text = yaml.safe_dump(tree, default_flow_style=True, width=math.inf, allow_unicode=True)
+        yield path, text.removesuffix("\n").removesuffix("\n...")
 
 
 def read_yaml(path):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
 from pathlib import Path
 
 import numpy as np
+
+from modelzoo.common.scores import write_scalars
+from modelzoo.common.whole_file import write_json_lines
 
 
 def predict(estimator, inputs, params, checkpoint_path, use_cs):
@@ -22,24 +24,50 @@ def predict(estimator, inputs, params, checkpoint_path, use_cs):
     """
     import tensorflow.compat.v1 as tf
 
-    runconfig = params.runconfig
-    rows = predicted_rows(estimator, inputs, checkpoint_path, use_cs)
-    rows = itertools.islice(rows, runconfig.predict_steps * params.predict_input.batch_size)
-    name = f"predictions_{'cs' if use_cs else 'tf'}_{estimator.config.task_id}"
-    count, npz, jsonl = write_predictions(rows, os.path.join(runconfig.model_dir, "predict"), name)
+    rows = predicted_rows(estimator, inputs, params, checkpoint_path, use_cs)
+    name = output_name("predictions", estimator, use_cs)
+    count, npz, jsonl = write_predictions(rows, predict_folder(params), name)
     tf.logging.info("wrote %d predictions to %s and %s", count, npz, jsonl)
 
 
-def predicted_rows(estimator, inputs, checkpoint_path, use_cs):
-    """Yields the predictions of the whole predict_input: a dictionary of arrays an example."""
+def predicted_rows(estimator, inputs, params, checkpoint_path, use_cs):
+    """Yields the predictions of `predict_steps` batches: a dictionary of arrays an example."""
     from modelzoo.common.estimator import CheckpointHook
 
-    return estimator.predict(
+    rows = estimator.predict(
         inputs.predict,
         hooks=[CheckpointHook(checkpoint_path)],
         checkpoint_path=checkpoint_path,
         use_cs=use_cs,
     )
+    return itertools.islice(rows, params.runconfig.predict_steps * params.predict_input.batch_size)
+
+
+def predict_folder(params):
+    """Returns the folder that predict mode writes into, a Path."""
+    return Path(params.runconfig.model_dir, "predict")
+
+
+def output_name(kind, estimator, use_cs):
+    """Returns the name of a file of predict mode without its end; it says where the model ran."""
+    return f"{kind}_{'cs' if use_cs else 'tf'}_{estimator.config.task_id}"
+
+
+def write_scores(folder, checkpoint_path, scores, shown=lambda name: True):
+    """Writes the scores of predictions, see `write_scalars`, and logs those that are `shown`.
+
+    Args:
+        folder: where they go.
+        checkpoint_path: prefix of the checkpoint that predicted.
+        scores: numbers by name.
+        shown: function of a name.
+    """
+    import tensorflow.compat.v1 as tf
+
+    step = int(tf.train.load_variable(checkpoint_path, "global_step"))
+    write_scalars(folder, step, scores)
+    told = ", ".join(f"{name} {value:.2f}" for name, value in scores.items() if shown(name))
+    tf.logging.info("step %d: %s", step, told)
 
 
 def write_predictions(predictions, folder, name):
@@ -59,15 +87,11 @@ def write_predictions(predictions, folder, name):
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     jsonl, npz = folder / f"{name}.jsonl", folder / f"{name}.npz"
-    partial_jsonl, partial_npz = (folder / f".{p.name}.{os.getpid()}" for p in (jsonl, npz))
-    with open(partial_jsonl, "w", encoding="utf-8") as file:
-        for row in rows:
-            plain = {key: _plain(value) for key, value in row.items()}
-            file.write(json.dumps(plain, ensure_ascii=False) + "\n")
+    partial_npz = folder / f".{npz.name}.{os.getpid()}"
     columns = {key: np.stack([row[key] for row in rows]) for key in (rows[0] if rows else ())}
     with open(partial_npz, "wb") as file:
         np.savez(file, **columns)
-    partial_jsonl.replace(jsonl)
+    write_json_lines(jsonl, ({key: _plain(row[key]) for key in row} for row in rows))
     partial_npz.replace(npz)
     return len(rows), npz, jsonl
 

@@ -18,7 +18,7 @@ from cerebras_tf.errors import CapacityError, CheckpointError, ConfigError, Data
 from modelzoo.common import model_dir as folder
 from modelzoo.common import registry
 from modelzoo.common.console import quiet_logging, quiet_native_logging, quieter
-from modelzoo.common.params import load_params
+from modelzoo.common.params import load_params, saved_difference
 
 SECTIONS = {
     "train": ("train_input",),
@@ -91,6 +91,7 @@ def run_mode(mode, params):
     from modelzoo.common.estimator import make_estimator
 
     quiet_logging(tf)
+    show_difference(mode, params)
     runconfig = params.runconfig
     model, data = registry.load_room(params.model_name)
     use_cs = not runconfig.device
@@ -108,6 +109,26 @@ def run_mode(mode, params):
         predict(estimator, data, params, use_cs)
     else:
         evaluate(estimator, data, mode, runconfig, use_cs)
+
+
+def show_difference(mode, params):
+    """Logs how the parameters differ from those that the runs before saved in model_dir.
+
+    The section ``runconfig``, which holds the command line, counts where training will save it.
+    """
+    import tensorflow.compat.v1 as tf
+
+    names = [field.name for field in dataclasses.fields(params)]
+    if mode not in ("train", "train_and_eval"):
+        names.remove("runconfig")
+    try:
+        lines = saved_difference(params, params.runconfig.model_dir, names)
+    except ConfigError as error:
+        tf.logging.warning("parameters of the runs before are not compared: %s", error)
+        return
+    if lines:
+        told = "".join(f"\n  {line}" for line in lines)
+        tf.logging.info("the parameters are not those of the runs before:%s", told)
 
 
 def check_device(device):

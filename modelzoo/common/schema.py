@@ -107,11 +107,15 @@ def build_variant(tag, classes):
 
 
 def as_tree(instance):
-    """Returns the nested plain dictionary of a dataclass: the inverse of `build`."""
+    """Returns the nested plain dictionary of a dataclass: the inverse of `build`.
+
+    In every section the keys without a default stand first, whichever base declares them.
+    """
 
     def plain(value):
         if dataclasses.is_dataclass(value):
-            return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+            fields = sorted(dataclasses.fields(value), key=lambda field: not _is_required(field))
+            return {field.name: plain(getattr(value, field.name)) for field in fields}
         if isinstance(value, (list, tuple)):
             return [plain(item) for item in value]
         return value

@@ -6,10 +6,10 @@ It deliberately computes none of them.
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 from cerebras_tf.errors import DataError
+from modelzoo.common.whole_file import write_whole
 
 
 def write_scalars(folder, step, values):
@@ -37,10 +37,7 @@ def write_scalars(folder, step, values):
         name: value if isinstance(value, str) else float(value) for name, value in values.items()
     }
     scores[str(int(step))] = {**scores.get(str(int(step)), {}), **plain}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    partial.write_text(json.dumps(scores, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    partial.replace(path)
+    write_whole(path, json.dumps(scores, indent=2, ensure_ascii=False) + "\n")
 
     numbers = [
         tf.Summary.Value(tag=name, simple_value=value)

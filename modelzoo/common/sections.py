@@ -251,7 +251,11 @@ class OptimizerParams:
 
 @dataclass(frozen=True)
 class RunConfigParams:
-    """The section ``runconfig``; every command line flag lands here."""
+    """The section ``runconfig``; every command line flag lands here.
+
+    With `restore_partially` training goes on from a checkpoint of model_dir that fits in part:
+    variables that the model lacks are left out, those that the checkpoint lacks start anew.
+    """
 
     max_steps: Optional[int] = field(None, minimum=0)
     steps: Optional[int] = field(None, minimum=0)
@@ -270,6 +274,7 @@ class RunConfigParams:
     cs_ip: Optional[str] = None
     device: Optional[str] = None
     checkpoint_path: Optional[str] = None
+    restore_partially: bool = False
     validate_only: bool = False
     compile_only: bool = False
     multireplica: bool = False

@@ -8,24 +8,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Optional
 
+from modelzoo.common.base_params import BaseParams
 from modelzoo.common.input_sections import (
     INHERITED_KEYS,
     build_gpt_input,
     build_gpt_predict_input,
     length_problems,
 )
-from modelzoo.common.model_sections import CommonModelParams, TransformerSizes, inherit_inputs
-from modelzoo.common.sections import (
-    CsConfigParams,
-    OptimizerParams,
-    RunConfigParams,
-    build_initializer,
-    field,
-)
+from modelzoo.common.model_sections import CommonModelParams
+from modelzoo.common.sections import build_initializer, field
 
 
-@dataclass(frozen=True)
-class GptModelParams(CommonModelParams, TransformerSizes):
+@dataclass(frozen=True, kw_only=True)
+class GptModelParams(CommonModelParams):
     """The section ``model``."""
 
     use_position_embedding: bool = True
@@ -49,27 +44,20 @@ class GptModelParams(CommonModelParams, TransformerSizes):
             yield "embedding_size", "must equal hidden_size where the embedding is shared."
 
 
-@dataclass(frozen=True)
-class Params:
+@dataclass(frozen=True, kw_only=True)
+class Params(BaseParams):
     """The whole YAML of a GPT-2 or GPT-3 model."""
 
-    model_name: str
     model: GptModelParams
     train_input: Any = field(build=build_gpt_input)
-    optimizer: OptimizerParams = field()
-    runconfig: RunConfigParams = field()
     eval_input: Any = field(None, build=build_gpt_input)
     predict_input: Any = field(None, build=build_gpt_predict_input)
-    csconfig: CsConfigParams = CsConfigParams()
 
-    @classmethod
-    def with_defaults(cls, tree):
-        """Returns `tree` with what its sections take over from one another."""
-        return inherit_inputs(tree, INHERITED_KEYS)
+    INHERITED_KEYS = INHERITED_KEYS
 
     def problems(self):
         """Yields what is wrong between the sections."""
-        yield from self.csconfig.problems_with(self.model)
+        yield from super().problems()
         yield from length_problems(self, self.max_position_embeddings)
 
     @property

@@ -8,20 +8,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Optional
 
+from modelzoo.common.base_params import BaseParams
 from modelzoo.common.input_sections import (
     INHERITED_KEYS,
     build_gpt_input,
     build_gpt_predict_input,
     length_problems,
 )
-from modelzoo.common.model_sections import CommonModelParams, TransformerSizes, inherit_inputs
-from modelzoo.common.sections import (
-    CsConfigParams,
-    OptimizerParams,
-    RunConfigParams,
-    build_initializer,
-    field,
-)
+from modelzoo.common.model_sections import CommonModelParams
+from modelzoo.common.sections import build_initializer, field
 
 # Weight decay is for kernels and embeddings. The words that exclude biases and norms elsewhere do
 # not find ln_1 and ln_2, the names of this model's checkpoints.
@@ -35,8 +30,8 @@ def build_listed_initializer(value, path, report):
     return build_initializer(value, path, report)
 
 
-@dataclass(frozen=True)
-class GptjModelParams(CommonModelParams, TransformerSizes):
+@dataclass(frozen=True, kw_only=True)
+class GptjModelParams(CommonModelParams):
     """The section ``model``.
 
     `rotary_dim` is how many features of a head are turned by their position, null all of them.
@@ -73,23 +68,21 @@ class GptjModelParams(CommonModelParams, TransformerSizes):
         return self.hidden_size // self.num_heads
 
 
-@dataclass(frozen=True)
-class Params:
+@dataclass(frozen=True, kw_only=True)
+class Params(BaseParams):
     """The whole YAML of a GPT-J or GPT-NeoX model."""
 
-    model_name: str
     model: GptjModelParams
     train_input: Any = field(build=build_gpt_input)
-    optimizer: OptimizerParams = field()
-    runconfig: RunConfigParams = field()
     eval_input: Any = field(None, build=build_gpt_input)
     predict_input: Any = field(None, build=build_gpt_predict_input)
-    csconfig: CsConfigParams = CsConfigParams()
+
+    INHERITED_KEYS = INHERITED_KEYS
 
     @classmethod
     def with_defaults(cls, tree):
         """Returns `tree` with what its sections take over from one another."""
-        tree = inherit_inputs(tree, INHERITED_KEYS)
+        tree = super().with_defaults(tree)
         if isinstance(tree.get("optimizer"), dict):
             excluded = {"exclude_from_weight_decay": list(EXCLUDE_FROM_WEIGHT_DECAY)}
             tree["optimizer"] = {**excluded, **tree["optimizer"]}
@@ -97,5 +90,5 @@ class Params:
 
     def problems(self):
         """Yields what is wrong between the sections."""
-        yield from self.csconfig.problems_with(self.model)
+        yield from super().problems()
         yield from length_problems(self, self.model.max_position_embeddings)

@@ -27,7 +27,7 @@ from modelzoo.common.layers.embedding import add_position_embedding, token_embed
 from modelzoo.common.layers.encoder import encoder
 from modelzoo.common.layers.layer_norm import layer_norm
 from modelzoo.common.layers.lm_head import lm_logits, token_cross_entropy
-from modelzoo.common.optimizers.training import make_train_op
+from modelzoo.common.loss_spec import loss_spec
 from modelzoo.common.params import params_from_dict
 from modelzoo.common.sections import Glorot, TruncatedNormal, VarianceScaling
 from modelzoo.transformer.params import Params
@@ -64,14 +64,13 @@ def model_fn(features, labels, mode, params):
         cost += smoothing * model.above_average(hidden, table, labels)
     batch_size = tf.cast(sizes(labels)[0], tf.float32)
     loss = tf.reduce_sum(cost * weights * scale) / batch_size
-    if training:
-        tf.summary.scalar("loss/total_loss", loss)
-        train_op = make_train_op(loss, params.optimizer, params.model.mixed_precision)
-        return CSEstimatorSpec(mode=mode, loss=loss, train_op=train_op)
 
-    choices = tf.argmax(logits, axis=-1, output_type=tf.int32)  # (B*T,)
-    tensors = [tf.reshape(labels, [-1]), choices, cross_entropy, weights]
-    return CSEstimatorSpec(mode=mode, loss=loss, host_call=(metrics.seq2seq_lm_metrics, tensors))
+    def token_metrics():
+        choices = tf.argmax(logits, axis=-1, output_type=tf.int32)  # (B*T,)
+        tensors = [tf.reshape(labels, [-1]), choices, cross_entropy, weights]
+        return metrics.seq2seq_lm_metrics, tensors
+
+    return loss_spec(mode, params, loss, token_metrics, {"loss/total_loss": loss})
 
 
 class EncoderDecoder:

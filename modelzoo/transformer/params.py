@@ -8,15 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Optional, Union
 
-from modelzoo.common.model_sections import NONLINEARITIES, StreamKeys, inherit_inputs
+from modelzoo.common.base_params import BaseParams
+from modelzoo.common.model_sections import NONLINEARITIES, StreamKeys
 from modelzoo.common.schema import build_variant
-from modelzoo.common.sections import (
-    CsConfigParams,
-    OptimizerParams,
-    RunConfigParams,
-    build_initializer,
-    field,
-)
+from modelzoo.common.sections import build_initializer, field
 
 BYTE_VOCAB_SIZE = 260  # four special tokens and 256 byte values
 INHERITED_KEYS = (
@@ -34,19 +29,8 @@ INHERITED_KEYS = (
 )
 
 
-@dataclass(frozen=True)
-class EncoderDecoderSizes:
-    """The keys that make an encoder-decoder large or small."""
-
-    hidden_size: int = field(minimum=2)
-    encoder_num_hidden_layers: int = field(minimum=1)
-    decoder_num_hidden_layers: int = field(minimum=1)
-    num_heads: int = field(minimum=1)
-    filter_size: int = field(minimum=1)
-
-
-@dataclass(frozen=True)
-class TransformerModelParams(EncoderDecoderSizes):
+@dataclass(frozen=True, kw_only=True)
+class TransformerModelParams:
     """The section ``model``.
 
     `share_encoder_decoder_embedding` None shares where both vocabularies are of one size; the
@@ -54,6 +38,11 @@ class TransformerModelParams(EncoderDecoderSizes):
     masked, and `buckets` of the input sections keep it small.
     """
 
+    hidden_size: int = field(minimum=2)
+    encoder_num_hidden_layers: int = field(minimum=1)
+    decoder_num_hidden_layers: int = field(minimum=1)
+    num_heads: int = field(minimum=1)
+    filter_size: int = field(minimum=1)
     share_encoder_decoder_embedding: Optional[bool] = None
     position_embedding_type: str = field("fixed", choices=("fixed", "learned"))
     max_position_embeddings: Optional[int] = field(None, minimum=1)
@@ -90,24 +79,14 @@ class TransformerModelParams(EncoderDecoderSizes):
             yield "label_smoothing", "must be below 1."
 
 
-@dataclass(frozen=True)
-class PairSizes:
-    """The keys of every input section of sentence pairs that have no default."""
-
-    data_processor: str
-    src_max_sequence_length: int = field(minimum=1)
-    tgt_max_sequence_length: int = field(minimum=2)
-    batch_size: int = field(minimum=1)
-
-
 def longest_sequence(section):
     """Returns the larger of an input section's two longest lengths."""
     return max(section.src_max_sequence_length, section.tgt_max_sequence_length)
 
 
-@dataclass(frozen=True)
-class PairStream(StreamKeys):
-    """How sentence pairs are ordered, batched and, in prediction, decoded; all with a default.
+@dataclass(frozen=True, kw_only=True)
+class PairInput(StreamKeys):
+    """An input section of sentence pairs: how they are ordered, batched and decoded.
 
     Pairs of about one length are batched together, and padded to the first of the `buckets`
     (lengths, ascending) that both sides are shorter than, or to the last; a number makes that many
@@ -119,6 +98,10 @@ class PairStream(StreamKeys):
     accepted and change nothing. With `use_multiple_workers` each worker trains on a part of them.
     """
 
+    data_processor: str
+    src_max_sequence_length: int = field(minimum=1)
+    tgt_max_sequence_length: int = field(minimum=2)
+    batch_size: int = field(minimum=1)
     source_reverse: bool = False
     buckets: Union[int, list[int]] = 1
     beam_size: int = field(4, minimum=1)
@@ -145,8 +128,8 @@ class PairStream(StreamKeys):
         return tuple(-(-longest * (i + 1) // self.buckets) for i in range(self.buckets))
 
 
-@dataclass(frozen=True)
-class TransformerTextInput(PairStream, PairSizes):
+@dataclass(frozen=True, kw_only=True)
+class TransformerTextInput(PairInput):
     """An input section with ``data_processor: TransformerDynamicDataProcessor``.
 
     `src_data_dir` and `tgt_data_dir` are files, or lists of files, of a sentence a line. With a
@@ -172,18 +155,12 @@ class TransformerTextInput(PairStream, PairSizes):
             yield "tokenizer_file", "must be given, or else src_vocab_file and tgt_vocab_file."
 
 
-@dataclass(frozen=True)
-class VocabularySizes:
-    """The numbers of tokens of the source's and the target's vocabulary."""
+@dataclass(frozen=True, kw_only=True)
+class TransformerRecordsInput(PairInput):
+    """An input section with ``data_processor: TransformerTfRecordsProcessor``."""
 
     src_vocab_size: int = field(minimum=5)
     tgt_vocab_size: int = field(minimum=5)
-
-
-@dataclass(frozen=True)
-class TransformerRecordsInput(PairStream, VocabularySizes, PairSizes):
-    """An input section with ``data_processor: TransformerTfRecordsProcessor``."""
-
     data_dir: Union[str, list[str], None] = field(None, path=True)
 
     def problems(self):
@@ -193,8 +170,8 @@ class TransformerRecordsInput(PairStream, VocabularySizes, PairSizes):
             yield "data_dir", "is required. Add it to the section."
 
 
-@dataclass(frozen=True)
-class IdentifierInput(PairStream, PairSizes):
+@dataclass(frozen=True, kw_only=True)
+class IdentifierInput(PairInput):
     """An input section with ``data_processor: IdentifierDataProcessor``.
 
     Reads no file of yours: its pairs are the names in the sources of the Python standard library,
@@ -223,37 +200,27 @@ build_pair_input = build_variant(
 )
 
 
-@dataclass(frozen=True)
-class Params:
+@dataclass(frozen=True, kw_only=True)
+class Params(BaseParams):
     """The whole YAML of an encoder-decoder."""
 
-    model_name: str
     model: TransformerModelParams
     train_input: Any = field(build=build_pair_input)
-    optimizer: OptimizerParams = field()
-    runconfig: RunConfigParams = field()
     eval_input: Any = field(None, build=build_pair_input)
     predict_input: Any = field(None, build=build_pair_input)
-    csconfig: CsConfigParams = CsConfigParams()
 
-    @classmethod
-    def with_defaults(cls, tree):
-        """Returns `tree` with what its sections take over from one another."""
-        return inherit_inputs(tree, INHERITED_KEYS)
+    INHERITED_KEYS = INHERITED_KEYS
 
     def problems(self):
         """Yields what is wrong between the sections."""
-        yield from self.csconfig.problems_with(self.model)
+        yield from super().problems()
         sizes = (self.train_input.src_vocab_size, self.train_input.tgt_vocab_size)
         if self.model.share_encoder_decoder_embedding and sizes[0] != sizes[1]:
             yield (
                 "model.share_encoder_decoder_embedding",
                 f"needs vocabularies of one size (they are {sizes[0]} and {sizes[1]}).",
             )
-        for name in ("train_input", "eval_input", "predict_input"):
-            section = getattr(self, name)
-            if section is None:
-                continue
+        for name, section in self.inputs():
             if longest_sequence(section) > self.max_position_embeddings:
                 yield (
                     f"{name}.src_max_sequence_length",

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import operator
-import os
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,9 @@ from cerebras_tf.errors import ConfigError
 from modelzoo.common.generation.cached_decoder import CachedDecoder, decoder_signature
 from modelzoo.common.generation.stepper import Stepper
 from modelzoo.common.metrics.bleu import corpus_bleu
+from modelzoo.common.predictions import output_name, predict_folder
 from modelzoo.common.scores import write_scalars
+from modelzoo.common.whole_file import write_whole
 from modelzoo.transformer.beam_search import beam_search
 from modelzoo.transformer.pairs import FEATURES, NO_PAIR
 
@@ -54,8 +55,8 @@ def predict(estimator, inputs, params, checkpoint_path, use_cs):
         for number in range(first, last):
             found.update(translate(batches.batch(number)))
             tf.logging.info("translated %d of %d sentences", len(found), len(batches.pairs))
-    name = f"translations_{'cs' if use_cs else 'tf'}_{estimator.config.task_id}"
-    folder = os.path.join(params.runconfig.model_dir, "predict")
+    name = output_name("translations", estimator, use_cs)
+    folder = predict_folder(params)
     rows = as_rows(found, processor)
     write(rows, folder, name)
     tf.logging.info("wrote %d translations to %s/%s.{txt,jsonl}", len(rows), folder, name)
@@ -160,16 +161,12 @@ def as_rows(found, processor):
 
 def write(rows, folder, name):
     """Writes ``<name>.txt``, a translation a line, and ``<name>.jsonl``; whole or not at all."""
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
     texts = {
         ".txt": (row["translation"] for row in rows),
         ".jsonl": (json.dumps(row, ensure_ascii=False) for row in rows),
     }
     for end, lines in texts.items():
-        partial = folder / f".{name}{end}.{os.getpid()}"
-        partial.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-        partial.replace(folder / f"{name}{end}")
+        write_whole(Path(folder, f"{name}{end}"), "".join(f"{line}\n" for line in lines))
 
 
 def score(rows, processor, folder, checkpoint_path):

@@ -17,7 +17,6 @@ from cerebras_tf.capture.custom_gradients import prepare_custom_gradients
 from cerebras_tf.capture.recording import GradientRecorder
 from cerebras_tf.capture.variables import tensor_type, variable_spec
 from cerebras_tf.ir import StepGraph
-from cerebras_tf.kernels.registry import evaluate
 from cerebras_tf.passes.differentiate import differentiate
 from tests.graphs import run_plain
 
@@ -62,7 +61,7 @@ def _captured(build: Build, arrays: Sequence[np.ndarray]) -> tuple[list[Any], Bu
         built = build(*places)
     custom = prepare_custom_gradients(tf.compat.v1.get_default_graph(), recorder)
     types = {place: tensor_type(place) for place in places}
-    capture = Capture(variables_by_handle(), types, recorder.calls, evaluate, custom)
+    capture = Capture(variables_by_handle(), types, recorder.calls, custom)
     effects = [e.op if isinstance(e, tf.Tensor) else e for e in built.effects]
     return places, built, capture.run(built.results, effects)
 
@@ -93,8 +92,7 @@ def check_steps(
         places, built, step = _captured(build, batches[0])
         names = {v.op.name: v for v in tf.compat.v1.global_variables()}
         start, wanted = _run_tensorflow(places, built, names, batches)
-    differentiate(step.graph, evaluate)
-    step.reread_outputs()
+    differentiate(step.graph)
     state = start
     for number, (batch, (results, variables)) in enumerate(zip(batches, wanted)):
         features = {place.name: array for place, array in zip(places, batch)}

@@ -13,7 +13,6 @@ from cerebras_tf.capture.capture import Capture
 from cerebras_tf.capture.variables import managed_variables, variable_spec
 from cerebras_tf.errors import UnsupportedOpError
 from cerebras_tf.ir import TensorType
-from cerebras_tf.kernels.registry import evaluate
 from tests.capture.steps_of_both import Built, captured, check_steps
 from tests.graphs import run_plain
 
@@ -39,7 +38,7 @@ def both(build, flag):
         output = build(x, pred, total, count)
         handles = {op: variable_spec(v) for op, v in managed_variables(graph).items()}
         types = {x: TensorType("float32", (3,)), pred: TensorType("bool", ())}
-        step = Capture(handles, types, evaluate=evaluate).run({"output": output}, [output.op])
+        step = Capture(handles, types).run({"output": output}, [output.op])
         content = np.array([1.0, -2.0, 3.0], np.float32)
         with v1.Session() as session:
             session.run(v1.global_variables_initializer())

@@ -232,7 +232,7 @@ def test_checks_run_beside_the_step():
     _, beside = model.boundary()
     assert {op.type for op in beside} == {"Identity", "PrintV2"}  # the guard's, and the print
     assert model.placement.behind == []
-    assert not any(map(model.placement.in_step, beside))
+    assert not any(map(model.placement.is_computed, beside))
 
 
 def test_checks_of_what_the_wafer_computes_run_behind_the_step():
@@ -261,7 +261,7 @@ def test_side_effects_that_read_no_weights_run_beside_the_step():
     fed, beside = model.boundary()
     assert [op.name for op in beside] == ["noted"]
     assert fed == [model.x]
-    assert not model.placement.in_step(beside[0])
+    assert not model.placement.is_computed(beside[0])
 
 
 def test_a_learning_rate_from_the_global_step_is_computed_once_by_the_step():

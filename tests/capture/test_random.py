@@ -13,7 +13,7 @@ pytest.importorskip("tensorflow")
 import tensorflow as tf
 
 from cerebras_tf.capture.capture import RANDOM_STEP, Capture
-from cerebras_tf.kernels.registry import evaluate
+from cerebras_tf.ops import draws
 from tests.graphs import run_plain
 
 pytestmark = pytest.mark.tf
@@ -21,13 +21,12 @@ v1 = tf.compat.v1
 
 
 def capture(**wanted):
-    return Capture({}, {}, evaluate=evaluate).run(wanted).graph
+    return Capture({}, {}).run(wanted).graph
 
 
 def seeds(graph):
     """(seed, seed2) of every random node, in order."""
-    nodes = [node for node in graph.nodes if "seed" in node.attrs]
-    return [(node.attrs["seed"], node.attrs["seed2"]) for node in nodes]
+    return [tuple(node.inputs[-1].constant.tolist()) for node in graph.nodes if draws(node)]
 
 
 def drawn(graph, step=0):

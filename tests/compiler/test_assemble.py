@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from cerebras_tf.compiler.pipeline import Options, compile_step
-from cerebras_tf.ir.program import ARENA, VARIABLE, Free, Run, StreamIn, StreamOut
-from cerebras_tf.kernels.registry import evaluate
+from cerebras_tf.ir.program import ARENA, VARIABLE
+from cerebras_tf.ir.schedule import Free, Run, StreamIn, StreamOut
 from tests.machines import check_schedule, run_program
 from tests.steps import (
     BATCH,
@@ -138,7 +138,7 @@ def test_programs_compute_what_the_graph_says(name, mode):
     variables = starting_values(step)
     steps = [features_of(step, seed) for seed in range(3)]
     wanted = expected(STEPS[name](), variables, steps)
-    program = compile_step(step, evaluate, MODES[mode])
+    program = compile_step(step, MODES[mode])
     check_schedule(program)
     found = run_program(program, step, variables, steps)
     for ours, theirs in zip(found, wanted):
@@ -152,7 +152,7 @@ def test_streaming_and_pipelined_programs_give_equal_bits():
     for mode in ("streaming", "pipelined"):
         step = residual_step(3)
         variables = starting_values(step)
-        program = compile_step(step, evaluate, MODES[mode])
+        program = compile_step(step, MODES[mode])
         found.append(run_program(program, step, variables, [features_of(step)] * 4))
     for ours, theirs in zip(*found):
         for key in theirs:
@@ -160,7 +160,7 @@ def test_streaming_and_pipelined_programs_give_equal_bits():
 
 
 def test_a_pipelined_program_streams_in_once_and_frees_no_variable():
-    program = compile_step(residual_step(), evaluate, MODES["pipelined"])
+    program = compile_step(residual_step(), MODES["pipelined"])
     arrivals = [step for step in program.steps if isinstance(step, StreamIn)]
     assert [set(step.slots) for step in arrivals] == [set(program.variables.values())]
     for step in program.steps:
@@ -169,7 +169,7 @@ def test_a_pipelined_program_streams_in_once_and_frees_no_variable():
 
 
 def test_a_streaming_program_holds_the_weights_of_one_run_at_a_time():
-    program = compile_step(residual_step(), evaluate)
+    program = compile_step(residual_step())
     present: set[int] = set()
     for step in program.steps:
         if isinstance(step, StreamIn):
@@ -181,12 +181,18 @@ def test_a_streaming_program_holds_the_weights_of_one_run_at_a_time():
 
 
 def test_layers_of_equal_shape_share_bodies():
-    counts = [len(compile_step(residual_step(n), evaluate).bodies) for n in (4, 8)]
+    counts = [len(compile_step(residual_step(n)).bodies) for n in (4, 8)]
     assert counts[0] == counts[1]
 
 
+@pytest.mark.parametrize("clip", [False, True])
+def test_layers_that_draw_by_seeds_of_their_own_share_bodies(clip):
+    counts = [len(compile_step(residual_step(n, clip, drop=True)).bodies) for n in (4, 8, 16)]
+    assert len(set(counts)) == 1, counts
+
+
 def test_weights_are_updated_in_place():
-    program = compile_step(residual_step(), evaluate)
+    program = compile_step(residual_step())
     stores = [pair for s in program.steps if isinstance(s, StreamOut) for pair in s.stores]
     assert sorted(name for name, _ in stores) == sorted(program.variables)
     for name, slot in stores:
@@ -195,7 +201,7 @@ def test_weights_are_updated_in_place():
 
 def test_the_arena_does_not_grow_with_an_update():
     """Updates are in place, so what training adds to the forward pass are activations."""
-    program = compile_step(residual_step(), evaluate)
+    program = compile_step(residual_step())
     weights = {program.slots[slot].type.bytes for slot in program.variables.values()}
     biggest = max(weights)
     gradients = [s for s in program.slots if s.kind == ARENA and s.type.bytes == biggest]
@@ -203,7 +209,7 @@ def test_the_arena_does_not_grow_with_an_update():
 
 
 def test_layers_are_named_by_their_weights_and_hold_each_once():
-    program = compile_step(residual_step(4), evaluate)
+    program = compile_step(residual_step(4))
     found = [name for layer in program.layers for name in layer.variables]
     wanted = [name for name in program.variables if "Momentum" not in name]
     assert sorted(found) == sorted(wanted)
@@ -214,7 +220,7 @@ def test_layers_are_named_by_their_weights_and_hold_each_once():
 
 
 def test_flops_count_the_products_of_forward_and_backward():
-    program = compile_step(residual_step(2), evaluate)
+    program = compile_step(residual_step(2))
     forward = 2 * BATCH * (2 * WIDTH * WIDTH + 2 * 2 * WIDTH * 64)
     backward = 2 * forward - 2 * BATCH * WIDTH * WIDTH  # no gradient by the feature
     assert forward + backward < program.flops < 1.2 * (forward + backward)
@@ -222,7 +228,7 @@ def test_flops_count_the_products_of_forward_and_backward():
 
 def damaged(drop):
     """A program of which the first step that `drop` picks is taken away."""
-    program = compile_step(residual_step(2), evaluate)
+    program = compile_step(residual_step(2))
     at = next(i for i, step in enumerate(program.steps) if drop(step))
     return dataclasses.replace(program, steps=program.steps[:at] + program.steps[at + 1 :])
 
@@ -240,7 +246,7 @@ def test_the_check_of_schedules_sees_damage(drop):
 
 
 def test_the_check_of_schedules_sees_overlapping_memory():
-    program = compile_step(residual_step(2), evaluate)
+    program = compile_step(residual_step(2))
     program.slots = [
         dataclasses.replace(slot, offset=0) if slot.kind == ARENA else slot
         for slot in program.slots

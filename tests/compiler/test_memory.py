@@ -76,3 +76,30 @@ def test_the_plan_does_not_depend_on_anything_but_lifetimes():
 
 def test_no_values_need_no_memory():
     assert plan_memory([]) == ([], 0)
+
+
+def first_gaps_by_looking_at_all(lifetimes):
+    """The same rule without a tree: every value against every other placed before it."""
+    offsets = {}
+    for i in sorted(range(len(lifetimes)), key=lambda i: (-lifetimes[i].bytes, lifetimes[i].start)):
+        life = lifetimes[i]
+        size = -(-life.bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+        busy = sorted(
+            (offset, offset - (-lifetimes[j].bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES)
+            for j, offset in offsets.items()
+            if overlap_in_time(life, lifetimes[j])
+        )
+        gaps, position = [], 0
+        for low, high in busy:
+            if low - position >= size:
+                gaps.append((low - position, position))
+            position = max(position, high)
+        offsets[i] = min(gaps)[1] if gaps else position
+    return [offsets[i] for i in range(len(lifetimes))]
+
+
+@pytest.mark.parametrize("alike", [False, True])
+def test_every_value_takes_the_smallest_gap_that_fits(alike):
+    for seed in range(100):
+        lifetimes = random_lifetimes(seed, alike)
+        assert plan_memory(lifetimes)[0] == first_gaps_by_looking_at_all(lifetimes)

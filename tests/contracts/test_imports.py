@@ -41,8 +41,8 @@ ROOMS = {
     "memoryx": room("ir kernels", outside="numpy"),
     "swarmx": room(outside="numpy mpi4py"),
     "runtime": room("ir ops kernels wafer memoryx swarmx", outside="numpy"),
-    "capture": room("ir ops", outside="tensorflow numpy"),
-    "estimator": room(BELOW_ESTIMATOR, outside="tensorflow numpy tqdm"),
+    "capture": room("ir ops kernels", outside="tensorflow numpy"),
+    "estimator": room(BELOW_ESTIMATOR, outside="tensorflow tensorflow_estimator numpy tqdm"),
     "report": room("ir wafer", outside="matplotlib"),
     "cli": room(ABOVE),
     # The import names of the original software. Public names only, see `private_names`. Its

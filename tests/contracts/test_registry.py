@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
+import inspect
 import pkgutil
 from pathlib import Path
 
@@ -64,6 +66,37 @@ def test_ops_are_defined_in_the_family_file_they_name(ops):
     for name, op in ops.items():
         module = importlib.import_module(f"cerebras_tf.ops.{op.family}")
         assert module.__doc__, f"{name}: cerebras_tf/ops/{op.family}.py"
+
+
+def test_every_op_states_its_effects(ops):
+    """Rows have no default; what draws, broadcasts or is cheap must fit what else is said."""
+    for name, op in ops.items():
+        assert list(inspect.signature(op.rows).parameters) == ["node", "axes"], name
+        assert op.elementwise or not op.broadcasts, name
+        assert op.cheap or not op.elementwise, name
+
+
+def test_ops_draw_where_their_kernels_take_step_and_seeds(ops, plain):
+    """Attention draws where it has a rate: its kernel then finds both among its operands."""
+    taking = {name for name, f in plain.items() if "seeds" in inspect.signature(f).parameters}
+    assert {name for name, op in ops.items() if op.draws({})} == taking
+    dropping = {name for name, op in ops.items() if op.draws({"rate": 0.1})}
+    assert dropping - taking == {"attention", "attention_grad"}
+
+
+def test_no_pass_lists_ops_by_a_property(ops, sources):
+    """What holds for several ops is a field of OpDef, so that a new op cannot be forgotten."""
+    faults = []
+    for source in sources:
+        if not source.path.startswith(("cerebras_tf/passes/", "cerebras_tf/ops/builder")):
+            continue
+        for node in source.tree.body:
+            if not isinstance(node, (ast.Assign, ast.AnnAssign)):
+                continue
+            words = {x.value for x in ast.walk(node) if isinstance(x, ast.Constant)}
+            if len(words & set(ops)) > 1:
+                faults.append(f"{source.path}:{node.lineno}")
+    assert not faults, "\n".join(faults)
 
 
 @pytest.mark.tf

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-MAX_FILE_LINES = 400
+MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
 MAX_LINE_COLUMNS = 100
 SAYS_NOTHING = {"utils.py", "helpers.py", "misc.py", "common.py"}
@@ -17,7 +17,7 @@ def shell_scripts(root):
             yield path.relative_to(root).as_posix(), path.read_text(encoding="utf-8")
 
 
-def test_files_have_at_most_400_lines(sources):
+def test_files_have_at_most_500_lines(sources):
     lengths = {source.path: source.text.count("\n") for source in sources}
     assert {path: n for path, n in lengths.items() if n > MAX_FILE_LINES} == {}
 

@@ -9,6 +9,8 @@ import pytest
 
 pytest.importorskip("tensorflow")
 
+from cerebras.names import MODULES
+
 pytestmark = pytest.mark.tf
 
 NAMES = {
@@ -88,3 +90,20 @@ def test_tfwse_can_be_imported_in_weight_streaming_only(monkeypatch, mode, impor
 
 def test_packages_that_switch_to_another_code_path_are_absent():
     assert importlib.util.find_spec("cerebras.framework") is None
+
+
+@pytest.mark.parametrize("module_name", MODULES)
+def test_every_module_of_the_table_holds_its_names_and_no_others(module_name):
+    module = importlib.import_module(module_name)
+    assert sorted(module.__all__) == sorted(MODULES[module_name])
+    for name, place in MODULES[module_name].items():
+        defined_in, _, own_name = place.partition(":")
+        expected = getattr(importlib.import_module(defined_in), own_name or name)
+        assert getattr(module, name) is expected
+
+
+def test_names_beside_the_table_are_missing_as_files_are():
+    with pytest.raises(ModuleNotFoundError, match="cerebras.tf.nothing"):
+        importlib.import_module("cerebras.tf.nothing")
+    with pytest.raises(ImportError, match="CSRunConfig"):
+        exec("from cerebras.tf.cs_estimator import CSRunConfig")

@@ -5,11 +5,15 @@ It deliberately has few operations, so that each test compiles quickly.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any, Callable, Optional
+from unittest import mock
 
 import numpy as np
 import tensorflow as tf
 
+from cerebras_tf.estimator import estimator as estimator_module
 from cerebras_tf.estimator.estimator import CerebrasEstimator
 from cerebras_tf.estimator.run_config import CSRunConfig
 
@@ -68,6 +72,7 @@ def build(
     params: Optional[dict[str, Any]] = None,
     model: Callable[..., Any] = model_fn,
     warm_start_from: Any = None,
+    use_cs: bool = True,
     **config: Any,
 ) -> CerebrasEstimator:
     """An estimator of the model that says and summarises nothing unless told to."""
@@ -78,7 +83,22 @@ def build(
         config=CSRunConfig(tf_random_seed=1, **settings),
         params=params or {},
         warm_start_from=warm_start_from,
+        use_cs=use_cs,
     )
+
+
+@contextlib.contextmanager
+def models_built() -> Iterator[list[Any]]:
+    """Gives the list of the ModelGraphs that estimators build within, the newest last."""
+    made: list[Any] = []
+    build_model = estimator_module.build
+
+    def kept(*args: Any) -> Any:
+        made.append(build_model(*args))
+        return made[-1]
+
+    with mock.patch.object(estimator_module, "build", kept):
+        yield made
 
 
 def variables_of(model_dir: Any) -> dict[str, np.ndarray]:

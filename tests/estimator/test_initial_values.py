@@ -10,9 +10,10 @@ import numpy as np
 import tensorflow as tf
 
 from cerebras_tf.estimator import initial_values
-from cerebras_tf.estimator.initial_values import Adoption, initialise
+from cerebras_tf.estimator.initial_values import initialise
 from cerebras_tf.ir import TensorType, Variable
 from cerebras_tf.memoryx.store import MemoryStore
+from tests.machines import content_of
 
 pytestmark = pytest.mark.tf
 v1 = tf.compat.v1
@@ -50,21 +51,5 @@ def test_variables_start_as_in_a_session(monkeypatch, batch_bytes):
             initialise(session, variables, store)
             assert not any(session.run([v.is_initialized() for v in variables.values()]))
     for name, content in expected.items():
-        np.testing.assert_array_equal(store.get(name), content)
-        assert store.get(name).dtype == content.dtype
-
-
-def test_only_variables_that_were_set_in_the_session_are_taken_over():
-    with tf.Graph().as_default() as graph:
-        variables = make_variables()
-        adoption = Adoption(variables)
-        assign = variables["uniform"].assign(np.arange(4.0))
-        graph.finalize()
-        store = store_for(variables)
-        store.put("ones", np.array(5.0))
-        with v1.Session() as session:
-            session.run(assign)
-            adoption.take(session, store)
-    np.testing.assert_array_equal(store.get("uniform"), np.arange(4.0))
-    assert store.get("ones") == 5.0
-    assert not store.holds("normal")
+        np.testing.assert_array_equal(content_of(store, name), content)
+        assert content_of(store, name).dtype == content.dtype

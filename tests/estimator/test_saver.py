@@ -22,6 +22,7 @@ from tests.estimator import regression
 from tests.estimator.regression import assert_equal, build, dataset, variables_of
 
 pytestmark = pytest.mark.tf
+v1 = tf.compat.v1
 
 
 def test_a_checkpoint_of_several_shards_is_read_by_tensorflow(tmp_path):
@@ -164,3 +165,103 @@ def test_a_run_killed_while_saving_goes_on_as_if_never_stopped(tmp_path):
     build(tmp_path / "pure").train(dataset, max_steps=6)
     assert_equal(variables_of(tmp_path / "killed"), variables_of(tmp_path / "pure"), 0)
     assert not list((tmp_path / "killed").glob("*_writing_*"))
+
+
+def deeper(features, labels, mode, params):
+    """A layer more, trained by Adam."""
+    spec = regression.model_fn(features, labels, tf.estimator.ModeKeys.PREDICT, params)
+    more = v1.get_variable("more", initializer=np.ones(3, np.float32))
+    loss = tf.reduce_mean(tf.square(spec.predictions["scores"] - labels)) + tf.reduce_sum(more**2)
+    train_op = v1.train.AdamOptimizer(0.01).minimize(loss, v1.train.get_global_step())
+    return tf.estimator.EstimatorSpec(mode, spec.predictions, loss, train_op)
+
+
+def files_of(folder):
+    """Name, time and content of a folder's checkpoints."""
+    return {p.name: (p.stat().st_mtime_ns, p.read_bytes()) for p in folder.glob("model.ckpt-*")}
+
+
+@pytest.mark.parametrize("use_cs", [False, True])
+def test_a_checkpoint_that_holds_more_than_the_model_is_refused_for_training(tmp_path, use_cs):
+    build(tmp_path, model=deeper).train(dataset, max_steps=3)
+    before = files_of(tmp_path)
+    with pytest.raises(CheckpointError) as raised:
+        build(tmp_path, use_cs=use_cs).train(dataset, max_steps=6)
+    # `more` and its two slots, two more slots of each weight, Adam's two powers.
+    assert "9 the model lacks (beta1_power, beta2_power, layer/kernel/Adam," in str(raised.value)
+    assert "restore_partially" in str(raised.value)
+    assert files_of(tmp_path) == before
+
+
+def test_evaluation_and_prediction_may_read_less_than_a_checkpoint_holds(tmp_path):
+    def with_more(features, labels, mode, params):
+        v1.get_variable("more", initializer=np.ones(3, np.float32))
+        return regression.model_fn(features, labels, mode, params)
+
+    build(tmp_path, model=with_more).train(dataset, max_steps=3)
+    made = build(tmp_path)
+    host = made.evaluate(regression.ragged_dataset, use_cs=False)
+    wafer = made.evaluate(regression.ragged_dataset)
+    assert wafer["loss"] == pytest.approx(host["loss"], rel=1e-5)
+    assert len(list(made.predict(regression.ragged_dataset))) == 48
+
+
+def test_a_checkpoint_may_be_loaded_in_part_when_asked_and_stays_as_it_is(tmp_path, caplog):
+    build(tmp_path, model=deeper).train(dataset, max_steps=3)
+    before, old = files_of(tmp_path), variables_of(tmp_path)
+    made = build(tmp_path, restore_partially=True, save_checkpoints_steps=1)
+    with caplog.at_level("WARNING", logger="tensorflow"):
+        made.train(lambda: dataset(3), max_steps=4)
+    after = files_of(tmp_path)
+    assert {name: after[name] for name in before} == before
+    found = variables_of(tmp_path)
+    assert "more" not in found and "layer/kernel/Momentum" in found
+    lines = [record.getMessage() for record in caplog.records]
+    assert any("holds 9 variables the model lacks" in line for line in lines)
+    assert any("lacks 2 variables, which start anew: layer/kernel/Momentum" in x for x in lines)
+    # One step of gradient descent from the old weights: Momentum begins at zero.
+    assert not np.allclose(found["layer/kernel"], old["layer/kernel"])
+    np.testing.assert_allclose(
+        found["layer/kernel"], old["layer/kernel"] - 0.1 * found["layer/kernel/Momentum"], rtol=1e-5
+    )
+
+
+def test_shapes_must_be_equal_also_for_a_checkpoint_loaded_in_part(tmp_path):
+    build(tmp_path).train(dataset, max_steps=1)
+    with pytest.raises(CheckpointError, match="4 of another shape"):
+        build(tmp_path, {"width": 5}, restore_partially=True).train(dataset, max_steps=2)
+
+
+@pytest.mark.parametrize("use_cs", [False, True])
+def test_a_restored_checkpoint_is_not_written_again_and_listeners_are_told(tmp_path, use_cs):
+    class Listener(tf.estimator.CheckpointSaverListener):
+        def __init__(self):
+            self.told = []
+
+        def after_save(self, session, global_step_value):
+            self.told.append(int(global_step_value))
+
+    build(tmp_path, save_checkpoints_steps=2).train(dataset, max_steps=4)
+    before, listener = files_of(tmp_path), Listener()
+    made = build(tmp_path, save_checkpoints_steps=2, use_cs=use_cs)
+    made.train(dataset, max_steps=7, saving_listeners=[listener])
+    assert listener.told == [4, 6, 7]
+    after = files_of(tmp_path)
+    assert {name: after[name] for name in before} == before
+    paths = tf.train.get_checkpoint_state(str(tmp_path)).all_model_checkpoint_paths
+    assert [path.rpartition("-")[2] for path in paths] == ["0", "2", "4", "6", "7"]
+
+
+@pytest.mark.parametrize("use_cs", [False, True])
+def test_other_shapes_are_what_tensorflow_calls_an_invalid_argument(tmp_path, use_cs):
+    build(tmp_path).train(dataset, max_steps=1)
+    text = "layer/kernel .*Restoring from checkpoint failed.*a mismatch between"
+    with pytest.raises(tf.errors.InvalidArgumentError, match=text):
+        build(tmp_path, {"width": 5}).train(dataset, steps=1, use_cs=use_cs)
+
+
+@pytest.mark.parametrize("use_cs", [False, True])
+def test_missing_variables_are_what_tensorflow_calls_not_found(tmp_path, use_cs):
+    build(tmp_path).train(dataset, max_steps=1)
+    with pytest.raises(tf.errors.NotFoundError):
+        build(tmp_path, model=deeper).evaluate(dataset, steps=1, use_cs=use_cs)

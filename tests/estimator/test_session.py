@@ -11,7 +11,8 @@ pytest.importorskip("tensorflow")
 import numpy as np
 import tensorflow as tf
 
-from cerebras_tf.estimator.session import _fill, _map
+from cerebras_tf.estimator.session import _fill, map_fetches
+from tests.estimator import regression
 from tests.estimator.regression import build, dataset
 
 pytestmark = pytest.mark.tf
@@ -21,7 +22,7 @@ STRUCTURE = {"a": [1, (2, None)], "b": Pair(3, OrderedDict(c=4))}
 
 
 def test_fetch_structures_keep_their_shape():
-    changed = _map(STRUCTURE, lambda leaf: leaf * 10)
+    changed = map_fetches(STRUCTURE, lambda leaf: leaf * 10)
     assert changed == {"a": [10, (20, None)], "b": Pair(30, OrderedDict(c=40))}
     assert isinstance(changed["b"], Pair)
     assert isinstance(changed["b"].right, OrderedDict)
@@ -75,3 +76,67 @@ def test_a_hooks_own_call_of_the_session_reads_values_without_making_a_step(tmp_
 
     build(tmp_path).train(dataset, hooks=[Reader()], max_steps=3)
     assert Reader.steps == [1, 2, 3]
+
+
+class ReadStep(tf.estimator.SessionRunHook):
+    """Fetches the global step beside the training op, in every way."""
+
+    def __init__(self):
+        self.seen = []
+
+    def begin(self):
+        step = v1.train.get_global_step()
+        self.tensors = [step, step.read_value(), *(tf.identity(step) for _ in range(50))]
+
+    def before_run(self, run_context):
+        return tf.estimator.SessionRunArgs(self.tensors)
+
+    def after_run(self, run_context, run_values):
+        self.seen.append({int(value) for value in run_values.results})
+
+
+def test_the_global_step_fetched_with_a_step_is_the_one_before_it(tmp_path):
+    hook, threads = ReadStep(), v1.ConfigProto(inter_op_parallelism_threads=1)
+    made = build(tmp_path, session_config=threads)
+    made.train(dataset, hooks=[hook], max_steps=200)
+    assert hook.seen == [{step} for step in range(200)]
+
+
+def test_hooks_of_tensorflow_that_count_steps_act_at_the_steps_of_the_host(tmp_path):
+    found = []
+    for use_cs in (False, True):
+        folder = tmp_path / str(use_cs)
+        lines = []
+        named = {"step": "global_step/add:0"}
+        with tf.Graph().as_default():  # it opens its file at once
+            profiler = tf.estimator.ProfilerHook(save_steps=6, output_dir=str(folder))
+        hooks = [
+            tf.estimator.StepCounterHook(3, output_dir=str(folder)),
+            tf.estimator.CheckpointSaverHook(str(folder), save_steps=4),
+            tf.estimator.LoggingTensorHook(
+                named,
+                every_n_iter=5,
+                formatter=lambda values, lines=lines: lines.append(int(values["step"])) or "",
+            ),
+            profiler,
+            tf.estimator.StopAtStepHook(num_steps=14),
+        ]
+
+        def model(features, labels, mode, params):
+            spec = regression.model_fn(features, labels, mode, params)
+            summary = v1.summary.scalar("own", spec.loss)
+            hook = tf.estimator.SummarySaverHook(5, None, params["folder"], None, None, summary)
+            return spec._replace(training_hooks=[hook])
+
+        made = build(folder, {"folder": str(folder)}, model)
+        made.train(dataset, hooks=hooks, use_cs=use_cs)
+        steps = {}
+        for path in folder.glob("events.out.tfevents.*"):
+            for event in v1.train.summary_iterator(str(path)):
+                for value in event.summary.value:
+                    steps.setdefault(value.tag, set()).add(event.step)
+        saved = tf.train.get_checkpoint_state(str(folder)).all_model_checkpoint_paths
+        timelines = sorted(path.name for path in folder.glob("timeline-*"))
+        steps = {tag: steps[tag] for tag in ("own", "global_step/sec")}
+        found.append((steps, [path.rpartition("-")[2] for path in saved], timelines, lines))
+    assert found[0] == found[1]

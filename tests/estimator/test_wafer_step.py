@@ -43,10 +43,10 @@ def test_a_new_shape_gets_a_program_of_its_own(tmp_path, compiled):
 
 
 def test_features_that_do_not_fit_their_tensor_are_refused(tmp_path):
-    made = build(tmp_path)
-    made.train(dataset, max_steps=1)
+    with regression.models_built() as models:
+        build(tmp_path).train(dataset, max_steps=1)
     with pytest.raises(DataError, match=r"shape must fit \(4, 3\). Received: \[5, 3\]"):
-        made._model.step.captured([TensorType("float32", (5, 3)), TensorType("float32", (4,))])
+        models[-1].step.captured([TensorType("float32", (5, 3)), TensorType("float32", (4,))])
 
 
 def test_large_values_are_returned_only_when_asked_for(tmp_path):
@@ -60,10 +60,11 @@ def test_large_values_are_returned_only_when_asked_for(tmp_path):
 
     class Watch(tf.estimator.SessionRunHook):
         def after_run(self, run_context, run_values):
-            returned.append("wide:0" in made._model.step.program.results)
+            returned.append("wide:0" in models[-1].step.program.results)
 
     made = build(tmp_path, model=model, save_summary_steps=2)
-    made.train(dataset, hooks=[Watch()], max_steps=3)
+    with regression.models_built() as models:
+        made.train(dataset, hooks=[Watch()], max_steps=3)
     assert returned == [True, False, True]
 
 

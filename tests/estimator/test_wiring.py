@@ -24,9 +24,9 @@ def wired(tmp_path, extra=None):
             extra()
         return spec
 
-    made = build(tmp_path, model=model)
-    made.train(dataset, max_steps=1)
-    wiring = made._model.wiring
+    with regression.models_built() as models:
+        build(tmp_path, model=model).train(dataset, max_steps=1)
+    wiring = models[-1].wiring
     return wiring, wiring.placement.graph
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from cerebras_tf.errors import GraphError
-from cerebras_tf.ir import Graph, TensorType, Value, verify
+from cerebras_tf.ir import Graph, TensorType, Value, parse_type, verify
 from cerebras_tf.ops import Builder, infer
+from tests.graphs import graph_of
 
 F4 = TensorType("float32", (4,))
 
@@ -87,3 +88,39 @@ def test_graphs_in_attributes_are_verified(graph):
     graph.nodes[0].attrs["then"] = inner
     with pytest.raises(GraphError, match="graph inner: graph output %ghost"):
         verify(graph)
+
+
+def test_nodes_that_changed_since_they_were_found_right_are_inferred_again():
+    graph = graph_of(lambda b, x: b.op("tanh", b.op("exp", x)), "float32[4]")
+    asked: list[str] = []
+
+    def counting(op, inputs, attrs):
+        asked.append(op)
+        return infer(op, inputs, attrs)
+
+    inferred: dict = {}
+    verify(graph, counting, inferred)
+    verify(graph, counting, inferred)
+    assert asked == ["exp", "tanh"]
+    graph.nodes[-1].outputs[0].type = parse_type("float32[5]")
+    with pytest.raises(GraphError, match="must have the inferred type"):
+        verify(graph, counting, inferred)
+    assert asked == ["exp", "tanh", "tanh"]
+
+
+def test_what_changes_inside_a_graph_of_an_attribute_is_seen_again():
+    def build(b, p, x):
+        branches = {}
+        for key in ("then", "orelse"):
+            branch = Graph(key)
+            value = branch.add_input("x", parse_type("float32[4]"))
+            branch.outputs = [Builder(branch).op("exp", value)]
+            branches[key] = branch
+        return b.op("cond", p, x, **branches)
+
+    graph = graph_of(build, "bool[]", "float32[4]")
+    inferred: dict = {}
+    verify(graph, infer, inferred)
+    graph.nodes[0].attrs["then"].nodes[0].outputs[0].type = parse_type("float32[5]")
+    with pytest.raises(GraphError, match="must have the inferred type"):
+        verify(graph, infer, inferred)

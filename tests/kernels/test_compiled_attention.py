@@ -53,7 +53,8 @@ def test_every_broadcast_bias_equals_the_plain_kernel(small_blocks, shape, causa
     _check(q, k, v, [_normal(*shape)], causal=causal)
 
 
-DROPOUT = {"rate": 0.3, "kept_scale": 1.4, "seed": 7, "seed2": -2}
+DROPOUT = {"rate": 0.3, "kept_scale": 1.4}
+SEEDS = np.array([7, -2], np.int64)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -63,7 +64,7 @@ def test_dropout_of_every_length_equals_the_plain_kernel(small_blocks, lengths, 
     """Rows begin at any place in the groups of four that random numbers come in."""
     queries, keys = lengths
     k, v = _normal(2, keys, 3, 5), _normal(2, keys, 3, 5)
-    others = [*([_normal(2, 1, 1, keys)] if biased else []), np.array(3, np.int64)]
+    others = [*([_normal(2, 1, 1, keys)] if biased else []), np.array(3, np.int64), SEEDS]
     _check(_normal(2, queries, 3, 5), k, v, others, causal=causal, **DROPOUT)
 
 
@@ -75,8 +76,8 @@ def test_dropout_in_large_blocks_drops_what_the_plain_kernel_drops(causal):
     step = np.array(2**40, np.int64)
     attrs = {"scale": 0.3, "causal": causal, **DROPOUT}
     out = np.empty((2, 150, 3, 150), "f")
-    COMPILED["attention"].run(q, k, v, step, out=(out, np.empty((2, 3, 150), "f")), **attrs)
-    expected, _ = PLAIN["attention"](q, k, v, step, **attrs)
+    COMPILED["attention"].run(q, k, v, step, SEEDS, out=(out, np.empty((2, 3, 150), "f")), **attrs)
+    expected, _ = PLAIN["attention"](q, k, v, step, SEEDS, **attrs)
     np.testing.assert_array_equal(out == 0, expected == 0)
     assert 0.2 < (out == 0).mean() < (0.7 if causal else 0.4)
 

@@ -23,10 +23,11 @@ from cerebras_tf.kernels.registry import COMPILED, PLAIN
     ],
 )
 def test_numbers_equal_the_plain_kernel_s(shape, seed, seed2, step):
-    attrs = {"shape": shape, "seed": seed, "seed2": seed2, "dtype": "float32"}
+    attrs = {"shape": shape, "dtype": "float32"}
+    drawn_from = np.int64(step), np.array([seed, seed2], np.int64)
     out = np.full(shape, np.nan, "f")
-    COMPILED["random_uniform"].run(np.int64(step), out=(out,), **attrs)
-    np.testing.assert_array_equal(out, PLAIN["random_uniform"](np.int64(step), **attrs))
+    COMPILED["random_uniform"].run(*drawn_from, out=(out,), **attrs)
+    np.testing.assert_array_equal(out, PLAIN["random_uniform"](*drawn_from, **attrs))
 
 
 def test_a_counter_that_carries_within_an_invocation_is_right():
@@ -34,23 +35,24 @@ def test_a_counter_that_carries_within_an_invocation_is_right():
     size = 2**14 - 1
     step = (2**56 - 1) // size
     assert step * size * 256 == 2**64 - 256
-    attrs = {"shape": (size,), "seed": 5, "seed2": 2**64 - 1, "dtype": "float32"}
+    attrs = {"shape": (size,), "dtype": "float32"}
+    seeds = np.array([5, -1], np.int64)
     out = np.empty(size, "f")
-    COMPILED["random_uniform"].run(step, out=(out,), **attrs)
-    np.testing.assert_array_equal(out, PLAIN["random_uniform"](step, **attrs))
+    COMPILED["random_uniform"].run(step, seeds, out=(out,), **attrs)
+    np.testing.assert_array_equal(out, PLAIN["random_uniform"](step, seeds, **attrs))
 
 
 @pytest.mark.parametrize("step", [0, 3, (2**56 - 1) // (2**14 - 1)])
 def test_a_row_is_a_part_of_the_invocation(step):
     """At the last step the counters carry beyond 64 bits behind number 1024."""
     size = 2**14 - 1
-    attrs = {"shape": (size,), "seed": 5, "seed2": -1, "dtype": "float32"}
-    whole = PLAIN["random_uniform"](step, **attrs)
-    stream = stream_of(step, size, 5, -1)
+    seeds = np.array([5, -1], np.int64)
+    whole = PLAIN["random_uniform"](step, seeds, shape=(size,), dtype="float32")
+    stream = stream_of(step, seeds, size)
     for first, length in [(0, 5), (1, 0), (1, 9), (1022, 6), (1027, 40), (5003, 8), (size - 3, 3)]:
         row = uniform_row(stream, first, length, np.empty(length + 8, "f"))
         np.testing.assert_array_equal(row, whole[first : first + length])
 
 
 def test_other_dtypes_are_left_to_the_plain_kernel():
-    assert not COMPILED["random_uniform"].supports(0, shape=(2,), seed=1, seed2=2, dtype="float64")
+    assert not COMPILED["random_uniform"].supports(0, (1, 2), shape=(2,), dtype="float64")

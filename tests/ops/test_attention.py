@@ -21,14 +21,15 @@ def test_gradient_is_the_derivative(causal):
     check_vjp("attention", arrays, scale=0.5, causal=causal)
 
 
-DROPOUT = {"rate": 0.3, "kept_scale": 1.4, "seed": 7, "seed2": 2}
+DROPOUT = {"rate": 0.3, "kept_scale": 1.4}
+DRAWN_FROM = (np.array(1), np.array([7, 2]))
 
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_gradient_with_dropout_is_the_derivative(causal):
     random = np.random.default_rng(3)
     arrays = [random.standard_normal(QUERY) for _ in range(3)]
-    check_vjp("attention", [*arrays, np.array(1)], scale=0.5, causal=causal, **DROPOUT)
+    check_vjp("attention", [*arrays, *DRAWN_FROM], scale=0.5, causal=causal, **DROPOUT)
 
 
 @pytest.mark.parametrize(
@@ -42,9 +43,21 @@ def test_gradient_with_dropout_is_the_derivative(causal):
 )
 def test_dropout_without_its_step_or_an_attribute_is_refused(step, attrs):
     b, values = _values(QUERY, KEY, KEY)
-    others = [] if step is None else [b.graph.add_input("step", TensorType(step, ()))]
+    others = [b.graph.add_input("seeds", TensorType("int64", (2,)))]
+    if step is not None:
+        others.insert(0, b.graph.add_input("step", TensorType(step, ())))
     with pytest.raises(GraphError, match="attention: dropout needs .*Received"):
         b.multi("attention", *values, *others, scale=0.5, causal=False, **attrs)
+
+
+@pytest.mark.parametrize("type", [TensorType("int64", ()), TensorType("float64", (2,)), None])
+def test_dropout_without_two_seeds_is_refused(type):
+    b, values = _values(QUERY, KEY, KEY)
+    others = [b.graph.add_input("step", TensorType("int64", ()))]
+    if type is not None:
+        others.append(b.graph.add_input("seeds", type))
+    with pytest.raises(GraphError, match="attention: dropout needs .*Received"):
+        b.multi("attention", *values, *others, scale=0.5, causal=False, **DROPOUT)
 
 
 def _values(*shapes):
@@ -97,6 +110,7 @@ def test_dropout_costs_as_much_as_a_random_number_and_two_operations_a_score():
     b, values = _values(QUERY, KEY, KEY)
     step = b.graph.add_input("step", TensorType("int64", ()))
     without = b.multi("attention", *values, scale=1.0, causal=False)[0].node
-    dropped = b.multi("attention", *values, step, scale=1.0, causal=False, **DROPOUT)[0].node
+    drawn_from = (step, b.constant(np.array([7, 2])))
+    dropped = b.multi("attention", *values, *drawn_from, scale=1.0, causal=False, **DROPOUT)[0].node
     flops = lookup("attention").flops
     assert flops(dropped) - flops(without) == 22 * 2 * 3 * 5 * 7

@@ -8,7 +8,7 @@ import pytest
 from cerebras_tf.errors import GraphError, UnsupportedOpError
 from cerebras_tf.ir import Graph, TensorType, verify
 from cerebras_tf.kernels.registry import evaluate
-from cerebras_tf.ops import Builder, building_before, infer
+from cerebras_tf.ops import Builder, infer
 
 F4 = TensorType("float32", (4,))
 
@@ -108,24 +108,7 @@ def test_wrong_operands_are_named_with_the_op(b):
         b.op("cast", b.graph.add_input("x", F4))
 
 
-def test_building_before_puts_nodes_where_they_belong_and_keeps_their_origin():
-    graph = Graph()
-    x = graph.add_input("x", F4)
-    b = Builder(graph)
-    first = b.op("exp", x)
-    b.source, b.direction, b.layer = "model.py:7", "backward", 3
-    last = b.op("tanh", first)
-    with building_before(graph, last.node) as inner:
-        inner.op("neg", first)
-    assert [node.op for node in graph.nodes] == ["exp", "neg", "tanh"]
-    made = graph.nodes[1]
-    assert (made.source, made.direction, made.layer) == ("model.py:7", "backward", 3)
-
-
-def test_building_before_leaves_the_graph_whole_when_an_op_is_refused():
-    graph = Graph()
-    x = graph.add_input("x", F4)
-    y = Builder(graph).op("exp", x)
-    with pytest.raises(UnsupportedOpError), building_before(graph, y.node) as inner:
-        inner.op("no_such_op", x)
-    assert [node.op for node in graph.nodes] == ["exp"]
+def test_what_was_replaced_is_replaced_in_operands(b):
+    x, y = (b.graph.add_input(name, F4) for name in "xy")
+    b.replaced[x] = y
+    assert b.op("add", x, x).node.inputs == [y, y]

@@ -77,7 +77,7 @@ def check_parity(
         floating = [x for x in placeholders if gradient and x.dtype.is_floating]
         wanted, seeds, found = _run_tensorflow(placeholders, inputs, outputs, floating)
         types = {x: TensorType(x.dtype.name, tuple(x.shape.as_list())) for x in placeholders}
-        step = Capture({}, types, evaluate=evaluate).run(
+        step = Capture({}, types).run(
             {str(number): tensor for number, tensor in enumerate(outputs)}
         )
     used = [x for x in floating if x.name in step.features]
@@ -90,7 +90,7 @@ def check_parity(
         )
         arrays += [seed for seed in seeds if seed is not None]
     step.graph.outputs = results
-    differentiate(step.graph, evaluate)
+    differentiate(step.graph)
     step.graph.prune()
     verify(step.graph, infer)
     unknown = [n for n in step.graph.nodes if not all(v.type.is_static for v in n.outputs)]

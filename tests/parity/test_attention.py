@@ -58,7 +58,7 @@ def _wafer(arrays, dout, scale, causal):
     out, _ = b.multi("attention", *values, scale=scale, causal=causal)
     grads = b.multi("gradient", out, dy, *values[:3], ys=1, dys=(True,), xs=3)
     graph.outputs = [out, *grads]
-    differentiate(graph, evaluate)
+    differentiate(graph)
     verify(graph, infer)
     return run_plain(graph, [*arrays, dout])
 
@@ -123,9 +123,9 @@ def test_fused_dropout_follows_tensorflows_over_two_steps():
         with oracle_session() as session:
             theirs = [session.run(wanted, dict(zip(places, arrays))) for _ in range(2)]
         types = {x: TensorType(x.dtype.name, tuple(x.shape.as_list())) for x in places}
-        step = Capture({}, types, evaluate=evaluate).run({"out": out})
+        step = Capture({}, types).run({"out": out})
     graph = step.graph
-    simplify(graph, evaluate)
+    simplify(graph)
     fuse_attention(graph, set())
     assert "attention" in [node.op for node in graph.nodes]
     (ours,) = graph.outputs
@@ -133,7 +133,7 @@ def test_fused_dropout_follows_tensorflows_over_two_steps():
     xs = [step.features[x.name] for x in places]
     b = Builder(graph, evaluate)
     graph.outputs += b.multi("gradient", ours, dy, *xs, ys=1, dys=(True,), xs=3)
-    differentiate(graph, evaluate)
+    differentiate(graph)
     verify(graph, infer)
     given = {"dy": dout, **{x.name: array for x, array in zip(places, arrays)}}
     for number, expected in enumerate(theirs):

@@ -9,7 +9,6 @@ tf = pytest.importorskip("tensorflow")
 
 from cerebras_tf.capture.capture import RANDOM_STEP, Capture  # noqa: E402
 from cerebras_tf.ir import TensorType  # noqa: E402
-from cerebras_tf.kernels.registry import evaluate  # noqa: E402
 from tests.graphs import run_plain  # noqa: E402
 from tests.tolerances import TOLERANCES  # noqa: E402
 
@@ -27,7 +26,7 @@ def run_both(build, feeds=()):
         with tf.compat.v1.Session() as session:
             theirs = [session.run(tensor, dict(zip(places, feeds))) for _ in range(STEPS)]
         types = {x: TensorType(x.dtype.name, tuple(x.shape.as_list())) for x in places}
-        graph = Capture({}, types, evaluate=evaluate).run({"y": tensor}).graph
+        graph = Capture({}, types).run({"y": tensor}).graph
     given = {place.name: array for place, array in zip(places, feeds)}
     ours = []
     for step in range(STEPS):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -272,7 +274,7 @@ def test_integers_get_no_cotangent():
 def test_every_op_without_a_rule_is_listed(monkeypatch):
     def without_rule(name):
         definition = OPS["tanh"]
-        return type(definition)(name, definition.family, definition.infer)
+        return dataclasses.replace(definition, name=name, vjp=None)
 
     for name in ("first_missing", "second_missing", "not_on_the_way"):
         monkeypatch.setitem(OPS, name, without_rule(name))

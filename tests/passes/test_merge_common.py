@@ -44,9 +44,11 @@ def test_constants_of_one_value_and_two_dtypes_stay_apart():
 
 
 def test_random_ops_draw_anew():
-    attrs = {"shape": (4,), "seed": 1, "seed2": 2, "dtype": "float32"}
+    attrs = {"shape": (4,), "dtype": "float32"}
     graph = graph_of(
-        lambda b, step: [b.op("random_uniform", step, **attrs) for _ in range(2)], "int64[]"
+        lambda b, *drawn_from: [b.op("random_uniform", *drawn_from, **attrs) for _ in range(2)],
+        "int64[]",
+        "int64[2]",
     )
     merge_common(graph)
     assert ops_of(graph) == ["random_uniform", "random_uniform"]

@@ -5,15 +5,21 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from cerebras_tf.compiler.assemble import assemble_branch
 from cerebras_tf.errors import UnsupportedOpError
 from cerebras_tf.ir import Graph, TensorType
 from cerebras_tf.ir.program import Instruction
 from cerebras_tf.kernels.registry import COMPILED, CompiledKernel
-from cerebras_tf.runtime.dispatch import choose, run_graph
+from cerebras_tf.ops.cost import price
+from cerebras_tf.runtime.cpu import CpuBackend
+from cerebras_tf.runtime.dispatch import run_graph
 from tests.graphs import graph_of, random_inputs, run_plain
 
 F4 = TensorType("float32", (4,))
 UNKNOWN = TensorType("float32", (None,))
+
+
+load = CpuBackend().load
 
 
 def instruction(op, **attrs):
@@ -33,7 +39,7 @@ def compiled(monkeypatch):
 
 def call(op, inputs, types, out_types, **attrs):
     out = [np.empty(t.shape, t.numpy_dtype) if t.is_static else None for t in out_types]
-    return out, choose(instruction(op, **attrs), types, out_types)(inputs, out)
+    return out, load(instruction(op, **attrs), types, out_types)(inputs, out)
 
 
 def test_a_compiled_kernel_is_taken_where_it_fits(compiled):
@@ -56,13 +62,13 @@ def test_the_plain_kernel_is_taken_where_a_size_is_unknown(compiled):
 
 def test_an_op_without_a_kernel_is_named_when_the_program_loads():
     with pytest.raises(UnsupportedOpError, match=r"op frobnicate \('tower/Op'\): must have a ker"):
-        choose(instruction("frobnicate"), [F4], [F4])
+        load(instruction("frobnicate"), [F4], [F4])
 
 
 def branches():
     then = graph_of(lambda b, x: (b.op("exp", x), x), "float32[4]")
     orelse = graph_of(lambda b, x: (x, b.op("neg", x)), "float32[4]")
-    return {"then": then, "orelse": orelse}
+    return {"then": assemble_branch(then, price), "orelse": assemble_branch(orelse, price)}
 
 
 @pytest.mark.parametrize("way", [True, False])
@@ -92,7 +98,7 @@ def test_a_result_of_unknown_size_that_is_its_operand_is_copied():
 def test_a_view_is_not_copied():
     x = np.arange(8, dtype=np.float32)
     types = [TensorType("float32", (8,))]
-    found = choose(instruction("reshape", shape=(2, 4)), types, [TensorType("float32", (2, 4))])
+    found = load(instruction("reshape", shape=(2, 4)), types, [TensorType("float32", (2, 4))])
     (result,) = found([x], [None])
     assert np.shares_memory(result, x)
 
@@ -104,8 +110,8 @@ def test_outputs_may_be_written_over_each_others_operands():
     )
     x, y = np.zeros(4, np.float32), np.ones(4, np.float32)
     types = [TensorType("bool", ()), F4, F4]
-    both = {"then": graph, "orelse": graph}
-    swap = choose(instruction("cond", **both), types, [F4, F4])
+    branch = assemble_branch(graph, price)
+    swap = load(instruction("cond", then=branch, orelse=branch), types, [F4, F4])
     swap([np.array(True), x, y], [x, y])
     np.testing.assert_array_equal(x, np.ones(4))
     np.testing.assert_array_equal(y, np.zeros(4))

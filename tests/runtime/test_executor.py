@@ -7,19 +7,19 @@ import pytest
 
 from cerebras_tf.compiler.pipeline import Options, compile_step
 from cerebras_tf.errors import CapacityError, UnsupportedOpError
-from cerebras_tf.ir.program import ARENA, Instruction, Program, Run
-from cerebras_tf.kernels.registry import evaluate
+from cerebras_tf.ir.program import ARENA, Instruction, Program
+from cerebras_tf.ir.schedule import Run
+from cerebras_tf.kernels.scratch import ALIGNMENT_BYTES
 from cerebras_tf.memoryx.store import MemoryStore
-from cerebras_tf.memoryx.stream import MemoryX
-from cerebras_tf.runtime.executor import ALIGNMENT_BYTES, Machine
+from cerebras_tf.runtime.cpu import CpuBackend
+from cerebras_tf.runtime.executor import Machine
+from tests.machines import store_of
 from tests.steps import features_of, residual_step, starting_values
 
 
 def loaded(program, step, listeners=(), arena=None):
-    store = MemoryStore(step.specs.values())
-    for name, content in starting_values(step).items():
-        store.put(name, content)
-    return Machine(program, MemoryX(store), listeners, arena)
+    store = store_of(step.specs.values(), starting_values(step))
+    return Machine(program, store, CpuBackend(), listeners, arena)
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def step():
 
 @pytest.fixture
 def program(step):
-    return compile_step(step, evaluate)
+    return compile_step(step)
 
 
 class Recorder:
@@ -79,9 +79,9 @@ def test_features_are_not_changed(program, step):
 def test_two_machines_may_share_one_arena(program, step):
     """A training and an evaluation program run in turns on the memory of the larger."""
     forward_step = residual_step(2, train=False)
-    forward = compile_step(forward_step, evaluate)
+    forward = compile_step(forward_step)
     apart = [loaded(program, step), loaded(forward, forward_step)]
-    arena = Machine.allocate(max(program.arena_bytes, forward.arena_bytes))
+    arena = CpuBackend().allocate(max(program.arena_bytes, forward.arena_bytes))
     together = [loaded(program, step, arena=arena), loaded(forward, forward_step, arena=arena)]
     for _ in range(2):
         for alone, shared in zip(apart, together):
@@ -93,7 +93,7 @@ def test_two_machines_may_share_one_arena(program, step):
 def test_bind_moves_the_activations(program, step):
     machine = loaded(program, step)
     other = loaded(program, step)
-    other.bind(Machine.allocate(program.arena_bytes))
+    other.bind(CpuBackend().allocate(program.arena_bytes))
     machine.arena[:] = 0xFF
     wanted, found = machine.run(features_of(step)), other.run(features_of(step))
     np.testing.assert_array_equal(found["out"], wanted["out"])
@@ -104,37 +104,37 @@ def test_bind_moves_the_activations(program, step):
 
 def test_an_arena_starts_on_a_cache_line():
     for size in (1, 100, 1000):
-        arena = Machine.allocate(size)
+        arena = CpuBackend().allocate(size)
         assert arena.nbytes == size
         assert arena.ctypes.data % ALIGNMENT_BYTES == 0
 
 
 def test_an_arena_larger_than_the_machine_is_refused_with_a_remedy():
     with pytest.raises(CapacityError, match=r"activations: 1000000000.0 GB must fit in memory"):
-        Machine.allocate(10**18)
+        CpuBackend().allocate(10**18)
 
 
 def test_an_op_without_a_kernel_is_found_when_the_program_is_loaded():
     program = Program(bodies=[[Instruction("frobnicate", (), (), {})]])
     program.steps = [Run(0, "forward", 0, ())]
     with pytest.raises(UnsupportedOpError, match="op frobnicate"):
-        Machine(program, MemoryX(MemoryStore([])))
+        Machine(program, MemoryStore([]), CpuBackend())
 
 
 def test_a_step_streams_every_weight_forward_and_backward(program, step):
     machine = loaded(program, step)
     machine.run(features_of(step))
     state = sum(spec.type.bytes for spec in step.specs.values())
-    assert machine.memoryx.bytes_out == state
-    assert machine.memoryx.bytes_in > 1.5 * state
+    assert machine.bytes_out == state
+    assert machine.bytes_in > 1.5 * state
 
 
 def test_pipelined_mode_streams_every_weight_once_a_step():
     step = residual_step(2)
-    machine = loaded(compile_step(step, evaluate, Options(streaming=False)), step)
+    machine = loaded(compile_step(step, Options(streaming=False)), step)
     machine.run(features_of(step))
-    assert machine.memoryx.bytes_in == machine.memoryx.bytes_out
-    assert machine.memoryx.bytes_in == sum(spec.type.bytes for spec in step.specs.values())
+    assert machine.bytes_in == machine.bytes_out
+    assert machine.bytes_in == sum(spec.type.bytes for spec in step.specs.values())
 
 
 def test_values_that_are_not_finite_raise_no_warning(program, step, recwarn):

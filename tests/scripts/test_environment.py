@@ -55,11 +55,11 @@ def test_no_python_is_one_sentence_and_status_2(launchers, programs):
     assert ran.returncode == 2
     assert ran.stdout == ""
     assert ran.stderr.count("\n") == 1
-    assert "needs Python 3.9, 3.10 or 3.11" in ran.stderr
+    assert "needs Python 3.10 or 3.11" in ran.stderr
 
 
 def test_pythons_that_do_not_start_or_are_too_new_count_as_none(launchers, programs):
-    for name in ("python3.11", "python3.10", "python3.9", "python3"):
+    for name in ("python3.11", "python3.10", "python3"):
         add_program(programs, name, UNSUITABLE)
     ran = launchers.run("python-ws", "x.py", PATH=str(programs))
     assert ran.returncode == 2
@@ -77,7 +77,7 @@ def test_a_broken_shim_does_not_hide_the_python_behind_it(launchers, programs, t
 
 
 def test_newest_supported_python_is_taken(launchers, programs):
-    for name in ("python3.9", "python3.10", "python3"):
+    for name in ("python3.10", "python3"):
         add_program(programs, name, SUITABLE)
     add_tools(programs)
     ran = launchers.run("python-ws", "x.py", PATH=str(programs))

@@ -13,7 +13,7 @@ from packaging.utils import canonicalize_name
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 LOCK = SCRIPTS / "requirements.lock"
 PEERS = SCRIPTS / "peers.lock"
-PYTHONS = ("3.9", "3.10", "3.11")
+PYTHONS = ("3.10", "3.11")
 
 
 def locked(path: Path = LOCK) -> list[Requirement]:

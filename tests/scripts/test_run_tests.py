@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
+
+from tests.conftest import share_cores
 
 ROOT = Path(__file__).resolve().parents[2]
 # Prints its arguments; as ruff, mypy or pytest it ends with the status the test asks for.
@@ -47,6 +50,32 @@ def test_run_tests_fails_when_any_check_fails_and_runs_the_others(checks, failin
 def test_run_tests_with_arguments_runs_pytest_alone_on_them(checks):
     ran = checks.run("run_tests", "tests/ir", "-k", "a b", FAILING="")
     assert ran.stdout == "python -m pytest tests/ir -k a b\nchecks: \n"
+
+
+@pytest.mark.parametrize(
+    ("cores", "arguments", "options"),
+    [
+        (4, (), "-n 4 --dist worksteal --maxfail=3"),
+        (1, (), "--maxfail=3"),
+        (4, ("tests/ir",), "--maxfail=3"),
+    ],
+)
+def test_only_the_whole_run_spreads_over_the_cores(launchers, programs, cores, arguments, options):
+    launchers.complete('#!/bin/bash\necho "$2: $PYTEST_ADDOPTS"\n')
+    (programs / "nproc").write_text(f"#!/bin/bash\necho {cores}\n", encoding="utf-8")
+    (programs / "nproc").chmod(0o755)
+    search = f"{programs}:{os.environ['PATH']}"
+    ran = launchers.run("run_tests", *arguments, PATH=search, PYTEST_ADDOPTS="--maxfail=3")
+    assert ran.stdout.splitlines()[-1] == f"pytest: {options}"
+
+
+def test_processes_of_pytest_share_the_cores_and_keep_what_is_set():
+    alone, second = {}, {"PYTEST_XDIST_WORKER_COUNT": "2", "OPENBLAS_NUM_THREADS": "7"}
+    share_cores(alone, cores=8)
+    share_cores(second, cores=8)
+    assert alone == {}
+    assert second["OPENBLAS_NUM_THREADS"] == "7"
+    assert second["TF_NUM_INTRAOP_THREADS"] == "4"
 
 
 def test_ci_runs_the_same_as_run_tests(checks):

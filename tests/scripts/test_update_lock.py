@@ -26,11 +26,11 @@ def package(name: str, version: str, **fields):
 
 def test_lock_lines_marks_only_versions_that_differ_between_pythons(update_lock):
     resolved = {
-        "3.9": [package("numba", "0.60.0"), package("PyYAML", "6.0.3")],
+        "3.10": [package("numba", "0.60.0"), package("PyYAML", "6.0.3")],
         "3.11": [package("numba", "0.68.1"), package("PyYAML", "6.0.3")],
     }
     assert update_lock.lock_lines(resolved) == [
-        'numba==0.60.0; python_version == "3.9"',
+        'numba==0.60.0; python_version == "3.10"',
         'numba==0.68.1; python_version == "3.11"',
         "pyyaml==6.0.3",
     ]
@@ -49,4 +49,4 @@ def test_lock_lines_keeps_platform_markers_as_setup_wrote_them(update_lock):
 
 def test_update_lock_without_interpreters_says_how_it_is_used(update_lock, capsys):
     assert update_lock.main([]) == 2
-    assert "python scripts/update_lock.py python3.9" in capsys.readouterr().err
+    assert "python scripts/update_lock.py python3.10" in capsys.readouterr().err

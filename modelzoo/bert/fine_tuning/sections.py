@@ -2,7 +2,7 @@
 
 It deliberately imports no TensorFlow and knows no task. A task's `Params` is made so::
 
-    @dataclass(frozen=True)
+    @dataclass(frozen=True, kw_only=True)
     class Params(FineTuningParams):
         model: TaskModelParams                       # a FineTuningModelParams
         train_input: Any = field(build=build_input)  # of sections with FineTuningInputKeys
@@ -13,25 +13,19 @@ It deliberately imports no TensorFlow and knows no task. A task's `Params` is ma
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Optional
+from typing import ClassVar, Optional
 
 from cerebras_tf.errors import ConfigError
 from modelzoo.bert.input_sections import VocabularyKeys, count_vocabulary
 from modelzoo.bert.params import BertModelParams
 from modelzoo.common import schema
-from modelzoo.common.model_sections import StreamKeys, inherit_inputs
+from modelzoo.common.base_params import BaseParams
+from modelzoo.common.model_sections import StreamKeys
 from modelzoo.common.params import load_params
-from modelzoo.common.sections import (
-    CsConfigParams,
-    OptimizerParams,
-    RunConfigParams,
-    field,
-)
-
-SECTIONS = ("train_input", "eval_input", "predict_input")
+from modelzoo.common.sections import field
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class FineTuningModelParams(BertModelParams):
     """The section ``model`` of a fine-tuning: BERT's, and where it takes missing keys from.
 
@@ -43,7 +37,7 @@ class FineTuningModelParams(BertModelParams):
     pretrain_params_path: Optional[str] = field(None, path=True)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class FineTuningInputKeys(StreamKeys, VocabularyKeys):
     """What every input section of a fine-tuning has besides the keys it requires.
 
@@ -65,23 +59,13 @@ class FineTuningInputKeys(StreamKeys, VocabularyKeys):
             yield "buckets", f"must ascend within max_sequence_length ({longest})."
 
 
-@dataclass(frozen=True)
-class FineTuningParams:
-    """The whole YAML of a fine-tuning.
+@dataclass(frozen=True, kw_only=True)
+class FineTuningParams(BaseParams):
+    """The whole YAML of a fine-tuning."""
 
-    INHERITED_KEYS are what evaluation and prediction read as training does, unless told otherwise.
-    """
-
-    model_name: str
     model: FineTuningModelParams
-    train_input: Any = field()
-    optimizer: OptimizerParams = field()
-    runconfig: RunConfigParams = field()
-    eval_input: Any = None
-    predict_input: Any = None
-    csconfig: CsConfigParams = CsConfigParams()
 
-    INHERITED_KEYS: ClassVar[tuple] = (
+    INHERITED_KEYS: ClassVar[tuple[str, ...]] = (
         "data_processor",
         "vocab_size",
         "vocab_file",
@@ -103,19 +87,11 @@ class FineTuningParams:
         """
         return take_over_pretraining(tree, resolve)
 
-    @classmethod
-    def with_defaults(cls, tree):
-        """Returns `tree` with what its sections take over from one another."""
-        return inherit_inputs(tree, cls.INHERITED_KEYS)
-
     def problems(self):
         """Yields what is wrong between the sections."""
-        yield from self.csconfig.problems_with(self.model)
+        yield from super().problems()
         longest, vocab_size = self.max_position_embeddings, self.train_input.vocab_size
-        for name in SECTIONS:
-            section = getattr(self, name)
-            if section is None:
-                continue
+        for name, section in self.inputs():
             if section.max_sequence_length > longest:
                 text = f"must not exceed the {longest} positions of the model."
                 yield f"{name}.max_sequence_length", text

@@ -8,8 +8,9 @@ their layers through the whole model and leave number 0 out: ``{_2i+1}`` is ``_1
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Callable, Optional
+from typing import Any, Optional
 
 from modelzoo.common.checkpoints.forms import SAME, TRANSPOSED
 

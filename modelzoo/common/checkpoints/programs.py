@@ -7,8 +7,8 @@ It deliberately converts nothing. A reader has `config`, `config_path`, `shapes`
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Callable
 
 from cerebras_tf.errors import ConfigError
 from modelzoo.common.checkpoints import hugging_face

@@ -20,6 +20,7 @@ from modelzoo.common.input.prompts import read_prompts, section_tokenizer
 from modelzoo.common.input_sections import GptPromptsInput
 from modelzoo.common.metrics.rouge import mean_rouge
 from modelzoo.common.scores import write_scalars
+from modelzoo.common.whole_file import write_json_lines
 
 REFERENCE = "reference"  # key of a prompt's row: the text that its completion is scored by
 
@@ -45,11 +46,11 @@ def predict(estimator, inputs, params, checkpoint_path, use_cs):
     prompts = read_prompts(section.prompt_file, tokenizer, params.train_input.vocab_size, limit)
     prompts = prompts[(section.skip_steps or 0) * section.batch_size :]
     requests = make_requests(prompts, section)
-    name = f"completions_{'cs' if use_cs else 'tf'}_{estimator.config.task_id}"
+    name = predictions.output_name("completions", estimator, use_cs)
     with open_decoder(estimator, params, checkpoint_path, use_cs) as decoder:
         done = generate(decoder, requests, tokenizer, section.batch_size, limit)
         rows = (as_row(request, *request.key) for request in done)
-        path = write_as_they_come(rows, os.path.join(params.runconfig.model_dir, "predict"), name)
+        path = write_as_they_come(rows, predictions.predict_folder(params), name)
     tf.logging.info("wrote %d completions to %s", len(requests), path)
     if all(REFERENCE in request.key[2].others for request in requests):
         score(requests, params.runconfig.model_dir, checkpoint_path)
@@ -147,9 +148,6 @@ def write_as_they_come(rows, folder, name):
             file.write(json.dumps(row, ensure_ascii=False) + "\n")
             file.flush()
     done.sort(key=lambda row: (row["prompt_number"], row["sample"]))
-    ordered = folder / f".{name}.jsonl.{os.getpid()}"
-    with open(ordered, "w", encoding="utf-8") as file:
-        file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in done)
-    ordered.replace(final)
+    write_json_lines(final, done)
     partial.unlink()
     return final

@@ -34,7 +34,7 @@ def make_block_settings(model, initial, output_initial, nonlinearity, attention=
     """Makes the settings of a block from what the sections ``model`` of all models name alike.
 
     Args:
-        model: CommonModelParams and TransformerSizes.
+        model: CommonModelParams, or another with these keys.
         initial: initializer of kernels.
         output_initial: initializer of the kernels that write into the residual stream.
         nonlinearity: activation of the feed-forward.

@@ -12,9 +12,10 @@ import os
 import queue
 import signal
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 
 from cerebras_tf.errors import CapacityError
 from modelzoo.common.preparation import records

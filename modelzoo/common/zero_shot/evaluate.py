@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import os
 from pathlib import Path
 
 from modelzoo.common.scores import write_scalars
-from modelzoo.common.zero_shot.scoring import split_tokens
+from modelzoo.common.whole_file import write_json_lines
 
 
 def evaluate(session, rows, report=lambda count: None):
@@ -21,14 +19,9 @@ def evaluate(session, rows, report=lambda count: None):
     Returns:
         The results, a dictionary a row, and the scores by name.
     """
-    tokenizer = session.tokenizer
     texts = [row.texts() for row in rows]
-    pairs = [
-        split_tokens(tokenizer, context, continuation, tokenizer.eos_id)
-        for of_row in texts
-        for context, continuation in of_row
-    ]
-    scores = iter(session.score(pairs, report=report))
+    pairs = [pair for of_row in texts for pair in of_row]
+    scores = iter(session.score_texts(pairs, report=report))
     results = [row.result([next(scores) for _ in of_row]) for row, of_row in zip(rows, texts)]
     return results, {name: float(value) for name, value in rows[0].summary(results).items()}
 
@@ -46,12 +39,6 @@ def write_results(folder, task, step, results, scores):
     Returns:
         The paths of the results and of the scores.
     """
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{task}.jsonl"
-    partial = folder / f".{path.name}.{os.getpid()}"
-    with open(partial, "w", encoding="utf-8") as file:
-        file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in results)
-    partial.replace(path)
+    path = write_json_lines(Path(folder, f"{task}.jsonl"), results)
     named = {f"zero_shot/{task}/{name}": value for name, value in scores.items()}
     return path, write_scalars(folder, step, named)

@@ -15,7 +15,6 @@ import numpy as np
 from cerebras_tf.errors import ConfigError
 from modelzoo.common.generation.generate import Request
 from modelzoo.common.generation.sampling import Sampler
-from modelzoo.common.zero_shot.scoring import split_tokens
 
 try:
     from lm_eval import utils
@@ -42,12 +41,8 @@ class ZooLM(LM):
 
     def loglikelihood(self, requests, disable_tqdm=False):
         """Returns (log-probability, whether greedy) of each (context, continuation)."""
-        first = self._tokenizer.eos_id
-        pairs = [
-            split_tokens(self._tokenizer, context, continuation, first)
-            for context, continuation in (request.args for request in requests)
-        ]
-        return [(score.log_prob, score.is_greedy) for score in self._session.score(pairs)]
+        scores = self._session.score_texts([request.args for request in requests])
+        return [(score.log_prob, score.is_greedy) for score in scores]
 
     def loglikelihood_rolling(self, requests, disable_tqdm=False):
         """Returns the log-probability of each whole text.

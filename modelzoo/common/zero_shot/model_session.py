@@ -9,7 +9,7 @@ from __future__ import annotations
 from modelzoo.common.generation.cached_decoder import CachedDecoder, decoder_signature
 from modelzoo.common.generation.generate import generate
 from modelzoo.common.generation.stepper import Stepper
-from modelzoo.common.zero_shot.scoring import Scorer
+from modelzoo.common.zero_shot.scoring import Scorer, split_tokens
 
 
 class ModelSession:
@@ -49,8 +49,17 @@ class ModelSession:
     def __exit__(self, *_):
         self.close()
 
+    def score_texts(self, pairs, **options):
+        """Returns the Score of every (context, continuation) of texts, see `split_tokens`."""
+        first = self.tokenizer.eos_id
+        tokens = [
+            split_tokens(self.tokenizer, context, continuation, first)
+            for context, continuation in pairs
+        ]
+        return self.score(tokens, **options)
+
     def score(self, pairs, **options):
-        """Returns the Score of every (context, continuation), see Scorer.score."""
+        """Returns the Score of every (context, continuation) of tokens, see Scorer.score."""
         import tensorflow.compat.v1 as tf
 
         matrix = tf.TensorSpec([None, None], tf.int32)

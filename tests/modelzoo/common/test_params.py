@@ -6,7 +6,13 @@ import pytest
 
 from cerebras_tf.errors import ConfigError
 from modelzoo.common import registry
-from modelzoo.common.params import load_params, read_yaml, resolve_path, save_params
+from modelzoo.common.params import (
+    load_params,
+    read_yaml,
+    resolve_path,
+    save_params,
+    saved_difference,
+)
 
 TINY = """\
 model_name: gpt3
@@ -123,3 +129,37 @@ def test_paths_above_the_repository_root_are_not_searched(tmp_path, monkeypatch)
     (tmp_path / "outside").mkdir()
     monkeypatch.chdir(root)
     assert resolve_path("outside", root / "configs") == "outside"
+
+
+def test_difference_from_saved_parameters_is_told_key_by_key(write, tmp_path):
+    pieces = "[{scheduler: Linear, initial_learning_rate: 0.1, end_learning_rate: 0, steps: %d}]"
+    before = load_params(write(TINY.replace("learning_rate: 1e-3", "learning_rate: " + pieces % 5)))
+    assert saved_difference(before, tmp_path) == []
+    save_params(before, tmp_path)
+    assert saved_difference(before, tmp_path) == []
+    changed = TINY.replace("num_hidden_layers: 1", "num_hidden_layers: 2")
+    changed = changed.replace("learning_rate: 1e-3", "learning_rate: " + pieces % 7)
+    after = load_params(write(changed.replace("max_steps: 5", "max_steps: null")))
+    head = [f"--- {tmp_path}/params.yaml", "+++ given"]
+    model = ["-model.num_hidden_layers: 1", "+model.num_hidden_layers: 2"]
+    assert saved_difference(after, tmp_path) == [
+        *head,
+        *model,
+        "-optimizer.learning_rate[0].steps: 5",
+        "+optimizer.learning_rate[0].steps: 7",
+        "-runconfig.max_steps: 5",
+        "+runconfig.max_steps: null",
+    ]
+    assert saved_difference(after, tmp_path, ["model"]) == [*head, *model]
+
+
+def test_keys_of_one_side_only_are_told_as_added_or_removed(write, tmp_path):
+    params = load_params(write(TINY))
+    text = save_params(params, tmp_path)
+    assert "  mixed_precision: false\n" in text
+    old = text.replace("  mixed_precision: false\n", "  no_longer_known: [1, a]\n")
+    (tmp_path / "params.yaml").write_text(old)
+    assert saved_difference(params, tmp_path)[2:] == [
+        "+model.mixed_precision: false",
+        "-model.no_longer_known: [1, a]",
+    ]

@@ -112,6 +112,46 @@ def test_checkpoint_of_another_shape_is_refused_and_left_as_it_was(call, tmp_pat
     assert values(folder)["global_step"] == 6
 
 
+SMALLER = (
+    ("num_hidden_layers: 2", "num_hidden_layers: 1", ""),  # on the wafer
+    ("optimizer_type: adamw", "optimizer_type: sgd", "/cpu:0"),
+)
+
+
+@pytest.mark.parametrize(("old", "new", "device"), SMALLER, ids=["layers", "optimizer"])
+def test_training_on_with_fewer_variables_is_refused_or_asked_for(
+    call, tmp_path, caplog, old, new, device
+):
+    call.path.write_text(YAML.replace("num_hidden_layers: 1", "num_hidden_layers: 2"))
+    before = values(call("train", device=device))
+    files = {path: path.read_bytes() for path in (tmp_path / "out").glob("*") if path.is_file()}
+    call.path.write_text(call.path.read_text().replace(old, new))
+    with caplog.at_level("INFO", logger="tensorflow"), pytest.raises(CheckpointError) as refused:
+        call("train", "--max_steps", "9", device=device)
+    assert f"-{'model' if 'layers' in old else 'optimizer'}.{old}" in caplog.text
+    assert {path: path.read_bytes() for path in files} == files
+    call.path.write_text(call.path.read_text() + "    restore_partially: true\n")
+    after = values(call("train", "--max_steps", "9", device=device))
+    assert after["global_step"] == 9
+    assert after.keys() < before.keys()
+    lost = sorted(before.keys() - after.keys())
+    assert f"{len(lost)} variables that the model lacks" in str(refused.value)
+    assert ", ".join(lost[:12]) in str(refused.value)
+    assert "Or set runconfig.restore_partially to True" in str(refused.value)
+
+
+def test_a_changed_parameter_is_shown_once_and_then_saved(call, caplog):
+    with caplog.at_level("INFO", logger="tensorflow"):
+        call("train")
+        assert "the runs before" not in caplog.text
+        call("train", "--max_steps", "7")
+        assert "\n  -runconfig.max_steps: 6\n  +runconfig.max_steps: 7" in caplog.text
+        caplog.clear()
+        call("train", "--max_steps", "7")
+        call("eval")
+        assert "the runs before" not in caplog.text
+
+
 def test_finished_run_is_told_that_nothing_is_left(call, caplog):
     folder = call("train")
     before = values(folder)

@@ -80,10 +80,13 @@ def run(mode, ids=None, **model):
 def disturb(session):
     """Gives vectors, which start as zeros and ones, values of their own."""
     generator = np.random.default_rng(1)
-    for variable in tf.trainable_variables():
-        if variable.shape.rank == 1:
-            noise = generator.normal(0, 0.3, variable.shape)
-            variable.load(session.run(variable) + noise, session)
+    vectors = [variable for variable in tf.trainable_variables() if variable.shape.rank == 1]
+    # In one run: each run of another operation prepares the whole graph anew.
+    feeds = {
+        variable.initializer.inputs[1]: value + generator.normal(0, 0.3, variable.shape)
+        for variable, value in zip(vectors, session.run(vectors))
+    }
+    session.run([variable.initializer for variable in vectors], feeds)
 
 
 def layer_norm(x, weights, name):

@@ -43,8 +43,9 @@ def random_values(variables, session):
     """Gives every variable random values, so that norms and biases matter; returns them by name."""
     rng = np.random.default_rng(2)
     values = {v.op.name: rng.normal(0, 0.3, v.shape.as_list()).astype("f") for v in variables}
-    for variable in variables:
-        variable.load(values[variable.op.name], session)
+    # In one run: each run of another operation prepares the whole graph anew.
+    feeds = {v.initializer.inputs[1]: values[v.op.name] for v in variables}
+    session.run([v.initializer for v in variables], feeds)
     return values
 
 

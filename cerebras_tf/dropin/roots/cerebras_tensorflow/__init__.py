@@ -1,1 +1,7 @@
 """The appliance's TensorFlow import names; the same objects as under `cerebras.tf`."""
+
+from __future__ import annotations
+
+from cerebras.names import serve_names
+
+serve_names()

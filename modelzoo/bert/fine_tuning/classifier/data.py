@@ -18,6 +18,9 @@ from modelzoo.bert.fine_tuning.cropping import crop_padding
 from modelzoo.common.input import tf_records
 from modelzoo.common.input.batch_plan import BatchPlan
 from modelzoo.common.input.functions import InputFunctions
+from modelzoo.common.input.planned_batches import planned_batches, row_lengths, row_shape
+
+TOKENS = ("input_ids", "input_mask", "segment_ids")
 
 
 class TsvDataProcessor:
@@ -49,41 +52,30 @@ class TsvDataProcessor:
         plan = BatchPlan(
             [len(example.ids) for example in examples],
             section.batch_size,
-            bounds(section),
+            row_lengths(section),
             (section.shuffle_seed or 0) if shuffled else None,
             keep_rest=not training,
         )
 
-        def assemble(number):
-            chosen, length = plan.batch(number)
+        def assemble(chosen, length):
             padded = pad_rows([examples[place] for place in chosen], length, encoder.pad_id)
-            return (*padded, numbers[chosen, 0], numbers[chosen, 1], chosen.astype(np.int32))
+            parts = (*padded, *numbers[chosen].T, chosen.astype(np.int32))
+            return dict(zip((*TOKENS, "label", "is_matched", "example_index"), parts))
 
-        def batch(number):
-            tensors = tf.numpy_function(assemble, [number], [tf.int32] * 6)
-            size = section.batch_size if training else None
-            length = section.max_sequence_length if section.buckets is None else None
-            for place, tensor in enumerate(tensors):
-                tensor.set_shape([size, length] if place < 3 else [size])
-            return self._features(tensors, use), tensors[3]
-
-        repeats = section.repeat and use != "predict"
-        last = tf.int64.max if repeats else plan.batches_per_epoch
-        return tf.data.Dataset.range(skip, last).map(batch).prefetch(4)
-
-    def _features(self, tensors, use):
-        features = dict(zip(("input_ids", "input_mask", "segment_ids"), tensors))
-        if self.section.task.has_parts:
-            features["is_matched"] = tensors[4]
+        columns = dict.fromkeys(TOKENS, (row_shape(section), tf.int32))
+        columns["label"] = ([], tf.int32)
+        if section.task.has_parts:
+            columns["is_matched"] = ([], tf.int32)
         if use == "predict":
-            features["example_index"] = tensors[5]
-        return features
+            columns["example_index"] = ([], tf.int32)
+        size = section.batch_size if training else None
+        repeats = section.repeat and use != "predict"
+        dataset = planned_batches(plan, assemble, columns, skip, size, repeats)
+        return dataset.map(lambda batch: (batch, batch.pop("label")))
 
     def blank(self):
         """Returns a batch of zeros."""
-        size, length = self.section.batch_size, self.section.max_sequence_length
-        rows, column = tf.zeros([size, length], tf.int32), tf.zeros([size], tf.int32)
-        return self._features([rows, rows, rows, column, column], "train"), column
+        return blank(self.section, self.section.task.has_parts)
 
 
 class GlueTfRecordsProcessor:
@@ -104,7 +96,7 @@ class GlueTfRecordsProcessor:
         """
         section = self.section
         length = section.max_sequence_length
-        layout = tf_records.integers(("input_ids", "input_mask", "segment_ids"), length)
+        layout = tf_records.integers(TOKENS, length)
         layout.update(tf_records.integers(("label", "is_matched"), 1))
         dataset = tf_records.read_batches(section, layout, skip, not training)
 
@@ -112,7 +104,7 @@ class GlueTfRecordsProcessor:
             lengths = tf.reduce_sum(parsed["input_mask"], axis=1)
             label, matched = (parsed.pop(name)[:, 0] for name in ("label", "is_matched"))
             if section.buckets is not None:
-                parsed = crop_padding(parsed, lengths, bounds(section))
+                parsed = crop_padding(parsed, lengths, row_lengths(section))
             features = {**parsed, "input_mask": 1 - parsed["input_mask"]}
             if section.has_parts:
                 features["is_matched"] = matched
@@ -122,10 +114,7 @@ class GlueTfRecordsProcessor:
 
     def blank(self):
         """Returns a batch of zeros."""
-        size, length = self.section.batch_size, self.section.max_sequence_length
-        rows, column = tf.zeros([size, length], tf.int32), tf.zeros([size], tf.int32)
-        features = {"input_ids": rows, "input_mask": rows, "segment_ids": rows}
-        return {**features, **({"is_matched": column} if self.section.has_parts else {})}, column
+        return blank(self.section, self.section.has_parts)
 
 
 def read_examples(section, use):
@@ -145,9 +134,12 @@ def read_examples(section, use):
     return [row for path in files for row in read_rows(path, section.task, use != "predict")]
 
 
-def bounds(section):
-    """Returns the lengths that rows of a batch may have."""
-    return [*(section.buckets or ()), section.max_sequence_length]
+def blank(section, has_parts):
+    """Returns features and labels of zeros, of an input section's shapes."""
+    size, length = section.batch_size, section.max_sequence_length
+    column = tf.zeros([size], tf.int32)
+    features = dict.fromkeys(TOKENS, tf.zeros([size, length], tf.int32))
+    return {**features, **({"is_matched": column} if has_parts else {})}, column
 
 
 PROCESSORS = {

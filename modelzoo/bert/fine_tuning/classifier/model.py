@@ -15,7 +15,7 @@ from modelzoo.common import metrics
 from modelzoo.common.estimator import CSEstimatorSpec
 from modelzoo.common.layers.attention import dropout
 from modelzoo.common.layers.dense import dense
-from modelzoo.common.optimizers.training import make_train_op
+from modelzoo.common.loss_spec import loss_spec
 from modelzoo.common.params import params_from_dict
 
 
@@ -56,18 +56,13 @@ def model_fn(features, labels, mode, params):
 
     cross_entropy = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
     loss = tf.reduce_mean(cross_entropy)
-    if training:
-        tf.summary.scalar("train/cost", loss)
-        train_op = make_train_op(loss, params.optimizer, params.model.mixed_precision)
-        return CSEstimatorSpec(mode=mode, loss=loss, train_op=train_op)
-    if params.eval_input.disable_eval_metrics:
-        return CSEstimatorSpec(mode=mode, loss=loss)
 
-    metric_fn = functools.partial(_metrics, num_classes=params.model.num_cls_classes)
-    tensors = [labels, choices]
-    if "is_matched" in features:
-        tensors.append(features["is_matched"])
-    return CSEstimatorSpec(mode=mode, loss=loss, host_call=(metric_fn, tensors))
+    def class_metrics():
+        matched = [features["is_matched"]] if "is_matched" in features else []
+        metric_fn = functools.partial(_metrics, num_classes=params.model.num_cls_classes)
+        return metric_fn, [labels, choices, *matched]
+
+    return loss_spec(mode, params, loss, class_metrics)
 
 
 def classifier_logits(features, params, training):

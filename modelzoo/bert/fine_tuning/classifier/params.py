@@ -10,7 +10,6 @@ from typing import Any, Optional
 
 from modelzoo.bert.fine_tuning.classifier.tasks import TASKS
 from modelzoo.bert.fine_tuning.sections import (
-    SECTIONS,
     FineTuningInputKeys,
     FineTuningModelParams,
     FineTuningParams,
@@ -20,14 +19,14 @@ from modelzoo.common.schema import build_variant
 from modelzoo.common.sections import field
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ClassifierModelParams(FineTuningModelParams):
     """The section ``model``; `num_cls_classes` is the number of classes of the task."""
 
     cls_dropout_rate: float = field(0.0, minimum=0.0)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ClassifierInput(FineTuningInputKeys, RecordInput):
     """An input section that reads tab-separated files, or TFRecords made of them.
 
@@ -64,7 +63,7 @@ class ClassifierInput(FineTuningInputKeys, RecordInput):
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class GlueRecordsInput(FineTuningInputKeys, RecordInput):
     """An input section with ``data_processor: GlueTfRecordsProcessor``.
 
@@ -90,7 +89,7 @@ build_predict_input = build_variant(
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Params(FineTuningParams):
     """The whole YAML of a classifier."""
 
@@ -119,8 +118,7 @@ class Params(FineTuningParams):
     def problems(self):
         """Yields what is wrong between the sections."""
         yield from super().problems()
-        for name in SECTIONS:
-            section = getattr(self, name)
+        for name, section in self.inputs():
             if not isinstance(section, ClassifierInput):
                 continue
             labels = section.task.labels

@@ -24,14 +24,10 @@ def predict(estimator, inputs, params, checkpoint_path, use_cs):
         use_cs: whether the wafer runs the model.
     """
     labels = params.predict_input.task.labels
-    rows = []
-    wanted = params.runconfig.predict_steps * params.predict_input.batch_size
-    for row in predictions.predicted_rows(estimator, inputs, checkpoint_path, use_cs):
-        rows.append({**row, "label_name": labels[int(row["label"])]})
-        if len(rows) == wanted:
-            break
-    folder = Path(params.runconfig.model_dir) / "predict"
-    name = f"predictions_{'cs' if use_cs else 'tf'}_{estimator.config.task_id}"
+    found = predictions.predicted_rows(estimator, inputs, params, checkpoint_path, use_cs)
+    rows = [{**row, "label_name": labels[int(row["label"])]} for row in found]
+    folder = predictions.predict_folder(params)
+    name = predictions.output_name("predictions", estimator, use_cs)
     count, npz, jsonl = predictions.write_predictions(rows, folder, name)
     files = write_submissions(rows, params.predict_input, folder)
     tf.logging.info("wrote %d predictions to %s, %s, %s", count, npz, jsonl, ", ".join(files))

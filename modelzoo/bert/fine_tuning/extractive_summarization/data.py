@@ -21,12 +21,11 @@ from modelzoo.bert.fine_tuning.extractive_summarization.encoding import (
 )
 from modelzoo.bert.fine_tuning.extractive_summarization.params import Params
 from modelzoo.common.input import tf_records
-from modelzoo.common.input.batch_plan import BatchPlan
 from modelzoo.common.input.functions import InputFunctions
+from modelzoo.common.input.planned_batches import predict_batches, row_lengths, row_shape
 from modelzoo.common.preparation import cnn_dailymail, documents
 
 TOKENS = ("input_ids", "input_mask", "segment_ids")
-PREDICTED = (*TOKENS, "cls_indices", "cls_weights", "article_ids")
 
 
 class BertSumTfRecordsProcessor:
@@ -60,8 +59,7 @@ class BertSumTfRecordsProcessor:
                 tokens["input_mask"] = 1 - tokens["input_mask"]
             if section.buckets is not None:
                 lengths = tf.reduce_sum(tokens["input_mask"], axis=1)
-                bounds = [*section.buckets, section.max_sequence_length]
-                tokens = crop_padding(tokens, lengths, bounds)
+                tokens = crop_padding(tokens, lengths, row_lengths(section))
             tokens["input_mask"] = 1 - tokens["input_mask"]
             labels = parsed.pop("labels")
             return {**tokens, **parsed}, labels
@@ -81,35 +79,23 @@ class BertSumTfRecordsProcessor:
     def _predict_batches(self, skip):
         section = self.section
         articles, pad_id = read_articles(section)
-        full = section.max_sequence_length
-        plan = BatchPlan(
-            [len(article.ids) for article in articles],
-            section.batch_size,
-            [*(section.buckets or ()), full],
-            seed=None,
-            keep_rest=True,
-        )
+        sentences = section.max_cls_tokens
 
-        def assemble(number):
-            chosen, length = plan.batch(number)
-            rows = [
-                pad_article(articles[place], length, section.max_cls_tokens, pad_id)
-                for place in chosen
-            ]
+        def assemble(chosen, length):
+            rows = [pad_article(articles[place], length, sentences, pad_id) for place in chosen]
             batch = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
             batch["input_mask"] = 1 - batch["input_mask"]
-            batch["article_ids"] = chosen[:, None].astype(np.int32)
-            return [batch[name] for name in PREDICTED]
+            return {**batch, "article_ids": chosen[:, None].astype(np.int32)}
 
-        def batch(number):
-            types = [tf.float32 if name == "cls_weights" else tf.int32 for name in PREDICTED]
-            tensors = tf.numpy_function(assemble, [number], types)
-            widths = [None if section.buckets else full] * 3 + [section.max_cls_tokens] * 2 + [1]
-            for tensor, width in zip(tensors, widths):
-                tensor.set_shape([None, width])
-            return dict(zip(PREDICTED, tensors)), tensors[-1]
-
-        return tf.data.Dataset.range(skip, plan.batches_per_epoch).map(batch).prefetch(4)
+        columns = {
+            **dict.fromkeys(TOKENS, (row_shape(section), tf.int32)),
+            "cls_indices": ([sentences], tf.int32),
+            "cls_weights": ([sentences], tf.float32),
+            "article_ids": ([1], tf.int32),
+        }
+        lengths = [len(article.ids) for article in articles]
+        dataset = predict_batches(section, lengths, assemble, columns, skip)
+        return dataset.map(lambda batch: (batch, batch["article_ids"]))
 
     def blank(self):
         """Returns a batch of zeros."""

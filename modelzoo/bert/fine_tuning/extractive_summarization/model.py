@@ -16,7 +16,7 @@ from modelzoo.bert.fine_tuning.extractive_summarization.selection import summari
 from modelzoo.common import metrics
 from modelzoo.common.estimator import CSEstimatorSpec
 from modelzoo.common.layers.dense import dense
-from modelzoo.common.optimizers.training import make_train_op
+from modelzoo.common.loss_spec import loss_spec
 from modelzoo.common.params import params_from_dict
 
 WARM_START_EXCLUDES = ("multiple_cls_layer",)
@@ -48,19 +48,15 @@ def model_fn(features, labels, mode, params):
         return CSEstimatorSpec(mode=mode, predictions=predictions)
 
     loss = sentence_loss(logits, labels, features["cls_weights"], model.loss_weight)
-    if training:
-        tf.summary.scalar("train/cost", loss)
-        train_op = make_train_op(loss, params.optimizer, model.mixed_precision)
-        return CSEstimatorSpec(mode=mode, loss=loss, train_op=train_op)
-    section = params.eval_input
-    if section.disable_eval_metrics:
-        return CSEstimatorSpec(mode=mode, loss=loss)
 
-    tensors = [features[name] for name in ("input_ids", "cls_indices", "cls_weights")]
-    tensors += [labels, probabilities]
-    tensors += [features["highlight_ids"]] if "highlight_ids" in features else []
-    metric_fn = functools.partial(_metrics, sep_id=section.sep_id, top_k=section.top_k)
-    return CSEstimatorSpec(mode=mode, loss=loss, host_call=(metric_fn, tensors))
+    def summary_metrics():
+        section = params.eval_input
+        tensors = [features[name] for name in ("input_ids", "cls_indices", "cls_weights")]
+        tensors += [labels, probabilities]
+        tensors += [features["highlight_ids"]] if "highlight_ids" in features else []
+        return functools.partial(_metrics, sep_id=section.sep_id, top_k=section.top_k), tensors
+
+    return loss_spec(mode, params, loss, summary_metrics)
 
 
 def sentence_logits(features, params, training):

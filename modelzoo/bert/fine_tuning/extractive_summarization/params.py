@@ -19,7 +19,7 @@ from modelzoo.common.schema import build_variant
 from modelzoo.common.sections import field
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SummarizationModelParams(FineTuningModelParams):
     """The section ``model``.
 
@@ -29,7 +29,7 @@ class SummarizationModelParams(FineTuningModelParams):
     loss_weight: float = 0.0625
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class BertSumInput(FineTuningInputKeys, RecordInput):
     """An input section with ``data_processor: BertSumTfRecordsProcessor``.
 
@@ -71,7 +71,7 @@ class BertSumInput(FineTuningInputKeys, RecordInput):
 build_input = build_variant("data_processor", {"BertSumTfRecordsProcessor": BertSumInput})
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Params(FineTuningParams):
     """The whole YAML of extractive summarization."""
 

@@ -5,11 +5,6 @@ It deliberately does not pick sentences; selection.py does.
 
 from __future__ import annotations
 
-import itertools
-import json
-import os
-from pathlib import Path
-
 import numpy as np
 import tensorflow.compat.v1 as tf
 
@@ -18,7 +13,7 @@ from modelzoo.bert.fine_tuning.extractive_summarization.oracle import greedy_ora
 from modelzoo.bert.fine_tuning.extractive_summarization.selection import select
 from modelzoo.common import predictions
 from modelzoo.common.metrics.rouge import mean_rouge
-from modelzoo.common.scores import write_scalars
+from modelzoo.common.whole_file import write_json_lines
 
 LEAD = 3  # sentences of the baselines
 BASELINE_SCORES = ("rouge1-f1_score", "rouge2-f1_score", "rougeLsum-f1_score")
@@ -43,22 +38,20 @@ def predict(estimator, inputs, params, checkpoint_path, use_cs):
         ConfigError: if predict_input lacks predict_file or vocab_file.
         DataError: names the file and line of a bad row.
     """
-    section, runconfig = params.predict_input, params.runconfig
+    section = params.predict_input
     articles, _ = read_articles(section)
-    found = predictions.predicted_rows(estimator, inputs, checkpoint_path, use_cs)
-    found = itertools.islice(found, runconfig.predict_steps * section.batch_size)
+    found = predictions.predicted_rows(estimator, inputs, params, checkpoint_path, use_cs)
     rows = [as_row(articles, row, section.top_k) for row in found]
-    folder = Path(runconfig.model_dir) / "predict"
-    name = f"summaries_{'cs' if use_cs else 'tf'}_{estimator.config.task_id}.jsonl"
-    write_rows(rows, folder, name)
-    tf.logging.info("wrote %d summaries to %s", len(rows), folder / name)
+    folder = predictions.predict_folder(params)
+    path = folder / f"{predictions.output_name('summaries', estimator, use_cs)}.jsonl"
+    write_json_lines(path, rows)
+    tf.logging.info("wrote %d summaries to %s", len(rows), path)
     scored = [row for row in rows if row["reference"]]
     if scored:
         scores = {**rouge_of(scored), **baselines([articles[row["number"]] for row in scored])}
-        step = int(tf.train.load_variable(checkpoint_path, "global_step"))
-        write_scalars(folder, step, scores)
-        told = ", ".join(f"{key} {scores[key]:.2f}" for key in scores if key.endswith("f1_score"))
-        tf.logging.info("step %d: %s", step, told)
+        predictions.write_scores(
+            folder, checkpoint_path, scores, shown=lambda name: name.endswith("f1_score")
+        )
 
 
 def as_row(articles, prediction, top_k):
@@ -80,15 +73,6 @@ def as_row(articles, prediction, top_k):
         "reference": "\n".join(article.highlights),
         "probabilities": [round(float(p), 5) for p in prediction["probabilities"][:count]],
     }
-
-
-def write_rows(rows, folder, name):
-    """Writes one JSON object a line; the file appears whole or not at all."""
-    folder.mkdir(parents=True, exist_ok=True)
-    partial = folder / f".{name}.{os.getpid()}"
-    lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-    partial.write_text("".join(lines), encoding="utf-8")
-    partial.replace(folder / name)
 
 
 def rouge_of(rows):

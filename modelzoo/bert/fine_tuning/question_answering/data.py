@@ -21,8 +21,8 @@ from modelzoo.bert.fine_tuning.question_answering.params import Params
 from modelzoo.bert.fine_tuning.question_answering.preparation import chosen_articles
 from modelzoo.bert.fine_tuning.question_answering.squad_files import read_articles
 from modelzoo.common.input import tf_records
-from modelzoo.common.input.batch_plan import BatchPlan
 from modelzoo.common.input.functions import InputFunctions
+from modelzoo.common.input.planned_batches import predict_batches, row_lengths, row_shape
 
 TOKENS = ("input_ids", "input_mask", "segment_ids")
 LABELS = ("start_positions", "end_positions")
@@ -61,7 +61,7 @@ class QuestionAnsweringDataProcessor:
         def example(parsed):
             if section.buckets is not None:
                 lengths = tf.reduce_sum(parsed["input_mask"], axis=1)
-                parsed = crop_padding(parsed, lengths, [*section.buckets, length])
+                parsed = crop_padding(parsed, lengths, row_lengths(section))
             labels = tf.concat([parsed.pop(name) for name in LABELS], axis=1)
             return {**parsed, "input_mask": 1 - parsed["input_mask"]}, labels
 
@@ -70,30 +70,18 @@ class QuestionAnsweringDataProcessor:
     def _predict_batches(self, skip):
         section = self.section
         windows, pad_id = read_windows(section)
-        full = section.max_sequence_length
-        plan = BatchPlan(
-            [len(window.ids) for _, _, window in windows],
-            section.batch_size,
-            [*(section.buckets or ()), full],
-            seed=None,
-            keep_rest=True,
-        )
 
-        def assemble(number):
-            chosen, length = plan.batch(number)
+        def assemble(chosen, length):
             rows = [pad_window(windows[place][2], length, pad_id) for place in chosen]
             ids, mask, segments = map(np.stack, zip(*rows))
-            return ids, 1 - mask, segments, chosen[:, None].astype(np.int32)
+            numbers = chosen[:, None].astype(np.int32)
+            return dict(zip((*TOKENS, "unique_ids"), (ids, 1 - mask, segments, numbers)))
 
-        def batch(number):
-            tensors = tf.numpy_function(assemble, [number], [tf.int32] * 4)
-            for tensor in tensors[:3]:
-                tensor.set_shape([None, None if section.buckets else full])
-            tensors[3].set_shape([None, 1])
-            features = dict(zip((*TOKENS, "unique_ids"), tensors))
-            return features, tensors[3]
-
-        return tf.data.Dataset.range(skip, plan.batches_per_epoch).map(batch).prefetch(4)
+        columns = dict.fromkeys(TOKENS, (row_shape(section), tf.int32))
+        columns["unique_ids"] = ([1], tf.int32)
+        lengths = [len(window.ids) for _, _, window in windows]
+        dataset = predict_batches(section, lengths, assemble, columns, skip)
+        return dataset.map(lambda batch: (batch, batch["unique_ids"]))
 
     def blank(self):
         """Returns a batch of zeros."""

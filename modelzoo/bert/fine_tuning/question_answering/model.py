@@ -12,8 +12,8 @@ from modelzoo.bert.backbone import bert_encoder, initializer_of
 from modelzoo.bert.fine_tuning.question_answering.params import Params
 from modelzoo.common.estimator import CSEstimatorSpec
 from modelzoo.common.layers.dense import dense
+from modelzoo.common.loss_spec import loss_spec
 from modelzoo.common.metrics.streaming import streaming_accuracy
-from modelzoo.common.optimizers.training import make_train_op
 from modelzoo.common.params import params_from_dict
 
 WARM_START_EXCLUDES = ("qa_logits",)
@@ -50,15 +50,12 @@ def model_fn(features, labels, mode, params):
             for i, logits in enumerate((starts, ends))
         ]
     )
-    if training:
-        tf.summary.scalar("train/cost", loss)
-        train_op = make_train_op(loss, params.optimizer, params.model.mixed_precision)
-        return CSEstimatorSpec(mode=mode, loss=loss, train_op=train_op)
-    if params.eval_input.disable_eval_metrics:
-        return CSEstimatorSpec(mode=mode, loss=loss)
 
-    places = [tf.argmax(logits, axis=-1, output_type=tf.int32) for logits in (starts, ends)]
-    return CSEstimatorSpec(mode=mode, loss=loss, host_call=(span_metrics, [labels, *places]))
+    def place_metrics():
+        places = [tf.argmax(logits, axis=-1, output_type=tf.int32) for logits in (starts, ends)]
+        return span_metrics, [labels, *places]
+
+    return loss_spec(mode, params, loss, place_metrics)
 
 
 def span_logits(features, params, training):

@@ -5,7 +5,7 @@ It deliberately imports no TensorFlow and reads no data.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Optional, Union
 
 from modelzoo.bert.fine_tuning.question_answering.encoding import EncodingSettings
@@ -14,21 +14,13 @@ from modelzoo.bert.fine_tuning.sections import (
     FineTuningModelParams,
     FineTuningParams,
 )
+from modelzoo.common.model_sections import SequenceInput
 from modelzoo.common.schema import build_variant
 from modelzoo.common.sections import field
 
 
 @dataclass(frozen=True)
-class RequiredKeys:
-    """The keys of an input section without a default."""
-
-    data_processor: str
-    max_sequence_length: int = field(minimum=8)
-    batch_size: int = field(minimum=1)
-
-
-@dataclass(frozen=True)
-class QuestionAnsweringInput(FineTuningInputKeys, RequiredKeys):
+class QuestionAnsweringInput(FineTuningInputKeys, SequenceInput):
     """An input section with ``data_processor: QuestionAnsweringDataProcessor``.
 
     Training and evaluation read the TFRecords of scripts/create_squad_tfrecords.py: all in the
@@ -40,6 +32,8 @@ class QuestionAnsweringInput(FineTuningInputKeys, RequiredKeys):
     `null_score_diff_threshold` likelier than the best one, as a difference of logits.
     """
 
+    max_sequence_length: int = field(minimum=8)
+    _: KW_ONLY
     data_dir: Union[str, list[str], None] = field(None, path=True)
     data_file: Optional[str] = field(None, path=True)
     predict_file: Optional[str] = field(None, path=True)
@@ -78,7 +72,7 @@ build_input = build_variant(
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Params(FineTuningParams):
     """The whole YAML of question answering."""
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import Callable
 
 import tensorflow.compat.v1 as tf
 
@@ -20,7 +19,7 @@ from modelzoo.bert.fine_tuning.question_answering.baselines import BASELINES
 from modelzoo.bert.fine_tuning.question_answering.data import read_windows
 from modelzoo.common import predictions
 from modelzoo.common.metrics.squad import squad_v1, squad_v2
-from modelzoo.common.scores import write_scalars
+from modelzoo.common.whole_file import write_whole
 
 SCORES = ("exact_match", "exact", "f1")  # those of baselines
 FILES = ("predictions.json", "nbest_predictions.json", "null_odds.json")
@@ -47,23 +46,19 @@ def predict(estimator, inputs, params, checkpoint_path, use_cs):
     """
     section, runconfig = params.predict_input, params.runconfig
     windows, _ = read_windows(section)
-    rows = predictions.predicted_rows(estimator, inputs, checkpoint_path, use_cs)
-    rows = itertools.islice(rows, runconfig.predict_steps * section.batch_size)
+    rows = predictions.predicted_rows(estimator, inputs, params, checkpoint_path, use_cs)
     choices = choose_answers(windows, rows, section)
     if not choices:
         raise DataError(
             f"{section.predict_file}: at least one question must be predicted. Received: the "
             f"windows of {runconfig.predict_steps} batches. Raise runconfig.predict_steps."
         )
-    folder = Path(runconfig.model_dir) / "predict"
+    folder = predictions.predict_folder(params)
     texts = write_answers(choices, section, folder)
     tf.logging.info("wrote answers to %d questions to %s", len(texts), folder)
     scores = score(windows, choices, texts, section)
     if scores:
-        step = int(tf.train.load_variable(checkpoint_path, "global_step"))
-        write_scalars(folder, step, scores)
-        told = ", ".join(f"{name} {value:.2f}" for name, value in scores.items())
-        tf.logging.info("step %d: %s", step, told)
+        predictions.write_scores(folder, checkpoint_path, scores)
 
 
 def choose_answers(windows, rows, section):
@@ -109,12 +104,8 @@ def write_answers(choices, section, folder):
         {key: choice.listed(version_2) for key, choice in choices.items()},
         {key: choice.null_odds for key, choice in choices.items()},
     )
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
     for name, content in zip(FILES, contents):
-        partial = folder / f".{name}.{os.getpid()}"
-        partial.write_text(json.dumps(content, indent=2, ensure_ascii=False), encoding="utf-8")
-        partial.replace(folder / name)
+        write_whole(Path(folder, name), json.dumps(content, indent=2, ensure_ascii=False))
     return texts
 
 

@@ -14,6 +14,7 @@ from modelzoo.bert.fine_tuning.token_classifier.labels import read_label_names
 from modelzoo.bert.fine_tuning.token_classifier.params import Params
 from modelzoo.common.input import tf_records
 from modelzoo.common.input.functions import InputFunctions
+from modelzoo.common.input.planned_batches import row_lengths
 
 RECORD_FEATURES = ("input_ids", "input_mask", "segment_ids", "label_ids")
 
@@ -50,7 +51,7 @@ class NerDataProcessor:
         def example(parsed):
             if section.buckets is not None and not keep_rest:
                 lengths = tf.reduce_sum(parsed["input_mask"], axis=1)
-                parsed = crop_padding(parsed, lengths, [*section.buckets, length])
+                parsed = crop_padding(parsed, lengths, row_lengths(section))
             labels = parsed.pop("label_ids")
             return {**parsed, "input_mask": 1 - parsed["input_mask"]}, labels
 

@@ -18,7 +18,7 @@ from modelzoo.common import metrics
 from modelzoo.common.estimator import CSEstimatorSpec
 from modelzoo.common.layers.attention import dropout
 from modelzoo.common.layers.dense import dense
-from modelzoo.common.optimizers.training import make_train_op
+from modelzoo.common.loss_spec import loss_spec
 from modelzoo.common.params import params_from_dict
 
 WARM_START_EXCLUDES = ("output_logits",)
@@ -50,16 +50,13 @@ def model_fn(features, labels, mode, params):
     check_labels(params.train_input if training else params.eval_input, model.num_classes)
     weights = 1.0 - tf.cast(features["input_mask"], tf.float32)  # (B, S)
     loss = token_loss(logits, labels, weights, model)
-    if training:
-        tf.summary.scalar("train/cost", loss)
-        train_op = make_train_op(loss, params.optimizer, model.mixed_precision)
-        return CSEstimatorSpec(mode=mode, loss=loss, train_op=train_op)
-    if params.eval_input.disable_eval_metrics:
-        return CSEstimatorSpec(mode=mode, loss=loss)
 
-    names = read_label_names(params.eval_input.label_vocab_file)
-    metric_fn = functools.partial(metrics.token_classification_metrics, label_names=names)
-    return CSEstimatorSpec(mode=mode, loss=loss, host_call=(metric_fn, [labels, choices, weights]))
+    def label_metrics():
+        names = read_label_names(params.eval_input.label_vocab_file)
+        metric_fn = functools.partial(metrics.token_classification_metrics, label_names=names)
+        return metric_fn, [labels, choices, weights]
+
+    return loss_spec(mode, params, loss, label_metrics)
 
 
 def token_logits(features, params, training):

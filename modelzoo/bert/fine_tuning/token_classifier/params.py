@@ -18,7 +18,7 @@ from modelzoo.common.schema import build_variant
 from modelzoo.common.sections import field
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TokenClassifierModelParams(FineTuningModelParams):
     """The section ``model``.
 
@@ -39,7 +39,7 @@ class TokenClassifierModelParams(FineTuningModelParams):
             yield "num_classes", "is required: the number of labels in label_vocab_file."
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class NerInput(FineTuningInputKeys, RecordInput):
     """An input section with ``data_processor: NerDataProcessor``.
 
@@ -61,7 +61,7 @@ class NerInput(FineTuningInputKeys, RecordInput):
 build_input = build_variant("data_processor", {"NerDataProcessor": NerInput})
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Params(FineTuningParams):
     """The whole YAML of a token classifier."""
 

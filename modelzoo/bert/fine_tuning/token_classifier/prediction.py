@@ -5,7 +5,6 @@ It deliberately scores nothing; evaluation does.
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 
 import tensorflow.compat.v1 as tf
@@ -33,11 +32,10 @@ def predict(estimator, inputs, params, checkpoint_path, use_cs):
         checkpoint_path: prefix of the checkpoint.
         use_cs: whether the wafer runs the model.
     """
-    section, runconfig = params.predict_input, params.runconfig
-    rows = predictions.predicted_rows(estimator, inputs, checkpoint_path, use_cs)
-    rows = list(itertools.islice(rows, runconfig.predict_steps * section.batch_size))
-    folder = Path(runconfig.model_dir) / "predict"
-    name = f"predictions_{'cs' if use_cs else 'tf'}_{estimator.config.task_id}"
+    section = params.predict_input
+    rows = list(predictions.predicted_rows(estimator, inputs, params, checkpoint_path, use_cs))
+    folder = predictions.predict_folder(params)
+    name = predictions.output_name("predictions", estimator, use_cs)
     count, npz, jsonl = predictions.write_predictions(rows, folder, name)
     tf.logging.info("wrote %d predictions to %s and %s", count, npz, jsonl)
     if section.text_file:

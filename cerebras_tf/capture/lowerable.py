@@ -1,0 +1,75 @@
+"""Says which TensorFlow operations have an IR form.
+
+Placement and capture both ask here: what one of them puts on the wafer, the other can lower.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import tensorflow as tf
+
+from cerebras_tf.capture.functions import CHECKS, body_operations, function_bodies, parameters
+from cerebras_tf.capture.recording import GradientCall
+from cerebras_tf.capture.registry import LOWERINGS
+from cerebras_tf.capture.state import passed_handle
+
+
+class Lowerable:
+    """What can be lowered of a graph or of one function body.
+
+    Args:
+        handles: operations that make handles of the variables a step reads or assigns.
+        gradients: recorded gradient calls; their results are lowered as gradients, whatever
+            operations TensorFlow made for them.
+    """
+
+    def __init__(self, handles: Iterable[Any], gradients: Iterable[GradientCall] = ()) -> None:
+        self._handles = set(handles)
+        self._results = {tensor.op for call in gradients for tensor in result_tensors(call)}
+
+    def has(self, op: Any) -> bool:
+        """Whether the operation, and all it runs, has an IR form."""
+        return not self.missing(op)
+
+    def missing(self, op: Any) -> list[Any]:
+        """The operation, or those inside the functions it calls, that have no IR form.
+
+        Checks and prints have none; inside functions they are passed over.
+        """
+        if op in self._handles or op in self._results:
+            return []
+        if op.type not in LOWERINGS or not all(map(self._is_known, op.inputs)):
+            return [op]
+        return [
+            found
+            for body in function_bodies(op)
+            for inner in body_operations(body)
+            if inner.type not in CHECKS
+            for found in self.inside(op, body).missing(inner)
+        ]
+
+    def inside(self, op: Any, body: Any) -> Lowerable:
+        """What can be lowered in a function body that the operation runs."""
+        pairs = parameters(op, body)
+        return Lowerable(
+            inner.op
+            for inner, outer in pairs
+            if outer.dtype == tf.resource and self._is_known(outer)
+        )
+
+    def _is_known(self, tensor: Any) -> bool:
+        """Whether a tensor is data, or the handle of a variable of the step."""
+        return tensor.dtype != tf.resource or passed_handle(tensor).op in self._handles
+
+
+def result_tensors(call: GradientCall) -> list[Any]:
+    """The tensors that hold a gradient call's results."""
+    found = []
+    for result in call.results:
+        if isinstance(result, tf.IndexedSlices):
+            found += [result.values, result.indices]
+        elif result is not None:
+            found.append(result)
+    return found

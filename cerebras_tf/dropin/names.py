@@ -1,0 +1,102 @@
+"""The import names that hold nothing of their own: one table, from which their modules are made.
+
+A module of the table has no file. It is made when it is imported, and imports then where its names
+are defined, so `cerebras.pb` needs no TensorFlow. Every package that has such modules calls
+`serve_names()`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+_CHECKPOINT_READER = {"CheckpointReader": "cerebras_tf.estimator.checkpoint_reader"}
+_ESTIMATOR = {"CerebrasEstimator": "cerebras_tf.estimator.estimator"}
+_RUN_CONFIG = {"CSRunConfig": "cerebras_tf.estimator.run_config"}
+_SPEC = {"CSEstimatorSpec": "cerebras_tf.estimator.spec"}
+_HOST_CALL = dict.fromkeys(
+    ("host_call_to_eval_metric_ops", "validate_host_call"), "cerebras_tf.estimator.host_call"
+)
+_TENSORS = dict.fromkeys(
+    ("boundary_cast", "summarize_tensor", "summary_layer"), "cerebras_tf.estimator.layer_tensors"
+)
+_SWITCHES = dict.fromkeys(
+    ("cs1_disable_summaries", "cs1_enable_summaries"), "cerebras_tf.estimator.layer_tensors"
+)
+_APPLIANCE_PB = "cerebras_appliance.pb.workflow.appliance.common.common_config_pb2"
+# Where the names of each module are defined: a module, or "module:name" where it is another name.
+MODULES: dict[str, dict[str, str]] = {
+    "cerebras.tf.cs_estimator": _ESTIMATOR,
+    "cerebras.tf.cs_estimator_spec": _SPEC,
+    "cerebras.tf.host_call": _HOST_CALL,
+    "cerebras.tf.run_config": _RUN_CONFIG,
+    "cerebras.tf.summary": _SWITCHES,
+    "cerebras.tf.tf_helper": {
+        **_TENSORS,
+        "GetWeights": "cerebras_tf.estimator.checkpoint_reader:CheckpointReader",
+    },
+    "cerebras.tf.ws.cs_estimator_ws": _ESTIMATOR,
+    "cerebras_appliance.cs_run_config": _RUN_CONFIG,
+    "cerebras_appliance.pb.client.common_config_pb2": dict.fromkeys(
+        ("ES_PIPELINE", "ES_WEIGHT_STREAMING", "DebugArgs", "ExecutionStrategy"), _APPLIANCE_PB
+    ),
+    "cerebras_appliance.pb.common.cerebras_type_pb2": dict.fromkeys(
+        ("T_CB16", "T_F16", "CerebrasType"), "cerebras.pb.common.cerebras_type_pb2"
+    ),
+    "cerebras_appliance.pb.common.tri_state_pb2": dict.fromkeys(
+        ("TS_DISABLED", "TS_ENABLED", "TriState"), "cerebras.pb.common.tri_state_pb2"
+    ),
+    "cerebras_appliance.pb.stack.autogen_pb2": dict.fromkeys(
+        ("AP_ENABLED", "AutogenPolicy"), "cerebras.pb.stack.autogen_pb2"
+    ),
+    "cerebras_appliance.pb.stack.full_pb2": {"FullConfig": "cerebras.pb.stack.full_pb2"},
+    "cerebras_tensorflow.cs_estimator_spec": _SPEC,
+    "cerebras_tensorflow.graph_extraction": _SWITCHES,
+    "cerebras_tensorflow.saver.checkpoint_reader": _CHECKPOINT_READER,
+    "cerebras_tensorflow.summary": _TENSORS,
+}
+# Packages that hold modules of the table and nothing else.
+_PACKAGES = {
+    "cerebras_appliance.pb.client",
+    "cerebras_appliance.pb.common",
+    "cerebras_appliance.pb.stack",
+    "cerebras_tensorflow.saver",
+}
+
+
+class _Names(MetaPathFinder, Loader):
+    """Finds and makes the modules of the table."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Returns the specification of a module of the table, else None."""
+        if fullname in MODULES or fullname in _PACKAGES:
+            return ModuleSpec(fullname, self, is_package=fullname in _PACKAGES)
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Gives a module its names."""
+        names = MODULES.get(module.__name__, {})
+        for name, place in names.items():
+            setattr(module, name, _look_up(name, place))
+        vars(module).update(__all__=sorted(names), __doc__="Import names of the original software.")
+
+
+def _look_up(name: str, place: str) -> Any:
+    module, _, own_name = place.partition(":")
+    return getattr(importlib.import_module(module), own_name or name)
+
+
+_NAMES = _Names()
+
+
+def serve_names() -> None:
+    """Lets the modules of the table be imported. A file of the same name would come first."""
+    if _NAMES not in sys.meta_path:
+        sys.meta_path.append(_NAMES)

@@ -1,1 +1,0 @@
-"""Configuration messages under the appliance's import names."""

@@ -1,7 +1,0 @@
-"""Summary switches under the appliance's import names; holds no code of its own."""
-
-from __future__ import annotations
-
-from cerebras_tf.estimator.layer_tensors import cs1_disable_summaries, cs1_enable_summaries
-
-__all__ = ["cs1_disable_summaries", "cs1_enable_summaries"]

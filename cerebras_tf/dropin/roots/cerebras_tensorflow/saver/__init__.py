@@ -1,1 +1,0 @@
-"""Finding and reading checkpoints under the appliance's import names."""

@@ -1,0 +1,113 @@
+"""Reads checkpoints and compares what they hold with what a model has."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Optional
+
+import numpy as np
+import tensorflow as tf
+
+from cerebras_tf.errors import CheckpointError
+from cerebras_tf.estimator.checkpoint_errors import CheckpointLackError, CheckpointMismatchError
+
+# Entries beside a model's variables: the graph of objects of tf.train.Checkpoint, its counter.
+_BESIDE = ("_CHECKPOINTABLE_OBJECT_GRAPH", "save_counter/.ATTRIBUTES/VARIABLE_VALUE")
+_MOST_NAMED = 5
+
+
+def open_checkpoint(path: str) -> Any:
+    """TensorFlow's reader of a checkpoint; raises CheckpointError where it cannot be read."""
+    try:
+        return tf.compat.v1.train.NewCheckpointReader(path)
+    except (tf.errors.OpError, ValueError) as error:
+        raise CheckpointError(
+            f"checkpoint {path}: must be a readable TensorFlow checkpoint. "
+            f"Received: {first_line(error)}. Give the prefix of its files, such as "
+            "model_dir/model.ckpt-100."
+        ) from error
+
+
+def read_variable(reader: Any, path: str, name: str) -> np.ndarray:
+    """Content of a variable; raises CheckpointError where the file is damaged."""
+    with whole(path, f"variable {name}"):
+        content: np.ndarray = reader.get_tensor(name)
+    return content
+
+
+@contextlib.contextmanager
+def whole(path: str, place: str) -> Iterator[None]:
+    """Within: errors of reading a part of a checkpoint become CheckpointErrors that name it."""
+    try:
+        yield
+    except (tf.errors.OpError, IndexError, ValueError, RuntimeError) as error:
+        raise CheckpointError(
+            f"checkpoint {path}: must be whole. Received, at {place}: {first_line(error)}. Restore "
+            "the file, or remove this checkpoint and name an earlier one in model_dir/checkpoint."
+        ) from error
+
+
+def variables_beyond(reader: Any, known: Sequence[str]) -> list[str]:
+    """Names of the variables of a checkpoint that are not among those known, sorted."""
+    types = reader.get_variable_to_dtype_map()
+    kept = {name for name, dtype in types.items() if dtype not in (tf.string, tf.variant)}
+    return sorted(kept.difference(known, _BESIDE))
+
+
+def check_content(
+    path: str,
+    wanted: Mapping[str, Sequence[Optional[int]]],
+    found: Mapping[str, Sequence[int]],
+    beyond: Sequence[str] = (),
+) -> None:
+    """Compares a checkpoint with a model and lists all differences.
+
+    Args:
+        path: prefix of the checkpoint.
+        wanted: shapes of the model's variables.
+        found: shapes of the checkpoint's.
+        beyond: names that must not be there.
+
+    Raises:
+        CheckpointMismatchError: shapes differ, or variables are there that must not be.
+        CheckpointLackError: nothing but that variables are missing.
+    """
+    missing = sorted(name for name in wanted if name not in found)
+    differing = sorted(
+        f"{name} {list(found[name])} instead of {list(shape)}"
+        for name, shape in wanted.items()
+        if name in found and list(found[name]) != list(shape)
+    )
+    parts = []
+    if differing:
+        parts.append(f"{len(differing)} of another shape ({'; '.join(differing[:3])})")
+    if missing:
+        parts.append(f"{len(missing)} missing ({', '.join(missing[:3])})")
+    if beyond:
+        parts.append(f"{len(beyond)} the model lacks ({named(beyond)})")
+    if not parts:
+        return
+    advice = "Use the configuration it was trained with, or another model_dir."
+    if beyond:
+        advice += " restore_partially of the run configuration loads what fits."
+    # TensorFlow's words for both cases: callers look for them.
+    error, reason = CheckpointLackError, "a Variable name or other graph key that is missing"
+    if differing or beyond:
+        error, reason = CheckpointMismatchError, "a mismatch between the checkpoint and the graph"
+    raise error(
+        f"checkpoint {path}: must hold the model's {len(wanted)} variables"
+        f"{' and no others' if beyond else ''}. Received: {', '.join(parts)}. {advice} "
+        f"(Restoring from checkpoint failed: {reason}.)"
+    )
+
+
+def named(names: Sequence[str]) -> str:
+    """The first names, and how many more there are."""
+    more = len(names) - _MOST_NAMED
+    return ", ".join(names[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says, in a line."""
+    return (str(error).splitlines() or [type(error).__name__])[0]

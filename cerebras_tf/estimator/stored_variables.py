@@ -1,0 +1,349 @@
+"""Lets a user's own operations assign, restore, save and read variables that rest in the store.
+
+A user's init_fn, init_op and Saver run operations of the session, where these variables do not
+live. Within `serving`, an assignment ends in the store, a restore reads one variable after the
+other from the checkpoint, a save writes them from the store in shards, and nothing stays in the
+session.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Optional
+
+import numpy as np
+import tensorflow as tf
+
+from cerebras_tf.errors import CheckpointError
+from cerebras_tf.estimator import initial_values
+from cerebras_tf.estimator.arrays import for_tensorflow
+from cerebras_tf.estimator.checkpoint_content import (
+    check_content,
+    named,
+    open_checkpoint,
+    read_variable,
+)
+from cerebras_tf.estimator.saver import SHARD_BYTES, is_kept, write_checkpoint
+from cerebras_tf.estimator.session import leaves, map_fetches
+from cerebras_tf.memoryx.store import Store, reading, write
+
+_COPIES = ("Identity", "EnsureShape")
+
+
+class StoredVariables:
+    """The variables of one graph that rest in a store.
+
+    Attributes:
+        store: holds them.
+        restored: path prefix of the checkpoint restored last, which is never written again.
+    """
+
+    def __init__(self, variables: Mapping[str, Any], store: Store) -> None:
+        """Makes the operations that empty the session, while the graph may still grow.
+
+        Args:
+            variables: TensorFlow variables by name.
+            store: holds them.
+        """
+        self.restored: Optional[str] = None
+        self.store = store
+        self._names = {variable.handle.op: name for name, variable in variables.items()}
+        with tf.name_scope("wafer/stored/"):
+            self._flags = {name: v.is_initialized() for name, v in variables.items()}
+            self._reads = {name: v.read_value() for name, v in variables.items()}
+            self._drops = {
+                name: tf.raw_ops.DestroyResourceOp(resource=v.handle, ignore_lookup_error=True)
+                for name, v in variables.items()
+            }
+
+    @contextlib.contextmanager
+    def serving(self, session: Any) -> Iterator[None]:
+        """Within: what `session.run` does to the variables happens in the store."""
+        run = session.run
+
+        def served(
+            fetches: Any, feed_dict: Any = None, options: Any = None, run_metadata: Any = None
+        ) -> Any:
+            call = _Served(self, run, session.graph, feed_dict)
+            if not any(call.concerns(op) for op in call.operations(fetches)):
+                return run(fetches, feed_dict, options, run_metadata)
+            return map_fetches(fetches, call.value)
+
+        session.run = served
+        try:
+            yield
+        finally:
+            session.run = run
+
+    def count_as_initialized(self) -> None:
+        """Makes ready ops of a user see the variables as initialized: the store has them."""
+        is_set = tf.constant(True, name="wafer/stored/is_initialized")
+        own = {flag.op for flag in self._flags.values()}
+        for op in is_set.graph.get_operations():
+            if op.type == "VarIsInitializedOp" and op not in own and op.inputs[0].op in self._names:
+                for reader in op.outputs[0].consumers():
+                    for index, tensor in enumerate(reader.inputs):
+                        if tensor is op.outputs[0]:
+                            # Private API of TF 2.15: no public way to change an input.
+                            reader._update_input(index, is_set)
+
+    def adopt(self, run: Any, names: Iterable[str]) -> None:
+        """Moves variables that have a value in the session into the store, one by one."""
+        flags = run({name: self._flags[name] for name in names})
+        for name, is_set in flags.items():
+            if is_set:
+                write(self.store, name, run(self._reads[name]))
+                run(self._drops[name])
+
+    def adopt_all(self, session: Any) -> None:
+        """Moves whatever is left in the session into the store."""
+        self.adopt(session.run, self._flags)
+
+    def content(self, name: str) -> np.ndarray:
+        """A copy of a variable, as TensorFlow takes it."""
+        with reading(self.store, name) as array:
+            return for_tensorflow(np.array(array), self.store.specs[name].type.dtype)
+
+    def missing(self) -> list[str]:
+        """Names of variables without a value."""
+        return [name for name in self.store.specs if not self.store.holds(name)]
+
+    def touches(self, op: Any) -> bool:
+        """Whether an operation reads or assigns one of the variables."""
+        return any(tensor.op in self._names for tensor in op.inputs)
+
+    def assigned_by(self, op: Any) -> list[str]:
+        """Names of the variables that an operation and those before it assign."""
+        kinds = ("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp")
+        return [
+            self._names[other.inputs[0].op]
+            for other in _ancestors(op)
+            if other.type in kinds and other.inputs[0].op in self._names
+        ]
+
+    def read_by(self, tensor: Any) -> Optional[str]:
+        """Name of the variable that a tensor is the plain content of."""
+        op = _source(tensor).op
+        return self._names.get(op.inputs[0].op) if op.type == "ReadVariableOp" else None
+
+    def put(self, path: str, names: Mapping[str, str]) -> None:
+        """Loads variables from a checkpoint, one by one; `names` maps its names to the model's.
+
+        Raises:
+            CheckpointError: it cannot be read, lacks names, or has other shapes; all are listed.
+        """
+        reader = open_checkpoint(path)
+        shapes = {key: self.store.specs[name].type.shape for key, name in names.items()}
+        check_content(path, shapes, reader.get_variable_to_shape_map())
+        for key, name in names.items():
+            write(self.store, name, read_variable(reader, path, key))
+
+
+class _Served:
+    """One call of `session.run` that concerns stored variables."""
+
+    def __init__(self, stored: StoredVariables, run: Any, graph: Any, feed: Any) -> None:
+        self._stored, self._run, self._graph = stored, run, graph
+        self._feed = dict(feed or {})
+
+    def element(self, fetch: Any) -> Any:
+        return self._graph.as_graph_element(fetch, allow_tensor=True, allow_operation=True)
+
+    def operations(self, fetches: Any) -> list[Any]:
+        elements = map(self.element, leaves(fetches))
+        return [e if isinstance(e, tf.Operation) else e.op for e in elements]
+
+    def concerns(self, op: Any) -> bool:
+        return any(self._stored.touches(other) for other in _ancestors(op))
+
+    def value(self, fetch: Any) -> Any:
+        """What a fetch gives."""
+        element = self.element(fetch)
+        if isinstance(element, tf.Operation):
+            if self._saves(element):
+                self._save(element)
+            else:
+                self._assign(element)
+            return None
+        if self._saves(element.op):
+            return self._save(element.op)
+        names = self._stored.assigned_by(element.op)
+        if names:
+            result = self._run(element, self._fed(element.op))
+            self._stored.adopt(self._run, names)
+            return result
+        name = self._stored.read_by(element)
+        if name is not None:
+            return self._stored.content(name)
+        return self._run(element, self._fed(element.op))
+
+    def _assign(self, group: Any) -> None:
+        """Runs what a group of operations consists of."""
+        parts = _parts(group)
+        if any(self._stored.assigned_by(before) for op in parts for before in op.control_inputs):
+            self._run(group, self._feed)  # in the order that control inputs ask for
+            self._stored.adopt(self._run, self._stored.assigned_by(group))
+            return
+        restores: dict[Any, dict[str, str]] = {}
+        values: dict[str, Any] = {}
+        for op in parts:
+            names = self._stored.assigned_by(op)
+            source = _source(op.inputs[1]) if op.type == "AssignVariableOp" else None
+            if not names:
+                self._run(op, self._fed(op))
+            elif source is None or len(names) > 1:
+                self._run(op, self._fed(op))
+                self._stored.adopt(self._run, names)
+            elif source.op.type == "RestoreV2" and not self._is_fed(source):
+                restores.setdefault(source.op, {})[self._entry(source)] = names[0]
+            else:
+                values[names[0]] = op.inputs[1]
+        initial_values.put_values(self._value, values, self._stored.store)
+        for restore, keys in restores.items():
+            self._stored.put(self._text(restore.inputs[0]), keys)
+
+    def _value(self, tensors: dict[str, Any]) -> Any:
+        feed: dict[Any, Any] = {}
+        for tensor in tensors.values():
+            feed.update(self._fed(tensor.op))
+        return self._run(tensors, feed)
+
+    def _is_fed(self, tensor: Any) -> bool:
+        return any(self.element(key) is tensor for key in self._feed)
+
+    def _fed(self, op: Any) -> dict[Any, Any]:
+        """What to feed so that an operation finds stored variables, and reads only what it needs.
+
+        A restore of all variables would otherwise run as a whole for one of them.
+        """
+        fed: dict[Any, Any] = {}
+        inputs = {t.ref(): t for other in _ancestors(op) for t in other.inputs}
+        for tensor in inputs.values():
+            if self._is_fed(tensor):
+                continue
+            if tensor.op.type == "RestoreV2":
+                path, key = self._text(tensor.op.inputs[0]), self._entry(tensor)
+                reader = open_checkpoint(path)
+                check_content(path, {key: ()}, {key: ()} if reader.has_tensor(key) else {})
+                fed[tensor] = read_variable(reader, path, key)
+            elif tensor.op.type == "ReadVariableOp" and not tensor.op.control_inputs:
+                name = self._stored.read_by(tensor)
+                if name is not None and self._stored.store.holds(name):
+                    fed[tensor] = self._stored.content(name)
+        return {**fed, **self._feed}
+
+    def _entry(self, tensor: Any) -> str:
+        """Name in the checkpoint of an output of RestoreV2."""
+        names, slices = (tf.get_static_value(t) for t in tensor.op.inputs[1:3])
+        if names is None or slices is None or slices[tensor.value_index]:
+            raise CheckpointError(
+                "Scaffold.saver: variables on the wafer must be restored whole, by names known "
+                f"beforehand. Received: {tensor.op.name!r}. Leave partitioned variables out, or "
+                "train with use_cs=False."
+            )
+        return str(names[tensor.value_index].decode())
+
+    def _text(self, tensor: Any) -> str:
+        return str(tf.compat.as_str(np.asarray(self._run(tensor, self._feed)).item()))
+
+    def _saves(self, op: Any) -> list[Any]:
+        """SaveV2 operations before a fetched one that write stored variables."""
+        return [
+            other
+            for other in _ancestors(op)
+            if other.type == "SaveV2"
+            and any(self._stored.read_by(tensor) is not None for tensor in other.inputs[3:])
+        ]
+
+    def _save(self, op: Any) -> str:
+        """Writes a checkpoint; returns its prefix."""
+        before = _ancestors(op)
+        merges = [other for other in before if other.type == "MergeV2Checkpoints"]
+        saves = [other for other in before if other.type == "SaveV2"]
+        path = self._text(merges[0].inputs[1] if merges else saves[0].inputs[0])
+        if not is_kept(path, self._stored.restored):
+            write_checkpoint(path, self._shards(saves))
+        return path
+
+    def _shards(self, saves: list[Any]) -> Iterator[dict[str, np.ndarray]]:
+        shard: dict[str, np.ndarray] = {}
+        for save in saves:
+            names, slices = (tf.get_static_value(t) for t in save.inputs[1:3])
+            for name, part, tensor in zip(names, slices, save.inputs[3:]):
+                if part:
+                    raise CheckpointError(
+                        "Scaffold.saver: variables on the wafer must be saved whole. Received: "
+                        f"a slice of {name.decode()!r}. Leave partitioned variables out, or train "
+                        "with use_cs=False."
+                    )
+                shard[name.decode()] = np.asarray(self.value(tensor))
+                if sum(array.nbytes for array in shard.values()) > SHARD_BYTES:
+                    yield shard
+                    shard = {}
+        if shard:
+            yield shard
+
+
+class UserSaver:
+    """A user's Saver, called as it stands, for variables that rest in the store.
+
+    Args:
+        given: the Saver.
+        stored: the variables.
+    """
+
+    def __init__(self, given: Any, stored: StoredVariables) -> None:
+        self._given = given
+        self._stored = stored
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._given, name)
+
+    def save(self, sess: Any, *args: Any, **kwargs: Any) -> Any:
+        """Saves; see tf.train.Saver.save. What was just restored is not written again."""
+        with self._stored.serving(sess):
+            return self._given.save(sess, *args, **kwargs)
+
+    def restore(self, sess: Any, save_path: str) -> None:
+        """Restores; see tf.train.Saver.restore.
+
+        Raises:
+            CheckpointError: the checkpoint does not fit, or leaves variables without a value.
+        """
+        with self._stored.serving(sess):
+            self._given.restore(sess, save_path)
+        self._stored.adopt_all(sess)
+        self._stored.restored = save_path
+        missing = self._stored.missing()
+        if missing:
+            raise CheckpointError(
+                f"Scaffold.saver: must restore every variable of the model from {save_path}. "
+                f"Received: a saver that leaves out {named(missing)}. Add them to its var_list."
+            )
+
+
+def _ancestors(op: Any) -> list[Any]:
+    """An operation and those it depends on."""
+    found, stack = dict.fromkeys([op]), [op]
+    while stack:
+        current = stack.pop()
+        for other in [*(tensor.op for tensor in current.inputs), *current.control_inputs]:
+            if other not in found:
+                found[other] = None
+                stack.append(other)
+    return list(found)
+
+
+def _parts(op: Any) -> list[Any]:
+    """The operations that a group of groups consists of."""
+    if op.type != "NoOp":
+        return [op]
+    return list(dict.fromkeys(part for other in op.control_inputs for part in _parts(other)))
+
+
+def _source(tensor: Any) -> Any:
+    """The tensor that one is a plain copy of."""
+    while tensor.op.type in _COPIES and not tensor.op.control_inputs:
+        tensor = tensor.op.inputs[0]
+    return tensor

@@ -1,0 +1,103 @@
+"""What a training run on host or wafer has beside tf.estimator's own hooks.
+
+The order is tf.estimator's, as far as a user's hooks can see: savers, a model's chief hooks, the
+hooks given to `train`, the guard against NaN, the model's hooks.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+import tensorflow as tf
+
+from cerebras_tf.estimator.call import Call
+from cerebras_tf.estimator.hooks import (
+    FiniteStateListener,
+    LossWatch,
+    NanGuardHook,
+    PerformanceSummaryHook,
+)
+from cerebras_tf.estimator.progress import ProgressHook
+from cerebras_tf.estimator.session import leaves
+
+
+def guarded(spec: Any, given: list[Any], listeners: Any, call: Call, config: Any) -> Any:
+    """Adds guards against NaN to what a training run was given.
+
+    Args:
+        spec: what model_fn returned.
+        given: hooks given to `train`.
+        listeners: saving listeners given to `train`.
+        call: the context of this training.
+        config: the run configuration.
+
+    Returns:
+        (spec, hooks, saving listeners).
+    """
+    saver_type = tf.compat.v1.train.CheckpointSaverHook
+    savers = [
+        hook
+        for hook in [*given, *spec.training_hooks, *spec.training_chief_hooks]
+        if isinstance(hook, saver_type)
+    ]
+    watch = LossWatch(spec.loss)
+    chief: list[Any] = [watch]
+    if not savers and (config.save_checkpoints_secs or config.save_checkpoints_steps):
+        # tf.estimator would put its own ahead of the watch, and save before the loss is seen.
+        savers = [
+            saver_type(
+                config.model_dir,
+                save_secs=config.save_checkpoints_secs,
+                save_steps=config.save_checkpoints_steps,
+                scaffold=spec.scaffold,
+                save_graph_def=config.checkpoint_save_graph_def,
+            )
+        ]
+        chief.extend(savers)
+    if savers:
+        guard = FiniteStateListener(call.trainable_weights, watch)
+        listeners = [guard, *(listeners or [])]
+    spec = spec._replace(training_chief_hooks=[*chief, *spec.training_chief_hooks])
+    return spec, [*given, NanGuardHook(spec.loss)], listeners
+
+
+def reporting(spec: Any, call: Call, config: Any, log_every: Optional[int]) -> Any:
+    """The spec with console lines, rates and the memory mark.
+
+    Args:
+        spec: what model_fn returned.
+        call: the context of this training.
+        config: the run configuration.
+        log_every: steps between lines; None for none.
+    """
+    lines: list[Any] = []
+    if log_every:
+        lines.append(ProgressHook(spec.loss, log_every, call.last_step, call.steps))
+    rates: list[Any] = []
+    if config.save_summary_steps:
+        rates.append(
+            PerformanceSummaryHook(
+                config.model_dir,
+                config.save_summary_steps,
+                call.examples,
+                call.tokens,
+                call.memory_high_water if call.use_cs else None,
+            )
+        )
+    return spec._replace(
+        training_hooks=[*lines, *spec.training_hooks],
+        training_chief_hooks=[*spec.training_chief_hooks, *rates],
+    )
+
+
+def sizes(features: Any) -> tuple[Optional[int], Optional[int]]:
+    """(examples, tokens) of a batch, where shapes say so; tokens are those of `input_ids`."""
+    shapes = [t.shape.as_list() for t in leaves(features) if _has_rows(t)]
+    examples = shapes[0][0] if shapes else None
+    ids = features.get("input_ids") if isinstance(features, dict) else None
+    tokens = ids.shape.num_elements() if isinstance(ids, tf.Tensor) else None
+    return examples, tokens
+
+
+def _has_rows(item: Any) -> bool:
+    return isinstance(item, tf.Tensor) and bool(item.shape.rank)

@@ -1,0 +1,160 @@
+"""The steps of a schedule: one class a kind, and the table that files, printing and machines share.
+
+A kind says what its fields are and which action of a machine it asks for; encoding, decoding and
+text follow from the fields. A new kind is one class here and one method of `Actions`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Protocol, TypeVar
+
+from cerebras_tf.errors import GraphError
+
+
+class Actions(Protocol):
+    """What a machine does: one method a kind of step."""
+
+    def stream_in(self, step: StreamIn) -> None:
+        """Makes variables readable."""
+
+    def compute(self, step: Run) -> None:
+        """Runs a body."""
+
+    def stream_out(self, step: StreamOut) -> None:
+        """Hands new values of variables back."""
+
+    def free(self, step: Free) -> None:
+        """Forgets slots."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One entry of a schedule.
+
+    Attributes:
+        kind: its name in files and in text, a key of STEP_KINDS.
+    """
+
+    kind: ClassVar[str]
+
+    def apply(self, machine: Actions) -> None:
+        """Asks a machine for the action of this kind."""
+        raise NotImplementedError
+
+    def encode(self) -> list[Any]:
+        """JSON of the step: its kind, then its fields in order."""
+        return [self.kind, *(getattr(self, item.name) for item in fields(self))]
+
+    def __str__(self) -> str:
+        given = (f"{item.name}={getattr(self, item.name)}" for item in fields(self))
+        return f"{self.kind}({', '.join(given)})"
+
+
+STEP_KINDS: dict[str, type[Step]] = {}
+_Kind = TypeVar("_Kind", bound=type[Step])
+
+
+def step_kind(step: _Kind) -> _Kind:
+    """Decorator: adds a kind to the table; its fields are numbers, texts and tuples of those."""
+    if step.kind in STEP_KINDS:
+        raise GraphError(f"step kinds: names must differ. Received {step.kind} twice. Rename one.")
+    STEP_KINDS[step.kind] = step
+    return step
+
+
+def decode_step(found: list[Any]) -> Step:
+    """The inverse of Step.encode; raises GraphError for an unknown kind or another field count."""
+    kind, *given = found
+    step = STEP_KINDS.get(kind)
+    if step is None:
+        raise GraphError(f"saved program: unknown step. Received: {kind}. Compile the model again.")
+    if len(given) != len(fields(step)):
+        raise GraphError(
+            f"saved program: a step {kind} has {len(fields(step))} fields. "
+            f"Received: {len(given)}. Compile the model again."
+        )
+    return step(*map(_tuples, given))
+
+
+def _tuples(value: Any) -> Any:
+    """JSON knows lists only; fields of steps are tuples."""
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
+@step_kind
+@dataclass(frozen=True)
+class StreamIn(Step):
+    """Weights of a layer arrive: slots of variables become readable.
+
+    Attributes:
+        layer: number of the layer; -1 for all of them.
+        slots: slots of variables.
+    """
+
+    kind = "stream_in"
+    layer: int
+    slots: tuple[int, ...]
+
+    def apply(self, machine: Actions) -> None:
+        """Asks for stream_in."""
+        machine.stream_in(self)
+
+
+@step_kind
+@dataclass(frozen=True)
+class Run(Step):
+    """A body runs on a list of slots.
+
+    Attributes:
+        layer: number of the layer; -1 for none.
+        direction: "forward", "backward" or "update".
+        body: number of the body.
+        slots: what the body's positions stand for.
+    """
+
+    kind = "run"
+    layer: int
+    direction: str
+    body: int
+    slots: tuple[int, ...]
+
+    def apply(self, machine: Actions) -> None:
+        """Asks for compute."""
+        machine.compute(self)
+
+
+@step_kind
+@dataclass(frozen=True)
+class StreamOut(Step):
+    """New values leave.
+
+    Attributes:
+        layer: number of the layer; -1 for none.
+        stores: (name of a variable, slot that holds its value after the step).
+    """
+
+    kind = "stream_out"
+    layer: int
+    stores: tuple[tuple[str, int], ...]
+
+    def apply(self, machine: Actions) -> None:
+        """Asks for stream_out."""
+        machine.stream_out(self)
+
+
+@step_kind
+@dataclass(frozen=True)
+class Free(Step):
+    """Slots nobody reads any more; those of variables go back to the store.
+
+    Attributes:
+        slots: any slots but those of constants and features.
+    """
+
+    kind = "free"
+    slots: tuple[int, ...]
+
+    def apply(self, machine: Actions) -> None:
+        """Asks for free."""
+        machine.free(self)

@@ -1,0 +1,67 @@
+"""What an instruction costs: operations and bytes, from the op table and the types.
+
+Scratch memory of kernels depends on which is chosen: a backend adds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from cerebras_tf.ir import Node, TensorType, most_of, substitute, symbols_in
+from cerebras_tf.ir.program import Cost, Price, Program
+from cerebras_tf.ops.registry import is_view, lookup
+
+# Ops that read as many elements of their first operand as they return, and not all of it.
+_PICKS = ("gather", "gather_nd", "slice")
+
+
+def price(
+    op: str, inputs: Sequence[TensorType], outputs: Sequence[TensorType], attrs: dict[str, Any]
+) -> Cost:
+    """The cost of an op without the scratch memory of its kernel.
+
+    Sizes that are known only when a value is computed count nothing.
+    """
+    node = Node.of_types(op, inputs, outputs, attrs)
+    if is_view(node):
+        return Cost()
+    moved = _bytes_read(node), sum(map(_bytes, outputs))
+    branches = [part for part in attrs.values() if isinstance(part, Program)]
+    if branches:  # of a conditional: the dearer one
+        flops = max(branch.flops for branch in branches)
+        scratch = max(branch.arena_bytes + branch.scratch_bytes for branch in branches)
+        return Cost(flops, *moved, scratch)
+    return Cost(_flops(node), *moved)
+
+
+def _flops(node: Node) -> int:
+    cost = lookup(node.op).flops
+    if cost is None or any(not value.type.is_static for value in [*node.inputs, *node.outputs]):
+        return 0
+    return most_of(cost(node))
+
+
+def _bytes_read(node: Node) -> int:
+    sizes = [_bytes(value.type) for value in node.inputs]
+    if node.op in _PICKS:
+        sizes[0] = min(sizes[0], _bytes(node.output.type))
+    return sum(sizes)
+
+
+def _bytes(type: TensorType) -> int:
+    return type.most_bytes if type.is_static else 0
+
+
+def price_at_most(
+    price: Price,
+    op: str,
+    inputs: Sequence[TensorType],
+    outputs: Sequence[TensorType],
+    attrs: dict[str, Any],
+) -> Cost:
+    """The price of an instruction for the largest sizes that its symbols allow."""
+    most = {symbol.name: symbol.most for symbol in symbols_in([*inputs, *outputs, attrs])}
+    if not most:
+        return price(op, inputs, outputs, attrs)
+    return price(op, *substitute([list(inputs), list(outputs), attrs], most))

@@ -1,0 +1,295 @@
+"""Optimizer steps: new values of a variable and its slots from the present ones and a gradient.
+
+Every formula serves whole variables and rows gathered of them alike, but for `lamb`. Formulas are,
+up to rounding, those of TensorFlow 2.15's kernels, dense and sparse (core/kernels/training_ops.cc);
+parameters are named as in its operation definitions.
+
+Legend: `var` is the variable, of any shape; slots (`m`, `accum`, ...) and `grad` have its shape.
+Rates, decays and the like are scalars, or numbers, which Python combines in float64 first. All are
+of one floating dtype, but for `global_step`, int64. `beta1_power` is beta1 to the power of the
+step's number, from 1; `beta2_power` likewise. Every function returns the new values by the names of
+its parameters.
+"""
+
+from __future__ import annotations
+
+from typing import Optional
+
+from cerebras_tf.ops.expression import Expression, Scalar
+
+Updates = dict[str, Expression]
+
+
+def _moved(average: Expression, sample: Expression, decay: Scalar) -> Expression:
+    """A moving average after one more sample: decay average + (1 - decay) sample."""
+    return average + (sample - average) * (1.0 - decay)
+
+
+def gradient_descent(var: Expression, grad: Expression, lr: Scalar) -> Updates:
+    """var -= lr grad"""
+    return {"var": var - lr * grad}
+
+
+def momentum(
+    var: Expression,
+    accum: Expression,
+    grad: Expression,
+    lr: Scalar,
+    momentum: Scalar,
+    use_nesterov: bool = False,
+) -> Updates:
+    """accum = momentum accum + grad; var -= lr accum.
+
+    Nesterov's form: var -= lr (grad + momentum accum). Sutskever et al., On the Importance of
+    Initialization and Momentum in Deep Learning, 2013, section 2, the rate outside of accum.
+    """
+    accum = accum * momentum + grad
+    step = lr * grad + lr * momentum * accum if use_nesterov else lr * accum
+    return {"var": var - step, "accum": accum}
+
+
+def keras_momentum(
+    var: Expression,
+    accum: Expression,
+    grad: Expression,
+    lr: Scalar,
+    momentum: Scalar,
+    use_nesterov: bool = False,
+) -> Updates:
+    """accum = momentum accum - lr grad; var += accum.
+
+    Nesterov's form: var += momentum accum - lr grad. Unlike in `momentum` past gradients keep the
+    rate they came with, as in Sutskever et al.
+    """
+    descent = lr * grad
+    accum = accum * momentum - descent
+    step = accum * momentum - descent if use_nesterov else accum
+    return {"var": var + step, "accum": accum}
+
+
+def adam(
+    var: Expression,
+    m: Expression,
+    v: Expression,
+    grad: Expression,
+    lr: Scalar,
+    beta1: Scalar,
+    beta2: Scalar,
+    beta1_power: Expression,
+    beta2_power: Expression,
+    epsilon: Scalar,
+    use_nesterov: bool = False,
+    vhat: Optional[Expression] = None,
+) -> Updates:
+    """m, v: moving averages of grad and grad^2; var -= rate m / (sqrt(v) + epsilon).
+
+    rate = lr sqrt(1 - beta2_power) / (1 - beta1_power). Kingma & Ba, Adam, 2015, algorithm 1 in
+    the order that section 2 ends with: epsilon is not corrected for the start of v at 0.
+
+    Args:
+        use_nesterov: beta1 m + (1 - beta1) grad in place of m; Dozat, Incorporating Nesterov
+            Momentum into Adam, 2016.
+        vhat: largest v so far; its new value then stands in place of v. Reddi et al., On the
+            Convergence of Adam and Beyond, 2018, algorithm 2 (AMSGrad).
+    """
+    rate = lr * ((1.0 - beta2_power).sqrt() / (1.0 - beta1_power))
+    m = _moved(m, grad, beta1)
+    v = _moved(v, grad.square(), beta2)
+    updates = {"m": m, "v": v}
+    if vhat is not None:
+        v = updates["vhat"] = vhat.maximum(v)
+    if use_nesterov:
+        m = m * beta1 + (1.0 - beta1) * grad
+    return {"var": var - m * rate / (v.sqrt() + epsilon), **updates}
+
+
+def _corrected_direction(
+    m: Expression,
+    v: Expression,
+    beta1_power: Expression,
+    beta2_power: Expression,
+    epsilon: Scalar,
+) -> Expression:
+    """m / (sqrt(v) + epsilon), both averages corrected for their start at 0."""
+    return (m / (1.0 - beta1_power)) / ((v / (1.0 - beta2_power)).sqrt() + epsilon)
+
+
+def adamw(
+    var: Expression,
+    m: Expression,
+    v: Expression,
+    grad: Expression,
+    lr: Scalar,
+    beta1: Scalar,
+    beta2: Scalar,
+    beta1_power: Expression,
+    beta2_power: Expression,
+    epsilon: Scalar,
+    weight_decay: Scalar,
+) -> Updates:
+    """var -= lr (m' / (sqrt(v') + epsilon) + weight_decay var), with v' = v / (1 - beta2_power).
+
+    Loshchilov & Hutter, Decoupled Weight Decay Regularization, 2019, algorithm 2, the rate
+    scaling both terms. TensorFlow has no operation of it.
+    """
+    m, v = _moved(m, grad, beta1), _moved(v, grad.square(), beta2)
+    direction = _corrected_direction(m, v, beta1_power, beta2_power, epsilon)
+    return {"var": var - lr * (direction + weight_decay * var), "m": m, "v": v}
+
+
+def lamb(
+    var: Expression,
+    m: Expression,
+    v: Expression,
+    grad: Expression,
+    lr: Scalar,
+    beta1: Scalar,
+    beta2: Scalar,
+    beta1_power: Expression,
+    beta2_power: Expression,
+    epsilon: Scalar,
+    weight_decay: Scalar,
+) -> Updates:
+    """var -= lr |var| / |u| u, where u is the sum that `adamw` multiplies by lr.
+
+    You et al., Large Batch Optimization for Deep Learning: Training BERT in 76 minutes, 2020,
+    algorithm 2, phi the identity. The ratio of the Euclidean norms is 1 where one of them is 0.
+    They are those of a whole variable: rows of a table would give others. TensorFlow has no
+    operation of it.
+    """
+    m, v = _moved(m, grad, beta1), _moved(v, grad.square(), beta2)
+    update = _corrected_direction(m, v, beta1_power, beta2_power, epsilon) + weight_decay * var
+    length, step = var.square().sum().sqrt(), update.square().sum().sqrt()
+    ratio = (length > 0.0).select((step > 0.0).select(length / step, 1.0), 1.0)
+    return {"var": var - lr * ratio * update, "m": m, "v": v}
+
+
+def ada_max(
+    var: Expression,
+    m: Expression,
+    v: Expression,
+    grad: Expression,
+    lr: Scalar,
+    beta1: Scalar,
+    beta2: Scalar,
+    beta1_power: Expression,
+    epsilon: Scalar,
+) -> Updates:
+    """v = max(beta2 v, |grad|); var -= lr / (1 - beta1_power) m / (v + epsilon).
+
+    Kingma & Ba, Adam, 2015, algorithm 2; epsilon is TensorFlow's.
+    """
+    m = _moved(m, grad, beta1)
+    v = (beta2 * v).maximum(abs(grad))
+    step = lr / (1.0 - beta1_power) * (m / (v + epsilon))
+    return {"var": var - step, "m": m, "v": v}
+
+
+def rms_prop(
+    var: Expression,
+    ms: Expression,
+    mom: Expression,
+    grad: Expression,
+    lr: Scalar,
+    rho: Scalar,
+    momentum: Scalar,
+    epsilon: Scalar,
+    mg: Optional[Expression] = None,
+) -> Updates:
+    """ms: moving average of grad^2; mom = momentum mom + lr grad / sqrt(ms + epsilon); var -= mom.
+
+    Tieleman & Hinton, Neural Networks for Machine Learning, lecture 6.5, 2012.
+
+    Args:
+        mg: moving average of grad, whose square is then taken from ms; Graves, Generating
+            Sequences With Recurrent Neural Networks, 2013, equations 38 to 41.
+    """
+    ms = _moved(ms, grad.square(), rho)
+    updates, below = {"ms": ms}, ms + epsilon
+    if mg is not None:
+        mg = updates["mg"] = _moved(mg, grad, rho)
+        below = below - mg.square()
+    mom = mom * momentum + lr * grad * below.rsqrt()
+    return {"var": var - mom, "mom": mom, **updates}
+
+
+def adagrad(
+    var: Expression,
+    accum: Expression,
+    grad: Expression,
+    lr: Scalar,
+    epsilon: Optional[Scalar] = None,
+    update_slots: bool = True,
+) -> Updates:
+    """accum += grad^2; var -= lr grad / (sqrt(accum) + epsilon).
+
+    Duchi et al., Adaptive Subgradient Methods, 2011, section 1.1, with a diagonal matrix.
+
+    Args:
+        epsilon: nothing is added where it is not given.
+        update_slots: whether accum moves.
+    """
+    if update_slots:
+        accum = accum + grad.square()
+    below = accum.sqrt() if epsilon is None else accum.sqrt() + epsilon
+    updates = {"var": var - lr * grad / below}
+    return {**updates, "accum": accum} if update_slots else updates
+
+
+def adadelta(
+    var: Expression,
+    accum: Expression,
+    accum_update: Expression,
+    grad: Expression,
+    lr: Scalar,
+    rho: Scalar,
+    epsilon: Scalar,
+) -> Updates:
+    """update = sqrt(accum_update + epsilon) / sqrt(accum + epsilon) grad; var -= lr update.
+
+    accum and accum_update are moving averages of grad^2 and, one step behind, of update^2. Zeiler,
+    ADADELTA, 2012, algorithm 1; lr is TensorFlow's.
+    """
+    accum = _moved(accum, grad.square(), rho)
+    update = (accum_update + epsilon).sqrt() * (accum + epsilon).rsqrt() * grad
+    return {
+        "var": var - update * lr,
+        "accum": accum,
+        "accum_update": _moved(accum_update, update.square(), rho),
+    }
+
+
+def add_sign(
+    var: Expression,
+    m: Expression,
+    grad: Expression,
+    lr: Scalar,
+    alpha: Scalar,
+    sign_decay: Scalar,
+    beta: Scalar,
+) -> Updates:
+    """m: moving average of grad; var -= lr (alpha + sign_decay sign(grad) sign(m)) grad.
+
+    Bello et al., Neural Optimizer Search with Reinforcement Learning, 2017.
+    """
+    m = _moved(m, grad, beta)
+    agreement = sign_decay * (grad.sign() * m.sign())
+    return {"var": var - lr * ((alpha + agreement) * grad), "m": m}
+
+
+def power_sign(
+    var: Expression,
+    m: Expression,
+    grad: Expression,
+    lr: Scalar,
+    logbase: Scalar,
+    sign_decay: Scalar,
+    beta: Scalar,
+) -> Updates:
+    """m: moving average of grad; var -= lr e^(logbase sign_decay sign(grad) sign(m)) grad.
+
+    Bello et al., Neural Optimizer Search with Reinforcement Learning, 2017.
+    """
+    m = _moved(m, grad, beta)
+    agreement = sign_decay * (grad.sign() * m.sign())
+    return {"var": var - lr * ((logbase * agreement).exp() * grad), "m": m}

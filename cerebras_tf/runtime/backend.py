@@ -1,0 +1,71 @@
+"""What a machine is made of: the protocol that every backend implements.
+
+A backend owns its kernels and its memory. Whoever runs programs elsewhere (another processor,
+another process) writes one of these; the loop over the schedule stays the executor's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Callable, Optional, Protocol
+
+import numpy as np
+
+from cerebras_tf.ir import TensorType
+from cerebras_tf.ir.program import Cost, Instruction
+
+# call(inputs, outputs): outputs are arrays to fill, or None where the result decides its shape.
+Call = Callable[[Sequence[np.ndarray], "list[Optional[np.ndarray]]"], Sequence[np.ndarray]]
+
+
+class Backend(Protocol):
+    """Kernels, and the memory that they work on."""
+
+    def allocate(self, size: int) -> np.ndarray:
+        """Memory for activations: uint8 [size], aligned.
+
+        Raises:
+            CapacityError: there is no room for it.
+        """
+
+    def place(self, memory: np.ndarray, type: TensorType, offset: int) -> np.ndarray:
+        """The array of a static type that lies `offset` bytes into the memory."""
+
+    def load(
+        self, instruction: Instruction, inputs: Sequence[TensorType], outputs: Sequence[TensorType]
+    ) -> Call:
+        """What runs an instruction on operands and results of these types.
+
+        Raises:
+            UnsupportedOpError: the op has no kernel.
+        """
+
+    def run(
+        self, call: Call, arrays: Sequence[np.ndarray], out: list[Optional[np.ndarray]]
+    ) -> Sequence[np.ndarray]:
+        """Makes a call; returns its results, those of `out` where given."""
+
+    def price(
+        self,
+        op: str,
+        inputs: Sequence[TensorType],
+        outputs: Sequence[TensorType],
+        attrs: dict[str, Any],
+    ) -> Cost:
+        """What an instruction costs here, scratch memory included."""
+
+    def borrow(self, size: int) -> AbstractContextManager[np.ndarray]:
+        """Scratch memory, uint8 [size], for the time of the context."""
+
+    def copy(self, target: np.ndarray, source: np.ndarray) -> None:
+        """target[...] = source, of one shape and dtype."""
+
+    def copied(self, array: np.ndarray) -> np.ndarray:
+        """An array of its own with the same content."""
+
+    def reset_peak(self) -> None:
+        """Forgets the mark of scratch memory."""
+
+    def peak_bytes(self) -> int:
+        """The most scratch memory taken at once since reset_peak."""

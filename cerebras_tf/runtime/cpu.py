@@ -1,0 +1,96 @@
+"""The backend of the host's own cores: NumPy arrays, compiled kernels, scratch memory a thread."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any, Optional
+
+import numpy as np
+
+from cerebras_tf.errors import CapacityError
+from cerebras_tf.ir import TensorType
+from cerebras_tf.ir.program import Cost, Instruction
+from cerebras_tf.kernels import cpu_kernels, scratch
+from cerebras_tf.kernels.compiled_threads import threads
+from cerebras_tf.kernels.registry import KernelTable
+from cerebras_tf.ops.cost import price
+from cerebras_tf.runtime.backend import Call
+from cerebras_tf.runtime.dispatch import choose, needed_scratch
+from cerebras_tf.runtime.subprogram import conditional
+
+
+class CpuBackend:
+    """Runs instructions on this machine's cores.
+
+    Args:
+        kernels: what to run; the fastest there are where not given, `plain_kernels()` for an
+            oracle.
+    """
+
+    def __init__(self, kernels: Optional[KernelTable] = None) -> None:
+        self.kernels = cpu_kernels() if kernels is None else kernels
+
+    def allocate(self, size: int) -> np.ndarray:
+        """See Backend.allocate."""
+        try:
+            return scratch.aligned(size)
+        except MemoryError as error:
+            raise CapacityError(
+                f"activations: {size / 1e9:.1f} GB must fit in memory. Received: no memory. "
+                "Lower train_input.batch_size or max_sequence_length."
+            ) from error
+
+    def place(self, memory: np.ndarray, type: TensorType, offset: int) -> np.ndarray:
+        """See Backend.place."""
+        part = memory[offset : offset + type.most_bytes].view(type.storage_dtype)
+        return part.reshape(type.static_shape)
+
+    def load(
+        self, instruction: Instruction, inputs: Sequence[TensorType], outputs: Sequence[TensorType]
+    ) -> Call:
+        """See Backend.load."""
+        if instruction.op == "cond":
+            return conditional(instruction, self)
+        return choose(instruction, inputs, outputs, self.kernels)
+
+    def run(
+        self, call: Call, arrays: Sequence[np.ndarray], out: list[Optional[np.ndarray]]
+    ) -> Sequence[np.ndarray]:
+        """See Backend.run."""
+        return call(arrays, out)
+
+    def price(
+        self,
+        op: str,
+        inputs: Sequence[TensorType],
+        outputs: Sequence[TensorType],
+        attrs: dict[str, Any],
+    ) -> Cost:
+        """See Backend.price."""
+        cost = price(op, inputs, outputs, attrs)
+        if op == "cond":
+            return cost
+        needed = needed_scratch(self.kernels, op, inputs, outputs, attrs)
+        return replace(cost, scratch_bytes=needed.shared + needed.a_thread * threads())
+
+    def borrow(self, size: int) -> AbstractContextManager[np.ndarray]:
+        """See Backend.borrow."""
+        return scratch.borrowed((size,), np.uint8)
+
+    def copy(self, target: np.ndarray, source: np.ndarray) -> None:
+        """See Backend.copy."""
+        target[...] = source
+
+    def copied(self, array: np.ndarray) -> np.ndarray:
+        """See Backend.copied."""
+        return np.array(array)
+
+    def reset_peak(self) -> None:
+        """See Backend.reset_peak."""
+        scratch.reset_peak()
+
+    def peak_bytes(self) -> int:
+        """See Backend.peak_bytes."""
+        return scratch.peak_bytes()

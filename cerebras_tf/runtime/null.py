@@ -1,0 +1,93 @@
+"""A backend without arithmetic: it runs the same schedule and reports the same bytes.
+
+Its arrays have shapes and dtypes and one element of memory: plans and predictions of programs that
+no machine at hand could hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Optional
+
+import numpy as np
+
+from cerebras_tf.ir import TensorType
+from cerebras_tf.ir.program import Cost, Instruction
+from cerebras_tf.runtime.backend import Backend, Call
+
+
+def stand_in(type: TensorType) -> np.ndarray:
+    """An array of a type that holds one zero; sizes known only at run time are taken as 1."""
+    shape = tuple(dim if isinstance(dim, int) else 1 for dim in type.shape)
+    array = np.zeros((), type.storage_dtype)
+    return np.lib.stride_tricks.as_strided(array, shape, (0,) * len(shape), writeable=False)
+
+
+class NullBackend:
+    """Runs no instruction.
+
+    Args:
+        of: the backend whose prices it reports.
+    """
+
+    def __init__(self, of: Backend) -> None:
+        self._of = of
+        self._peak_bytes = 0
+
+    def allocate(self, size: int) -> np.ndarray:
+        """See Backend.allocate."""
+        return stand_in(TensorType("uint8", (size,)))
+
+    def place(self, memory: np.ndarray, type: TensorType, offset: int) -> np.ndarray:
+        """See Backend.place."""
+        return stand_in(type)
+
+    def load(
+        self, instruction: Instruction, inputs: Sequence[TensorType], outputs: Sequence[TensorType]
+    ) -> Call:
+        """See Backend.load."""
+        results = [stand_in(type) for type in outputs]
+
+        def call(
+            arrays: Sequence[np.ndarray], out: list[Optional[np.ndarray]]
+        ) -> Sequence[np.ndarray]:
+            self._peak_bytes = max(self._peak_bytes, instruction.cost.scratch_bytes)
+            return results
+
+        return call
+
+    def run(
+        self, call: Call, arrays: Sequence[np.ndarray], out: list[Optional[np.ndarray]]
+    ) -> Sequence[np.ndarray]:
+        """See Backend.run."""
+        return call(arrays, out)
+
+    def price(
+        self,
+        op: str,
+        inputs: Sequence[TensorType],
+        outputs: Sequence[TensorType],
+        attrs: dict[str, Any],
+    ) -> Cost:
+        """See Backend.price."""
+        return self._of.price(op, inputs, outputs, attrs)
+
+    def borrow(self, size: int) -> AbstractContextManager[np.ndarray]:
+        """See Backend.borrow."""
+        return nullcontext(self.allocate(size))
+
+    def copy(self, target: np.ndarray, source: np.ndarray) -> None:
+        """Nothing: there is no content."""
+
+    def copied(self, array: np.ndarray) -> np.ndarray:
+        """The array itself."""
+        return array
+
+    def reset_peak(self) -> None:
+        """See Backend.reset_peak."""
+        self._peak_bytes = 0
+
+    def peak_bytes(self) -> int:
+        """See Backend.peak_bytes."""
+        return self._peak_bytes

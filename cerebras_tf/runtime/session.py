@@ -1,0 +1,291 @@
+"""A wafer session: programs by the shapes that come, one memory, one store, and whoever listens.
+
+It is given something that yields programs and is driven by whoever has features: an estimator, a
+process that has only a saved program, the other end of a socket. Nothing here needs TensorFlow.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Callable, Optional, Protocol
+
+import numpy as np
+
+from cerebras_tf.errors import DataError
+from cerebras_tf.ir import TensorType
+from cerebras_tf.ir.program import GLOBAL_STEP_UPDATE, RANDOM_STEP, Program
+from cerebras_tf.ir.schedule import StreamIn
+from cerebras_tf.kernels.half import at_rest
+from cerebras_tf.memoryx.store import Store
+from cerebras_tf.runtime.backend import Backend
+from cerebras_tf.runtime.capacity import check_memory
+from cerebras_tf.runtime.executor import Listener, Machine
+from cerebras_tf.runtime.sizes import solve_sizes
+
+# Compiled variants kept; requests that differ more often are compiled again.
+MOST_VARIANTS = 32
+# Sizes of one variant that stay loaded.
+MOST_SIZES = 256
+Phase = Callable[[str], Any]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What one step is asked for.
+
+    Attributes:
+        types: type of every feature, by name; sizes are numbers.
+        wanted: names of the values it must return.
+        updates: whether it changes variables.
+    """
+
+    types: Mapping[str, TensorType]
+    wanted: frozenset[str] = frozenset()
+    updates: bool = True
+
+
+class Programs(Protocol):
+    """Where programs come from."""
+
+    def compile(self, request: Request) -> Program:
+        """A program that answers the request; it may serve other sizes too, and return more.
+
+        Raises:
+            CerebrasError: there is none.
+        """
+
+    def enlarge(self, program: Program, most: Mapping[str, int]) -> Program:
+        """One of its programs with other bounds of its symbols.
+
+        Raises:
+            DataError: it cannot be had.
+        """
+
+
+class SavedProgram:
+    """The source that has one program, loaded from a file."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+
+    def compile(self, request: Request) -> Program:
+        """The program; raises DataError where the request is not for it."""
+        missing = sorted(request.wanted - set(self._program.results))
+        if missing:
+            raise DataError(
+                f"saved program: returns {', '.join(sorted(self._program.results))}. "
+                f"Received a wish for {', '.join(missing)}. Compile the model with it."
+            )
+        if solve_sizes(self._program, request.types) is None:
+            raise DataError(
+                f"saved program: features must be {_shown(_feature_types(self._program))}. "
+                f"Received: {_shown(request.types)}. Compile the model for these."
+            )
+        return self._program
+
+    def enlarge(self, program: Program, most: Mapping[str, int]) -> Program:
+        """Never: its memory is planned."""
+        raise DataError(
+            f"saved program: sizes must be at most "
+            f"{ {s.name: s.most for s in program.symbols} }. Received: {dict(most)}. "
+            "Compile the model for larger batches."
+        )
+
+
+@dataclass
+class _Variant:
+    """A program, what it is for, and the machines that run it, by sizes."""
+
+    program: Program
+    updates: bool
+    machines: dict[tuple[tuple[str, int], ...], Machine] = field(default_factory=dict)
+    has_run: bool = False
+
+    def sizes_for(self, request: Request) -> Optional[dict[str, int]]:
+        """Size of every symbol, beyond its bound perhaps; None where it cannot serve."""
+        if self.updates != request.updates or not request.wanted <= set(self.program.results):
+            return None
+        return solve_sizes(self.program, request.types)
+
+
+class Session:
+    """Runs steps of one model.
+
+    Attributes:
+        store: the variables.
+        global_step: steps that count, as the model says; set it before the first step.
+        draws: how often every random op has drawn; set it to go on where a run stopped.
+        program: the program that ran last; None before.
+    """
+
+    def __init__(
+        self,
+        programs: Programs,
+        store: Store,
+        backend: Backend,
+        listeners: Sequence[Listener] = (),
+        phase: Phase = contextlib.nullcontext,
+        trains: bool = True,
+    ) -> None:
+        """Prepares a session.
+
+        Args:
+            programs: where programs come from.
+            store: the variables; they need values before the first step.
+            backend: kernels and memory.
+            listeners: told of every schedule step.
+            phase: context manager that announces a named phase.
+            trains: whether random ops draw anew with every update; else with every step.
+        """
+        self.store = store
+        self.global_step = 0
+        self.draws = 0
+        self.program: Optional[Program] = None
+        self._programs = programs
+        self._backend = backend
+        self._listeners = list(listeners)
+        self._phase = phase
+        self._trains = trains
+        self._variants: list[_Variant] = []
+        self._arena: Optional[np.ndarray] = None
+        self._current: Optional[Machine] = None
+        self._peak_bytes = 0
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most memory that was taken at once: variables, activations and scratch, measured."""
+        return self._peak_bytes
+
+    def run(
+        self,
+        features: Mapping[str, np.ndarray],
+        wanted: frozenset[str] = frozenset(),
+        updates: bool = True,
+    ) -> dict[str, np.ndarray]:
+        """Runs a step.
+
+        Args:
+            features: array of every feature, by name.
+            wanted: names of the values it must return.
+            updates: whether it changes variables and counts as a step.
+
+        Returns:
+            Wanted values by name, and others that cost nothing; of bfloat16 the bits.
+
+        Raises:
+            CerebrasError: the features, the memory or the variables do not allow it.
+        """
+        arrays = {name: _owned(array) for name, array in features.items()}
+        types = {name: TensorType(_dtype(a), a.shape) for name, a in arrays.items()}
+        variant, machine = self._find(Request(types, wanted, updates))
+        slots, program = machine.program.slots, machine.program
+        given = {
+            program.global_step: np.array(self.global_step, np.int64),
+            RANDOM_STEP: np.array(self.draws, np.int64),
+            **arrays,
+        }
+        needed = {
+            name: at_rest(given[name], slots[slot].type.dtype)
+            for name, slot in program.features.items()
+        }
+        if machine is not self._current:
+            self.store.follow(_acquisitions(program))
+            self._current = machine
+        if variant.has_run:
+            results = machine.run(needed)
+        else:  # kernels are compiled at their first call, or read from the cache on disk
+            with self._phase("first step, compiling kernels not in the cache"):
+                results = machine.run(needed)
+            variant.has_run = True
+        self.program = program
+        self.draws += updates or not self._trains
+        self.global_step = int(results.pop(GLOBAL_STEP_UPDATE, self.global_step))
+        self._measure(machine)
+        return results
+
+    def prepare(self, request: Request) -> Machine:
+        """The machine that runs such requests, made now where there is none."""
+        return self._find(request)[1]
+
+    def _find(self, request: Request) -> tuple[_Variant, Machine]:
+        """What serves a request: compiled once, loaded once for every size."""
+        for variant in self._variants:
+            sizes = variant.sizes_for(request)
+            if sizes is not None:
+                return variant, self._sized(variant, sizes)
+        program = self._programs.compile(request)
+        self._check(program)
+        variant = _Variant(program, request.updates)
+        sizes = variant.sizes_for(request)
+        assert sizes is not None, "a source of programs must answer the request"
+        self._variants.append(variant)
+        if len(self._variants) > MOST_VARIANTS:
+            del self._variants[0]
+        return variant, self._sized(variant, sizes)
+
+    def _sized(self, variant: _Variant, sizes: dict[str, int]) -> Machine:
+        """The variant's machine for these sizes; its bounds are raised where need be."""
+        key = tuple(sorted(sizes.items()))
+        if key in variant.machines:
+            return variant.machines[key]
+        most = {symbol.name: symbol.most for symbol in variant.program.symbols}
+        if any(size > most[name] for name, size in sizes.items()):
+            raised = {name: max(size, most[name]) for name, size in sizes.items()}
+            variant.program = self._programs.enlarge(variant.program, raised)
+            variant.machines.clear()
+            self._check(variant.program)
+        program = variant.program
+        if sizes:
+            program = program.at(sizes, self._backend.price)
+        arena = self._memory(program.arena_bytes)
+        machine = Machine(program, self.store, self._backend, self._listeners, arena)
+        variant.machines[key] = machine
+        if len(variant.machines) > MOST_SIZES:
+            del variant.machines[next(iter(variant.machines))]
+        return machine
+
+    def _check(self, program: Program) -> None:
+        held = self.store.resident_bytes + (0 if self._arena is None else self._arena.nbytes)
+        check_memory(program, self.store.total_resident_bytes, held)
+
+    def _memory(self, size: int) -> np.ndarray:
+        """Activation memory that all machines share; grown, and given to all anew, when needed."""
+        if self._arena is None or self._arena.nbytes < size:
+            machines = [m for v in self._variants for m in v.machines.values()]
+            for machine in machines:
+                machine.unbind()
+            self._arena = None  # given back before more is taken
+            self._arena = self._backend.allocate(size)
+            for machine in machines:
+                machine.bind(self._arena)
+        return self._arena
+
+    def _measure(self, machine: Machine) -> None:
+        taken = self.store.resident_bytes + machine.scratch_bytes
+        taken += 0 if self._arena is None else self._arena.nbytes
+        self._peak_bytes = max(self._peak_bytes, taken)
+
+
+def _owned(array: Any) -> np.ndarray:
+    """An array in C order that owns its memory or keeps its owner: NumPy scalars do neither."""
+    return np.require(array if isinstance(array, np.ndarray) else np.array(array), None, "C")
+
+
+def _dtype(array: np.ndarray) -> str:
+    return str(array.dtype.name)
+
+
+def _acquisitions(program: Program) -> list[list[str]]:
+    """The groups of variables that a step streams in, in order."""
+    names = {slot: name for name, slot in program.variables.items()}
+    return [[names[s] for s in step.slots] for step in program.steps if isinstance(step, StreamIn)]
+
+
+def _feature_types(program: Program) -> dict[str, TensorType]:
+    return {name: program.slots[slot].type for name, slot in program.features.items()}
+
+
+def _shown(types: Mapping[str, TensorType]) -> str:
+    return ", ".join(f"{name} {type}" for name, type in types.items())

@@ -1,0 +1,74 @@
+"""Branches of a conditional: programs within an instruction, loaded once, run in scratch memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Optional
+
+import numpy as np
+
+from cerebras_tf.ir.program import Instruction, Program
+from cerebras_tf.memoryx.store import MemoryStore
+from cerebras_tf.runtime.backend import Backend, Call
+from cerebras_tf.runtime.executor import Machine
+
+
+def conditional(instruction: Instruction, backend: Backend) -> Call:
+    """The call of `cond`: predicate and operands in, the results of the branch it chooses out.
+
+    Args:
+        instruction: its attributes `then` and `orelse` are programs, whose features are the
+            operands in order.
+        backend: runs them.
+
+    Raises:
+        UnsupportedOpError: an op of a branch has no kernel.
+    """
+    then, orelse = (_Branch(instruction.attrs[key], backend) for key in ("then", "orelse"))
+
+    def call(arrays: Sequence[np.ndarray], out: list[Optional[np.ndarray]]) -> Sequence[np.ndarray]:
+        predicate, *operands = arrays
+        return (then if bool(predicate) else orelse).run(operands, out)
+
+    return call
+
+
+class _Branch:
+    """A loaded program, whose activations lie in scratch memory at every call."""
+
+    def __init__(self, program: Program, backend: Backend) -> None:
+        self._backend = backend
+        with backend.borrow(program.arena_bytes) as memory:
+            self._machine = Machine(program, MemoryStore([]), backend, arena=memory)
+            self._address = _address(memory)
+
+    def run(
+        self, operands: Sequence[np.ndarray], out: list[Optional[np.ndarray]]
+    ) -> list[np.ndarray]:
+        machine = self._machine
+        with self._backend.borrow(machine.program.arena_bytes) as memory:
+            if _address(memory) != self._address:
+                machine.bind(memory)
+                self._address = _address(memory)
+            machine.execute(dict(zip(machine.program.features, operands)))
+            made = [machine.value(name) for name in machine.program.results]
+            if len(made) > 1:  # a result that is an operand may lie where another one goes
+                made = [_owned(value, operands) for value in made]
+            return [_placed(value, target) for value, target in zip(made, out)]
+
+
+def _address(memory: np.ndarray) -> int:
+    address: int = memory.__array_interface__["data"][0]
+    return address
+
+
+def _owned(value: np.ndarray, operands: Sequence[np.ndarray]) -> np.ndarray:
+    shared = any(np.may_share_memory(value, operand) for operand in operands)
+    return np.array(value) if shared else value
+
+
+def _placed(value: np.ndarray, target: Optional[np.ndarray]) -> np.ndarray:
+    if target is None:
+        return np.array(value)
+    target[...] = value
+    return target

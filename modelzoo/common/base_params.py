@@ -1,0 +1,90 @@
+"""The whole YAML of a model: the sections that all have, and what inputs take over from others.
+
+It deliberately imports no TensorFlow. A model's `Params` is made so::
+
+    @dataclass(frozen=True, kw_only=True)
+    class Params(BaseParams):
+        model: XModelParams
+        train_input: Any = field(build=build_x_input)
+        eval_input: Any = field(None, build=build_x_input)
+        predict_input: Any = field(None, build=build_x_input)
+
+        INHERITED_KEYS = ("data_processor", "max_sequence_length", "batch_size")
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from modelzoo.common.sections import CsConfigParams, OptimizerParams, RunConfigParams
+
+INPUT_SECTIONS = ("train_input", "eval_input", "predict_input")
+SHAPE_KEYS = ("vocab_size", "vocab_file", "max_sequence_length", "batch_size")
+IN_ORDER_ONCE = {"shuffle": False, "repeat": False}
+
+
+@dataclass(frozen=True, kw_only=True)
+class BaseParams:
+    """The sections that the YAML of every model has.
+
+    INHERITED_KEYS are what evaluation and prediction read as training does, unless told otherwise.
+    """
+
+    model_name: str
+    model: Any
+    train_input: Any
+    optimizer: OptimizerParams
+    runconfig: RunConfigParams
+    eval_input: Any = None
+    predict_input: Any = None
+    csconfig: CsConfigParams = CsConfigParams()
+
+    INHERITED_KEYS: ClassVar[tuple[str, ...]] = ()
+
+    @classmethod
+    def with_defaults(cls, tree):
+        """Returns `tree` with what its sections take over from one another."""
+        return inherit_inputs(tree, cls.INHERITED_KEYS)
+
+    def problems(self):
+        """Yields what is wrong between the sections."""
+        yield from self.csconfig.problems_with(self.model)
+
+    def inputs(self):
+        """Yields name and section of every input section that is given."""
+        for name in INPUT_SECTIONS:
+            section = getattr(self, name)
+            if section is not None:
+                yield name, section
+
+
+def inherit_inputs(tree, keys):
+    """Returns `tree` with what its input sections take over from one another.
+
+    Evaluation takes over what `keys` name from training, prediction every key of evaluation;
+    where the data processor is another, only SHAPE_KEYS.
+
+    Args:
+        tree: nested dictionary of a YAML.
+        keys: keys of an input section that mean the same in evaluation.
+    """
+    tree = dict(tree)
+    tree.setdefault("runconfig", {})
+    train, evaluation = tree.get("train_input"), tree.get("eval_input")
+    if isinstance(train, dict) and isinstance(evaluation, dict):
+        keys = keys if _same_processor(train, evaluation) else SHAPE_KEYS
+        inherited = {key: train[key] for key in keys if key in train}
+        tree["eval_input"] = evaluation = {**inherited, **IN_ORDER_ONCE, **evaluation}
+    prediction = tree.get("predict_input") or {}
+    if isinstance(evaluation, dict) and isinstance(prediction, dict):
+        inherited = evaluation
+        if not _same_processor(evaluation, prediction):
+            shapes = {key: evaluation[key] for key in SHAPE_KEYS if key in evaluation}
+            inherited = {**shapes, **IN_ORDER_ONCE}
+        tree["predict_input"] = {**inherited, **prediction}
+    return tree
+
+
+def _same_processor(section, other):
+    return other.get("data_processor") in (None, section.get("data_processor"))

@@ -1,0 +1,196 @@
+"""Measures how long a training step takes from graph to program, capture left out.
+
+For example GPT-2's width at two depths, or the sizes of configs::
+
+    scripts/csrun_wse python-ws scripts/bench_compile.py --blocks 64 128
+    scripts/csrun_wse python-ws scripts/bench_compile.py --config configs/params_gpt3_xl_pile.yaml
+
+Without `--config` the model is GPT-2 with dropout 0.1 everywhere and clipping by the gradients'
+global norm. Nothing is allocated for weights: graphs hold shapes only, so any size can be measured.
+Seconds are CPU seconds of this process, which other programs' work does not lengthen as it does the
+clock's. Every depth is captured anew for each round; the least of the rounds is shown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from cerebras_tf.cli.arguments import positive_int
+from cerebras_tf.cli.exit_codes import run_main
+
+ROOT = Path(__file__).resolve().parent.parent
+BLOCKS = (4, 8, 16, 64, 128)
+
+
+@dataclass
+class Compiled:
+    """What compiling one model gave.
+
+    Attributes:
+        name: shown in the table.
+        nodes: of the captured graph.
+        capture_s: CPU seconds of building and capturing TensorFlow's graph.
+        layers_s: CPU seconds of the passes in front of the cut into layers, and of the cut.
+        program_s: CPU seconds of everything behind it.
+        layers: of the program.
+        bodies: instruction lists of the program.
+        arena_bytes: of the program.
+    """
+
+    name: str
+    nodes: int
+    capture_s: float
+    layers_s: float
+    program_s: float
+    layers: int
+    bodies: int
+    arena_bytes: int
+
+    @property
+    def total_s(self) -> float:
+        """CPU seconds from graph to program."""
+        return self.layers_s + self.program_s
+
+
+def read_blocks(blocks: int) -> Any:
+    """Parameters of GPT-2 small at a depth, in float32, with dropout and clipping."""
+    from modelzoo.common.params import load_params
+
+    return load_params(
+        str(ROOT / "configs" / "params_gpt2_small.yaml"),
+        {
+            "model.num_hidden_layers": blocks,
+            "model.dropout_rate": 0.1,
+            "model.attention_dropout_rate": 0.1,
+            "model.mixed_precision": False,
+            "optimizer.loss_scaling_factor": 1.0,
+            "optimizer.max_gradient_norm": 1.0,
+        },
+    )
+
+
+def capture_training(params: Any) -> Any:
+    """The training step of a model as a StepGraph, for blank features of its own shapes."""
+    import tensorflow as tf
+
+    from cerebras_tf.capture.capture import Capture
+    from cerebras_tf.capture.custom_gradients import prepare_custom_gradients
+    from cerebras_tf.capture.recording import GradientRecorder
+    from cerebras_tf.capture.variables import managed_variables, tensor_type, variable_spec
+    from modelzoo.common import registry, schema
+
+    room, data = registry.load_room(params.model_name)
+    tree = schema.as_tree(params)
+    with tf.Graph().as_default() as graph:
+        tf.compat.v1.set_random_seed(1)
+        global_step = tf.compat.v1.train.get_or_create_global_step()
+        blank = data.INPUTS.blank(tree).element_spec
+        fed = tf.nest.map_structure(
+            lambda each: tf.compat.v1.placeholder(each.dtype, each.shape), blank
+        )
+        recorder = GradientRecorder()
+        with recorder:
+            made = room.model_fn(*fed, tf.estimator.ModeKeys.TRAIN, tree)
+        custom = prepare_custom_gradients(graph, recorder)
+        handles = {op: variable_spec(v) for op, v in managed_variables(graph).items()}
+        handles[global_step.handle.op] = variable_spec(global_step)
+        types = {tensor: tensor_type(tensor) for tensor in tf.nest.flatten(fed)}
+        capture = Capture(handles, types, recorder.calls, custom_gradients=custom)
+        return capture.run({"loss": made.loss}, [getattr(made.train_op, "op", made.train_op)])
+
+
+def measure(name: str, params: Any, rounds: int) -> Compiled:
+    """Captures and compiles; the least CPU seconds of the rounds."""
+    from cerebras_tf.compiler.pipeline import compile_layers, cut_into_layers
+
+    best = None
+    for _ in range(rounds):
+        times = [time.process_time()]
+        step = capture_training(params)
+        nodes = len(step.graph.nodes)
+        times.append(time.process_time())
+        layers = cut_into_layers(step)
+        times.append(time.process_time())
+        program = compile_layers(step, layers)
+        times.append(time.process_time())
+        spans = [end - start for start, end in zip(times, times[1:])]
+        found = Compiled(name, nodes, *spans, layers, len(program.bodies), program.arena_bytes)
+        if best is None or found.total_s < best.total_s:
+            best = found
+    assert best is not None
+    return best
+
+
+def report(found: list[Compiled]) -> None:
+    """Prints the table, and how much longer each model takes than the one above it."""
+    width = max(len(each.name) for each in found)
+    head = (
+        "nodes",
+        "layers",
+        "bodies",
+        "arena GB",
+        "capture s",
+        "to layers",
+        "to program",
+        "total s",
+    )
+    print(" " * width + "".join(f"{word:>11}" for word in head))
+    for each, before in zip(found, [None, *found]):
+        cells = (
+            f"{each.nodes}",
+            f"{each.layers}",
+            f"{each.bodies}",
+            f"{each.arena_bytes / 1e9:.3f}",
+            f"{each.capture_s:.2f}",
+            f"{each.layers_s:.2f}",
+            f"{each.program_s:.2f}",
+            f"{each.total_s:.2f}",
+        )
+        line = f"{each.name:{width}}" + "".join(f"{cell:>11}" for cell in cells)
+        print(line + (f"  x {each.total_s / before.total_s:.2f}" if before is not None else ""))
+
+
+def parse_arguments(argv: list[str]) -> argparse.Namespace:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument(
+        "--blocks",
+        type=positive_int,
+        nargs="+",
+        metavar="N",
+        help="depths of GPT-2 to compile (without --config: 4 8 16 64 128)",
+    )
+    parser.add_argument(
+        "--config",
+        nargs="+",
+        default=[],
+        metavar="YAML",
+        help="params files to compile as they are",
+    )
+    parser.add_argument(
+        "--rounds", type=positive_int, default=1, metavar="N", help="rounds (default: 1)"
+    )
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    return parser.parse_args(argv)
+
+
+def main(argv: list[str]) -> None:
+    """Runs the benchmark and prints what it found."""
+    from modelzoo.common.params import load_params
+
+    args = parse_arguments(argv)
+    blocks = args.blocks or ([] if args.config else BLOCKS)
+    models = [(f"{count} blocks", read_blocks(count)) for count in blocks]
+    models += [(Path(path).stem, load_params(path)) for path in args.config]
+    report([measure(name, params, args.rounds) for name, params in models])
+
+
+if __name__ == "__main__":
+    sys.exit(run_main(main))

@@ -1,0 +1,94 @@
+"""Models in the style of public Estimator code give the host's numbers on the wafer."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+
+from tests.e2e.both_sides import check, estimator, input_fn
+from tests.e2e.public_style import MODELS, network, regression
+
+pytestmark = pytest.mark.tf
+v1 = tf.compat.v1
+
+
+@pytest.mark.parametrize("name", list(MODELS))
+def test_wafer_and_host_agree(name, tmp_path):
+    check(MODELS[name], tmp_path)
+
+
+def test_wafer_and_host_agree_with_version_two_switched_off(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.e2e.both_sides", str(tmp_path), *MODELS],
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parents[2],
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert [line.split()[1] for line in done.stdout.splitlines()] == list(MODELS)
+
+
+def violated(of_wafer):
+    """A model whose check fails, on what the step computes or on a feature."""
+
+    def model(features, labels, mode):
+        scores = tf.squeeze(network(features["x"]), -1)
+        checked = scores if of_wafer else features["x"]
+        with tf.control_dependencies([tf.debugging.assert_less(checked, -100.0)]):
+            return regression(mode, tf.identity(scores), labels)
+
+    return model
+
+
+@pytest.mark.parametrize("use_cs", [True, False], ids=["wafer", "host"])
+@pytest.mark.parametrize("of_wafer", [True, False], ids=["of scores", "of features"])
+def test_a_violated_check_ends_every_mode(of_wafer, use_cs, tmp_path):
+    made = estimator(violated(of_wafer), tmp_path, use_cs, [])
+    for run in (
+        lambda: made.train(input_fn, max_steps=1),
+        lambda: made.evaluate(input_fn, steps=1),
+        lambda: next(made.predict(input_fn)),
+    ):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="assertion failed"):
+            run()
+
+
+@pytest.mark.parametrize("mode", ["train", "evaluate", "predict"])
+def test_a_random_tensor_is_drawn_once_a_step(mode, tmp_path):
+    left = []
+
+    class Look(tf.estimator.SessionRunHook):
+        def before_run(self, run_context):
+            names = ["scores:0", "noise:0", "noisy:0", "seen:0"]
+            return tf.estimator.SessionRunArgs(names)
+
+        def after_run(self, run_context, run_values):
+            scores, noise, noisy, seen = run_values.results
+            left.append((noisy - scores - noise, seen - noise))
+
+    def model(features, labels, mode):
+        scores = tf.squeeze(network(features["x"]), -1)
+        scores = tf.identity(scores, name="scores")
+        noise = tf.random.normal([4], seed=3)
+        noise = tf.identity(noise, name="noise")
+        tf.numpy_function(lambda array: array, [noise], tf.float32, name="seen")
+        noisy = tf.add(scores, noise, name="noisy")
+        return regression(mode, noisy, labels, noise=noise)
+
+    made = estimator(model, tmp_path, True, [])
+    made.train(input_fn, max_steps=1)
+    if mode == "train":
+        made.train(input_fn, steps=2, hooks=[Look()])
+    elif mode == "evaluate":
+        made.evaluate(input_fn, steps=2, hooks=[Look()])
+    else:
+        list(made.predict(input_fn, hooks=[Look()]))
+    assert len(left) >= 2
+    for sums in left:
+        for rest in sums:
+            assert abs(rest).max() < 1e-6

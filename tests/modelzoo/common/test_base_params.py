@@ -1,0 +1,36 @@
+"""Tests of what the YAML of every model has, and of what its input sections take over."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from modelzoo.common import registry
+from modelzoo.common.base_params import INPUT_SECTIONS, BaseParams, inherit_inputs
+
+
+@pytest.mark.parametrize("name", registry.model_names())
+def test_every_model_has_the_common_sections_and_no_others(name):
+    cls = registry.params_class(name, "here")
+    assert issubclass(cls, BaseParams)
+    names = [field.name for field in dataclasses.fields(cls)]
+    assert names == [field.name for field in dataclasses.fields(BaseParams)]
+    for field in dataclasses.fields(cls):
+        assert ("build" in field.metadata) == (field.name in INPUT_SECTIONS)
+    assert "data_processor" in cls.INHERITED_KEYS
+
+
+def test_inputs_inherit_the_named_keys_and_of_another_processor_their_shapes():
+    train = {"data_processor": "A", "batch_size": 4, "data_dir": "x", "buckets": [3]}
+    tree = inherit_inputs({"train_input": train, "eval_input": {}}, ("buckets", "batch_size"))
+    assert tree["eval_input"] == {
+        "buckets": [3],
+        "batch_size": 4,
+        "shuffle": False,
+        "repeat": False,
+    }
+    assert tree["predict_input"] == tree["eval_input"]
+    other = {"train_input": train, "eval_input": {"data_processor": "B"}}
+    tree = inherit_inputs(other, ("buckets", "batch_size"))
+    assert tree["eval_input"]["batch_size"] == 4 and "buckets" not in tree["eval_input"]

@@ -1,0 +1,42 @@
+"""Checks that a model too large for this machine is refused with what it needs."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from cerebras_tf.errors import CapacityError
+from cerebras_tf.ir.program import Layer, Program
+from cerebras_tf.runtime.capacity import available_bytes, check_memory
+
+
+def program(arena_bytes):
+    layers = [Layer("small", ("a",), 1), Layer("decoder/ffn", ("b",), 7 * 10**9)]
+    return Program(arena_bytes=arena_bytes, layers=layers)
+
+
+def test_available_memory_is_positive_and_at_most_what_the_machine_has():
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    assert 0 < available_bytes() <= physical
+
+
+def test_a_model_that_fits_passes():
+    check_memory(program(1000), state_bytes=1000)
+
+
+def test_a_model_that_does_not_fit_is_refused_with_numbers_and_remedy():
+    with pytest.raises(CapacityError) as raised:
+        check_memory(program(2 * 10**15), state_bytes=10**15)
+    message = str(raised.value)
+    assert message.startswith("this model needs 3000000.0 GB of memory: 1000000.0 GB of weights")
+    assert "2000000.0 GB of activations" in message
+    assert "Largest layer: 'decoder/ffn', 7.00 GB of weights." in message
+    assert "Lower train_input.batch_size" in message
+
+
+def test_memory_the_model_holds_already_counts_as_free():
+    needed = available_bytes() + 10**12
+    with pytest.raises(CapacityError):
+        check_memory(program(0), needed)
+    check_memory(program(0), needed, held_bytes=2 * 10**12)
