@@ -14,7 +14,7 @@ import ast
 import math
 import operator
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Callable, Optional, Union
 
@@ -173,8 +173,7 @@ class Dim:
     def __add__(self, other: Any) -> Size:
         return _combined(self, other, lambda a, b: _sum(a, b, 1))
 
-    def __radd__(self, other: Any) -> Size:
-        return _combined(other, self, lambda a, b: _sum(a, b, 1))
+    __radd__ = __add__
 
     def __sub__(self, other: Any) -> Size:
         return _combined(self, other, lambda a, b: _sum(a, b, -1))
@@ -185,8 +184,7 @@ class Dim:
     def __mul__(self, other: Any) -> Size:
         return _combined(self, other, _product)
 
-    def __rmul__(self, other: Any) -> Size:
-        return _combined(other, self, _product)
+    __rmul__ = __mul__
 
     def __neg__(self) -> Size:
         return -1 * self
@@ -252,15 +250,15 @@ def _product(a: _Terms, b: _Terms) -> _Terms:
 
 
 def _quotient(a: _Terms, b: _Terms) -> _Terms:
-    """Long division by leading terms; it ends, for leading terms fall."""
+    """Long division by leading terms, in an order that products keep; it ends, for they fall."""
     quotient: dict[Monomial, int] = {}
     rest = {product: count for product, count in a.items() if count}
     divisor = {product: count for product, count in b.items() if count}
     if not divisor:
         raise ZeroDivisionError(f"dimension: {size_of(a)} divided by 0.")
-    lead = max(divisor, key=_degree)
+    lead = max(divisor, key=lambda product: (len(product), product))
     while rest:
-        top = max(rest, key=_degree)
+        top = max(rest, key=lambda product: (len(product), product))
         part = _without(top, lead)
         if part is None or rest[top] % divisor[lead]:
             raise GraphError(
@@ -271,11 +269,6 @@ def _quotient(a: _Terms, b: _Terms) -> _Terms:
         taken = _product({part: quotient[part]}, divisor)
         rest = {key: count for key, count in _sum(rest, taken, -1).items() if count}
     return quotient
-
-
-def _degree(product: Monomial) -> tuple[int, Monomial]:
-    """By number of symbols, then by the symbols: an order that products keep."""
-    return len(product), product
 
 
 def _without(product: Monomial, factor: Monomial) -> Optional[Monomial]:
@@ -405,8 +398,3 @@ def _limits(gap: Dim) -> Optional[dict[str, int]]:
             low, high = (middle, high) if fits else (low, middle - 1)
         return {**limits, symbol.name: low}
     return None
-
-
-def symbols_of(sizes: Iterable[Any]) -> frozenset[Symbol]:
-    """Symbols of all Dims among the entries."""
-    return frozenset(s for size in sizes if isinstance(size, Dim) for s in size.symbols)
