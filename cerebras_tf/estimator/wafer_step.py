@@ -18,9 +18,10 @@ from cerebras_tf.capture.capture import Capture
 from cerebras_tf.capture.variables import tensor_type
 from cerebras_tf.compiler.assemble import replan
 from cerebras_tf.compiler.pipeline import Options, compile_layers, cut_into_layers
-from cerebras_tf.errors import CerebrasError, DataError, UnsupportedOpError
+from cerebras_tf.errors import CerebrasError, DataError, SizeLimitError, UnsupportedOpError
 from cerebras_tf.estimator.arrays import for_tensorflow
 from cerebras_tf.ir import Dim, Graph, StepGraph, TensorType
+from cerebras_tf.ir.dimensions import UNLIMITED
 from cerebras_tf.ir.program import GLOBAL_STEP_UPDATE, HEAP, Program
 from cerebras_tf.memoryx.store import Store
 from cerebras_tf.runtime.cpu import CpuBackend
@@ -180,7 +181,7 @@ class WaferStep:
                     if size == 0:
                         return None
                     if size not in symbols:
-                        symbols[size] = Dim.symbol(f"d{next(self._numbers)}", size)
+                        symbols[size] = Dim.symbol(f"d{next(self._numbers)}", size, UNLIMITED)
                     dims[axis] = symbols[size]
             found.append(type.with_shape(tuple(dims)))
         return found if symbols else None
@@ -190,11 +191,15 @@ class WaferStep:
 
         The capture at numbers, which follows, then says what is wrong with the model, if anything.
         """
-        try:
-            program = self._compiled(types, self._make_capture, tentative=True)
-        except (CerebrasError, TypeError):
-            return None
-        return None if any(slot.kind == HEAP for slot in program.slots) else program
+        while True:
+            try:
+                program = self._compiled(types, self._make_capture, tentative=True)
+            except SizeLimitError as error:
+                types = [_limited(type, error.limits) for type in types]
+                continue
+            except (CerebrasError, TypeError):
+                return None
+            return None if any(slot.kind == HEAP for slot in program.slots) else program
 
     def captured(
         self, types: Sequence[TensorType], make_capture: Optional[MakeCapture] = None
@@ -258,6 +263,17 @@ class WaferStep:
             raise error
 
 
+def _limited(type: TensorType, limits: Mapping[str, int]) -> TensorType:
+    """The type of a feature, no symbol of it above a limit."""
+    dims = []
+    for dim in type.shape:
+        for symbol in dim.symbols if isinstance(dim, Dim) else ():
+            limit = min(symbol.limit, limits.get(symbol.name, symbol.limit))
+            dim = Dim.symbol(symbol.name, symbol.most, limit)
+        dims.append(dim)
+    return type.with_shape(tuple(dims))
+
+
 def _is_small(type: TensorType) -> bool:
     return type.is_static and type.bytes <= _SMALL_BYTES
 
@@ -272,7 +288,8 @@ def _global_step_to_host(step: StepGraph, name: str) -> None:
 
 def _check_shape(tensor: Any, type: TensorType) -> None:
     """Raises DataError where fed content does not fit the tensor's static shape."""
-    if not tensor.shape.is_compatible_with(type.shape):
+    known = [dim if isinstance(dim, int) else None for dim in type.shape]
+    if not tensor.shape.is_compatible_with(known):
         raise DataError(
             f"feature {tensor.name}: shape must fit {tensor.shape}. Received: {list(type.shape)}. "
             "Correct the input function."

@@ -67,12 +67,15 @@ def rebound(value: Any, most: Mapping[str, int]) -> Any:
     Args:
         value: as for `substitute`.
         most: bound of every symbol, by name.
+
+    Raises:
+        GraphError: a bound is beyond the limit of its symbol.
     """
     if not symbols_in(value):
         return value
     if isinstance(value, Dim):
         terms = dict(value.terms)
-        return Dim({tuple(Symbol(s.name, most[s.name]) for s in p): n for p, n in terms.items()})
+        return Dim({tuple(s.with_most(most[s.name]) for s in p): n for p, n in terms.items()})
     if isinstance(value, TensorType):
         return value.with_shape(rebound(value.shape, most))
     if isinstance(value, (tuple, list)):

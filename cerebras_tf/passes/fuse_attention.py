@@ -13,16 +13,13 @@ from __future__ import annotations
 import functools
 from typing import Callable, NamedTuple, Optional
 
-import numpy as np
-
 from cerebras_tf.ir import Graph, Node, Value
 from cerebras_tf.ops import Builder
+from cerebras_tf.passes.causal_mask import is_causal
 from cerebras_tf.passes.match_dropout import DropoutMatch, match_dropout, scalar
 from cerebras_tf.passes.rewrite import rewrite
 from cerebras_tf.passes.watched import watched_values
 
-# A mask at or below this hides: exp(score + mask - max) is 0 in float32 for scores within 9e3.
-HIDDEN = -1e4
 _SWAP = (0, 2, 1, 3)
 
 
@@ -70,7 +67,7 @@ def _match(
 ) -> Optional[_Found]:
     """The attention that ends in a product, or None."""
     weights, value = node.inputs
-    if value.type.rank != 4 or not value.type.is_static:
+    if value.type.rank != 4 or not value.type.is_bounded:
         return None
     dropout = match_dropout(weights, users, wanted)
     bypassed = [weights] if dropout is None else [weights, dropout.x]
@@ -124,7 +121,7 @@ def _fits(scores: Node, value: Value) -> bool:
         return False
     if shapes[0][3] != shapes[2][3]:
         return False
-    return q.type.is_static and shapes[0][:2] == shapes[1][:2] == shapes[2][:2]
+    return q.type.is_bounded and shapes[0][:2] == shapes[1][:2] == shapes[2][:2]
 
 
 def _scalar(node: Node) -> Optional[float]:
@@ -142,20 +139,6 @@ def _split_mask(node: Node) -> tuple[Value, Optional[Value]]:
     if first.shape != node.output.shape or first.constant is not None:
         return second, first
     return first, second if second.node is None or second.node.op != "matmul" else None
-
-
-def is_causal(mask: Value) -> bool:
-    """Whether a constant [1.., S, T] is 0 up to the diagonal that ends in the corner, and hides
-    what is behind it."""
-    array = mask.constant
-    if array is None or array.ndim < 2 or array.size != array.shape[-2] * array.shape[-1]:
-        return False
-    square = array.reshape(array.shape[-2:])
-    rows, columns = square.shape
-    if columns < rows:
-        return False
-    hidden = np.arange(columns)[None, :] > np.arange(rows)[:, None] + (columns - rows)
-    return bool(np.all(square[~hidden] == 0) and np.all(square[hidden] <= HIDDEN))
 
 
 def _emit(b: Builder, found: _Found) -> Value:

@@ -44,7 +44,7 @@ def fuse_elementwise(graph: Graph, group_of: Callable[[Node], Hashable]) -> None
 def _fusible(node: Node) -> bool:
     if not lookup(node.op).elementwise or len(node.outputs) != 1:
         return False
-    return node.output.type.is_static and node.output.type.bytes > 0
+    return node.output.type.is_bounded and node.output.type.size != 0
 
 
 def _joins(

@@ -42,4 +42,4 @@ def _squared(node: Node, users: dict[Value, list[Node]], wanted: set[Value]) -> 
     product = made.op == "mul" and made.inputs[0] is made.inputs[-1]
     if x is None or not (made.op == "square" or product) or x.type != squares.type:
         return None
-    return x if x.type.is_static and x.type.is_floating and x.type.rank else None
+    return x if x.type.is_bounded and x.type.is_floating and x.type.rank else None

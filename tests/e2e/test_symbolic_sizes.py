@@ -74,6 +74,14 @@ def test_transformer_of_any_two_lengths():
     check_sizes(captured, {"S": 5, "T": 12}, {"S": 12, "T": 1})
 
 
+def test_attention_of_symbolic_lengths_is_fused_and_causal():
+    captured = training_steps(gpt3.gpt(**DROPOUT), tokens("input_ids", "input_mask"), ids(3, S))
+    graph = check_sizes(captured, {"S": 7})
+    fused = [node for node in graph.nodes if node.op == "attention"]
+    assert [node.attrs["causal"] for node in fused] == [True, True]
+    assert not {"softmax", "band_part", "sparse_softmax_xent"} & {node.op for node in graph.nodes}
+
+
 def keras_model(network):
     """A model_fn of a Keras network whose logits are of 5 classes, trained by Adam."""
 
