@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable
-from typing import Callable
+from typing import Any, Callable
 
 from cerebras_tf.capture.operations import Operation
 
