@@ -171,7 +171,8 @@ def _refuse_object_checkpoints(scaffold: Optional[Any]) -> None:
     # Private API of TF 2.15: there is no public accessor of what a scaffold was given, and only
     # this attribute tells the saver of tf.keras.estimator.model_to_estimator.
     saver = getattr(scaffold, "_saver", None)
-    if getattr(saver, "_object_restore_saver", None) is not None:
+    by_object = isinstance(saver, tf.compat.v1.train.Saver) and saver._object_restore_saver
+    if by_object is not None and by_object is not False:
         raise ConfigError(
             "checkpoints: must hold variables by name. Received: a Keras model's, by object. "
             "Call model_to_estimator with checkpoint_format='saver'."

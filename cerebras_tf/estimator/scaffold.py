@@ -70,28 +70,15 @@ def wafer_scaffold(
     if asked.saver is not None:
         saver: Any = UserSaver(_as_saver(asked.saver), stored, connect)
     else:
-        saver = WaferSaver(
-            stored.store,
-            _beside(variables),
-            config,
-            initialise,
-            connect,
-            phase,
-            Partitions(variables),
-            trains,
-        )
+        own = _beside(variables), config, initialise, connect, phase, Partitions(variables)
+        saver = WaferSaver(stored.store, *own, trains)
         v1.add_to_collection(_KEYS.SAVERS, saver)
-    ready = _or_ready(asked.ready_op, "wafer/ready")
-    ready_for_local = _or_ready(asked.ready_for_local_init_op, "wafer/ready_for_local_init")
-    init_op = _init_of_session(variables)
-    _collect(_KEYS.INIT_OP, init_op)
-    _collect(_KEYS.READY_OP, ready)
-    _collect(_KEYS.READY_FOR_LOCAL_INIT_OP, ready_for_local)
+    for_local = _or_ready(asked.ready_for_local_init_op, "wafer/ready_for_local_init")
     return v1.train.Scaffold(
-        init_op=init_op,
+        init_op=_collected(_KEYS.INIT_OP, _init_of_session(variables)),
         init_fn=init_fn,
-        ready_op=ready,
-        ready_for_local_init_op=ready_for_local,
+        ready_op=_collected(_KEYS.READY_OP, _or_ready(asked.ready_op, "wafer/ready")),
+        ready_for_local_init_op=_collected(_KEYS.READY_FOR_LOCAL_INIT_OP, for_local),
         saver=saver,
         copy_from_scaffold=given,
     )
@@ -149,10 +136,11 @@ def _given(value: Any, collection: str) -> Any:
     return found[0] if value is None and found else value
 
 
-def _collect(collection: str, item: Any) -> None:
-    """Puts what a scaffold would make where others look for it."""
+def _collected(collection: str, item: Any) -> Any:
+    """The item, put where others look for what a scaffold makes."""
     if not v1.get_collection(collection):
         v1.add_to_collection(collection, item)
+    return item
 
 
 def _check_local_init(stored: StoredVariables, local_init: Optional[Any]) -> None:

@@ -100,7 +100,7 @@ def _follow(value: Value, axes: Axes) -> Optional[_Known]:
             .plus(_Form(0, 0, node.attrs["start"]), 1)
             .plus(_UNITS[axes[0]], node.attrs["step"])
         )
-    if node.op in _MOVING:
+    if _moves(node):
         inner = _axes_below(node, axes)
         return None if inner is None else _moved(node, _follow(node.inputs[0], inner), axes)
     if not lookup(node.op).elementwise:
@@ -116,11 +116,13 @@ def _follow(value: Value, axes: Axes) -> Optional[_Known]:
     return _combine(node, operands)
 
 
-_MOVING = ("broadcast_to", "reshape", "transpose", "slice", "cumsum", "band_part")
+def _moves(node: Node) -> bool:
+    """Whether the output has the operand's elements at other places, some of them left out."""
+    return node.op in ("broadcast_to", "reshape", "transpose", "slice", "cumsum", "band_part")
 
 
 def _axes_below(node: Node, axes: Axes) -> Optional[Axes]:
-    """What the axes of the operand of one of _MOVING count."""
+    """What the axes of the operand of a node that moves elements count."""
     shape = node.inputs[0].shape
     if node.op == "broadcast_to":
         own = axes[len(axes) - len(shape) :]
@@ -138,7 +140,7 @@ def _axes_below(node: Node, axes: Axes) -> Optional[Axes]:
 
 
 def _moved(node: Node, known: Optional[_Known], axes: Axes) -> Optional[_Known]:
-    """What is known of the output of one of _MOVING, by what is known of its operand."""
+    """What is known of the output of a node that moves elements, by what is of its operand."""
     attrs = node.attrs
     if known is None or node.op in ("broadcast_to", "reshape", "transpose"):
         return known
@@ -235,8 +237,8 @@ def _of_forms(node: Node, operands: list[_Known]) -> Optional[_Known]:
             return None
         other = forms[1] if forms[0] == (0, 0, factors[0]) else forms[0]
         return _UNITS[NEITHER].plus(other, factors[0])
-    if node.op in _COMPARED:
-        first, equal = _COMPARED[node.op]
+    if node.op in ("greater", "greater_equal", "less", "less_equal"):
+        first, equal = int(node.op.startswith("less")), int(node.op.endswith("equal"))
         above = forms[first].plus(forms[1 - first], -1).plus(_Form(0, 0, equal), 1)
         return _Step(above, np.array(False), np.array(True))
     return None
@@ -244,5 +246,3 @@ def _of_forms(node: Node, operands: list[_Known]) -> Optional[_Known]:
 
 # Types that hold every position exactly.
 _EXACT = ("int32", "int64", "float32", "float64")
-# The operand that must be the larger, and whether it may be equal.
-_COMPARED = {"greater": (0, 0), "greater_equal": (0, 1), "less": (1, 0), "less_equal": (1, 1)}

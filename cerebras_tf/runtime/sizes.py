@@ -17,7 +17,8 @@ def solve_sizes(program: Program, types: Mapping[str, TensorType]) -> Optional[d
         types: of the features that came, by name; sizes are numbers.
 
     Returns:
-        Sizes by name of the symbol; None where the features do not fit the program.
+        Sizes by name of the symbol; None where the features do not fit the program, or a size is
+        beyond its limit.
     """
     sizes: dict[str, int] = {}
     for name, slot in program.features.items():
@@ -41,5 +42,5 @@ def _fits(dim: object, size: object, sizes: dict[str, int]) -> bool:
     if not isinstance(dim, Dim):
         return dim == size
     assert isinstance(size, int)
-    (symbol,) = dim.symbols  # dimensions of features are symbols, see Programs
-    return size > 0 and sizes.setdefault(symbol.name, size) == size
+    (symbol,) = dim.symbols  # dimensions of features are single symbols
+    return 0 < size <= symbol.limit and sizes.setdefault(symbol.name, size) == size

@@ -56,8 +56,10 @@ def test_every_batch_of_a_prediction_has_noise_of_its_own_and_the_hosts(tmp_path
     for ours, theirs in zip(wafer, host):
         np.testing.assert_allclose(ours["noise"], theirs["noise"], rtol=1e-6)
     assert not np.any(wafer[0]["noise"] == wafer[4]["noise"])
+    kernel = made.get_variable_value("kernel")
     for item in wafer:  # what is predicted is what the scores were made of
-        np.testing.assert_allclose(item["scores"], np.sum(item["x"] + item["noise"]), rtol=1e-5)
+        wanted = (item["x"] + item["noise"]) @ kernel
+        np.testing.assert_allclose(item["scores"], wanted[0], rtol=1e-5)
 
 
 def test_every_batch_of_an_evaluation_has_noise_of_its_own_and_the_hosts(tmp_path):

@@ -32,13 +32,43 @@ def compiled(monkeypatch):
     return seen
 
 
+@pytest.fixture
+def made(monkeypatch):
+    """Programs that sessions were given."""
+    seen = []
+    original = WaferStep.compile
+
+    def kept(self, request):
+        seen.append(original(self, request))
+        return seen[-1]
+
+    monkeypatch.setattr(WaferStep, "compile", kept)
+    return seen
+
+
 def test_one_program_serves_all_steps_of_one_shape(tmp_path, compiled):
     build(tmp_path).train(dataset, max_steps=4)
     assert compiled == [[(4, 3), (4,)]]
 
 
-def test_a_new_shape_gets_a_program_of_its_own(tmp_path, compiled):
+def test_a_new_length_needs_no_program_of_its_own(tmp_path, made):
     build(tmp_path).train(regression.ragged_dataset)
+    (program,) = made
+    assert [str(slot.type) for slot in program.slots[:2]] == [
+        "float32[d0<=10<=?,3]",
+        "float32[d0<=10<=?]",
+    ]
+
+
+def test_where_an_operation_needs_a_number_each_length_gets_a_program_of_its_own(
+    tmp_path, compiled
+):
+    def model(features, labels, mode, params):
+        spec = regression.model_fn(features, labels, mode, params)
+        every_other = tf.reduce_sum(features[::2])
+        return spec._replace(loss=spec.loss + 0.0 * every_other)
+
+    build(tmp_path, model=model).train(regression.ragged_dataset)
     assert compiled == [[(10, 3), (10,)], [(8, 3), (8,)]]
 
 

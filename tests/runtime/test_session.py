@@ -9,6 +9,7 @@ from cerebras_tf.compiler.assemble import replan
 from cerebras_tf.compiler.pipeline import Options, compile_step
 from cerebras_tf.errors import CapacityError, DataError
 from cerebras_tf.ir import Dim, TensorType, Variable
+from cerebras_tf.ir.dimensions import UNLIMITED
 from cerebras_tf.ir.program import RANDOM_STEP
 from cerebras_tf.memoryx.store import MemoryStore
 from cerebras_tf.runtime import session as session_module
@@ -43,7 +44,7 @@ class Compiler:
     def compile(self, request):
         rows = request.types["x"].shape[0]
         self.compiled.append(rows)
-        size = Dim.symbol("R", rows) if self._symbolic else rows
+        size = Dim.symbol("R", rows, UNLIMITED) if self._symbolic else rows
         return compile_step(rows_step(size, self._train and request.updates), self._options)
 
     def enlarge(self, program, most):
@@ -158,7 +159,12 @@ def test_a_saved_program_refuses_other_features_and_other_wishes():
 
 
 def test_a_saved_program_with_symbols_says_how_far_it_goes():
-    program = compile_step(rows_step(Dim.symbol("R", 8)))
+    session = session_of(SavedProgram(compile_step(rows_step(Dim.symbol("R", 8)))))
+    with pytest.raises(
+        DataError, match=r"features must be x float32\[R<=8,4\]. Received: x float32"
+    ):
+        session.run({"x": batch(9)})
+    program = compile_step(rows_step(Dim.symbol("R", 8, UNLIMITED)))
     session = session_of(SavedProgram(program))
     session.run({"x": batch(5)})
     with pytest.raises(DataError, match=r"sizes must be at most \{'R': 8\}. Received: \{'R': 9\}"):
