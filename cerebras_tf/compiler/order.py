@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cerebras_tf.ir import Node, StepGraph, Value
+from cerebras_tf.ir.step import GRADIENT
 
 # (stage, layer of an update or -1): stages 0..L-1 forward, L..2L-1 backward, 2L the rest.
 GroupKey = tuple[int, int]
@@ -78,7 +79,7 @@ def _homes(step: StepGraph) -> dict[Node, _Home]:
     Nodes belong together where a value of more than one element passes between them; what passes
     only scalars (a norm, a rate) joins nothing.
     """
-    nodes = [n for n in step.graph.nodes if n.layer < 0 and n.op != "constant"]
+    nodes = [n for n in step.graph.nodes if n.layer < 0 and n.op not in ("constant", GRADIENT)]
     group: dict[Node, Node] = {node: node for node in nodes}
 
     def root(node: Node) -> Node:

@@ -17,7 +17,7 @@ from cerebras_tf.estimator.hooks import EvaluationStopHook
 from cerebras_tf.estimator.model_graph import ModelGraph
 from cerebras_tf.memoryx.store import reading
 
-_stop_of_training: ContextVar[Optional[EvaluationStopHook]] = ContextVar("stop", default=None)
+_training: ContextVar[Optional[Call]] = ContextVar("training", default=None)
 
 
 @dataclass
@@ -31,6 +31,7 @@ class Call:
         examples: examples in a batch, where shapes say so.
         tokens: tokens in a batch, where shapes say so.
         model: the model on the wafer, once model_fn was called; None on the host.
+        stop: in training, ends evaluations in the midst of it when training is told to end.
     """
 
     use_cs: bool
@@ -39,6 +40,7 @@ class Call:
     examples: Optional[int] = None
     tokens: Optional[int] = None
     model: Optional[ModelGraph] = None
+    stop: Optional[EvaluationStopHook] = None
 
     def memory_high_water(self) -> float:
         """The most bytes of variables, activations and scratch memory taken at once so far."""
@@ -55,16 +57,21 @@ class Call:
 
 
 @contextlib.contextmanager
-def training(stop: EvaluationStopHook) -> Iterator[None]:
-    """Within: evaluations are in the midst of a training, and end with it by `stop`."""
-    token = _stop_of_training.set(stop)
+def training(call: Call) -> Iterator[None]:
+    """Within: other calls are in the midst of this training."""
+    token = _training.set(call)
     try:
         yield
     finally:
-        _stop_of_training.reset(token)
+        _training.reset(token)
+
+
+def training_around() -> Optional[Call]:
+    """The training in whose midst a call is made, if any."""
+    return _training.get()
 
 
 def hooks_of_training_around() -> list[EvaluationStopHook]:
     """Hooks for an evaluation: that of the training in whose midst it is, if any."""
-    stop = _stop_of_training.get()
-    return [] if stop is None else [stop]
+    around = training_around()
+    return [around.stop] if around is not None and around.stop is not None else []

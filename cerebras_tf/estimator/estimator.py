@@ -17,7 +17,12 @@ import tensorflow as tf
 from cerebras_tf.capture.variables import resource_variables
 from cerebras_tf.compiler.pipeline import Options
 from cerebras_tf.errors import ConfigError
-from cerebras_tf.estimator.call import Call, hooks_of_training_around, training
+from cerebras_tf.estimator.call import (
+    Call,
+    hooks_of_training_around,
+    training,
+    training_around,
+)
 from cerebras_tf.estimator.hooks import EvaluationStopHook, GracefulStopHook
 from cerebras_tf.estimator.host_call import host_call_to_eval_metric_ops
 from cerebras_tf.estimator.model_graph import ModelGraph, build
@@ -129,7 +134,8 @@ class CerebrasEstimator(tf.estimator.Estimator):
                 f"{type(sparsifier).__name__}. Sparse training is not available; leave it out."
             )
         bound = self._in_call(use_cs, steps=steps, last_step=max_steps)
-        with GracefulStopHook() as stop, training(EvaluationStopHook(stop, self.model_dir)):
+        with GracefulStopHook() as stop, training(bound._call):
+            bound._call.stop = EvaluationStopHook(stop, self.model_dir)
             super(CerebrasEstimator, bound).train(
                 input_fn, [*(hooks or []), stop], steps, max_steps, saving_listeners
             )
@@ -275,7 +281,9 @@ class CerebrasEstimator(tf.estimator.Estimator):
         if not self._call.use_cs:
             return call()
         options = Options(streaming=_streaming(config))
-        self._call.model = build(call, mode, options, self.phases.phase, config)
+        around = training_around() if mode == tf.estimator.ModeKeys.EVAL else None
+        lender = None if around is None or around.model is None else around.model.step
+        self._call.model = build(call, mode, options, self.phases.phase, config, lender)
         return self._call.model.spec
 
     def _train_with_estimator_spec(

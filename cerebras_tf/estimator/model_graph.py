@@ -27,7 +27,8 @@ from cerebras_tf.estimator.stored_variables import StoredVariables
 from cerebras_tf.estimator.wafer_step import WaferStep
 from cerebras_tf.estimator.wiring import Wiring
 from cerebras_tf.ir import TensorType, Variable
-from cerebras_tf.memoryx.store import MemoryStore
+from cerebras_tf.memoryx.borrowing_store import BorrowingStore
+from cerebras_tf.memoryx.store import MemoryStore, Store
 
 Phase = Callable[[str], Any]
 
@@ -46,7 +47,7 @@ class ModelGraph:
 
     spec: Any
     step: WaferStep
-    store: MemoryStore
+    store: Store
     wiring: Wiring
     fed: list[Any] = field(default_factory=list)
 
@@ -57,6 +58,7 @@ def build(
     options: Options,
     phase: Phase,
     config: Any,
+    lender: Optional[WaferStep] = None,
 ) -> ModelGraph:
     """Calls a model function and puts its step on the wafer.
 
@@ -66,6 +68,8 @@ def build(
         options: how to compile.
         phase: context manager that announces a named phase.
         config: the run configuration.
+        lender: the step of a training in whose midst this model is evaluated: it lends its
+            variables where the evaluation wants the checkpoint that holds just these.
 
     Raises:
         UnsupportedOpError: the model needs operations without an IR form; all are listed.
@@ -82,8 +86,7 @@ def build(
     placement.refuse_stranded(_fetched(spec))
     if mode != tf.estimator.ModeKeys.TRAIN:
         _refuse_assignments(placement.assignments(_fetched(spec)), mode)
-    store = MemoryStore(variable_spec(variable) for variable in model.variables.values())
-
+    store = _store_of(model.variables, lender)
     step = WaferStep(
         model.capture,
         model.capture_whole if model.gradients else None,
@@ -97,7 +100,6 @@ def build(
     wiring = Wiring(step, placement, fed, global_step, step_read, beside, bool(effects))
     stored = StoredVariables(model.variables, store)
     hook = WaferHook(wiring, effects[0] if effects else None, stored)
-    training = mode == tf.estimator.ModeKeys.TRAIN
     scaffold = wafer_scaffold(
         spec.scaffold,
         model.variables,
@@ -105,10 +107,16 @@ def build(
         config,
         phase,
         hook.connect,
-        step if training else None,
+        step if mode == tf.estimator.ModeKeys.TRAIN else None,
+        lender,
     )
     spec = _rerouted(spec, wiring, hook, scaffold, mode)
     return ModelGraph(spec, step, store, wiring, fed)
+
+
+def _store_of(variables: dict[str, Any], lender: Optional[WaferStep]) -> Store:
+    specs = [variable_spec(variable) for variable in variables.values()]
+    return MemoryStore(specs) if lender is None else BorrowingStore(specs, lender.session.store)
 
 
 @dataclass(frozen=True)

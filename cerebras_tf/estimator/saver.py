@@ -36,6 +36,7 @@ from cerebras_tf.estimator.checkpoint_content import (
 )
 from cerebras_tf.estimator.partitions import Key, Partitions
 from cerebras_tf.estimator.wafer_step import WaferStep
+from cerebras_tf.memoryx.borrowing_store import BorrowingStore
 from cerebras_tf.memoryx.store import Store, write
 
 # A shard holds variables of at most this many bytes together, or a single larger one.
@@ -106,6 +107,8 @@ class WaferSaver(tf.compat.v1.train.Saver):
         partitions: which of the wafer's variables are parts of one.
         trains: the step, where it trains: a checkpoint must then hold no variables but the
             model's, and says how often random ops have drawn.
+        lender: the step of a training around this evaluation, whose variables are read instead of
+            the checkpoint that holds just these.
     """
 
     def __init__(
@@ -118,8 +121,10 @@ class WaferSaver(tf.compat.v1.train.Saver):
         phase: Callable[[str], Any] = contextlib.nullcontext,
         partitions: Optional[Partitions] = None,
         trains: Optional[WaferStep] = None,
+        lender: Optional[WaferStep] = None,
     ) -> None:
         self._phase = phase
+        self._lender = lender
         self._step = trains
         self._partitions = partitions or Partitions({})
         self._wafer_store = store
@@ -168,6 +173,8 @@ class WaferSaver(tf.compat.v1.train.Saver):
                 "Free disk space or correct the folder's permissions; the last checkpoint is "
                 "untouched."
             ) from error
+        if self._step is not None:
+            self._step.saved_as(prefix)
         if write_state:
             self._record(prefix, latest_filename)
         if write_meta_graph:
@@ -235,16 +242,27 @@ class WaferSaver(tf.compat.v1.train.Saver):
         tf.compat.v1.logging.info("Restoring parameters from %s", save_path)
         with self._phase("sending weights"):
             self._initialise(sess, missing)
+            lent = self._borrowed(save_path)
             for name in self._wafer_store.specs:
-                if name not in missing:
+                if name not in missing and name not in lent:
                     write(self._wafer_store, name, read_variable(reader, save_path, name))
         names = self.saver_def
         with whole(save_path, "what the session holds"):
             sess.run(names.restore_op_name, {names.filename_tensor_name: save_path})
         if self._step is not None and RANDOM_STEP_KEY in reader.get_variable_to_shape_map():
             self._step.draw_from(int(read_variable(reader, save_path, RANDOM_STEP_KEY)))
+        if self._step is not None:
+            self._step.saved_as(save_path)
         self._restored = save_path
         self._connect(sess)
+
+    def _borrowed(self, path: str) -> set[str]:
+        """Names of the variables that a training around lends instead of the checkpoint."""
+        store, lender = self._wafer_store, self._lender
+        if lender is None or not isinstance(store, BorrowingStore) or not lender.is_saved_as(path):
+            return set()
+        store.borrow()
+        return {name for name in store.specs if store.is_lent(name)}
 
     def _check(self, path: str, reader: Any) -> list[str]:
         """Names of the wafer's variables that a checkpoint lacks, where that is allowed."""

@@ -36,6 +36,7 @@ def wafer_scaffold(
     phase: Callable[[str], Any],
     connect: Callable[[Any], None],
     trains: Optional[WaferStep] = None,
+    lender: Optional[WaferStep] = None,
 ) -> Any:
     """A scaffold that leaves the wafer's variables out of the session.
 
@@ -47,6 +48,7 @@ def wafer_scaffold(
         phase: context manager that announces a named phase.
         connect: told of the session once variables have values, before hooks see it.
         trains: the step, where it trains: checkpoints hold how often it has drawn.
+        lender: the step of a training around this evaluation, see model_graph.build.
 
     Raises:
         ConfigError: the scaffold's local_init_op assigns variables that are on the wafer.
@@ -71,7 +73,7 @@ def wafer_scaffold(
         saver: Any = UserSaver(_as_saver(asked.saver), stored, connect)
     else:
         own = _beside(variables), config, initialise, connect, phase, Partitions(variables)
-        saver = WaferSaver(stored.store, *own, trains)
+        saver = WaferSaver(stored.store, *own, trains, lender)
         v1.add_to_collection(_KEYS.SAVERS, saver)
     for_local = _or_ready(asked.ready_for_local_init_op, "wafer/ready_for_local_init")
     return v1.train.Scaffold(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Callable, Optional
@@ -82,6 +83,7 @@ class WaferStep:
         self._updates = bool(self._effects)
         self._results: dict[str, np.ndarray] = {}
         self._draws_from: Optional[int] = None
+        self._saved: Optional[tuple[str, int]] = None
         self._numbers = itertools.count()
         self._takes_symbols = True
 
@@ -128,6 +130,14 @@ class WaferStep:
         It does not where a step of the model takes several runs, as in gradient accumulation.
         """
         return self._draws_from is not None and self.session.draws != self.session.global_step
+
+    def saved_as(self, prefix: str) -> None:
+        """Says that a checkpoint holds the variables as they are now."""
+        self._saved = os.path.abspath(prefix), self.session.store.version
+
+    def is_saved_as(self, prefix: str) -> bool:
+        """Whether a checkpoint holds the variables as they are now."""
+        return self._saved == (os.path.abspath(prefix), self.session.store.version)
 
     def result(self, name: str) -> np.ndarray:
         """A wanted value of the last step."""

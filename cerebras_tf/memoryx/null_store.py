@@ -42,6 +42,11 @@ class NullStore:
         return True
 
     @property
+    def version(self) -> int:
+        """Always the same: nothing is kept of what is written."""
+        return 0
+
+    @property
     def resident_bytes(self) -> int:
         """Bytes that the variables would take."""
         return self.total_resident_bytes

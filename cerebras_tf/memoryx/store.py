@@ -60,6 +60,10 @@ class Store(Protocol):
         """Whether the variable has a value."""
 
     @property
+    def version(self) -> int:
+        """A number that grows whenever a variable is written."""
+
+    @property
     def resident_bytes(self) -> int:
         """Bytes of main memory that the store takes now."""
 
@@ -80,6 +84,7 @@ class MemoryStore:
         self._arrays: dict[str, np.ndarray] = {}
         self._set: set[str] = set()
         self._users: Counter[str] = Counter()
+        self._version = 0
 
     @property
     def specs(self) -> Mapping[str, Variable]:
@@ -123,6 +128,7 @@ class MemoryStore:
                 raise RuntimeError(f"store: {name} is released, but it was not acquired.")
             self._users[name] -= 1
         self._set.update(dirty)
+        self._version += bool(dirty)
 
     def follow(self, order: Sequence[Sequence[str]]) -> None:
         """Nothing to read ahead: all of it is here."""
@@ -130,6 +136,11 @@ class MemoryStore:
     def holds(self, name: str) -> bool:
         """Whether the variable has a value."""
         return name in self._set
+
+    @property
+    def version(self) -> int:
+        """See Store.version."""
+        return self._version
 
     @property
     def resident_bytes(self) -> int:

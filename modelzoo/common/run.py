@@ -115,11 +115,18 @@ def show_difference(mode, params):
     """Logs how the parameters differ from those that the runs before saved in model_dir.
 
     The section ``runconfig``, which holds the command line, counts where training will save it.
+    Where nothing is left to train, nothing is saved, and nothing differs.
     """
     import tensorflow.compat.v1 as tf
 
+    from modelzoo.common.input.resume import checkpoint_step
+
+    trains = mode in ("train", "train_and_eval")
+    step = checkpoint_step(params.runconfig.model_dir) if trains else 0
+    if trains and step >= last_step(params.runconfig, step):
+        return
     names = [field.name for field in dataclasses.fields(params)]
-    if mode not in ("train", "train_and_eval"):
+    if not trains:
         names.remove("runconfig")
     try:
         lines = saved_difference(params, params.runconfig.model_dir, names)

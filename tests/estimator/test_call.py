@@ -146,3 +146,38 @@ def test_a_hook_may_evaluate_another_estimator(tmp_path):
     build(tmp_path / "pure").train(dataset, max_steps=2)
     assert Evaluate.found == [alone, alone]
     regression.assert_equal(variables_of(tmp_path / "one"), variables_of(tmp_path / "pure"), 0)
+
+
+def test_an_evaluation_within_training_reads_the_trainings_own_variables(tmp_path):
+    """One store is alive; what is evaluated is the checkpoint just written."""
+    made = build(tmp_path, save_checkpoints_steps=2)
+    seen = []
+
+    class Watch(tf.estimator.SessionRunHook):
+        def after_run(self, run_context, run_values):
+            seen.append((models[-1].store.resident_bytes, models[0].store.resident_bytes))
+
+    with models_built() as models:
+        train_spec = tf.estimator.TrainSpec(dataset, max_steps=2)
+        spec = tf.estimator.EvalSpec(dataset, steps=1, hooks=[Watch()], throttle_secs=0)
+        metrics, _ = tf.estimator.train_and_evaluate(made, train_spec, spec)
+    assert [model.store is models[0].store for model in models] == [True, False]
+    assert [own for own, _ in seen] == [0]
+    assert all(trainings for _, trainings in seen)
+    again = build(tmp_path).evaluate(dataset, steps=1)
+    assert metrics == again
+
+
+def test_an_evaluation_within_training_of_another_checkpoint_reads_that(tmp_path):
+    made = build(tmp_path, save_checkpoints_steps=2)
+    made.train(dataset, max_steps=2)
+    first = tf.train.latest_checkpoint(str(tmp_path))
+    alone = made.evaluate(dataset, steps=1, checkpoint_path=first)
+    found = []
+
+    class Evaluate(tf.estimator.CheckpointSaverListener):
+        def after_save(self, session, global_step_value):
+            found.append(made.evaluate(dataset, steps=1, checkpoint_path=first))
+
+    made.train(dataset, max_steps=6, saving_listeners=[Evaluate()])
+    assert found and all(result == alone for result in found)
