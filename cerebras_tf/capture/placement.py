@@ -276,6 +276,8 @@ class Placement:
             return
         if op in self._inputs:  # the session's own reading of the global step
             return
+        if op.type == "VarIsInitializedOp":  # says the same before, in and after every step
+            return
         makers = _makers(op)
         if draws(op) or any(maker in self._moving for maker in makers):
             self._moving.add(op)
