@@ -7,7 +7,7 @@ Pooling deliberately lives in pooling, which uses the same geometry.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Optional
+from typing import Optional
 
 from cerebras_tf.capture.operations import Operation
 from cerebras_tf.capture.registry import Lowering, lowers
@@ -87,7 +87,7 @@ def explicit_padding(
     return sides[0], sides[1]
 
 
-def _geometry(op: Operation, size: Shape, window: Shape) -> dict[str, Any]:
+def _geometry(op: Operation, size: Shape, window: Shape) -> dict[str, object]:
     strides = spatial(op, op.get_attr("strides"))
     dilations = spatial(op, op.get_attr("dilations"))
     padding = explicit_padding(op, size, window, strides, dilations)

@@ -7,7 +7,7 @@ numbers beside it, as TensorFlow has it. The reverse pass itself deliberately st
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Optional, Union
+from typing import Union
 
 import tensorflow as tf
 
@@ -33,7 +33,7 @@ def lower_call(capture: GraphLowering, call: GradientCall) -> Iterator[tuple[Ten
     dys = [None if dy is None else capture.value(dy) for dy in call.dys]
     stops = [_differentiated(capture, tensor) for tensor in call.stops if capture.has(tensor)]
     xs: list[Value] = []
-    results: list[tuple[Tensor, Union[Tensor, tf.IndexedSlices], int, Optional[list[Value]]]] = []
+    results: list[tuple[Tensor, Union[Tensor, tf.IndexedSlices], int, list[Value]]] = []
     for x, result in zip(call.xs, call.results):
         if result is None:
             continue
@@ -42,13 +42,13 @@ def lower_call(capture: GraphLowering, call: GradientCall) -> Iterator[tuple[Ten
             results.append((x, result, len(xs), [ids for ids, _ in gathers]))
             xs.extend(rows for _, rows in gathers)
         else:
-            results.append((x, result, len(xs), None))
+            results.append((x, result, len(xs), []))
             xs.append(_differentiated(capture, x))
     operands = [*ys, *(dy for dy in dys if dy is not None), *xs, *stops]
     given = tuple(dy is not None for dy in dys)
     outputs = capture.b.multi("gradient", *operands, ys=len(ys), dys=given, xs=len(xs))
     for of, result, start, numbers in results:
-        if numbers is None:
+        if not isinstance(result, tf.IndexedSlices):
             yield result, _boundary(capture, of, outputs[start])[0]
         else:
             parts = outputs[start : start + len(numbers)]

@@ -6,11 +6,11 @@ Placement and capture both ask here: what one of them puts on the wafer, the oth
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import tensorflow as tf
 
 from cerebras_tf.capture.functions import body_operations, function_bodies, parameters
+from cerebras_tf.capture.operations import FunctionBody, Operation, Tensor
 from cerebras_tf.capture.recording import GradientCall
 from cerebras_tf.capture.registry import LOWERINGS
 from cerebras_tf.capture.state import passed_handle
@@ -27,15 +27,17 @@ class Lowerable:
             operations TensorFlow made for them.
     """
 
-    def __init__(self, handles: Iterable[Any], gradients: Iterable[GradientCall] = ()) -> None:
+    def __init__(
+        self, handles: Iterable[Operation], gradients: Iterable[GradientCall] = ()
+    ) -> None:
         self._handles = set(handles)
         self._results = {tensor.op for call in gradients for tensor in result_tensors(call)}
 
-    def has(self, op: Any) -> bool:
+    def has(self, op: Operation) -> bool:
         """Whether the operation, and all it runs, has an IR form."""
         return not self.missing(op)
 
-    def missing(self, op: Any) -> list[Any]:
+    def missing(self, op: Operation) -> list[Operation]:
         """The operation, or those inside the functions it calls, that have no IR form.
 
         Checks and prints have none; inside functions they are passed over. Nor has anything that
@@ -56,7 +58,7 @@ class Lowerable:
             for found in self.inside(op, body).missing(inner)
         ]
 
-    def inside(self, op: Any, body: Any) -> Lowerable:
+    def inside(self, op: Operation, body: FunctionBody) -> Lowerable:
         """What can be lowered in a function body that the operation runs."""
         pairs = parameters(op, body)
         return Lowerable(
@@ -65,12 +67,12 @@ class Lowerable:
             if outer.dtype == tf.resource and self._is_known(outer)
         )
 
-    def _is_known(self, tensor: Any) -> bool:
+    def _is_known(self, tensor: Tensor) -> bool:
         """Whether a tensor is data, or the handle of a variable of the step."""
         return tensor.dtype != tf.resource or passed_handle(tensor).op in self._handles
 
 
-def result_tensors(call: GradientCall) -> list[Any]:
+def result_tensors(call: GradientCall) -> list[Tensor]:
     """The tensors that hold a gradient call's results."""
     found = []
     for result in call.results:

@@ -9,19 +9,21 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable
-from typing import Any, Callable
+from typing import Callable
 
 from cerebras_tf.capture.operations import Operation
 
 
-def all_before(roots: Iterable[Any], control_inputs: Callable[[Any], Iterable[Any]]) -> list[Any]:
+def all_before(
+    roots: Iterable[Operation], control_inputs: Callable[[Operation], Iterable[Operation]]
+) -> list[Operation]:
     """Operations that TensorFlow's session would run for the roots, themselves included.
 
     Args:
         roots: operations that are fetched.
         control_inputs: operations that an operation waits for, apart from its inputs.
     """
-    found: dict[Any, None] = {}
+    found: dict[Operation, None] = {}
     stack = list(roots)
     while stack:
         op = stack.pop()

@@ -6,7 +6,6 @@ Windows over batch or channels are deliberately refused.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from cerebras_tf.capture.convolution import explicit_padding, from_nhwc, spatial, to_nhwc
 from cerebras_tf.capture.operations import Operation
@@ -15,7 +14,7 @@ from cerebras_tf.capture.shape_arithmetic import integers, sizes
 from cerebras_tf.ir import Shape, Value
 
 
-def _geometry(low: Lowering, op: Operation, size: Shape) -> dict[str, Any]:
+def _geometry(low: Lowering, op: Operation, size: Shape) -> dict[str, object]:
     """Window, strides and padding; the V2 ops have the first two as their last operands."""
     if op.type.endswith("V2"):
         window = spatial(op, integers(low, op.inputs[-2], "the window"))

@@ -8,7 +8,7 @@ stands in slicing.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Optional
+from typing import Optional
 
 import numpy as np
 import tensorflow as tf
@@ -221,7 +221,7 @@ def _lin_space(low: Lowering, op: Operation) -> Sequence[Value]:
 def _one_hot(low: Lowering, op: Operation) -> Sequence[Value]:
     indices, _, on_value, off_value = low.inputs(op)
     (depth,) = sizes(low, op.inputs[1], "depth")
-    attrs: dict[str, Any] = {"depth": depth, "axis": int(op.get_attr("axis"))}
+    attrs: dict[str, object] = {"depth": depth, "axis": int(op.get_attr("axis"))}
     if on_value.constant is not None and off_value.constant is not None:
         attrs["on_value"] = on_value.constant.item()
         attrs["off_value"] = off_value.constant.item()

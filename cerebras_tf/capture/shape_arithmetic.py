@@ -24,6 +24,8 @@ from cerebras_tf.ops.sizes import counts
 Numbers = list[Optional[Size]]
 # Content of a value, element by element: int, Dim or None.
 Content = npt.NDArray[np.object_]
+# rule(node, contents of its operands) -> content of its output.
+_Rule = Callable[[Node, Sequence[Content]], Content]
 # Shapes and paddings are shorter than this.
 _MOST_ELEMENTS = 256
 
@@ -103,7 +105,7 @@ def _content(value: Value) -> Optional[Content]:
         parts = zip(operands, node.inputs)
         operands = [_unknown(part) if known is None else known for known, part in parts]
     present = [operand for operand in operands if operand is not None]
-    return _RULES[node.op](node, *present) if len(present) == len(operands) else None
+    return _RULES[node.op](node, present) if len(present) == len(operands) else None
 
 
 def _objects(items: Sequence[Optional[Size]], value: Value) -> Content:
@@ -117,32 +119,33 @@ def _unknown(value: Value) -> Content:
     return np.full([dim if isinstance(dim, int) else 0 for dim in value.shape], None, object)
 
 
-def _elementwise(combine: Callable[..., Size]) -> Callable[..., Content]:
+def _elementwise(combine: Callable[[Sequence[Size]], Size]) -> _Rule:
     """A rule that combines elements; unknown where an operand is, or where there is no result."""
 
-    def combined(*items: Optional[Size]) -> Optional[Size]:
+    def combined(items: Numbers) -> Optional[Size]:
         known = [item for item in items if item is not None]
         if len(known) != len(items):
             return None
         try:
-            return combine(*known)
+            return combine(known)
         except (GraphError, ZeroDivisionError):
             return None
 
-    def rule(node: Node, *operands: Content) -> Content:
+    def rule(node: Node, operands: Sequence[Content]) -> Content:
         result = np.empty(np.broadcast_shapes(*(operand.shape for operand in operands)), object)
         spread = np.broadcast_arrays(*operands)
         for index in itertools.product(*(range(dim) for dim in result.shape)):
-            result[index] = combined(*(operand[index] for operand in spread))
+            result[index] = combined([operand[index] for operand in spread])
         return result
 
     return rule
 
 
-def _reduced(combine: Callable[[Sequence[Size]], Size]) -> Callable[..., Content]:
+def _reduced(combine: Callable[[Sequence[Size]], Size]) -> _Rule:
     """A rule that reduces vectors to one number."""
 
-    def rule(node: Node, x: Content) -> Content:
+    def rule(node: Node, operands: Sequence[Content]) -> Content:
+        (x,) = operands
         items = [item for item in x.reshape(-1) if item is not None]
         total = combine(items) if len(items) == x.size and x.ndim == 1 else None
         return np.full((1,) if node.attrs["keepdims"] else (), total, object)
@@ -150,7 +153,8 @@ def _reduced(combine: Callable[[Sequence[Size]], Size]) -> Callable[..., Content
     return rule
 
 
-def _slice(node: Node, x: Content) -> Content:
+def _slice(node: Node, operands: Sequence[Content]) -> Content:
+    (x,) = operands
     windows = list(zip(*(node.attrs[name] for name in ("starts", "sizes", "strides"))))
     if not all(isinstance(number, int) for window in windows for number in window):
         return _unknown(node.output)
@@ -158,32 +162,34 @@ def _slice(node: Node, x: Content) -> Content:
     return x[np.ix_(*positions)] if positions else x
 
 
-def _gather(node: Node, x: Content, positions: Content) -> Content:
+def _gather(node: Node, operands: Sequence[Content]) -> Content:
+    x, positions = operands
     if node.attrs["batch_dims"] or any(not isinstance(p, int) for p in positions.reshape(-1)):
         return _unknown(node.output)
     return np.asarray(np.take(x, positions.astype("int64"), node.attrs["axis"]), object)
 
 
-def _larger(first: Size, second: Size) -> Size:
+def _larger(pair: Sequence[Size]) -> Size:
+    first, second = pair
     return first + second - smaller(first, second)
 
 
-_RULES: dict[str, Callable[..., Content]] = {
-    "add": _elementwise(lambda a, b: a + b),
-    "broadcast_to": lambda node, x: np.broadcast_to(x, node.attrs["shape"]),
-    "cast": lambda node, x: x,
-    "concat": lambda node, *xs: np.concatenate(xs, node.attrs["axis"]),
-    "floor_div": _elementwise(lambda a, b: a // b),
+_RULES: dict[str, _Rule] = {
+    "add": _elementwise(sum),
+    "broadcast_to": lambda node, xs: np.broadcast_to(xs[0], node.attrs["shape"]),
+    "cast": lambda node, xs: xs[0],
+    "concat": lambda node, xs: np.concatenate(xs, node.attrs["axis"]),
+    "floor_div": _elementwise(lambda pair: pair[0] // pair[1]),
     "gather": _gather,
-    "identity": lambda node, x: x,
+    "identity": lambda node, xs: xs[0],
     "maximum": _elementwise(_larger),
-    "minimum": _elementwise(smaller),
-    "mul": _elementwise(lambda a, b: a * b),
-    "neg": _elementwise(lambda a: -a),
+    "minimum": _elementwise(lambda pair: smaller(*pair)),
+    "mul": _elementwise(math.prod),
+    "neg": _elementwise(lambda one: -one[0]),
     "prod": _reduced(math.prod),
-    "reshape": lambda node, x: x.reshape(node.attrs["shape"]),
+    "reshape": lambda node, xs: xs[0].reshape(node.attrs["shape"]),
     "slice": _slice,
-    "stop_gradient": lambda node, x: x,
-    "sub": _elementwise(lambda a, b: a - b),
+    "stop_gradient": lambda node, xs: xs[0],
+    "sub": _elementwise(lambda pair: pair[0] - pair[1]),
     "sum": _reduced(sum),
 }

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Optional
+from typing import TYPE_CHECKING, Optional
 
 from cerebras_tf.errors import UnsupportedOpError
 from cerebras_tf.ir import Size, least_of
 from cerebras_tf.ir.dimensions import greatest_of, holds, is_at_most
 
+if TYPE_CHECKING:
+    Span = slice[Optional[Size], Optional[Size], int]
 
-def resolve_span(dim: Size, span: slice) -> tuple[Size, Size, int]:
+
+def resolve_span(dim: Size, span: Span) -> tuple[Size, Size, int]:
     """First position, number of elements and stride of a slice of an axis.
 
     Args:
@@ -51,7 +54,7 @@ def resolve_position(dim: Size, number: Size) -> Size:
     return number
 
 
-def _position(dim: Size, end: Optional[Size], default: Size, span: slice) -> Size:
+def _position(dim: Size, end: Optional[Size], default: Size, span: Span) -> Size:
     """Where an end lies in [0, dim], counted from the front."""
     if end is None:
         return default
@@ -66,7 +69,7 @@ def _position(dim: Size, end: Optional[Size], default: Size, span: slice) -> Siz
     raise _differs(dim, span)
 
 
-def _differs(dim: Size, span: slice) -> UnsupportedOpError:
+def _differs(dim: Size, span: Span) -> UnsupportedOpError:
     return UnsupportedOpError(
         "a slice of a symbolic axis must begin and end alike for every size. Received: "
         f"{span.start}:{span.stop}:{span.step} of {dim}. Set the static shape."

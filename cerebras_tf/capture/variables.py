@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator
-from typing import Any, Callable
+from typing import Protocol
 
 import tensorflow as tf
 
 from cerebras_tf.capture.operations import Operation, Tensor
 from cerebras_tf.errors import UnsupportedOpError
 from cerebras_tf.ir import TensorType, Variable
+
+
+class _Creator(Protocol):
+    def __call__(self, **arguments: object) -> tf.Variable: ...
 
 
 def tensor_type(tensor: Tensor) -> TensorType:
@@ -31,7 +35,7 @@ def resource_variables() -> Iterator[None]:
     content in checkpoints are the same.
     """
 
-    def create(next_creator: Callable[..., Any], **arguments: Any) -> Any:
+    def create(next_creator: _Creator, **arguments: object) -> tf.Variable:
         return next_creator(**{**arguments, "use_resource": True})
 
     scope = tf.compat.v1.get_variable_scope()

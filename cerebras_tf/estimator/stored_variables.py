@@ -24,7 +24,7 @@ from cerebras_tf.estimator.checkpoint_content import (
     open_checkpoint,
     read_variable,
 )
-from cerebras_tf.estimator.saver import SHARD_BYTES, is_kept, write_checkpoint
+from cerebras_tf.estimator.saver import SHARD_BYTES, Key, Shard, is_kept, write_checkpoint
 from cerebras_tf.estimator.session import ancestors, leaves, map_fetches
 from cerebras_tf.memoryx.store import Store, reading, write
 
@@ -162,7 +162,7 @@ class StoredVariables:
             CheckpointError: it cannot be read, lacks names, or has other shapes; all are listed.
         """
         reader = open_checkpoint(path)
-        shapes = {key: self.store.specs[name].type.shape for key, name in names.items()}
+        shapes = {key: self.store.specs[name].type.static_shape for key, name in names.items()}
         check_content(path, shapes, reader.get_variable_to_shape_map())
         for key, name in names.items():
             write(self.store, name, read_variable(reader, path, key))
@@ -298,8 +298,8 @@ class _ServedRun:
             write_checkpoint(path, self._shards(saves))
         return path
 
-    def _shards(self, saves: list[Any]) -> Iterator[dict[str, np.ndarray]]:
-        shard: dict[str, np.ndarray] = {}
+    def _shards(self, saves: list[Any]) -> Iterator[Shard]:
+        shard: dict[Key, np.ndarray] = {}
         for save in saves:
             names, slices = (tf.get_static_value(t) for t in save.inputs[1:3])
             for name, part, tensor in zip(names, slices, save.inputs[3:]):

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from cerebras_tf.ir import Variable
+from cerebras_tf.ir import Array, Variable
 
 
 class NullStore:
@@ -24,7 +24,7 @@ class NullStore:
         """What each variable is, by name."""
         return self._specs
 
-    def acquire(self, names: Sequence[str], fresh: bool = False) -> list[np.ndarray]:
+    def acquire(self, names: Sequence[str], fresh: bool = False) -> list[Array]:
         """See Store.acquire; the arrays are read-only and take no memory."""
         types = [self._specs[name].type for name in names]
         return [

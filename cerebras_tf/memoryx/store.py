@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from cerebras_tf.errors import CapacityError, CheckpointError
-from cerebras_tf.ir import Variable
+from cerebras_tf.ir import Array, Variable
 from cerebras_tf.kernels.half import at_rest
 
 
@@ -30,7 +30,7 @@ class Store(Protocol):
     def specs(self) -> Mapping[str, Variable]:
         """What each variable is, by name."""
 
-    def acquire(self, names: Sequence[str], fresh: bool = False) -> list[np.ndarray]:
+    def acquire(self, names: Sequence[str], fresh: bool = False) -> list[Array]:
         """Arrays of variables, readable and writable until they are released.
 
         Args:
@@ -81,7 +81,7 @@ class MemoryStore:
 
     def __init__(self, specs: Iterable[Variable]) -> None:
         self._specs = {spec.name: spec for spec in specs}
-        self._arrays: dict[str, np.ndarray] = {}
+        self._arrays: dict[str, Array] = {}
         self._set: set[str] = set()
         self._users: Counter[str] = Counter()
         self._version = 0
@@ -91,7 +91,7 @@ class MemoryStore:
         """What each variable is, by name."""
         return self._specs
 
-    def acquire(self, names: Sequence[str], fresh: bool = False) -> list[np.ndarray]:
+    def acquire(self, names: Sequence[str], fresh: bool = False) -> list[Array]:
         """See Store.acquire."""
         if not fresh:
             self._require_values(names)
@@ -107,7 +107,7 @@ class MemoryStore:
                 "Initialise the model or restore a checkpoint that holds it."
             )
 
-    def _array(self, name: str) -> np.ndarray:
+    def _array(self, name: str) -> Array:
         held = self._arrays.get(name)
         if held is None:
             type = self._specs[name].type
@@ -154,7 +154,7 @@ class MemoryStore:
 
 
 @contextmanager
-def reading(store: Store, name: str) -> Iterator[np.ndarray]:
+def reading(store: Store, name: str) -> Iterator[Array]:
     """The array of one variable for the time of the context; it must not be written."""
     (array,) = store.acquire([name])
     try:
@@ -163,7 +163,7 @@ def reading(store: Store, name: str) -> Iterator[np.ndarray]:
         store.release([name])
 
 
-def write(store: Store, name: str, content: np.ndarray) -> None:
+def write(store: Store, name: str, content: Array) -> None:
     """Sets one variable.
 
     Args:

@@ -10,26 +10,24 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Callable, Optional, Protocol
 
-import numpy as np
-
-from cerebras_tf.ir import TensorType
+from cerebras_tf.ir import Array, TensorType
 from cerebras_tf.ir.program import Cost, Instruction
 
 # call(inputs, outputs): outputs are arrays to fill, or None where the result decides its shape.
-Call = Callable[[Sequence[np.ndarray], "list[Optional[np.ndarray]]"], Sequence[np.ndarray]]
+Call = Callable[[Sequence[Array], "list[Optional[Array]]"], Sequence[Array]]
 
 
 class Backend(Protocol):
     """Kernels, and the memory that they work on."""
 
-    def allocate(self, size: int) -> np.ndarray:
+    def allocate(self, size: int) -> Array:
         """Memory for activations: uint8 [size], aligned.
 
         Raises:
             CapacityError: there is no room for it.
         """
 
-    def place(self, memory: np.ndarray, type: TensorType, offset: int) -> np.ndarray:
+    def place(self, memory: Array, type: TensorType, offset: int) -> Array:
         """The array of a static type that lies `offset` bytes into the memory."""
 
     def load(
@@ -42,8 +40,8 @@ class Backend(Protocol):
         """
 
     def run(
-        self, call: Call, arrays: Sequence[np.ndarray], out: list[Optional[np.ndarray]]
-    ) -> Sequence[np.ndarray]:
+        self, call: Call, arrays: Sequence[Array], out: list[Optional[Array]]
+    ) -> Sequence[Array]:
         """Makes a call; returns its results, those of `out` where given."""
 
     def price(
@@ -55,13 +53,13 @@ class Backend(Protocol):
     ) -> Cost:
         """What an instruction costs here, scratch memory included."""
 
-    def borrow(self, size: int) -> AbstractContextManager[np.ndarray]:
+    def borrow(self, size: int) -> AbstractContextManager[Array]:
         """Scratch memory, uint8 [size], for the time of the context."""
 
-    def copy(self, target: np.ndarray, source: np.ndarray) -> None:
+    def copy(self, target: Array, source: Array) -> None:
         """target[...] = source, of one shape and dtype."""
 
-    def copied(self, array: np.ndarray) -> np.ndarray:
+    def copied(self, array: Array) -> Array:
         """An array of its own with the same content."""
 
     def reset_peak(self) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Optional
 import numpy as np
 
 from cerebras_tf.errors import CapacityError
-from cerebras_tf.ir import TensorType
+from cerebras_tf.ir import Array, TensorType
 from cerebras_tf.ir.program import Cost, Instruction
 from cerebras_tf.kernels import cpu_kernels, scratch
 from cerebras_tf.kernels.compiled_threads import threads
@@ -32,7 +32,7 @@ class CpuBackend:
     def __init__(self, kernels: Optional[KernelTable] = None) -> None:
         self.kernels = cpu_kernels() if kernels is None else kernels
 
-    def allocate(self, size: int) -> np.ndarray:
+    def allocate(self, size: int) -> Array:
         """See Backend.allocate."""
         try:
             return scratch.aligned(size)
@@ -42,7 +42,7 @@ class CpuBackend:
                 "Lower train_input.batch_size or max_sequence_length."
             ) from error
 
-    def place(self, memory: np.ndarray, type: TensorType, offset: int) -> np.ndarray:
+    def place(self, memory: Array, type: TensorType, offset: int) -> Array:
         """See Backend.place."""
         part = memory[offset : offset + type.most_bytes].view(type.storage_dtype)
         return part.reshape(type.static_shape)
@@ -56,8 +56,8 @@ class CpuBackend:
         return choose(instruction, inputs, outputs, self.kernels)
 
     def run(
-        self, call: Call, arrays: Sequence[np.ndarray], out: list[Optional[np.ndarray]]
-    ) -> Sequence[np.ndarray]:
+        self, call: Call, arrays: Sequence[Array], out: list[Optional[Array]]
+    ) -> Sequence[Array]:
         """See Backend.run."""
         return call(arrays, out)
 
@@ -75,15 +75,15 @@ class CpuBackend:
         needed = needed_scratch(self.kernels, op, inputs, outputs, attrs)
         return replace(cost, scratch_bytes=needed.shared + needed.a_thread * threads())
 
-    def borrow(self, size: int) -> AbstractContextManager[np.ndarray]:
+    def borrow(self, size: int) -> AbstractContextManager[Array]:
         """See Backend.borrow."""
         return scratch.borrowed((size,), np.uint8)
 
-    def copy(self, target: np.ndarray, source: np.ndarray) -> None:
+    def copy(self, target: Array, source: Array) -> None:
         """See Backend.copy."""
         target[...] = source
 
-    def copied(self, array: np.ndarray) -> np.ndarray:
+    def copied(self, array: Array) -> Array:
         """See Backend.copied."""
         return np.array(array)
 

@@ -12,7 +12,7 @@ from typing import Any, Callable, Optional
 import numpy as np
 
 from cerebras_tf.errors import UnsupportedOpError
-from cerebras_tf.ir import Graph, Node, TensorType
+from cerebras_tf.ir import Array, Graph, Node, TensorType
 from cerebras_tf.ir.program import Instruction
 from cerebras_tf.kernels import cpu_kernels, scratch
 from cerebras_tf.kernels.half import to_bfloat16, to_float32
@@ -98,7 +98,7 @@ def _fused(body: Graph, inputs: Types, outputs: Types, kernels: KernelTable) -> 
 
 
 def _filling(kernel: Callable[..., Any]) -> Call:
-    def call(arrays: Sequence[np.ndarray], out: list[Any]) -> Sequence[np.ndarray]:
+    def call(arrays: Sequence[Array], out: list[Any]) -> Sequence[Array]:
         kernel(arrays, out)
         return out
 
@@ -112,7 +112,7 @@ def copying(kernel: Callable[..., Any], view: bool = False) -> Call:
     memory is used anew, by the next output already where an operand is written over.
     """
 
-    def call(arrays: Sequence[np.ndarray], out: list[Optional[np.ndarray]]) -> Sequence[np.ndarray]:
+    def call(arrays: Sequence[Array], out: list[Optional[Array]]) -> Sequence[Array]:
         results = kernel(*arrays)
         if not isinstance(results, tuple):
             results = (results,)
@@ -132,7 +132,7 @@ def copying(kernel: Callable[..., Any], view: bool = False) -> Call:
     return call
 
 
-def _owned(result: np.ndarray, operands: Sequence[np.ndarray]) -> np.ndarray:
+def _owned(result: Array, operands: Sequence[Array]) -> Array:
     shared = any(np.may_share_memory(result, operand) for operand in operands)
     return np.array(result) if shared else result
 
@@ -144,7 +144,7 @@ def _widened(kernel: Callable[..., Any], inputs: Types, outputs: Types) -> Calla
     if not any(given) and not any(wanted):
         return kernel
 
-    def run(*arrays: np.ndarray) -> tuple[np.ndarray, ...]:
+    def run(*arrays: Array) -> tuple[Array, ...]:
         results = kernel(*(to_float32(a) if half else a for a, half in zip(arrays, given)))
         results = results if isinstance(results, tuple) else (results,)
         return tuple(to_bfloat16(r) if half else r for r, half in zip(results, wanted))
@@ -154,7 +154,7 @@ def _widened(kernel: Callable[..., Any], inputs: Types, outputs: Types) -> Calla
 
 def graph_call(
     graph: Graph, kernels: Optional[KernelTable] = None
-) -> Callable[..., tuple[np.ndarray, ...]]:
+) -> Callable[..., tuple[Array, ...]]:
     """A function that runs a graph node by node, with kernels that are chosen now."""
     calls = []
     for node in graph.nodes:
@@ -162,7 +162,7 @@ def graph_call(
             calls.append((node, choose_for(node, kernels)))
     constants = {n.output: n.attrs["value"] for n in graph.nodes if n.op == "constant"}
 
-    def run(*arrays: np.ndarray) -> tuple[np.ndarray, ...]:
+    def run(*arrays: Array) -> tuple[Array, ...]:
         table = {**constants, **dict(zip(graph.inputs, arrays))}
         for node, call in calls:
             results = call([table[value] for value in node.inputs], [None] * len(node.outputs))
@@ -182,6 +182,6 @@ def choose_for(node: Node, kernels: Optional[KernelTable] = None) -> Call:
     )
 
 
-def run_graph(graph: Graph, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+def run_graph(graph: Graph, arrays: Sequence[Array]) -> tuple[Array, ...]:
     """Runs a graph once, node by node."""
     return graph_call(graph)(*arrays)

@@ -11,6 +11,7 @@ from typing import Optional, Protocol
 
 import numpy as np
 
+from cerebras_tf.ir import Array
 from cerebras_tf.ir.program import ARENA, HEAP, VIEW, Program
 from cerebras_tf.ir.schedule import Free, Run, Step, StreamIn, StreamOut
 from cerebras_tf.kernels.half import at_rest
@@ -50,7 +51,7 @@ class Machine:
         store: Store,
         backend: Backend,
         listeners: Sequence[Listener] = (),
-        arena: Optional[np.ndarray] = None,
+        arena: Optional[Array] = None,
     ) -> None:
         """Loads a program: binds the arena and chooses kernels.
 
@@ -70,7 +71,7 @@ class Machine:
         self.backend = backend
         self.steps_run = self.bytes_in = self.bytes_out = self.scratch_bytes = 0
         self._listeners = list(listeners)
-        self._table: list[Optional[np.ndarray]] = [None] * len(program.slots)
+        self._table: list[Optional[Array]] = [None] * len(program.slots)
         self._names = {slot: name for name, slot in program.variables.items()}
         self._held: set[str] = set()  # variables acquired now
         self._dirty: set[str] = set()  # those among them that were written
@@ -81,7 +82,7 @@ class Machine:
         self.bind(arena)
         self._bodies = self._bind_bodies()
 
-    def bind(self, arena: np.ndarray) -> None:
+    def bind(self, arena: Array) -> None:
         """Puts the activations into this memory from now on; nothing is kept from before."""
         self.arena = arena
         for index, slot in enumerate(self.program.slots):
@@ -95,7 +96,7 @@ class Machine:
             if slot.kind == ARENA:
                 self._table[index] = None
 
-    def run(self, features: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def run(self, features: Mapping[str, Array]) -> dict[str, Array]:
         """Runs one step.
 
         Args:
@@ -116,7 +117,7 @@ class Machine:
         self.steps_run += 1
         return results
 
-    def execute(self, features: Mapping[str, np.ndarray]) -> None:
+    def execute(self, features: Mapping[str, Array]) -> None:
         """Runs the schedule; values stay where they were made."""
         for name, slot in self.program.features.items():
             self._table[slot] = features[name]
@@ -132,7 +133,7 @@ class Machine:
             self._release(self._held)
             raise
 
-    def value(self, name: str) -> np.ndarray:
+    def value(self, name: str) -> Array:
         """A wanted value of the last step where it was made; the next step overwrites it."""
         return self._read(self.program.results[name])
 
@@ -187,7 +188,7 @@ class Machine:
         self._dirty -= names
         self._held -= names
 
-    def _read(self, slot: int) -> np.ndarray:
+    def _read(self, slot: int) -> Array:
         array = self._table[slot]
         if array is None:  # a variable that was freed
             with reading(self.store, self._names[slot]) as array:

@@ -12,12 +12,12 @@ from typing import Any, Optional
 
 import numpy as np
 
-from cerebras_tf.ir import TensorType
+from cerebras_tf.ir import Array, TensorType
 from cerebras_tf.ir.program import Cost, Instruction
 from cerebras_tf.runtime.backend import Backend, Call
 
 
-def stand_in(type: TensorType) -> np.ndarray:
+def stand_in(type: TensorType) -> Array:
     """An array of a type that holds one zero; sizes known only at run time are taken as 1."""
     shape = tuple(dim if isinstance(dim, int) else 1 for dim in type.shape)
     array = np.zeros((), type.storage_dtype)
@@ -35,11 +35,11 @@ class NullBackend:
         self._of = of
         self._peak_bytes = 0
 
-    def allocate(self, size: int) -> np.ndarray:
+    def allocate(self, size: int) -> Array:
         """See Backend.allocate."""
         return stand_in(TensorType("uint8", (size,)))
 
-    def place(self, memory: np.ndarray, type: TensorType, offset: int) -> np.ndarray:
+    def place(self, memory: Array, type: TensorType, offset: int) -> Array:
         """See Backend.place."""
         return stand_in(type)
 
@@ -49,17 +49,15 @@ class NullBackend:
         """See Backend.load."""
         results = [stand_in(type) for type in outputs]
 
-        def call(
-            arrays: Sequence[np.ndarray], out: list[Optional[np.ndarray]]
-        ) -> Sequence[np.ndarray]:
+        def call(arrays: Sequence[Array], out: list[Optional[Array]]) -> Sequence[Array]:
             self._peak_bytes = max(self._peak_bytes, instruction.cost.scratch_bytes)
             return results
 
         return call
 
     def run(
-        self, call: Call, arrays: Sequence[np.ndarray], out: list[Optional[np.ndarray]]
-    ) -> Sequence[np.ndarray]:
+        self, call: Call, arrays: Sequence[Array], out: list[Optional[Array]]
+    ) -> Sequence[Array]:
         """See Backend.run."""
         return call(arrays, out)
 
@@ -73,14 +71,14 @@ class NullBackend:
         """See Backend.price."""
         return self._of.price(op, inputs, outputs, attrs)
 
-    def borrow(self, size: int) -> AbstractContextManager[np.ndarray]:
+    def borrow(self, size: int) -> AbstractContextManager[Array]:
         """See Backend.borrow."""
         return nullcontext(self.allocate(size))
 
-    def copy(self, target: np.ndarray, source: np.ndarray) -> None:
+    def copy(self, target: Array, source: Array) -> None:
         """Nothing: there is no content."""
 
-    def copied(self, array: np.ndarray) -> np.ndarray:
+    def copied(self, array: Array) -> Array:
         """The array itself."""
         return array
 

@@ -7,6 +7,7 @@ from typing import Optional
 
 import numpy as np
 
+from cerebras_tf.ir import Array
 from cerebras_tf.ir.program import Instruction, Program
 from cerebras_tf.memoryx.store import MemoryStore
 from cerebras_tf.runtime.backend import Backend, Call
@@ -26,7 +27,7 @@ def conditional(instruction: Instruction, backend: Backend) -> Call:
     """
     then, orelse = (_Branch(instruction.attrs[key], backend) for key in ("then", "orelse"))
 
-    def call(arrays: Sequence[np.ndarray], out: list[Optional[np.ndarray]]) -> Sequence[np.ndarray]:
+    def call(arrays: Sequence[Array], out: list[Optional[Array]]) -> Sequence[Array]:
         predicate, *operands = arrays
         return (then if bool(predicate) else orelse).run(operands, out)
 
@@ -42,9 +43,7 @@ class _Branch:
             self._machine = Machine(program, MemoryStore([]), backend, arena=memory)
             self._address = _address(memory)
 
-    def run(
-        self, operands: Sequence[np.ndarray], out: list[Optional[np.ndarray]]
-    ) -> list[np.ndarray]:
+    def run(self, operands: Sequence[Array], out: list[Optional[Array]]) -> list[Array]:
         machine = self._machine
         with self._backend.borrow(machine.program.arena_bytes) as memory:
             if _address(memory) != self._address:
@@ -57,17 +56,17 @@ class _Branch:
             return [_placed(value, target) for value, target in zip(made, out)]
 
 
-def _address(memory: np.ndarray) -> int:
+def _address(memory: Array) -> int:
     address: int = memory.__array_interface__["data"][0]
     return address
 
 
-def _owned(value: np.ndarray, operands: Sequence[np.ndarray]) -> np.ndarray:
+def _owned(value: Array, operands: Sequence[Array]) -> Array:
     shared = any(np.may_share_memory(value, operand) for operand in operands)
     return np.array(value) if shared else value
 
 
-def _placed(value: np.ndarray, target: Optional[np.ndarray]) -> np.ndarray:
+def _placed(value: Array, target: Optional[Array]) -> Array:
     if target is None:
         return np.array(value)
     target[...] = value
