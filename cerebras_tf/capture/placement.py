@@ -108,6 +108,18 @@ class Placement:
         """Whether every step runs the operation."""
         return op in self._in_step
 
+    def reads_variables_alone(self, op: Any) -> bool:
+        """Whether an operation of the wafer is a function of variables: no batch, no draw.
+
+        Variables count that it reads whole, and before anything it waits for.
+        """
+        before = all_before([op], self.control_inputs)
+        if not self.on_wafer(op) or any(map(draws, before)):
+            return False
+        reads = [o for o in before if self.owned.intersection(t.op for t in o.inputs)]
+        plain = all(o.type == "ReadVariableOp" and not o.control_inputs for o in reads)
+        return plain and self._inputs.intersection(before) <= {self._global_step}
+
     def assignments(self, fetches: Iterable[Any]) -> list[Any]:
         """Operations that assign variables of the wafer where the session fetches these."""
         found = all_before(fetches, self.control_inputs)

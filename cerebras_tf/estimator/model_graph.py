@@ -230,9 +230,14 @@ def _rerouted(spec: Any, wiring: Wiring, hook: WaferHook, scaffold: Any, mode: s
         changes["loss"] = wiring.checked(changes["loss"])
         changes["evaluation_hooks"] = [*(spec.evaluation_hooks or []), hook]
         changes["eval_metric_ops"] = {
-            name: (entry(value), update)
+            name: (value if _is_of_variables(value, wiring.placement) else entry(value), update)
             for name, (value, update) in (spec.eval_metric_ops or {}).items()
         }
     else:
         changes["prediction_hooks"] = [*(spec.prediction_hooks or []), hook]
     return spec._replace(**changes)
+
+
+def _is_of_variables(value: Any, placement: Placement) -> bool:
+    """Whether a metric can be had without a batch: it is fetched when the data has ended."""
+    return isinstance(value, tf.Tensor) and placement.reads_variables_alone(value.op)

@@ -269,6 +269,15 @@ def average_of_the_loss_that_nothing_runs(features: Any, labels: Any, mode: str)
     return spec._replace(loss=loss)
 
 
+@model
+def count_in_a_local_variable(features: Any, labels: Any, mode: str) -> Any:
+    zeros, local = v1.zeros_initializer(), [v1.GraphKeys.LOCAL_VARIABLES]
+    seen = v1.get_variable("seen", [], tf.int64, zeros, collections=local, trainable=False)
+    with tf.control_dependencies([v1.assign_add(seen, 1)]):
+        x = features["x"] / tf.cast(seen.read_value(), tf.float32)
+    return regression(mode, tf.squeeze(network(x), -1), labels)
+
+
 # What follows the model in the session.
 
 

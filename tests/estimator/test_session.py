@@ -239,3 +239,16 @@ def test_an_evaluation_hook_that_reads_weights_leaves_the_batches_alone(tmp_path
     alone = made.evaluate(regression.ragged_dataset)
     assert made.evaluate(regression.ragged_dataset, hooks=[hook]) == alone
     assert len(hook.read) == 5
+
+
+def test_metrics_of_weights_alone_are_had_when_the_data_has_ended(tmp_path):
+    def model(features, labels, mode, params):
+        spec = regression.model_fn(features, labels, mode, params)
+        kernel = v1.trainable_variables()[0]
+        own = {"norm": (tf.norm(kernel), tf.no_op()), "first": (kernel[0, 0], tf.no_op())}
+        return spec._replace(eval_metric_ops={**(spec.eval_metric_ops or {}), **own})
+
+    made = build(tmp_path, model=model)
+    made.train(dataset, max_steps=1)
+    host, wafer = (made.evaluate(regression.ragged_dataset, use_cs=cs) for cs in (False, True))
+    assert host == pytest.approx(wafer, rel=1e-6) and {"norm", "first"} < set(host)
