@@ -26,6 +26,7 @@ from cerebras_tf.ir.program import (
     Slot,
 )
 from cerebras_tf.ir.schedule import Free, Run, StreamIn, StreamOut
+from cerebras_tf.ir.step import GRADIENT
 from cerebras_tf.ir.text import print_attribute
 from cerebras_tf.ops import is_view, viewed
 from cerebras_tf.ops.cost import price_at_most
@@ -81,6 +82,10 @@ class _Assembler:
         self._plan()
         self._schedule()
         program.results = {n: self.slot_of[v] for n, v in self.step.results.items()}
+        program.gradients = {
+            name: [tuple(self.slot_of[value] for value in node.outputs) for node in nodes]
+            for name, nodes in self.step.gradients.items()
+        }
         program.layers = self._describe_layers()
         return program
 
@@ -134,6 +139,8 @@ class _Assembler:
         if value in self._in_place:
             name = self._in_place[value]
             self.slot_of[value] = self.program.variables[name]
+        elif node.op == GRADIENT:
+            self.slot_of[value] = self.slot_of[node.inputs[value.index]]
         elif is_view(node):
             self._new_slot(value, VIEW, base=self.slot_of[node.inputs[value.index]])
         elif value.type.is_bounded:
@@ -195,7 +202,7 @@ class _Assembler:
         """Heap slots and views by the time of their last read."""
         found: dict[int, list[int]] = {}
         for value, last in self._last.items():
-            if value.node is not None:
+            if value.node is not None and value.node.op != GRADIENT:
                 slot = self.slot_of[value]
                 if self.program.slots[slot].kind in (HEAP, VIEW):
                     found.setdefault(last, []).append(slot)
@@ -209,6 +216,7 @@ class _Assembler:
             return local.setdefault(self.slot_of[value], len(local))
 
         places, key = [], []
+        nodes = [node for node in nodes if node.op != GRADIENT]  # whose outputs are its operands
         for node in nodes:
             inputs = tuple(place(value) for value in node.inputs)
             outputs = tuple(place(value) for value in node.outputs)

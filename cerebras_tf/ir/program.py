@@ -123,6 +123,9 @@ class Program:
         features: slot of every feature, by name.
         variables: slot of every variable's value at the start of the step, by name.
         results: slot of every wanted value, by name.
+        gradients: by variable, the slots of its gradients where the reverse pass ends: of the
+            gradient, or of rows of it and their numbers. Several where several losses are
+            differentiated.
         global_step: name of the feature that is the global step; "" where nothing reads it.
         arena_bytes: size of the activation memory.
     """
@@ -135,6 +138,7 @@ class Program:
     features: dict[str, int] = field(default_factory=dict)
     variables: dict[str, int] = field(default_factory=dict)
     results: dict[str, int] = field(default_factory=dict)
+    gradients: dict[str, list[tuple[int, ...]]] = field(default_factory=dict)
     global_step: str = ""
     arena_bytes: int = 0
 

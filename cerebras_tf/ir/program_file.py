@@ -116,6 +116,7 @@ def _encode_program(program: Program, arrays: dict[str, Array]) -> Json:
         "features": program.features,
         "variables": program.variables,
         "results": program.results,
+        "gradients": program.gradients,
         "global_step": program.global_step,
         "arena_bytes": program.arena_bytes,
     }
@@ -131,6 +132,7 @@ def _decode_program(found: Json, arrays: _Arrays) -> Program:
         features=dict(found["features"]),
         variables=dict(found["variables"]),
         results=dict(found["results"]),
+        gradients={n: [tuple(slots) for slots in g] for n, g in found["gradients"].items()},
         global_step=found["global_step"],
         arena_bytes=found["arena_bytes"],
     )

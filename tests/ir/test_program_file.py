@@ -37,6 +37,7 @@ def shown(program):
         program.features,
         program.variables,
         program.results,
+        program.gradients,
         program.arena_bytes,
         program.flops,
     )

@@ -28,6 +28,6 @@ def test_missing_data_of_a_model_that_fits_is_what_is_said(tmp_path):
 
 
 def test_a_model_too_large_is_named_with_its_missing_data(tmp_path, monkeypatch):
-    monkeypatch.setattr("cerebras_tf.estimator.capacity.available_bytes", lambda: 1000)
+    monkeypatch.setattr("cerebras_tf.runtime.capacity.available_bytes", lambda: 1000)
     with pytest.raises(CapacityError, match=r"needs .* GB of memory.*nowhere"):
         run_without_data(tmp_path)
