@@ -7,9 +7,13 @@ import dataclasses
 import numpy as np
 import pytest
 
+from cerebras_tf.compiler.assemble import replan
 from cerebras_tf.compiler.pipeline import Options, compile_step
-from cerebras_tf.ir.program import ARENA, VARIABLE
+from cerebras_tf.errors import GraphError
+from cerebras_tf.ir import Dim
+from cerebras_tf.ir.program import ARENA, VARIABLE, Cost
 from cerebras_tf.ir.schedule import Free, Run, StreamIn, StreamOut
+from cerebras_tf.ops.cost import price
 from tests.machines import check_schedule, run_program
 from tests.steps import (
     BATCH,
@@ -253,3 +257,107 @@ def test_the_check_of_schedules_sees_overlapping_memory():
     ]
     with pytest.raises(AssertionError):
         check_schedule(program)
+
+
+def with_a_table():
+    """Rows of a table, trained: the update reads rows and their numbers."""
+    s = StepBuilder()
+    table, w = s.variable("table", 20, 4), s.variable("w", 4, 4)
+    ids = s.feature("ids", 6, dtype="int64")
+    rows = s.b.op("gather", table, ids, axis=0, batch_dims=0)
+    loss = s.b.op("sum", s.b.op("square", s.matmul(rows, w)), axes=(0, 1), keepdims=False)
+    s.momentum(loss, ["table", "w"], clip=False)
+    return s.done(loss=loss)
+
+
+@pytest.mark.parametrize(
+    "make", [*STEPS.values(), with_a_table, lambda: residual_step(6, clip=True)]
+)
+def test_a_variable_belongs_to_one_layer_at_most(make):
+    program = compile_step(make())
+    owned = [name for layer in program.layers for name in (*layer.variables, *layer.slots)]
+    assert len(owned) == len(set(owned))
+    assert set(owned) <= set(program.variables)
+    for layer in program.layers:
+        bytes_of = [
+            sum(program.slots[program.variables[name]].type.bytes for name in names)
+            for names in (layer.variables, layer.slots)
+        ]
+        assert [layer.weight_bytes, layer.slot_bytes] == bytes_of
+
+
+@pytest.mark.parametrize("clip", [False, True])
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_layer_owns_the_state_of_its_weights(clip, streaming):
+    program = compile_step(residual_step(4, clip), Options(streaming=streaming))
+    assert len(program.layers) > 2
+    for layer in program.layers:
+        assert sorted(layer.slots) == sorted(f"{name}/Momentum" for name in layer.variables)
+    owned = {name for layer in program.layers for name in (*layer.variables, *layer.slots)}
+    assert owned == set(program.variables)
+
+
+def test_a_forward_program_has_layers_without_state():
+    program = compile_step(residual_step(3, train=False))
+    assert [layer.slots for layer in program.layers] == [()] * len(program.layers)
+
+
+def test_shared_weights_belong_to_the_first_layer_that_reads_them():
+    layers = compile_step(with_tied_weights()).layers
+    owners = [i for i, layer in enumerate(layers) if "tied" in layer.variables]
+    assert owners == [0]
+    assert "tied/Momentum" in layers[0].slots
+
+
+def symbolic_step(rows):
+    """x w squared and summed, trained, for some rows."""
+    s = StepBuilder()
+    x, w = s.feature("x", rows, WIDTH), s.variable("w", WIDTH, WIDTH)
+    y = s.b.op("tanh", s.matmul(x, w))
+    loss = s.b.op("sum", s.b.op("square", y), axes=(0, 1), keepdims=False)
+    s.momentum(loss, ["w"], clip=False)
+    return s.done(loss=loss, y=y)
+
+
+def test_memory_planned_anew_is_that_of_a_program_with_the_larger_bound():
+    small = compile_step(symbolic_step(Dim.symbol("R", 4, 64)))
+    larger = replan(small, {"R": 32}, price)
+    wanted = compile_step(symbolic_step(Dim.symbol("R", 32, 64)))
+    assert larger.arena_bytes == wanted.arena_bytes > small.arena_bytes
+    assert larger.slots == wanted.slots
+    assert [i.cost for i in larger.instructions()] == [i.cost for i in wanted.instructions()]
+    check_schedule(larger.at({"R": 32}, price))
+
+
+def test_a_program_planned_anew_computes_the_same_numbers():
+    larger = replan(compile_step(symbolic_step(Dim.symbol("R", 4, 64))), {"R": 32}, price)
+    for rows in (32, 5):
+        step = symbolic_step(rows)
+        variables, features = starting_values(step), features_of(step)
+        wanted = expected(symbolic_step(rows), variables, [features])
+        found = run_program(larger.at({"R": rows}, price), step, variables, [features])
+        for ours, theirs in zip(found, wanted):
+            for key in theirs:
+                np.testing.assert_allclose(ours[key], theirs[key], err_msg=key, **CLOSE)
+
+
+def test_a_plan_beyond_the_limit_is_refused():
+    program = compile_step(symbolic_step(Dim.symbol("R", 4, 64)))
+    with pytest.raises(GraphError, match="not above the limit"):
+        replan(program, {"R": 65}, price)
+
+
+def test_instructions_carry_the_price_for_the_largest_sizes():
+    program = compile_step(symbolic_step(Dim.symbol("R", 8)))
+    products = [item.cost.flops for item in program.instructions() if item.op == "matmul"]
+    assert products == [2 * 8 * WIDTH * WIDTH] * 2  # y, and the gradient by w
+    asked = []
+
+    def dear(op, inputs, outputs, attrs):
+        asked.append(op)
+        return Cost(1, 2, 3, 4)
+
+    priced = compile_step(symbolic_step(8), Options(price=dear))
+    count = len(list(priced.instructions()))
+    assert (priced.flops, priced.scratch_bytes) == (count, 4)
+    assert {item.op for item in priced.instructions()} == set(asked)

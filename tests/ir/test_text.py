@@ -167,3 +167,27 @@ def test_a_large_constant_needs_the_table():
     text = print_graph(conditional())
     with pytest.raises(GraphError, match="in the constants table"):
         parse_graph(text)
+
+
+@pytest.mark.parametrize(
+    ("layer", "direction", "shown"),
+    [
+        (3, "backward", " @3.backward"),
+        (0, "forward", " @0.forward"),
+        (-1, "update", " @-1.update"),
+        (-1, "forward", ""),
+    ],
+)
+@pytest.mark.parametrize("source", ["", "tower/Exp"])
+@pytest.mark.parametrize("attrs", [{}, {"note": "@1.update"}])
+def test_layers_and_directions_survive_beside_all_else(layer, direction, shown, source, attrs):
+    graph = Graph("placed")
+    node = graph.make_node("op", [graph.add_input("x", F4)], attrs, [F4], source)
+    node.layer, node.direction = layer, direction
+    graph.nodes.append(node)
+    graph.outputs = [node.output]
+    line = print_graph(graph).splitlines()[1]
+    assert line.endswith(shown + (f" # {source}" if source else ""))
+    (again,) = roundtrip(graph).nodes
+    assert (again.layer, again.direction, again.source) == (layer, direction, source)
+    assert again.attrs == attrs

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cerebras_tf.kernels.half import to_bfloat16, to_float32
+from cerebras_tf.kernels.half import at_rest, to_bfloat16, to_float32
 
 EVERY_BFLOAT16 = np.arange(1 << 16, dtype=np.uint16)
 
@@ -85,3 +85,35 @@ def test_compiled_conversions_take_scalars():
     compiled_half.to_bfloat16(np.array(1.5, np.float32), bits)
     compiled_half.to_float32(bits, wide)
     assert wide == 1.5
+
+
+def test_what_fits_rests_as_it_is():
+    for array, dtype in (
+        (np.ones(3, np.float32), "float32"),
+        (np.array([True]), "bool"),
+        (np.array([0x3F80], np.uint16), "bfloat16"),
+        (np.array([7], np.uint16), "uint16"),
+    ):
+        assert at_rest(array, dtype) is array
+
+
+def test_numbers_of_another_dtype_are_converted_to_rest():
+    found = at_rest(np.array([1.5, 70000.0]), "float32")
+    assert (found.dtype, found.tolist()) == (np.float32, [1.5, 70000.0])
+    found = at_rest(3, "int64")
+    assert (found.dtype, found.shape, int(found)) == (np.int64, (), 3)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64])
+def test_numbers_rest_as_rounded_bits_of_bfloat16(dtype):
+    numbers = np.array([[1, -2], [257, 1 << 20]], dtype)
+    found = at_rest(numbers, "bfloat16")
+    assert (found.dtype, found.shape) == (np.uint16, (2, 2))
+    np.testing.assert_array_equal(to_float32(found), [[1, -2], [256, 1 << 20]])
+
+
+def test_a_packages_own_bfloat16_rests_as_its_bits():
+    theirs = pytest.importorskip("ml_dtypes").bfloat16
+    numbers = np.array([1.0, -2.5, np.inf], np.float32)
+    found = at_rest(numbers.astype(theirs), "bfloat16")
+    np.testing.assert_array_equal(found, np.array([0x3F80, 0xC020, 0x7F80], np.uint16))

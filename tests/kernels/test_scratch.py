@@ -1,0 +1,143 @@
+"""Scratch memory is a stack a thread; its mark is the most that all threads took."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+from cerebras_tf.kernels import scratch
+from cerebras_tf.kernels.scratch import (
+    ALIGNMENT_BYTES,
+    aligned,
+    borrowed,
+    note,
+    peak_bytes,
+    reset_peak,
+    rounded,
+)
+
+
+@pytest.fixture
+def fresh(monkeypatch):
+    """Stacks of this test alone: none has taken anything yet."""
+    monkeypatch.setattr(scratch, "_own", threading.local())
+    monkeypatch.setattr(scratch, "_stacks", [])
+
+
+def address(array):
+    return array.__array_interface__["data"][0]
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype"), [((3, 5), np.float32), ((), np.float64), ((0, 4), np.int64), ((7,), bool)]
+)
+def test_arrays_have_the_shape_and_dtype_asked_for(fresh, shape, dtype):
+    with borrowed(shape, dtype) as array:
+        assert (array.shape, array.dtype) == (shape, np.dtype(dtype))
+        array[...] = 1
+        assert np.all(array == 1)
+
+
+def test_arrays_start_on_cache_lines(fresh):
+    with borrowed((3,), np.uint8) as first, borrowed((5,), np.uint8) as second:
+        assert [address(a) % ALIGNMENT_BYTES for a in (first, second)] == [0, 0]
+    assert address(aligned(1)) % ALIGNMENT_BYTES == 0
+
+
+def test_what_is_taken_twice_does_not_overlap(fresh):
+    with borrowed((8, 1 << 10)):
+        pass
+    with borrowed((100,)) as outer:
+        outer[:] = 1
+        with borrowed((100,)) as inner:
+            inner[:] = 2
+            assert not np.shares_memory(outer, inner)
+        assert np.all(outer == 1)
+
+
+def test_memory_that_was_given_back_is_taken_again(fresh):
+    with borrowed((1000,)) as first:
+        place = address(first)
+    with borrowed((10,)) as small, borrowed((10,)) as behind:
+        assert address(small) == place
+        assert address(behind) == place + rounded(40)
+
+
+def test_memory_may_grow_while_some_of_it_is_taken(fresh):
+    with borrowed((10,)) as small:
+        small[:] = 7
+        with borrowed((1 << 20,)) as large:
+            large[:] = 0
+            assert np.all(small == 7)
+        small[:] = 8
+        with borrowed((1 << 20,)) as large:
+            large[:] = 0
+            assert np.all(small == 8)
+
+
+def test_memory_is_given_back_when_a_kernel_raises(fresh):
+    with pytest.raises(ValueError), borrowed((1000,)):
+        raise ValueError
+    reset_peak()
+    assert peak_bytes() == 0
+
+
+def test_the_mark_is_the_most_taken_at_once(fresh):
+    with borrowed((100,), np.uint8), borrowed((200,), np.uint8):
+        pass
+    with borrowed((50,), np.uint8):
+        pass
+    assert peak_bytes() == rounded(100) + rounded(200) == 3 * ALIGNMENT_BYTES
+    reset_peak()
+    assert peak_bytes() == 0
+
+
+def test_a_mark_that_is_forgotten_keeps_what_is_taken_now(fresh):
+    with borrowed((100,), np.uint8):
+        with borrowed((5000,), np.uint8):
+            pass
+        reset_peak()
+        assert peak_bytes() == rounded(100)
+
+
+def test_memory_from_elsewhere_counts_on_top_of_what_is_taken(fresh):
+    with borrowed((128,), np.uint8):
+        note(1000)
+    note(500)
+    assert peak_bytes() == 128 + 1000
+
+
+def test_marks_of_all_threads_add_up(fresh):
+    def work(size):
+        with borrowed((size,), np.uint8):
+            pass
+
+    threads = [threading.Thread(target=work, args=(size,)) for size in (128, 256)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    work(512)
+    assert peak_bytes() == 128 + 256 + 512
+    reset_peak()
+    assert peak_bytes() == 0
+
+
+def test_threads_have_memory_of_their_own(fresh):
+    taken = threading.Barrier(2)
+    places = []
+
+    def work():
+        with borrowed((64,)) as array:
+            taken.wait(timeout=30)  # both hold theirs now
+            places.append((address(array), address(array) + array.nbytes))
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    (_, end), (start, _) = sorted(places)
+    assert end <= start
