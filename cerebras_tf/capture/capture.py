@@ -18,7 +18,7 @@ from tensorflow.python.framework.func_graph import FuncGraph
 
 from cerebras_tf.capture.custom_gradients import CustomGradient, override
 from cerebras_tf.capture.functions import CHECKS, branches_around, data_outputs, is_check
-from cerebras_tf.capture.gradients import lower_call
+from cerebras_tf.capture.gradients import lower_call, mark_boundaries
 from cerebras_tf.capture.lowerable import Lowerable
 from cerebras_tf.capture.order import all_before, execution_order
 from cerebras_tf.capture.recording import GradientCall
@@ -52,6 +52,7 @@ class Capture(GraphLowering):
         gradients: Sequence[GradientCall] = (),
         custom_gradients: Optional[dict[Any, Optional[CustomGradient]]] = None,
         control_inputs: Callable[[Any], Iterable[Any]] = operator.attrgetter("control_inputs"),
+        whole: Sequence[GradientCall] = (),
     ) -> None:
         """Prepares a capture.
 
@@ -61,7 +62,9 @@ class Capture(GraphLowering):
             gradients: recorded gradient calls.
             custom_gradients: prepared gradients of tf.custom_gradient functions, by their op.
             control_inputs: those of an operation as model_fn gave them.
+            whole: gradient calls whose results TensorFlow's own backward graph computes.
         """
+        self._whole = whole
         self.custom_gradients = custom_gradients or {}
         self.path = ""
         self.gathers: list[tuple[str, Value, Value]] = []
@@ -156,6 +159,7 @@ class Capture(GraphLowering):
         roots = [tensor.op for tensor in wanted.values()] + list(effects)
         self._run_by_session = set(all_before(roots, self._control_inputs))
         self.lower_all(roots)
+        mark_boundaries(self, self._whole)
         self.step.updates = self.state.updates()
         self.step.results = {name: self.value(tensor) for name, tensor in wanted.items()}
         self.step.graph.prune()

@@ -6,7 +6,7 @@ numbers beside it, as TensorFlow has it. The reverse pass itself deliberately st
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Union
 
 import tensorflow as tf
@@ -64,6 +64,39 @@ def _boundary(capture: GraphLowering, x: Tensor, *values: Value) -> list[Value]:
         return list(values)
     name = capture.state.variable(x).name
     return list(capture.b.multi("parameter_gradient", *values, variable=name))
+
+
+def mark_boundaries(capture: GraphLowering, calls: Iterable[GradientCall]) -> None:
+    """Puts the boundary behind gradients that TensorFlow's own backward graph has computed.
+
+    Args:
+        capture: has lowered that graph, and what reads it.
+        calls: the recorded calls that made it.
+    """
+    graph = capture.step.graph
+    mapping: dict[Value, Value] = {}
+    marked = []
+    for call in calls:
+        for x, result in zip(call.xs, call.results):
+            if result is None or x.dtype != tf.resource:
+                continue
+            sparse = isinstance(result, tf.IndexedSlices)
+            tensors = [result.values, result.indices] if sparse else [result]
+            if all(map(capture.has, tensors)):
+                values = [capture.value(tensor) for tensor in tensors]
+                outputs = _boundary(capture, x, *values)
+                mapping.update(zip(values, outputs))
+                marked.append((outputs[0].node, values))
+                for tensor, output in zip(tensors, outputs):
+                    capture.bind(tensor, output)
+    if not marked:
+        return
+    graph.replace(mapping)
+    capture.state.replace(mapping)
+    for node, values in marked:
+        assert node is not None
+        node.inputs = values
+    graph.sort()
 
 
 def _differentiated(capture: GraphLowering, tensor: Tensor) -> Value:

@@ -6,6 +6,7 @@ deliberately does not decide where variables live.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Optional
 
 from cerebras_tf.capture.operations import Operation, Tensor
@@ -67,6 +68,10 @@ class VariableState:
         if name not in self._current:
             self._assigned.append(name)
         self._current[name] = value
+
+    def replace(self, mapping: Mapping[Value, Value]) -> None:
+        """Variables whose value is a key have its value from here on."""
+        self._current = {name: mapping.get(v, v) for name, v in self._current.items()}
 
     def updates(self) -> dict[str, Value]:
         """Variables that were assigned, with their last values."""

@@ -132,14 +132,17 @@ class _Recording:
 
     def capture(self, features: dict[Any, TensorType]) -> Capture:
         """A capture that takes gradients as they are recorded."""
-        return self._capture(features, self.gradients)
+        return self._capture(features, self.gradients, ())
 
     def capture_whole(self, features: dict[Any, TensorType]) -> Capture:
         """A capture that takes TensorFlow's backward graph as it is."""
-        return self._capture(features, ())
+        return self._capture(features, (), self.gradients)
 
     def _capture(
-        self, features: dict[Any, TensorType], gradients: Sequence[GradientCall]
+        self,
+        features: dict[Any, TensorType],
+        gradients: Sequence[GradientCall],
+        whole: Sequence[GradientCall],
     ) -> Capture:
         return Capture(
             self.handles,
@@ -147,6 +150,7 @@ class _Recording:
             gradients,
             self.custom_gradients,
             self.placement.control_inputs,
+            whole,
         )
 
 

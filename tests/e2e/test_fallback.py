@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from cerebras_tf import CerebrasEstimator, CSRunConfig
+from cerebras_tf.estimator.wafer_step import WaferStep
 
 pytestmark = pytest.mark.tf
 v1 = tf.compat.v1
@@ -41,3 +42,17 @@ def test_a_second_derivative_through_softmax_trains_as_on_the_host(tmp_path):
     wafer = trained_weight(tmp_path / "wafer", True)
     host = trained_weight(tmp_path / "host", False)
     np.testing.assert_allclose(wafer, host, rtol=1e-4, atol=1e-6)
+
+
+def test_gradients_of_tensorflows_own_backward_graph_pass_the_boundary_too(tmp_path, monkeypatch):
+    programs = []
+    compiled = WaferStep.compiled
+
+    def kept(step, types):
+        programs.append(compiled(step, types))
+        return programs[-1]
+
+    monkeypatch.setattr(WaferStep, "compiled", kept)
+    trained_weight(tmp_path, True)
+    (program,) = programs
+    assert {name: len(given) for name, given in program.gradients.items()} == {"weight": 1}
