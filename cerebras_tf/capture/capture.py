@@ -174,13 +174,25 @@ class Capture(GraphLowering):
         """
         if not roots:
             return
-        position = {op: i for i, op in enumerate(roots[0].graph.get_operations())}
-        order = execution_order(roots, self.dependencies, position)
+        order = execution_order(roots, self.dependencies, self._positions(roots[0].graph))
         missing = [op for op in order for op in self.unsupported(op)]
         if missing:
             raise UnsupportedOpError(missing_op_report(missing))
         for op in order:
             self.lower(op)
+
+    def _positions(self, graph: Any) -> dict[Any, int]:
+        """Places in the order of building; first the reads of the global step that never wait.
+
+        TensorFlow's session makes these before the update of the global step, which waits for
+        all else, also where they were built after it.
+        """
+        position = {op: i for i, op in enumerate(graph.get_operations())}
+        step = tf.compat.v1.train.get_global_step(graph)
+        for op in step.handle.consumers() if hasattr(step, "handle") else ():
+            if op.type == "ReadVariableOp" and op in position and not self._control_inputs(op):
+                position[op] -= len(position)
+        return position
 
     def unsupported(self, op: Any) -> list[Any]:
         """The operation, or those inside the functions it calls, that have no IR form."""

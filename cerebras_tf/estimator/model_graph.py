@@ -20,7 +20,7 @@ from cerebras_tf.capture.placement import Placement
 from cerebras_tf.capture.recording import GradientCall, GradientRecorder
 from cerebras_tf.capture.variables import managed_variables, variable_spec
 from cerebras_tf.compiler.pipeline import Options
-from cerebras_tf.errors import ConfigError, UnsupportedOpError
+from cerebras_tf.errors import UnsupportedOpError
 from cerebras_tf.estimator.scaffold import wafer_scaffold
 from cerebras_tf.estimator.session import WaferHook, leaves, map_fetches
 from cerebras_tf.estimator.stored_variables import StoredVariables
@@ -73,13 +73,11 @@ def build(
 
     Raises:
         UnsupportedOpError: the model needs operations without an IR form; all are listed.
-        ConfigError: the model keeps checkpoints by object.
     """
     global_step = tf.compat.v1.train.get_or_create_global_step()
     step_read = training_util._get_or_create_global_step_read()
     model = _record(call_model_fn, global_step)
     spec, placement = model.spec, model.placement
-    _refuse_object_checkpoints(spec.scaffold)
     effects = [spec.train_op.op if isinstance(spec.train_op, tf.Tensor) else spec.train_op]
     effects = effects if mode == tf.estimator.ModeKeys.TRAIN else []
     fed, beside = placement.boundary(model.capture({}), _roots(placement, spec, effects))
@@ -176,19 +174,6 @@ def _roots(placement: Placement, spec: Any, effects: list[Any]) -> list[Any]:
     named = [spec.loss, *leaves(spec.predictions)]
     own = [t.op for t in named if isinstance(t, tf.Tensor) and placement.on_wafer(t.op)]
     return [*effects, *own, *readers]
-
-
-def _refuse_object_checkpoints(scaffold: Optional[Any]) -> None:
-    """The wafer's checkpoints hold variables by name: the host could not read them."""
-    # Private API of TF 2.15: there is no public accessor of what a scaffold was given, and only
-    # this attribute tells the saver of tf.keras.estimator.model_to_estimator.
-    saver = getattr(scaffold, "_saver", None)
-    by_object = isinstance(saver, tf.compat.v1.train.Saver) and saver._object_restore_saver
-    if by_object is not None and by_object is not False:
-        raise ConfigError(
-            "checkpoints: must hold variables by name. Received: a Keras model's, by object. "
-            "Call model_to_estimator with checkpoint_format='saver'."
-        )
 
 
 def _refuse_assignments(assignments: list[Any], mode: str) -> None:

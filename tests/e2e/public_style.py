@@ -278,6 +278,16 @@ def count_in_a_local_variable(features: Any, labels: Any, mode: str) -> Any:
     return regression(mode, tf.squeeze(network(x), -1), labels)
 
 
+@model
+def note_of_the_step_built_after_its_update(features: Any, labels: Any, mode: str) -> Any:
+    notes = tf.lookup.experimental.MutableHashTable(tf.string, tf.int64, 0, name="notes")
+    spec = regression(mode, tf.squeeze(network(features["x"]), -1), labels)
+    if mode != tf.estimator.ModeKeys.TRAIN:
+        return spec
+    note = notes.insert(["doubled"], [v1.train.get_global_step() * 2])
+    return spec._replace(train_op=tf.group(spec.train_op, note))
+
+
 # What follows the model in the session.
 
 

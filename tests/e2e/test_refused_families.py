@@ -173,18 +173,16 @@ def keras_input_fn():
     return input_fn().map(lambda features, labels: (features["x"], labels["y"]))
 
 
-def test_checkpoints_by_object_are_refused(tmp_path):
-    made = CerebrasEstimator(keras_model_fn(tmp_path, "checkpoint"), str(tmp_path))
-    with pytest.raises(ConfigError, match="checkpoint_format='saver'"):
-        made.train(keras_input_fn, steps=1, use_cs=True)
-
-
-def test_a_keras_model_with_checkpoints_by_name_moves_between_host_and_wafer(tmp_path):
+@pytest.mark.parametrize("checkpoint_format", ["saver", "checkpoint"])
+def test_checkpoints_of_a_keras_model_move_between_host_and_wafer(tmp_path, checkpoint_format):
     content = []
-    for first in (True, False):
-        folder = tmp_path / str(first)
-        made = CerebrasEstimator(keras_model_fn(folder, "saver"), str(folder))
-        made.train(keras_input_fn, steps=2, use_cs=first)
-        made.train(keras_input_fn, steps=2, use_cs=not first)
+    for places in ((False, False, False), (True, False, True), (False, True, False)):
+        folder = tmp_path / str(len(content))
+        made = CerebrasEstimator(keras_model_fn(folder, checkpoint_format), str(folder))
+        for use_cs in places:
+            made.train(keras_input_fn, steps=2, use_cs=use_cs)
+        metrics = [made.evaluate(keras_input_fn, steps=2, use_cs=place) for place in places[:2]]
+        assert_same(*metrics, "metrics")
         content.append({n: made.get_variable_value(n) for n in made.get_variable_names()})
-    assert_same(*content, "variables")
+    assert_same(content[1], content[0], "variables")
+    assert_same(content[2], content[0], "variables")
