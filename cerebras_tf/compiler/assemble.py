@@ -153,7 +153,7 @@ class _Assembler:
         slots = []
         for node in self._nodes:
             made = self._time_of[node]
-            for value in node.outputs:
+            for value in node.outputs if node.op != GRADIENT else ():  # has its operand's slot
                 slot = self.program.slots[self.slot_of[value]]
                 if slot.kind == ARENA:
                     slot.life = (made, max(self._last.get(value, -1), made))
