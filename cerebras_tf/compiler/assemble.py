@@ -152,6 +152,8 @@ class _Assembler:
         """Offsets of arena slots; a value lives from its node to its last read."""
         slots = []
         for node in self._nodes:
+            if node.op == GRADIENT:  # lies where its operand does, whose life holds its own
+                continue
             made = self._time_of[node]
             for value in node.outputs if node.op != GRADIENT else ():  # has its operand's slot
                 slot = self.program.slots[self.slot_of[value]]

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-import numpy as np
-
-from cerebras_tf.ir import Variable
+from cerebras_tf.ir import Array, Variable
 from cerebras_tf.memoryx.store import MemoryStore, Store
 
 
@@ -41,7 +39,7 @@ class BorrowingStore:
         """What each variable is, by name."""
         return self._own.specs
 
-    def acquire(self, names: Sequence[str], fresh: bool = False) -> list[np.ndarray]:
+    def acquire(self, names: Sequence[str], fresh: bool = False) -> list[Array]:
         """See Store.acquire; what is acquired fresh is lent no more."""
         if fresh:
             self._lent.difference_update(names)

@@ -129,7 +129,7 @@ def test_every_pass_leaves_the_boundaries(name, options, monkeypatch):
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_a_boundary_changes_no_number_and_moves_no_byte(name):
+def test_a_boundary_changes_no_number_and_costs_no_instruction(name):
     step = STEPS[name]()
     variables = starting_values(step)
     batches = [inputs_for(step, seed) for seed in range(3)]
@@ -140,9 +140,7 @@ def test_a_boundary_changes_no_number_and_moves_no_byte(name):
     for ours, theirs in zip(found, wanted):
         for key in theirs:
             np.testing.assert_allclose(ours[key], theirs[key], err_msg=key, **CLOSE)
-    for item in program.instructions():
-        if item.op == "parameter_gradient":
-            assert (item.cost.bytes_read, item.cost.bytes_written) == (0, 0)
+    assert "parameter_gradient" not in {item.op for item in program.instructions()}
 
 
 @pytest.mark.parametrize("name", ["plain", "accumulating"])

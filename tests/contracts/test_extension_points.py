@@ -19,6 +19,7 @@ from cerebras_tf.errors import CheckpointError, GraphError
 from cerebras_tf.ir.program_file import load_program, save_program
 from cerebras_tf.ir.schedule import STEP_KINDS, Actions, Step, step_kind
 from cerebras_tf.kernels.registry import COMPILED, PLAIN, compiled, plain
+from cerebras_tf.memoryx.borrowing_store import BorrowingStore
 from cerebras_tf.memoryx.null_store import NullStore
 from cerebras_tf.memoryx.store import MemoryStore, Store, write
 from cerebras_tf.ops import OPS
@@ -45,7 +46,7 @@ class FileStore:
         self._specs = {spec.name: spec for spec in specs}
         self._folder = folder
         self._arrays, self._users = {}, Counter()
-        self.followed, self.most_bytes = [], 0
+        self.followed, self.most_bytes, self._version = [], 0, 0
 
     @property
     def specs(self):
@@ -73,6 +74,7 @@ class FileStore:
     def release(self, names, dirty=()):
         for name in dirty:
             np.save(self._path(name), self._arrays[name])
+            self._version += 1
         for name in names:
             self._users[name] -= 1
             if not self._users[name]:
@@ -80,6 +82,10 @@ class FileStore:
 
     def follow(self, order):
         self.followed = [list(names) for names in order]
+
+    @property
+    def version(self):
+        return self._version
 
     @property
     def resident_bytes(self):
@@ -184,7 +190,7 @@ def softsign():
 
 # Heading -> protocol, what implements it, and calls that the recipe names besides.
 RECIPES = {
-    "Add a store": (Store, [MemoryStore, NullStore, FileStore], {}),
+    "Add a store": (Store, [MemoryStore, NullStore, BorrowingStore, FileStore], {}),
     "Add a step kind": (Actions, [Machine], {"apply": Step.apply}),
     "Add a listener": (Listener, [Ledger], {}),
     "Add a backend": (Backend, [CpuBackend, NullBackend, CountingBackend], {}),
