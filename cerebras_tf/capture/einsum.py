@@ -28,10 +28,9 @@ def _einsum(low: Lowering, op: Operation) -> Sequence[Value]:
             f"Einsum: at most two operands and no label twice in one of them. "
             f"Received: {equation!r}. Write it as several einsums, or with tf.linalg.diag_part."
         )
-    others = [*terms[1:], ""]
+    others = [*reversed(terms)] if len(terms) == 2 else [""]
     sized = [
-        _sum_out(low.b, x, term, result + others[i - 1 if i else 0])
-        for i, (x, term) in enumerate(zip(operands, terms))
+        _sum_out(low.b, x, term, result + other) for x, term, other in zip(operands, terms, others)
     ]
     if len(sized) == 1:
         value, term = sized[0]

@@ -135,6 +135,22 @@ def test_a_loop_over_weights_is_refused_in_every_mode(make, tmp_path):
         next(made.predict(input_fn, use_cs=True))
 
 
+def test_sums_of_ragged_rows_are_refused_with_the_first_batch(tmp_path):
+    def ragged_input_fn():
+        return input_fn().map(
+            lambda features, labels: (tf.RaggedTensor.from_tensor(features["ids"]), labels)
+        )
+
+    def summing(features, labels, mode):
+        vectors = tf.nn.embedding_lookup(weight([10, 3]), features)
+        return regression(mode, tf.reduce_sum(vectors, [1, 2]), labels)
+
+    losses = []
+    with pytest.raises(UnsupportedOpError, match="Tile.*must be known before the first step"):
+        estimator(summing, tmp_path, True, losses).train(ragged_input_fn, max_steps=1)
+    assert losses == []
+
+
 def test_an_assignment_in_evaluation_is_refused(tmp_path):
     def counting(features, labels, mode):
         count = v1.get_variable("count", [], initializer=v1.zeros_initializer(), trainable=False)

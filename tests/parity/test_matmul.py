@@ -77,6 +77,8 @@ def test_bias_add_grad_agrees_with_tensorflow(layout):
 
 
 EINSUMS = [
+    ("ble,bme->b", (2, 3, 4), (2, 5, 4)),  # sums out a label of each operand alone
+    ("ij,jkl->ik", (2, 3), (3, 4, 5)),
     ("ab,bc->ac", (3, 4), (4, 5)),
     ("ab,cb->ac", (3, 4), (5, 4)),
     ("ab,bc->ca", (3, 4), (4, 5)),
