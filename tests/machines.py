@@ -54,10 +54,11 @@ def content_of(store: Store, name: str) -> np.ndarray:
 def check_schedule(program: Program) -> None:
     """Asserts that every slot read holds its value: it came or was made, and nothing replaced it.
 
-    Also: what is freed was there, variables leave at most once, only variables stream in, and
-    arena slots lie inside the arena.
+    Also: what is freed was there, variables leave at most once, only variables stream in, arena
+    slots lie inside the arena, and the life of each begins where it is written.
     """
     slots = program.slots
+    _check_lives(program)
     readable = {i for i, slot in enumerate(slots) if slot.kind in (FEATURE, CONSTANT)}
     made = set(readable)
     left: list[str] = []
@@ -84,6 +85,22 @@ def check_schedule(program: Program) -> None:
     assert len(left) == len(set(left))
     for name, slot in program.results.items():
         assert slot in readable or slots[slot].kind == VARIABLE, f"result {name} is lost"
+
+
+def _check_lives(program: Program) -> None:
+    """Asserts that arena slots live from the instruction that writes them to the last that reads."""
+    slots, time = program.slots, -1
+    for step in program.steps:
+        if not isinstance(step, Run):
+            continue
+        written = {step.slots[i] for item in program.bodies[step.body] for i in item.outputs}
+        read = {step.slots[i] for item in program.bodies[step.body] for i in item.inputs}
+        for slot in written | read:
+            if slots[slot].kind == ARENA and slot in written:
+                assert slots[slot].life[0] > time, f"slot {slot} lives before it is written"
+            if slots[slot].kind == ARENA and slot not in written:
+                assert slots[slot].life[0] <= time, f"slot {slot} is read before its life begins"
+        time = max([time, *(slots[slot].life[0] for slot in written if slots[slot].kind == ARENA)])
 
 
 def _check_run(program: Program, run: Run, readable: set[int]) -> None:

@@ -155,7 +155,7 @@ class _Assembler:
             if node.op == GRADIENT:  # lies where its operand does, whose life holds its own
                 continue
             made = self._time_of[node]
-            for value in node.outputs if node.op != GRADIENT else ():  # has its operand's slot
+            for value in node.outputs:
                 slot = self.program.slots[self.slot_of[value]]
                 if slot.kind == ARENA:
                     slot.life = (made, max(self._last.get(value, -1), made))

@@ -14,7 +14,7 @@ from typing import Any, Callable, Optional, Protocol
 import numpy as np
 
 from cerebras_tf.errors import DataError
-from cerebras_tf.ir import TensorType
+from cerebras_tf.ir import Array, TensorType
 from cerebras_tf.ir.program import GLOBAL_STEP_UPDATE, RANDOM_STEP, Program
 from cerebras_tf.ir.schedule import StreamIn
 from cerebras_tf.kernels.half import at_rest
@@ -149,7 +149,7 @@ class Session:
         self._phase = phase
         self._trains = trains
         self._variants: list[_Variant] = []
-        self._arena: Optional[np.ndarray] = None
+        self._arena: Optional[Array] = None
         self._current: Optional[Machine] = None
         self._peak_bytes = 0
 
@@ -160,10 +160,10 @@ class Session:
 
     def run(
         self,
-        features: Mapping[str, np.ndarray],
+        features: Mapping[str, Array],
         wanted: frozenset[str] = frozenset(),
         updates: bool = True,
-    ) -> dict[str, np.ndarray]:
+    ) -> dict[str, Array]:
         """Runs a step.
 
         Args:
@@ -250,7 +250,7 @@ class Session:
         held = self.store.resident_bytes + (0 if self._arena is None else self._arena.nbytes)
         check_memory(program, self.store.total_resident_bytes, held)
 
-    def _memory(self, size: int) -> np.ndarray:
+    def _memory(self, size: int) -> Array:
         """Activation memory that all machines share; grown, and given to all anew, when needed."""
         if self._arena is None or self._arena.nbytes < size:
             machines = [m for v in self._variants for m in v.machines.values()]
@@ -268,12 +268,12 @@ class Session:
         self._peak_bytes = max(self._peak_bytes, taken)
 
 
-def _owned(array: Any) -> np.ndarray:
+def _owned(array: Any) -> Array:
     """An array in C order that owns its memory or keeps its owner: NumPy scalars do neither."""
     return np.require(array if isinstance(array, np.ndarray) else np.array(array), None, "C")
 
 
-def _dtype(array: np.ndarray) -> str:
+def _dtype(array: Array) -> str:
     return str(array.dtype.name)
 
 
