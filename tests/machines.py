@@ -88,19 +88,16 @@ def check_schedule(program: Program) -> None:
 
 
 def _check_lives(program: Program) -> None:
-    """Asserts that arena slots live from the instruction that writes them to the last that reads."""
-    slots, time = program.slots, -1
+    """Asserts that arena slots begin to live in the order in which they are written."""
+    time = -1
     for step in program.steps:
-        if not isinstance(step, Run):
-            continue
-        written = {step.slots[i] for item in program.bodies[step.body] for i in item.outputs}
-        read = {step.slots[i] for item in program.bodies[step.body] for i in item.inputs}
-        for slot in written | read:
-            if slots[slot].kind == ARENA and slot in written:
-                assert slots[slot].life[0] > time, f"slot {slot} lives before it is written"
-            if slots[slot].kind == ARENA and slot not in written:
-                assert slots[slot].life[0] <= time, f"slot {slot} is read before its life begins"
-        time = max([time, *(slots[slot].life[0] for slot in written if slots[slot].kind == ARENA)])
+        if isinstance(step, Run):
+            for item in program.bodies[step.body]:
+                for i in item.outputs:
+                    slot = program.slots[step.slots[i]]
+                    if slot.kind == ARENA:
+                        assert slot.life[0] >= time, f"{item.op}: {slot} lives too late or early"
+                        time = slot.life[0]
 
 
 def _check_run(program: Program, run: Run, readable: set[int]) -> None:
