@@ -63,8 +63,11 @@ class StepBuilder:
 
     def momentum(self, loss: Value, names: Sequence[str], clip: bool) -> None:
         """Updates by momentum SGD, the gradient's global norm clipped to 1 where asked."""
-        found = self.gradients(loss, names)
         b = self.b
+        found = [
+            b.op("parameter_gradient", gradient, variable=name)
+            for name, gradient in zip(names, self.gradients(loss, names))
+        ]
         if clip:
             squares = [
                 b.op("sum", b.op("square", g), axes=tuple(range(g.type.rank)), keepdims=False)

@@ -90,7 +90,7 @@ def test_names_may_hold_quotes_and_spaces():
 
 
 def test_a_training_step_survives_with_its_gradients():
-    step = residual_step(2)
+    step = residual_step(2, train=False)
     b = Builder(step.graph)
     rows, numbers = (step.graph.add_input(n, TensorType("int64", (3,))) for n in ("r", "n"))
     step.features.update(r=rows, n=numbers)
