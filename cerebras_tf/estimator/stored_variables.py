@@ -85,12 +85,21 @@ class StoredVariables:
             session.run = run
 
     def count_as_initialized(self) -> None:
-        """Makes ready ops of a user see the variables as initialized: the store has them."""
+        """Makes ready ops of a user see the variables as initialized: the store has them.
+
+        Initial values made of other variables' (a moving average's) still find none in the session.
+        """
         is_set = tf.constant(True, name="wafer/stored/is_initialized")
         own = {flag.op for flag in self._flags.values()}
+        initial = {
+            op
+            for variable in self._variables.values()
+            for op in ancestors(variable.initializer.inputs[1].op)
+        }
         for op in is_set.graph.get_operations():
             if op.type == "VarIsInitializedOp" and op not in own and op.inputs[0].op in self._names:
-                for reader in op.outputs[0].consumers():
+                readers = [other for other in op.outputs[0].consumers() if other not in initial]
+                for reader in readers:
                     for index, tensor in enumerate(reader.inputs):
                         if tensor is op.outputs[0]:
                             # Private API of TF 2.15: no public way to change an input.

@@ -310,3 +310,26 @@ def test_tables_and_strings_are_kept_in_checkpoints(tmp_path):
         assert rows == {"a": 7, "word": b"set"}, use_cs
     names = [set(variables_of(tmp_path / str(use_cs))) for use_cs in PLACES]
     assert names[0] == names[1]
+
+
+PARTS = {
+    "init_fn": lambda: {"init_fn": lambda scaffold, session: None},
+    "saver": lambda: {"saver": v1.train.Saver()},
+    "local_init_op": lambda: {"local_init_op": v1.local_variables_initializer()},
+    "ready_op": lambda: {"ready_op": tf.constant([], tf.string)},
+}
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_moving_averages_start_from_the_weights_beside_a_scaffold(tmp_path, part):
+    def averaged(features, labels, mode, params):
+        spec = regression.model_fn(features, labels, mode, params)
+        average = tf.train.ExponentialMovingAverage(0.5)
+        with tf.control_dependencies([spec.train_op]):
+            train_op = average.apply(v1.trainable_variables())
+        return spec._replace(train_op=train_op, scaffold=v1.train.Scaffold(**PARTS[part]()))
+
+    for use_cs in (True, False):
+        made = build(tmp_path / str(use_cs), model=averaged, use_cs=use_cs)
+        made.train(dataset, max_steps=2)
+    assert_equal(variables_of(tmp_path / "True"), variables_of(tmp_path / "False"), rtol=1e-5)
