@@ -29,6 +29,7 @@ from cerebras_tf.capture.variables import tensor_type
 from cerebras_tf.errors import CerebrasError, UnsupportedOpError
 from cerebras_tf.ir import Array, Graph, StepGraph, TensorType, Value, Variable, verify
 from cerebras_tf.ir.program import RANDOM_STEP
+from cerebras_tf.ir.step import Draw
 from cerebras_tf.kernels.registry import evaluate
 from cerebras_tf.ops import Builder, infer
 
@@ -68,7 +69,7 @@ class Capture(GraphLowering):
         self.custom_gradients = custom_gradients or {}
         self.path = ""
         self.gathers: list[tuple[str, Value, Value]] = []
-        self.step = StepGraph(Graph("step"))
+        self.step = self._top = StepGraph(Graph("step"))
         self.b = Builder(self.step.graph, evaluate)
         self.state = VariableState(self.step)
         self._environment: dict[tuple[Any, int], Value] = {}
@@ -131,6 +132,22 @@ class Capture(GraphLowering):
             value = self.step.graph.add_input(RANDOM_STEP, TensorType("int64", ()))
             features[RANDOM_STEP] = value
         return features[RANDOM_STEP]
+
+    def counted_seeds(self, name: str, draw: Draw) -> Optional[Value]:
+        """int64 [3], seeds of a random op and how many numbers it has made; None inside branches.
+
+        Args:
+            name: of the op and the calls around it.
+            draw: its seeds, and how many numbers it makes now.
+        """
+        if self.step is not self._top:
+            return None
+        feature = f"{RANDOM_STEP}/{name}"
+        if feature not in self.step.features:
+            value = self.step.graph.add_input(feature, TensorType("int64", (3,)))
+            self.step.features[feature] = value
+        self.step.draws[feature] = draw
+        return self.step.features[feature]
 
     @property
     def differentiates(self) -> bool:

@@ -27,6 +27,8 @@ class StaticShape(Protocol):
 
     def as_list(self) -> list[Optional[int]]: ...
 
+    def is_fully_defined(self) -> bool: ...
+
 
 class Tensor(Protocol):
     """Output number `value_index` of an operation."""

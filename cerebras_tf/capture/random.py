@@ -22,7 +22,8 @@ from tensorflow.python.framework.func_graph import FuncGraph
 from cerebras_tf.capture.operations import Operation
 from cerebras_tf.capture.registry import Lowering, lowers
 from cerebras_tf.capture.shape_arithmetic import integers, sizes
-from cerebras_tf.ir import Value
+from cerebras_tf.ir import TensorType, Value
+from cerebras_tf.ir.step import Draw
 
 _RENAMED = {
     "RandomStandardNormal": "random_normal",
@@ -50,8 +51,11 @@ def _draw(low: Lowering, op: Operation, name: str, limits: Mapping[str, int] = {
     if seed == seed2 == 0:
         # The path tells the calls of one function from each other.
         seed, seed2 = _drawn_seed(op.graph), _own_seed(low.path + op.name)
-    seeds = low.b.constant(np.array([seed, seed2], np.int64))
     shape = tuple(sizes(low, op.inputs[0], "the shape of a random tensor"))
+    seeds = low.b.constant(np.array([seed, seed2], np.int64))
+    if not op.outputs[0].shape.is_fully_defined():  # TensorFlow counts the numbers of every size
+        draw = Draw(seed, seed2, TensorType("int64", shape).size)
+        seeds = low.counted_seeds(low.path + op.name, draw) or seeds
     dtype = low.tf_type(op.outputs[0]).dtype
     return low.b.op(name, low.random_step(), seeds, shape=shape, dtype=dtype, **limits)
 

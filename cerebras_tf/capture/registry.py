@@ -13,6 +13,7 @@ from cerebras_tf.capture.operations import Operation, Tensor
 from cerebras_tf.capture.state import VariableState
 from cerebras_tf.errors import GraphError
 from cerebras_tf.ir import Array, StepGraph, TensorType, Value
+from cerebras_tf.ir.step import Draw
 from cerebras_tf.ops.builder import Builder
 
 if TYPE_CHECKING:
@@ -49,6 +50,9 @@ class Lowering(Protocol):
 
     def tf_type(self, tensor: Tensor) -> TensorType:
         """dtype and static shape TensorFlow knows for a tensor."""
+
+    def counted_seeds(self, name: str, draw: Draw) -> Optional[Value]:
+        """int64 [3], seeds of a random op and how many numbers it has made; None in branches."""
 
     def random_step(self) -> Value:
         """int64 scalar: how often every random op has drawn before."""

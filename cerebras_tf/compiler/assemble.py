@@ -82,6 +82,7 @@ class _Assembler:
         self._plan()
         self._schedule()
         program.results = {n: self.slot_of[v] for n, v in self.step.results.items()}
+        program.draws = dict(self.step.draws)
         program.gradients = {
             name: [tuple(self.slot_of[value] for value in node.outputs) for node in nodes]
             for name, nodes in self.step.gradients.items()

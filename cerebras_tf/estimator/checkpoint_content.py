@@ -15,12 +15,12 @@ from cerebras_tf.estimator.checkpoint_errors import CheckpointLackError, Checkpo
 # Entries beside a model's variables: the graph of objects of tf.train.Checkpoint, its counter.
 # How often random ops have drawn, int64 []; stands in a checkpoint where it is not the global step.
 RANDOM_STEP_KEY = "cerebras_tf/random_step"
-_BESIDE = (
-    "_CHECKPOINTABLE_OBJECT_GRAPH",
-    "save_counter/.ATTRIBUTES/VARIABLE_VALUE",
-    RANDOM_STEP_KEY,
-)
+# Below it stands how many numbers each random op has made whose invocations differ in size.
+RANDOM_MADE_KEY = f"{RANDOM_STEP_KEY}/"
+_BESIDE = ("_CHECKPOINTABLE_OBJECT_GRAPH", "save_counter/.ATTRIBUTES/VARIABLE_VALUE")
 _MOST_NAMED = 5
+# How the lines of a TensorFlow error begin that say where its graph was built.
+_WHERE_BUILT = ("Graph execution error", "Detected at node", 'File "', "Node: ")
 
 
 def open_checkpoint(path: str) -> Any:
@@ -58,7 +58,8 @@ def variables_beyond(reader: Any, known: Sequence[str]) -> list[str]:
     """Names of the variables of a checkpoint that are not among those known, sorted."""
     types = reader.get_variable_to_dtype_map()
     kept = {name for name, dtype in types.items() if dtype not in (tf.string, tf.variant)}
-    return sorted(kept.difference(known, _BESIDE))
+    beyond = kept.difference(known, _BESIDE)
+    return sorted(name for name in beyond if not name.startswith(RANDOM_STEP_KEY))
 
 
 def check_content(
@@ -115,5 +116,7 @@ def named(names: Sequence[str]) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says, in a line."""
-    return (str(error).splitlines() or [type(error).__name__])[0]
+    """What an error says, in a line; TensorFlow's begins with where the graph was built."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    said = [line for line in lines if line and not line.startswith(_WHERE_BUILT)]
+    return (said or [type(error).__name__])[0]

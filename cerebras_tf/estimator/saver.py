@@ -198,8 +198,8 @@ class WaferSaver(tf.compat.v1.train.Saver):
             rest = {v.op.name: session.run(v) for v in self._beside}  # the global step alone
         else:
             yield functools.partial(self._save_beside, session)
-        if self._step is not None and self._step.extra_draws():
-            rest[RANDOM_STEP_KEY] = np.array(self._step.session.draws, np.int64)
+        if self._step is not None:
+            rest.update(self._step.draws_to_save())
         for names in self._groups():
             arrays = store.acquire(names)
             try:
@@ -249,8 +249,9 @@ class WaferSaver(tf.compat.v1.train.Saver):
         names = self.saver_def
         with whole(save_path, "what the session holds"):
             sess.run(names.restore_op_name, {names.filename_tensor_name: save_path})
-        if self._step is not None and RANDOM_STEP_KEY in reader.get_variable_to_shape_map():
-            self._step.draw_from(int(read_variable(reader, save_path, RANDOM_STEP_KEY)))
+        if self._step is not None:
+            found = [n for n in reader.get_variable_to_shape_map() if n.startswith(RANDOM_STEP_KEY)]
+            self._step.restore_draws({n: int(read_variable(reader, save_path, n)) for n in found})
         if self._step is not None:
             self._step.saved_as(save_path)
         self._restored = save_path

@@ -21,6 +21,7 @@ from cerebras_tf.compiler.assemble import replan
 from cerebras_tf.compiler.pipeline import Options, compile_layers, cut_into_layers
 from cerebras_tf.errors import CerebrasError, DataError, SizeLimitError, UnsupportedOpError
 from cerebras_tf.estimator.arrays import for_tensorflow
+from cerebras_tf.estimator.checkpoint_content import RANDOM_MADE_KEY, RANDOM_STEP_KEY
 from cerebras_tf.ir import Dim, Graph, StepGraph, TensorType
 from cerebras_tf.ir.dimensions import UNLIMITED
 from cerebras_tf.ir.program import GLOBAL_STEP_UPDATE, HEAP, Program
@@ -124,12 +125,26 @@ class WaferStep:
         """Says how often random ops have drawn before the first step of this session."""
         self._draws_from = self.session.draws = count
 
-    def extra_draws(self) -> bool:
-        """Whether the global step does not tell how often random ops have drawn.
+    def draws_to_save(self) -> dict[str, np.ndarray]:
+        """What a checkpoint must say of random ops, beside the global step.
 
-        It does not where a step of the model takes several runs, as in gradient accumulation.
+        The global step does not tell how often they have drawn where a step of the model takes
+        several runs, as in gradient accumulation; nor how much, where batches differ in size.
         """
-        return self._draws_from is not None and self.session.draws != self.session.global_step
+        found = {RANDOM_MADE_KEY + name: number for name, number in self.session.made.items()}
+        if self._draws_from is not None and self.session.draws != self.session.global_step:
+            found[RANDOM_STEP_KEY] = self.session.draws
+        return {name: np.array(number, np.int64) for name, number in found.items()}
+
+    def restore_draws(self, found: Mapping[str, int]) -> None:
+        """Takes what draws_to_save gave for a checkpoint."""
+        if RANDOM_STEP_KEY in found:
+            self.draw_from(found[RANDOM_STEP_KEY])
+        self.session.made = {
+            name[len(RANDOM_MADE_KEY) :]: number
+            for name, number in found.items()
+            if name.startswith(RANDOM_MADE_KEY)
+        }
 
     def saved_as(self, prefix: str) -> None:
         """Says that a checkpoint holds the variables as they are now."""

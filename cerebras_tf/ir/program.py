@@ -13,6 +13,7 @@ from typing import Any, Callable
 from cerebras_tf.ir.binding import rebound, substitute, symbols_in
 from cerebras_tf.ir.dimensions import Symbol
 from cerebras_tf.ir.schedule import Run, Step
+from cerebras_tf.ir.step import Draw
 from cerebras_tf.ir.types import Array, TensorType
 
 # Where the bytes of a slot are.
@@ -126,6 +127,7 @@ class Program:
         gradients: by variable, the slots of its gradients where the reverse pass ends: of the
             gradient, or of rows of it and their numbers. Several where several losses are
             differentiated.
+        draws: random ops whose invocations differ in size, by the feature that gives their seeds.
         global_step: name of the feature that is the global step; "" where nothing reads it.
         arena_bytes: size of the activation memory.
     """
@@ -139,6 +141,7 @@ class Program:
     variables: dict[str, int] = field(default_factory=dict)
     results: dict[str, int] = field(default_factory=dict)
     gradients: dict[str, list[tuple[int, ...]]] = field(default_factory=dict)
+    draws: dict[str, Draw] = field(default_factory=dict)
     global_step: str = ""
     arena_bytes: int = 0
 
@@ -186,7 +189,8 @@ class Program:
         bodies = [
             [changed(item, at[number]) for item in body] for number, body in enumerate(self.bodies)
         ]
-        return replace(self, slots=slots, bodies=bodies)
+        draws = {name: replace(d, size=change(d.size)) for name, d in self.draws.items()}
+        return replace(self, slots=slots, bodies=bodies, draws=draws)
 
     @property
     def flops(self) -> int:

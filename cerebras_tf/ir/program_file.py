@@ -20,9 +20,11 @@ from typing import Any, Union
 import numpy as np
 
 from cerebras_tf.errors import GraphError
+from cerebras_tf.ir.dimensions import parse_dim
 from cerebras_tf.ir.graph import Graph
 from cerebras_tf.ir.program import Cost, Instruction, Layer, Program, Slot
 from cerebras_tf.ir.schedule import decode_step
+from cerebras_tf.ir.step import Draw
 from cerebras_tf.ir.text import collect_constants, parse_graph, print_graph
 from cerebras_tf.ir.types import Array, parse_type
 
@@ -117,6 +119,7 @@ def _encode_program(program: Program, arrays: dict[str, Array]) -> Json:
         "variables": program.variables,
         "results": program.results,
         "gradients": program.gradients,
+        "draws": {name: [d.seed, d.seed2, str(d.size)] for name, d in program.draws.items()},
         "global_step": program.global_step,
         "arena_bytes": program.arena_bytes,
     }
@@ -132,6 +135,7 @@ def _decode_program(found: Json, arrays: _Arrays) -> Program:
         features=dict(found["features"]),
         variables=dict(found["variables"]),
         results=dict(found["results"]),
+        draws={n: Draw(a, b, parse_dim(size)) for n, (a, b, size) in found["draws"].items()},
         gradients={n: [tuple(slots) for slots in g] for n, g in found["gradients"].items()},
         global_step=found["global_step"],
         arena_bytes=found["arena_bytes"],

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Optional
 
+from cerebras_tf.ir.dimensions import Size
 from cerebras_tf.ir.graph import Graph, Node, Value
 from cerebras_tf.ir.types import TensorType
 
@@ -27,6 +28,21 @@ class Variable:
     name: str
     type: TensorType
     trainable: bool = False
+
+
+@dataclass(frozen=True)
+class Draw:
+    """A random op whose invocations differ in size; its seeds are a feature, int64 [3].
+
+    Attributes:
+        seed: its first seed.
+        seed2: its second seed.
+        size: numbers that an invocation makes; the feature's third is how many earlier ones made.
+    """
+
+    seed: int
+    seed2: int
+    size: Size
 
 
 class Outputs(MutableMapping[str, Value]):
@@ -74,6 +90,7 @@ class StepGraph:
         variables: current values of variables, by name.
         specs: what each of the variables is, by name.
         labels: for every output of the graph, its kind and name, with its position.
+        draws: random ops whose invocations differ in size, by the feature that gives their seeds.
     """
 
     graph: Graph
@@ -81,6 +98,7 @@ class StepGraph:
     variables: dict[str, Value] = field(default_factory=dict)
     specs: dict[str, Variable] = field(default_factory=dict)
     labels: dict[tuple[str, str], int] = field(default_factory=dict)
+    draws: dict[str, Draw] = field(default_factory=dict)
 
     @property
     def updates(self) -> MutableMapping[str, Value]:

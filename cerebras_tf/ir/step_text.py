@@ -12,15 +12,16 @@ import re
 from typing import Optional
 
 from cerebras_tf.errors import GraphError
+from cerebras_tf.ir.dimensions import parse_dim
 from cerebras_tf.ir.graph import Value
-from cerebras_tf.ir.step import RESULT, UPDATE, StepGraph, Variable
+from cerebras_tf.ir.step import RESULT, UPDATE, Draw, StepGraph, Variable
 from cerebras_tf.ir.text import Constants, parse_graph, print_graph
 from cerebras_tf.ir.types import parse_type
 
 # feature 'x' = %x          variable 'w' = %w: float32[4] trained
 # update 'w'                result 'loss'
 _LINE = re.compile(
-    r"(?P<kind>feature|variable|update|result) (?P<name>'.*?'|\".*?\")"
+    r"(?P<kind>feature|variable|draw|update|result) (?P<name>'.*?'|\".*?\")"
     r"(?: = %(?P<value>\S+?))?(?:: (?P<type>\S+)(?P<trained> trained)?)?$"
 )
 
@@ -36,6 +37,8 @@ def print_step(step: StepGraph) -> str:
     for name, value in step.variables.items():
         if name not in step.specs:
             lines.append(f"variable {name!r} = %{value.name}")
+    for name, draw in step.draws.items():
+        lines.append(f"draw {name!r}: {draw.seed},{draw.seed2},{draw.size}")
     kinds = sorted(step.labels, key=lambda key: step.labels[key])
     lines += [f"{kind} {name!r}" for kind, name in kinds]
     return "\n".join(["step", *lines, print_graph(step.graph)])
@@ -74,6 +77,10 @@ def _parse_line(step: StepGraph, inputs: dict[str, Value], number: int, line: st
         return
     if held is not None and held not in inputs:
         raise _syntax(number, line, f"%{held} to be an input of the graph")
+    if kind == "draw":
+        seed, seed2, size = (match["type"] or "").split(",")
+        step.draws[name] = Draw(int(seed), int(seed2), parse_dim(size))
+        return
     if held is not None:
         (step.features if kind == "feature" else step.variables)[name] = inputs[held]
     if match["type"]:

@@ -47,8 +47,8 @@ class Stream(NamedTuple):
 
 def stream_of(step: Step, seeds: Seeds, size: int, skipped: int = 0) -> Stream:
     """The numbers of an invocation that makes `size`; `skipped` counters are passed by."""
-    seed, seed2 = (int(number) for number in seeds)
-    start = first_counter(step, size, seed2) + skipped
+    seed = int(seeds[0])
+    start = first_counter(step, seeds, size) + skipped
     counter = np.array([start % 2**64, (start >> 64) % 2**64], np.uint64)
     return Stream(counter, U32(seed % 2**32), U32((seed >> 32) % 2**32))
 

@@ -27,15 +27,18 @@ Step = Union[int, np.ndarray]
 Seeds = Union[Sequence[int], np.ndarray]
 
 
-def first_counter(step: Step, size: int, seed2: int) -> int:
+def first_counter(step: Step, seeds: Seeds, size: int) -> int:
     """The 128-bit counter that an invocation starts from.
 
     Args:
         step: number of earlier invocations of the op.
-        size: numbers that each makes.
-        seed2: the op's second seed.
+        seeds: the op's two seeds; and a third number where invocations differ in size: how many
+            numbers the earlier ones made, which then counts instead of the step.
+        size: numbers that each invocation makes.
     """
-    return (((seed2 % 2**64) << 64) + int(step) * size * RESERVED) % 2**128
+    _, seed2, *before = (int(number) for number in seeds)
+    made = before[0] if before else int(step) * size
+    return (((seed2 % 2**64) << 64) + made * RESERVED) % 2**128
 
 
 def _philox(counter: int, offsets: np.ndarray, seed: int) -> np.ndarray:
@@ -61,9 +64,8 @@ def _philox(counter: int, offsets: np.ndarray, seed: int) -> np.ndarray:
 
 def _words(step: Step, seeds: Seeds, size: int, a_group: int) -> np.ndarray:
     """Words [groups, 4] for `size` numbers, of which each counter gives `a_group`."""
-    seed, seed2 = (int(number) for number in seeds)
     groups = np.arange(-(-size // a_group), dtype=np.uint64)
-    return _philox(first_counter(step, size, seed2), groups, seed)
+    return _philox(first_counter(step, seeds, size), groups, int(seeds[0]))
 
 
 def _unit(words: np.ndarray, dtype: str) -> np.ndarray:
@@ -164,8 +166,7 @@ def truncated_normal(step: Step, seeds: Seeds, *, shape: tuple[int, ...], dtype:
     a_group = 2 if dtype == "float64" else 4
     groups = -(-size // a_group)
     skip = a_group * RESERVED // 4
-    seed, seed2 = (int(number) for number in seeds)
-    start = first_counter(step, size, seed2)
+    seed, start = int(seeds[0]), first_counter(step, seeds, size)
     blocks = 4
     while True:
         offsets = np.arange(groups)[:, None] * skip + np.arange(blocks)

@@ -14,7 +14,7 @@ from cerebras_tf.ir import Node, Shape, Size, TensorType, Value
 from cerebras_tf.ops import rows
 from cerebras_tf.ops.builder import Builder
 from cerebras_tf.ops.inference import broadcast_shapes, require_same_dtype
-from cerebras_tf.ops.random import DRAWN_FROM
+from cerebras_tf.ops.random import can_draw_from
 from cerebras_tf.ops.registry import Flops, register
 from cerebras_tf.ops.second_derivatives import missing_second_derivative
 
@@ -65,8 +65,8 @@ def _without_draws(others: Sequence[Value], attrs: dict[str, Any]) -> Sequence[V
     given = [name for name in DROPOUT if name in attrs]
     if not given:
         return others
-    last = tuple(value.type for value in others[-2:])
-    if len(given) < len(DROPOUT) or last != DRAWN_FROM or not 0 <= attrs["rate"] < 1:
+    drawn = can_draw_from(others[-2:])
+    if len(given) < len(DROPOUT) or not drawn or not 0 <= attrs["rate"] < 1:
         raise GraphError(
             f"attention: dropout needs {', '.join(DROPOUT)}, a rate in [0, 1), and the step, an "
             "int64 scalar, and the seeds, int64[2], as last operands. "

@@ -14,13 +14,21 @@ from cerebras_tf.ir import TensorType, Value
 from cerebras_tf.ops import rows
 from cerebras_tf.ops.registry import Flops, always, element_flops, register
 
-# The last two operands of every node that draws: the step and the seeds.
-DRAWN_FROM = (TensorType("int64", ()), TensorType("int64", (2,)))
+
+def can_draw_from(operands: Sequence[Value]) -> bool:
+    """Whether these may be the last operands of a node that draws: the step and the seeds.
+
+    The step is int64 [], the seeds are int64 [2]; or [3] where invocations differ in size: the
+    third is then how many numbers earlier ones made, and the step is not looked at.
+    """
+    types = tuple(value.type for value in operands)
+    step, seeds, counted = (TensorType("int64", shape) for shape in ((), (2,), (3,)))
+    return types in ((step, seeds), (step, counted))
 
 
 def _random_infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[TensorType]:
-    """op(step [], seeds [2]; shape, dtype), and low, high for random_uniform_int"""
-    if tuple(value.type for value in inputs) != DRAWN_FROM:
+    """op(step [], seeds [2 or 3]; shape, dtype), and low, high for random_uniform_int"""
+    if not can_draw_from(inputs):
         raise GraphError(
             "random op: operands must be the step, an int64 scalar, and its two seeds, int64[2]. "
             f"Received: {list(inputs)}. Cast or join them."

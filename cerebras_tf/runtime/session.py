@@ -14,7 +14,7 @@ from typing import Any, Callable, Optional, Protocol
 import numpy as np
 
 from cerebras_tf.errors import DataError
-from cerebras_tf.ir import Array, TensorType
+from cerebras_tf.ir import Array, TensorType, most_of
 from cerebras_tf.ir.program import GLOBAL_STEP_UPDATE, RANDOM_STEP, Program
 from cerebras_tf.ir.schedule import StreamIn
 from cerebras_tf.kernels.half import at_rest
@@ -117,6 +117,8 @@ class Session:
         store: the variables.
         global_step: steps that count, as the model says; set it before the first step.
         draws: how often every random op has drawn; set it to go on where a run stopped.
+        made: how many numbers random ops have made whose invocations differ in size, by the feature
+            that gives their seeds; set it likewise.
         program: the program that ran last; None before.
     """
 
@@ -142,6 +144,7 @@ class Session:
         self.store = store
         self.global_step = 0
         self.draws = 0
+        self.made: dict[str, int] = {}
         self.program: Optional[Program] = None
         self._programs = programs
         self._backend = backend
@@ -184,6 +187,7 @@ class Session:
         given = {
             program.global_step: np.array(self.global_step, np.int64),
             RANDOM_STEP: np.array(self.draws, np.int64),
+            **self._seeds(program),
             **arrays,
         }
         needed = {
@@ -200,10 +204,20 @@ class Session:
                 results = machine.run(needed)
             variant.has_run = True
         self.program = program
-        self.draws += updates or not self._trains
+        if updates or not self._trains:
+            self.draws += 1
+            for name, draw in program.draws.items():
+                self.made[name] = self.made.get(name, 0) + most_of(draw.size)
         self.global_step = int(results.pop(GLOBAL_STEP_UPDATE, self.global_step))
         self._measure(machine)
         return results
+
+    def _seeds(self, program: Program) -> dict[str, Array]:
+        """Seeds of random ops whose invocations differ in size, and how many numbers they made."""
+        return {
+            name: np.array([draw.seed, draw.seed2, self.made.get(name, 0)], np.int64)
+            for name, draw in program.draws.items()
+        }
 
     def prepare(self, request: Request) -> Machine:
         """The machine that runs such requests, made now where there is none."""

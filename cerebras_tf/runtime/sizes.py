@@ -24,7 +24,7 @@ def solve_sizes(program: Program, types: Mapping[str, TensorType]) -> Optional[d
     for name, slot in program.features.items():
         wanted, given = program.slots[slot].type, types.get(name)
         if given is None:
-            if name in (RANDOM_STEP, program.global_step):
+            if name in (RANDOM_STEP, program.global_step) or name in program.draws:
                 continue
             return None
         if given.dtype != wanted.dtype or given.rank != wanted.rank:

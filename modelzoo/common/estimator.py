@@ -26,11 +26,8 @@ ANOTHER_CHECKPOINT = (
 )
 # Entries of checkpoints that are no model's: the graph of objects of tf.train.Checkpoint, and how
 # often random ops have drawn.
-BESIDE_VARIABLES = (
-    "_CHECKPOINTABLE_OBJECT_GRAPH",
-    "save_counter/.ATTRIBUTES/VARIABLE_VALUE",
-    "cerebras_tf/random_step",
-)
+BESIDE_VARIABLES = ("_CHECKPOINTABLE_OBJECT_GRAPH", "save_counter/.ATTRIBUTES/VARIABLE_VALUE")
+RANDOM_STEP = "cerebras_tf/random_step"
 MOST_NAMED = 12  # variables in an error
 
 
@@ -221,5 +218,7 @@ def saved_variables(path):
     return {
         name: shape
         for name, shape in reader.get_variable_to_shape_map().items()
-        if types[name] not in (tf.string, tf.variant) and name not in BESIDE_VARIABLES
+        if types[name] not in (tf.string, tf.variant)
+        and name not in BESIDE_VARIABLES
+        and not name.startswith(RANDOM_STEP)
     }

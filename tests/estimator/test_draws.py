@@ -108,3 +108,66 @@ def test_the_host_goes_on_from_a_checkpoint_with_draws(tmp_path):
     made.train(dataset, max_steps=2)
     made.train(dataset, max_steps=3, use_cs=False)
     assert set(variables_of(tmp_path)) == {"global_step", "kernel", "runs"}
+
+
+SIZES = (8, 16, 8, 5, 16, 8)
+
+
+def dropping(features, labels, mode, params):
+    """Seeded dropout on batches of any size, and their noise where it is predicted."""
+    kernel = v1.get_variable("kernel", initializer=np.ones((3, 1), np.float32))
+    hidden = tf.nn.dropout(features * tf.reduce_sum(kernel), rate=0.5, seed=7)
+    noise = tf.random.uniform(tf.shape(features), seed=3)
+    if mode == tf.estimator.ModeKeys.PREDICT:
+        return tf.estimator.EstimatorSpec(mode, {"noise": noise, "hidden": hidden})
+    loss = tf.reduce_mean(tf.square(hidden + noise - labels[:, None]), name="cost")
+    step = v1.train.get_global_step()
+    train_op = v1.train.GradientDescentOptimizer(0.001).minimize(loss, step)
+    return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=train_op)
+
+
+def batches_of(sizes):
+    """Features and labels in batches of these sizes."""
+    random = np.random.default_rng(2)
+    made = [random.standard_normal((size, 4)).astype(np.float32) for size in sizes]
+    kind = tf.TensorSpec([None, 3]), tf.TensorSpec([None])
+    return tf.data.Dataset.from_generator(
+        lambda: ((x[:, :3], x[:, 3]) for x in made), output_signature=kind
+    )
+
+
+class Losses(Noise):
+    """Keeps every loss."""
+
+    def before_run(self, run_context):
+        return tf.estimator.SessionRunArgs("cost:0")
+
+
+def losses_of(folder, start=0, stop=6, use_cs=True):
+    seen = Losses()
+    made = build(folder, model=dropping, use_cs=use_cs)
+    made.train(lambda: batches_of(SIZES).skip(start), hooks=[seen], max_steps=stop)
+    return seen.seen
+
+
+def test_batches_of_other_sizes_draw_the_hosts_numbers(tmp_path):
+    wafer, host = (losses_of(tmp_path / str(s), use_cs=s) for s in (True, False))
+    np.testing.assert_allclose(wafer, host, rtol=1e-5)
+    made = build(tmp_path / "True", model=dropping)
+    ours, theirs = (
+        list(made.predict(lambda: batches_of((4, 4, 2)), use_cs=use_cs)) for use_cs in (True, False)
+    )
+    for item, wanted in zip(ours, theirs):
+        np.testing.assert_allclose(item["noise"], wanted["noise"], rtol=1e-6)
+        np.testing.assert_allclose(item["hidden"], wanted["hidden"], rtol=1e-5)
+
+
+def test_a_run_over_batches_of_other_sizes_goes_on_as_if_never_stopped(tmp_path):
+    whole = losses_of(tmp_path / "whole")
+    parts = [*losses_of(tmp_path / "parts", stop=3), *losses_of(tmp_path / "parts", start=3)]
+    np.testing.assert_array_equal(parts, whole)
+    found, wanted = variables_of(tmp_path / "parts"), variables_of(tmp_path / "whole")
+    made = [name for name in wanted if name.startswith("cerebras_tf/random_step/random_step/")]
+    assert found.keys() == wanted.keys() and len(made) == 2
+    for name in wanted:
+        np.testing.assert_array_equal(found[name], wanted[name])

@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from cerebras_tf.errors import CheckpointError
 from cerebras_tf.estimator import saver
+from cerebras_tf.estimator.checkpoint_content import first_line
 from cerebras_tf.estimator.saver import write_checkpoint
 from tests.estimator import regression
 from tests.estimator.regression import assert_equal, build, dataset, variables_of
@@ -119,6 +120,17 @@ def test_a_full_disk_is_named_and_the_last_checkpoint_stays(tmp_path, monkeypatc
     assert_equal(variables_of(tmp_path), before, 0)
     made.train(dataset, max_steps=4)
     assert variables_of(tmp_path)["global_step"] == 4
+
+
+def test_a_failed_write_is_told_by_its_cause_not_by_where_its_graph_was_built():
+    told = (
+        "Graph execution error:\n\nDetected at node 'SaveV2' defined at (most recent call last):\n"
+        "    File \"train.py\", line 6, in <module>\nNode: 'SaveV2'\n"
+        "model.ckpt-3.data; No space left on device\n\t [[{{node SaveV2}}]]"
+    )
+    error = tf.errors.ResourceExhaustedError(None, None, told)
+    assert first_line(error) == "model.ckpt-3.data; No space left on device"
+    assert first_line(OSError()) == "OSError"
 
 
 def write_to_full_disk(prefix, shards):

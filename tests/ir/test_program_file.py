@@ -38,6 +38,7 @@ def shown(program):
         program.variables,
         program.results,
         program.gradients,
+        program.draws,
         program.arena_bytes,
         program.flops,
     )
