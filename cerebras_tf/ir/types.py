@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cerebras_tf.errors import GraphError
-from cerebras_tf.ir.dimensions import Dim, Size, greatest_of, most_of, parse_dim
+from cerebras_tf.ir.dimensions import Dim, Size, most_of, parse_dim
 
 # A dimension is a number, a symbolic size with a bound, or None: known only once it is computed.
 Shape = tuple[Optional[Size], ...]
@@ -120,11 +120,6 @@ class TensorType:
     def most_bytes(self) -> int:
         """Bytes at rest for the largest sizes; raises GraphError where a dimension is unknown."""
         return most_of(self.size) * ITEM_BYTES[self.dtype]
-
-    @property
-    def greatest_bytes(self) -> int:
-        """Bytes at rest for sizes at the limits of symbols; raises GraphError likewise."""
-        return greatest_of(self.size) * ITEM_BYTES[self.dtype]
 
     @property
     def numpy_dtype(self) -> np.dtype[Any]:
