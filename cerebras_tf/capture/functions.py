@@ -1,7 +1,4 @@
-"""Bodies of TensorFlow functions: what conditionals and calls run.
-
-This file deliberately lowers nothing itself.
-"""
+"""Bodies of TensorFlow functions: what conditionals and calls run."""
 
 from __future__ import annotations
 

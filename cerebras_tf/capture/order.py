@@ -1,8 +1,7 @@
 """Which TensorFlow operations a capture visits, and in which order.
 
 Operations run in the order they were built, as far as data and control edges allow: reads and
-assignments of variables then happen as the model's author wrote them. This file deliberately does
-not translate anything.
+assignments of variables then happen as the model's author wrote them.
 """
 
 from __future__ import annotations

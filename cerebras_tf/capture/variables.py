@@ -1,7 +1,7 @@
 """Finds the variables of a graph and says which of them the wafer owns.
 
 The wafer owns every global variable but the global step; local variables (metrics) and the global
-step stay in the session. This file deliberately reads no values.
+step stay in the session.
 """
 
 from __future__ import annotations

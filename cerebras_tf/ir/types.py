@@ -1,7 +1,4 @@
-"""Tensor types: what is known about a value before it is computed.
-
-Holds dtype and shape only; it deliberately knows nothing of graphs or of what ops do with types.
-"""
+"""Tensor types: what is known about a value before it is computed."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The models' way to the estimator: what a model_fn returns, and how the runner makes one.
-
-It deliberately trains nothing.
-"""
+"""The models' way to the estimator: what a model_fn returns, and how the runner makes one."""
 
 from __future__ import annotations
 
