@@ -205,7 +205,10 @@ class WaferStep:
             try:
                 program = self._compiled(types, self._make_capture, tentative=True)
             except SizeLimitError as error:
-                types = [_limited(type, error.limits) for type in types]
+                limited = [_limited(type, error.limits) for type in types]
+                if limited == types:  # the error names no limit of theirs
+                    return None
+                types = limited
                 continue
             except (CerebrasError, TypeError):
                 return None
