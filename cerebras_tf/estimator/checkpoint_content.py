@@ -12,9 +12,9 @@ import tensorflow as tf
 from cerebras_tf.errors import CheckpointError
 from cerebras_tf.estimator.checkpoint_errors import CheckpointLackError, CheckpointMismatchError
 
-# Entries beside a model's variables: the graph of objects of tf.train.Checkpoint, its counter.
 # How often random ops have drawn, int64 []; stands in a checkpoint where it is not the global step.
 RANDOM_STEP_KEY = "cerebras_tf/random_step"
+# Entries beside a model's variables: the graph of objects of tf.train.Checkpoint, its counter.
 _BESIDE = (
     "_CHECKPOINTABLE_OBJECT_GRAPH",
     "save_counter/.ATTRIBUTES/VARIABLE_VALUE",
