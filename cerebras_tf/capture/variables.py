@@ -58,6 +58,8 @@ def managed_variables(graph: tf.Graph) -> dict[Operation, tf.Variable]:
     step = tf.compat.v1.train.get_global_step(graph)
     found = {}
     for variable in graph.get_collection(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES):
+        # Private API of TF 2.15: a partitioned variable has no public list of its parts that may be
+        # asked of other variables too.
         parts: Iterable[tf.Variable] = getattr(variable, "_variable_list", None) or [variable]
         for part in parts:
             if part is step or part.dtype.base_dtype == tf.string:

@@ -65,13 +65,13 @@ class Wiring:
         self._names: dict[Any, str] = {}  # of the wafer tensor that a node brings
         self._stand_ins: dict[Any, Any] = {}
         self._needs: dict[Any, frozenset[str]] = {}
-        before = [self._always_run(op, op) for op in _safe(beside)]
+        before = [self._always_run(op, op) for op in beside]
         with tf.name_scope(_SCOPE), tf.control_dependencies(before):
             self.token = tf.numpy_function(
                 self._run, [global_step_read, *fed], tf.int64, name="step"
             )
             self.token.set_shape([])
-        self._behind = [self._always_run(op, op) for op in _safe(placement.behind)]
+        self._behind = [self._always_run(op, op) for op in placement.behind]
         self._behind += [twin for op in placement.with_checks for twin in self._twin(op)]
         self.train_op: Optional[Any] = None
         if training:
@@ -207,6 +207,7 @@ class Wiring:
         readers = self._global_step.handle.consumers()
         reads = [op for op in readers if op.type == "ReadVariableOp" and not op.control_inputs]
         before = set(self.train_op.control_inputs)
+        # Private API of TF 2.15: there is no public way to add control inputs.
         self.train_op._add_control_inputs([op for op in reads if op not in before])
 
     def _before_step(self, awaiting: set[Any]) -> set[Any]:
@@ -230,7 +231,3 @@ class Wiring:
             found = {self._names[other] for other in before if other in self._names}
             self._needs[op] = frozenset(found | {TRAINS} if self.train_op in before else found)
         return self._needs[op]
-
-
-def _safe(operations: Iterable[Any]) -> list[Any]:
-    return [op for op in operations if isinstance(op, tf.Operation)]
