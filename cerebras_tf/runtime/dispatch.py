@@ -55,7 +55,7 @@ def choose(
         return _fused(attrs["body"], inputs, outputs, kernels)
     if op not in kernels.plain:
         raise UnsupportedOpError(
-            f"op {op} ('{instruction.source}'): must have a kernel. Received none. "
+            f"op {op} ('{instruction.source}'): must have a kernel. Received: none. "
             "Add it in cerebras_tf/kernels/."
         )
     plain = kernels.plain[op]
