@@ -1,7 +1,7 @@
 """Every exception class of the package, but for those that are TensorFlow's too (estimator/).
 
 Messages read *where: what must hold. Received: values. What to do.* Each class also derives from
-the builtin a caller would expect. This file deliberately holds no message texts.
+the builtin a caller would expect.
 """
 
 from __future__ import annotations

@@ -1,16 +1,15 @@
-"""Bodies of TensorFlow functions: what conditionals and calls run.
-
-This file deliberately lowers nothing itself.
-"""
+"""Bodies of TensorFlow functions: what conditionals and calls run."""
 
 from __future__ import annotations
 
-from typing import Any, Callable, Optional
+from typing import Any, Optional
 
 import tensorflow as tf
 
 # Private API of TF 2.15: what TensorFlow says of its op types, parsed once.
 from tensorflow.python.framework import op_def_registry
+
+from cerebras_tf.capture.order import all_before
 
 # Operation type -> attributes that name the functions it runs.
 FUNCTION_ATTRIBUTES = {
@@ -76,23 +75,11 @@ def body_operations(body: Any) -> list[Any]:
 
     Left out are inputs of the body and, with what only they need, checks and prints.
     """
-    return [op for op in _operations_before(_roots(body), is_check) if op.type != "Placeholder"]
+    return [op for op in all_before(_roots(body), left_out=is_check) if op.type != "Placeholder"]
 
 
 def _roots(body: Any) -> list[Any]:
     return [tensor.op for tensor in data_outputs(body)] + list(body.control_outputs)
-
-
-def _operations_before(roots: list[Any], left_out: Callable[[Any], bool]) -> list[Any]:
-    stack = list(roots)
-    found: dict[Any, None] = {}
-    while stack:
-        op = stack.pop()
-        if op not in found and not left_out(op):
-            found[op] = None
-            stack.extend(tensor.op for tensor in op.inputs)
-            stack.extend(op.control_inputs)
-    return list(found)
 
 
 def holds_checks(op: Any) -> bool:
@@ -105,7 +92,7 @@ def holds_checks(op: Any) -> bool:
     return any(
         inner.type in CHECKS or holds_checks(inner)
         for body in function_bodies(op)
-        for inner in _operations_before(_roots(body), lambda _: False)
+        for inner in all_before(_roots(body))
     )
 
 
@@ -142,7 +129,7 @@ def _branch_operations(merge: Any) -> list[Any]:
     """Operations inside the branches of a version 1 conditional that its Merge depends on."""
     outside = merge._get_control_flow_context()
     roots = [tensor.op for tensor in merge.inputs]
-    return _operations_before(roots, lambda op: not _is_within(op, outside))
+    return all_before(roots, left_out=lambda op: not _is_within(op, outside))
 
 
 def _is_within(op: Any, outside: Any) -> bool:

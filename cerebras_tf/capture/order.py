@@ -1,33 +1,36 @@
 """Which TensorFlow operations a capture visits, and in which order.
 
 Operations run in the order they were built, as far as data and control edges allow: reads and
-assignments of variables then happen as the model's author wrote them. This file deliberately does
-not translate anything.
+assignments of variables then happen as the model's author wrote them.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable
+from operator import attrgetter
 from typing import Callable
 
 from cerebras_tf.capture.operations import Operation
 
 
 def all_before(
-    roots: Iterable[Operation], control_inputs: Callable[[Operation], Iterable[Operation]]
+    roots: Iterable[Operation],
+    control_inputs: Callable[[Operation], Iterable[Operation]] = attrgetter("control_inputs"),
+    left_out: Callable[[Operation], bool] = lambda op: False,
 ) -> list[Operation]:
     """Operations that TensorFlow's session would run for the roots, themselves included.
 
     Args:
         roots: operations that are fetched.
         control_inputs: operations that an operation waits for, apart from its inputs.
+        left_out: operations to leave out, with what only they need.
     """
     found: dict[Operation, None] = {}
     stack = list(roots)
     while stack:
         op = stack.pop()
-        if op not in found:
+        if op not in found and not left_out(op):
             found[op] = None
             stack.extend(tensor.op for tensor in op.inputs)
             stack.extend(control_inputs(op))

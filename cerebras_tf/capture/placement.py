@@ -2,7 +2,7 @@
 
 On the wafer: whatever depends on the model's variables and has an IR form, and what it needs of
 features. In the session: the input pipeline, metrics, summaries, prints, files. Values cross where
-one reads the other. This file deliberately changes no graph.
+one reads the other.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Variables during a capture: state becomes data flow.
 
-The state maps every variable to its current value; assignments replace it, reads return it. It
-deliberately does not decide where variables live.
+The state maps every variable to its current value; assignments replace it, reads return it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Finds the variables of a graph and says which of them the wafer owns.
 
 The wafer owns every global variable but the global step; local variables (metrics) and the global
-step stay in the session. This file deliberately reads no values.
+step stay in the session.
 """
 
 from __future__ import annotations
@@ -58,6 +58,8 @@ def managed_variables(graph: tf.Graph) -> dict[Operation, tf.Variable]:
     step = tf.compat.v1.train.get_global_step(graph)
     found = {}
     for variable in graph.get_collection(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES):
+        # Private API of TF 2.15: a partitioned variable has no public list of its parts that may be
+        # asked of other variables too.
         parts: Iterable[tf.Variable] = getattr(variable, "_variable_list", None) or [variable]
         for part in parts:
             if part is step or part.dtype.base_dtype == tf.string:

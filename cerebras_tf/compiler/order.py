@@ -2,7 +2,7 @@
 
 Every node gets a group key; keys are raised until no node comes before what it needs, so any graph
 has a valid order. An update goes right behind the gradient it needs where nothing global stands in
-the way. It deliberately moves nodes only, and computes nothing.
+the way.
 """
 
 from __future__ import annotations

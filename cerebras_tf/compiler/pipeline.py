@@ -96,7 +96,7 @@ def cut_into_layers(step: StepGraph, options: Options = Options()) -> int:
         GraphError: a pass broke an invariant; the message names the passes that ran.
     """
     forward: list[Pass] = [
-        *([("widen_precision", _widen)] if options.widen else []),
+        *([("widen_precision", lambda s: widen_precision(s.graph))] if options.widen else []),
         ("simplify", lambda s: simplify(s.graph)),
         ("merge_common", lambda s: merge_common(s.graph)),
         # Patterns are found before differentiation, so that backward passes are fused too.
@@ -169,7 +169,3 @@ def run_passes(step: StepGraph, passes: Sequence[Pass]) -> None:
             ran = ", ".join(done) or "none"
             raise type(error)(f"pass {name} (passes before it: {ran}): {error}") from error
         done.append(name)
-
-
-def _widen(step: StepGraph) -> None:
-    widen_precision(step.graph)

@@ -1,7 +1,8 @@
 """CerebrasEstimator: tf.estimator.Estimator whose steps run on the emulated wafer.
 
-tf.estimator's own loop runs unchanged: hooks, checkpoints, summaries and metrics are its own. This
-file deliberately knows nothing of graphs; model_graph does.
+tf.estimator's own loop runs unchanged: hooks, checkpoints, summaries and metrics are its own. What
+the class overrides and calls with an underscore in front is private API of tf.estimator 2.15: its
+methods build the graph and run the loop, and there are no public ones beneath them.
 """
 
 from __future__ import annotations

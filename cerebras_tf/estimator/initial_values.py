@@ -1,7 +1,6 @@
 """Gives the wafer's variables their first values: each TensorFlow initializer runs once.
 
-Host and wafer therefore start equal, and only a few variables are in the session at a time. It
-deliberately restores no checkpoints.
+Host and wafer therefore start equal, and only a few variables are in the session at a time.
 """
 
 from __future__ import annotations

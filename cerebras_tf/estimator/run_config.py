@@ -1,7 +1,6 @@
 """The run configuration: where the wafer is, how many there are, and tf.estimator's own settings.
 
-Also says whether a wafer can be reached at an address. This file deliberately starts no wafer and
-reads no YAML.
+Also says whether a wafer can be reached at an address.
 """
 
 from __future__ import annotations

@@ -72,8 +72,10 @@ def wafer_scaffold(
     if asked.saver is not None:
         saver: Any = UserSaver(_as_saver(asked.saver), stored, connect)
     else:
-        own = _beside(variables), config, initialise, connect, phase, Partitions(variables)
-        saver = WaferSaver(stored.store, *own, trains, lender)
+        beside, parts = _beside(variables), Partitions(variables)
+        saver = WaferSaver(
+            stored.store, beside, config, initialise, connect, phase, parts, trains, lender
+        )
         v1.add_to_collection(_KEYS.SAVERS, saver)
     for_local = _or_ready(asked.ready_for_local_init_op, "wafer/ready_for_local_init")
     return v1.train.Scaffold(
@@ -172,7 +174,7 @@ def _beside(variables: dict[str, Any]) -> list[Any]:
     """What checkpoints hold that lives in the session: the global step, tables, strings."""
     found: list[Any] = []
     for item in tf_variables._all_saveable_objects():
-        parts = getattr(item, "_variable_list", None) or [item]
+        parts = getattr(item, "_variable_list", None) or [item]  # as in capture/variables.py
         found.extend(part for part in parts if not _is_stored(part, variables))
     return found
 

@@ -13,6 +13,7 @@ from typing import Any, Callable, Optional
 
 import tensorflow as tf
 
+from cerebras_tf.capture.order import all_before
 from cerebras_tf.errors import CerebrasError, ConfigError
 from cerebras_tf.estimator.wiring import TRAINS, Wiring
 
@@ -151,14 +152,7 @@ class _Use:
 
 def ancestors(op: Any) -> list[Any]:
     """An operation and those it depends on."""
-    found, stack = dict.fromkeys([op]), [op]
-    while stack:
-        current = stack.pop()
-        for other in [*(tensor.op for tensor in current.inputs), *current.control_inputs]:
-            if other not in found:
-                found[other] = None
-                stack.append(other)
-    return list(found)
+    return all_before([op])
 
 
 def map_fetches(structure: Any, change: Callable[[Any], Any]) -> Any:

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any, Callable, Optional
 
 import numpy as np
+import tensorflow as tf
 
 from cerebras_tf.capture.capture import Capture
 from cerebras_tf.capture.variables import tensor_type
@@ -220,11 +221,21 @@ class WaferStep:
             try:
                 program = self._compiled(types, self._make_capture, tentative=True)
             except SizeLimitError as error:
-                types = [_limited(type, error.limits) for type in types]
-                continue
-            except (CerebrasError, TypeError):
-                return None
-            return None if any(slot.kind == HEAP for slot in program.slots) else program
+                limited = [_limited(type, error.limits) for type in types]
+                if limited != types:
+                    types = limited
+                    continue
+                reason = str(error)
+            except (CerebrasError, TypeError) as error:
+                reason = str(error)
+            else:
+                if not any(slot.kind == HEAP for slot in program.slots):
+                    return program
+                reason = "the size of a result is known only once it is computed"
+            tf.compat.v1.logging.info(
+                "every size of a batch gets a program of its own when it comes: %s", reason
+            )
+            return None
 
     def captured(
         self, types: Sequence[TensorType], make_capture: Optional[MakeCapture] = None

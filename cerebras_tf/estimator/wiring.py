@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from cerebras_tf.capture.functions import branch_of
+from cerebras_tf.capture.order import all_before
 from cerebras_tf.capture.placement import Placement
 from cerebras_tf.errors import CerebrasError
 from cerebras_tf.estimator.wafer_step import WaferStep
@@ -64,13 +65,13 @@ class Wiring:
         self._names: dict[Any, str] = {}  # of the wafer tensor that a node brings
         self._stand_ins: dict[Any, Any] = {}
         self._needs: dict[Any, frozenset[str]] = {}
-        before = [self._always_run(op, op) for op in _safe(beside)]
+        before = [self._always_run(op, op) for op in beside]
         with tf.name_scope(_SCOPE), tf.control_dependencies(before):
             self.token = tf.numpy_function(
                 self._run, [global_step_read, *fed], tf.int64, name="step"
             )
             self.token.set_shape([])
-        self._behind = [self._always_run(op, op) for op in _safe(placement.behind)]
+        self._behind = [self._always_run(op, op) for op in placement.behind]
         self._behind += [twin for op in placement.with_checks for twin in self._twin(op)]
         self.train_op: Optional[Any] = None
         if training:
@@ -206,20 +207,16 @@ class Wiring:
         readers = self._global_step.handle.consumers()
         reads = [op for op in readers if op.type == "ReadVariableOp" and not op.control_inputs]
         before = set(self.train_op.control_inputs)
+        # Private API of TF 2.15: there is no public way to add control inputs.
         self.train_op._add_control_inputs([op for op in reads if op not in before])
 
     def _before_step(self, awaiting: set[Any]) -> set[Any]:
         """Operations that must run before the step."""
-        found: set[Any] = set()
-        stack = [self.token.op]
-        while stack:
-            op = stack.pop()
-            waited = [other for other in op.control_inputs if other not in awaiting]
-            for other in [*(tensor.op for tensor in op.inputs), *waited]:
-                if other not in found:
-                    found.add(other)
-                    stack.append(other)
-        return found
+
+        def waits_for(op: Any) -> list[Any]:
+            return [other for other in op.control_inputs if other not in awaiting]
+
+        return set(all_before([self.token.op], waits_for)) - {self.token.op}
 
     def needs(self, fetch: Any) -> frozenset[str]:
         """Names of wafer values that a fetched operation depends on, and TRAINS if it trains.
@@ -230,21 +227,7 @@ class Wiring:
         op = fetch if isinstance(fetch, tf.Operation) else fetch.op
         if op not in self._needs:
             self.placement.refuse_stranded([op])
-            found, seen, stack = set(), set(), [op]
-            while stack:
-                current = stack.pop()
-                if current in seen:
-                    continue
-                seen.add(current)
-                if current in self._names:
-                    found.add(self._names[current])
-                if current is self.train_op:
-                    found.add(TRAINS)
-                stack.extend(tensor.op for tensor in current.inputs)
-                stack.extend(current.control_inputs)
-            self._needs[op] = frozenset(found)
+            before = all_before([op])
+            found = {self._names[other] for other in before if other in self._names}
+            self._needs[op] = frozenset(found | {TRAINS} if self.train_op in before else found)
         return self._needs[op]
-
-
-def _safe(operations: Iterable[Any]) -> list[Any]:
-    return [op for op in operations if isinstance(op, tf.Operation)]

@@ -1,7 +1,4 @@
-"""Tensor types: what is known about a value before it is computed.
-
-Holds dtype and shape only; it deliberately knows nothing of graphs or of what ops do with types.
-"""
+"""Tensor types: what is known about a value before it is computed."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cerebras_tf.errors import GraphError
-from cerebras_tf.ir.dimensions import Dim, Size, greatest_of, most_of, parse_dim
+from cerebras_tf.ir.dimensions import Dim, Size, most_of, parse_dim
 
 # A dimension is a number, a symbolic size with a bound, or None: known only once it is computed.
 Shape = tuple[Optional[Size], ...]
@@ -120,11 +117,6 @@ class TensorType:
     def most_bytes(self) -> int:
         """Bytes at rest for the largest sizes; raises GraphError where a dimension is unknown."""
         return most_of(self.size) * ITEM_BYTES[self.dtype]
-
-    @property
-    def greatest_bytes(self) -> int:
-        """Bytes at rest for sizes at the limits of symbols; raises GraphError likewise."""
-        return greatest_of(self.size) * ITEM_BYTES[self.dtype]
 
     @property
     def numpy_dtype(self) -> np.dtype[Any]:

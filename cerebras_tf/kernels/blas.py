@@ -1,9 +1,9 @@
 """Matrix products through an OpenBLAS of our own, spread over the kernels' threads.
 
-The library comes as a wheel (scipy-openblas32), newer than the one inside NumPy; on a Zen 4
-it is 5 to 10 % faster, and it adds into a result (beta = 1), which NumPy cannot ask for. It runs
+The library comes as a wheel (scipy-openblas32), newer than the one inside NumPy; on a Zen 4 it is 5
+to 10 % faster, and it adds into a result (beta = 1), which NumPy cannot ask for. It runs
 single-threaded: rows or columns of a product are split over threads that sleep when idle. Without
-the wheel NumPy's matmul serves. This file deliberately knows no op.
+the wheel NumPy's matmul serves.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Python source of one fused elementwise kernel, for Numba to compile.
 
 The kernel walks rows of a collapsed iteration space; sizes, steps and addresses come at run time,
-so one compiled kernel serves every shape of the same pattern. It deliberately compiles nothing.
+so one compiled kernel serves every shape of the same pattern.
 """
 
 from __future__ import annotations

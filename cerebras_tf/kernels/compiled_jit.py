@@ -1,6 +1,6 @@
 """How kernels are compiled: Numba's options and the folder that compiled code is kept in.
 
-The one place that is imported before Numba. It deliberately contains no kernel.
+The one place that is imported before Numba.
 """
 
 from __future__ import annotations

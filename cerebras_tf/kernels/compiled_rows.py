@@ -1,7 +1,4 @@
-"""Compiled pieces that several kernels share: a row's maximum and sums.
-
-It deliberately registers no op.
-"""
+"""Compiled pieces that several kernels share: a row's maximum and sums."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Spreads the rows of a compiled kernel over the cores.
 
 Kernels release the GIL, so Python's own threads serve; unlike an OpenMP team they do not spin
-between calls and leave the cores to BLAS. It deliberately knows nothing of what kernels compute.
+between calls and leave the cores to BLAS.
 """
 
 from __future__ import annotations

@@ -82,6 +82,10 @@ def compiled(
     """Registers a fast kernel of an op; see CompiledKernel."""
 
     def add(kernel: Callable[..., None]) -> Callable[..., None]:
+        if name in COMPILED:
+            raise GraphError(
+                f"kernel table: one compiled kernel an op. Received {name} twice. Remove one."
+            )
         COMPILED[name] = CompiledKernel(kernel, supports, scratch)
         return kernel
 
@@ -92,7 +96,7 @@ def evaluate(name: str, arrays: Sequence[np.ndarray], attrs: dict[str, Any]) -> 
     """Runs an op's plain kernel and returns its outputs as a tuple of arrays."""
     if name not in PLAIN:
         raise UnsupportedOpError(
-            f"op {name}: must have a plain kernel (cerebras_tf/kernels). Received none. Add it."
+            f"op {name}: must have a plain kernel (cerebras_tf/kernels). Received: none. Add it."
         )
     with np.errstate(all="ignore"):
         result = PLAIN[name](*arrays, **attrs)

@@ -1,7 +1,7 @@
 """Plain kernels of the shape ops: the definitions.
 
-Every result but a reshape is a C-contiguous array. Nothing here deliberately depends on values
-other than shapes and attributes, except range, one_hot and the dynamic forms.
+Every result but a reshape is a C-contiguous array. Nothing here depends on values other than shapes
+and attributes, except range, one_hot and the dynamic forms.
 """
 
 from __future__ import annotations

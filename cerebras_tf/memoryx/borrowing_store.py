@@ -56,7 +56,10 @@ class BorrowingStore:
         """
         written = sorted(self._lent.intersection(dirty))
         if written:
-            raise RuntimeError(f"store: {written[0]} is lent by another store, and was written.")
+            raise RuntimeError(
+                f"store: {written[0]} must only be read while another store lends it. Received: a "
+                "release as written. Acquire it fresh to write it."
+            )
         for name in names:
             if name in self._lent:
                 self._owner.release([name])

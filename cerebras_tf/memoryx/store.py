@@ -20,11 +20,7 @@ from cerebras_tf.kernels.half import at_rest
 
 
 class Store(Protocol):
-    """The one door to variables.
-
-    Attributes:
-        specs: what each variable is, by name.
-    """
+    """The one door to variables."""
 
     @property
     def specs(self) -> Mapping[str, Variable]:

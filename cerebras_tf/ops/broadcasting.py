@@ -1,6 +1,6 @@
 """The adjoint of broadcasting: summing a cotangent back to an operand's shape.
 
-Used by gradient rules of several families. It deliberately emits only existing ops.
+Used by gradient rules of several families.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Control ops: conditionals, recorded gradients and functions with gradients of their own.
 
 Their operands include graphs, so gradients of `cond` and `custom_gradient` are written by the
-differentiation pass; this file deliberately gives types only.
+differentiation pass.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The wrapper that gradient rules of ops with one output share.
 
-It only handles the absent cotangent; it deliberately contains no rule.
+It handles the absent cotangent.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Shape and dtype rules that several families share.
-
-Only rules about types stand here; it deliberately contains no op.
-"""
+"""Shape and dtype rules that several families share."""
 
 from __future__ import annotations
 

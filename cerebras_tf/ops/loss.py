@@ -1,7 +1,6 @@
 """Softmax cross-entropy, alone and joined with the projection that makes the logits.
 
-Letters: N tokens, H width, V vocabulary. Joined ops exist so that logits [N, V] need not be stored;
-this file deliberately does not say in which chunks they are made.
+Letters: N tokens, H width, V vocabulary. Joined ops exist so that logits [N, V] need not be stored.
 """
 
 from __future__ import annotations

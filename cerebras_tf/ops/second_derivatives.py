@@ -1,7 +1,6 @@
 """What ops that are gradients themselves answer when they are differentiated once more.
 
-Fused gradient ops have no rule of their own: an error names them rather than giving zeros. This
-file deliberately writes no second derivative.
+Fused gradient ops have no rule of their own: an error names them rather than giving zeros.
 """
 
 from __future__ import annotations

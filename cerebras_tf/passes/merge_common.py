@@ -1,8 +1,8 @@
 """Computes equal expressions once.
 
 Before: `%a = exp(%x)  %b = exp(%x)`; after: uses of %b are uses of %a. It must not merge nodes
-that draw random numbers: each draws its own. Nor values that a `gradient`
-node reads: two equal values are two places to differentiate by.
+that draw random numbers: each draws its own. Nor values that a `gradient` node reads: two equal
+values are two places to differentiate by.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ def choose(
         return _fused(attrs["body"], inputs, outputs, kernels)
     if op not in kernels.plain:
         raise UnsupportedOpError(
-            f"op {op} ('{instruction.source}'): must have a kernel. Received none. "
+            f"op {op} ('{instruction.source}'): must have a kernel. Received: none. "
             "Add it in cerebras_tf/kernels/."
         )
     plain = kernels.plain[op]
@@ -119,7 +119,7 @@ def copying(kernel: Callable[..., Any], view: bool = False) -> Call:
         if not view:
             scratch.note(sum(np.asarray(result).nbytes for result in results))
             if len(results) > 1 or any(target is None for target in out):
-                results = [_owned(result, arrays) for result in results]
+                results = [unshared(result, arrays) for result in results]
         placed = []
         for result, target in zip(results, out):
             if target is None:
@@ -132,7 +132,8 @@ def copying(kernel: Callable[..., Any], view: bool = False) -> Call:
     return call
 
 
-def _owned(result: Array, operands: Sequence[Array]) -> Array:
+def unshared(result: Array, operands: Sequence[Array]) -> Array:
+    """The result, copied where it may lie in memory of an operand."""
     shared = any(np.may_share_memory(result, operand) for operand in operands)
     return np.array(result) if shared else result
 

@@ -39,7 +39,6 @@ class Machine:
         store: where variables come from and go to.
         backend: kernels and memory.
         arena: uint8, the activation memory.
-        steps_run: steps made so far.
         bytes_in: bytes of variables streamed in so far.
         bytes_out: bytes of new values streamed out so far.
         scratch_bytes: the most scratch memory that kernels took at once.
@@ -69,7 +68,7 @@ class Machine:
         self.program = program
         self.store = store
         self.backend = backend
-        self.steps_run = self.bytes_in = self.bytes_out = self.scratch_bytes = 0
+        self.bytes_in = self.bytes_out = self.scratch_bytes = 0
         self._listeners = list(listeners)
         self._table: list[Optional[Array]] = [None] * len(program.slots)
         self._names = {slot: name for name, slot in program.variables.items()}
@@ -114,7 +113,6 @@ class Machine:
             for name, slot in self.program.results.items()
         }
         self._release(self._held)
-        self.steps_run += 1
         return results
 
     def execute(self, features: Mapping[str, Array]) -> None:

@@ -11,6 +11,7 @@ from cerebras_tf.ir import Array
 from cerebras_tf.ir.program import Instruction, Program
 from cerebras_tf.memoryx.store import MemoryStore
 from cerebras_tf.runtime.backend import Backend, Call
+from cerebras_tf.runtime.dispatch import unshared
 from cerebras_tf.runtime.executor import Machine
 
 
@@ -52,18 +53,13 @@ class _Branch:
             machine.execute(dict(zip(machine.program.features, operands)))
             made = [machine.value(name) for name in machine.program.results]
             if len(made) > 1:  # a result that is an operand may lie where another one goes
-                made = [_owned(value, operands) for value in made]
+                made = [unshared(value, operands) for value in made]
             return [_placed(value, target) for value, target in zip(made, out)]
 
 
 def _address(memory: Array) -> int:
     address: int = memory.__array_interface__["data"][0]
     return address
-
-
-def _owned(value: Array, operands: Sequence[Array]) -> Array:
-    shared = any(np.may_share_memory(value, operand) for operand in operands)
-    return np.array(value) if shared else value
 
 
 def _placed(value: Array, target: Optional[Array]) -> Array:

@@ -1,7 +1,4 @@
-"""The models' way to the estimator: what a model_fn returns, and how the runner makes one.
-
-It deliberately trains nothing.
-"""
+"""The models' way to the estimator: what a model_fn returns, and how the runner makes one."""
 
 from __future__ import annotations
 
@@ -62,7 +59,6 @@ def make_estimator(model_fn, params, use_cs, warm_start_excludes=()):
         model_fn = checked(model_fn, warm_start, taken_over, compare)
         warm_start = tf.estimator.WarmStartSettings(warm_start, vars_to_warm_start=kept.pattern)
     every = runconfig.log_step_count_steps or runconfig.save_summary_steps
-    restores = {"restore_partially": runconfig.restore_partially}
     config = CSRunConfig(
         cs_ip=runconfig.cs_ip,
         num_csx=runconfig.num_csx,
@@ -74,7 +70,7 @@ def make_estimator(model_fn, params, use_cs, warm_start_excludes=()):
         keep_checkpoint_max=runconfig.keep_checkpoint_max,
         log_step_count_steps=None if runconfig.disable_standard_logs else every,
         device_fn=(lambda op: runconfig.device) if runconfig.device else None,
-        **(restores if hasattr(CSRunConfig, "restore_partially") else {}),
+        restore_partially=runconfig.restore_partially,
     )
     return CerebrasEstimator(
         model_fn=model_fn,

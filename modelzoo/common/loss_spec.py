@@ -1,7 +1,4 @@
-"""What every model_fn ends in once it has a loss: the training operation, or the metrics.
-
-It deliberately builds no layer, and knows neither predictions nor what the loss is made of.
-"""
+"""What every model_fn ends in once it has a loss: the training operation, or the metrics."""
 
 from __future__ import annotations
 

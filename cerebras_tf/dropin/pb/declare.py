@@ -2,7 +2,7 @@
 
 Classes behave as generated ones do: nested messages appear when assigned to, and unknown or
 mistyped fields are refused. Field numbers follow the order of the table, so the binary form is our
-own; text and JSON forms depend on names only. This file deliberately declares no message.
+own; text and JSON forms depend on names only.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Datasets of examples that are in memory, batched as a BatchPlan says.
 
-It deliberately knows no task: what a batch holds is the caller's.
+What a batch holds is the caller's.
 """
 
 from __future__ import annotations
