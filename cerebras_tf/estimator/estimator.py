@@ -205,7 +205,8 @@ class CerebrasEstimator(tf.estimator.Estimator):
 
         Args:
             input_fn: gives the features' shapes.
-            validate_only: stop after the model is captured: every operation is supported then.
+            validate_only: only check that the model compiles: nothing is written, and whether it
+                fits in this machine's memory is not asked.
             mode: a tf.estimator.ModeKeys.
             save: write the program to compile_dir.
 
@@ -230,11 +231,9 @@ class CerebrasEstimator(tf.estimator.Estimator):
             types = model.step.static_types()
             if types is None:
                 types = self._types_of_first_batch(model, input_hooks)
-            if validate_only:
-                with self.phases.phase("capturing"):
-                    model.step.captured(types)
-                return None
             program = model.step.compiled(types)
+            if validate_only:
+                return None
             if save:
                 self._write(program, str(model.step.graph))
             check_memory(program, model.store.total_resident_bytes)

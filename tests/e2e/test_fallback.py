@@ -56,3 +56,23 @@ def test_gradients_of_tensorflows_own_backward_graph_pass_the_boundary_too(tmp_p
     trained_weight(tmp_path, True)
     (program,) = programs
     assert {name: len(given) for name, given in program.gradients.items()} == {"weight": 1}
+
+
+def overridden_model_fn(features, labels, mode):
+    """A penalty on the gradient of an op whose gradient the user has overridden."""
+    x = features["x"]
+    weight = v1.get_variable("weight", [8, 5], initializer=v1.random_normal_initializer(seed=1))
+    with v1.get_default_graph().gradient_override_map({"Tanh": "Sigmoid"}):
+        bent = tf.tanh(tf.matmul(x, weight))
+    slope = tf.gradients(tf.reduce_sum(bent), x)[0]
+    loss = tf.reduce_mean(tf.square(slope))
+    step = v1.train.get_global_step()
+    train_op = v1.train.GradientDescentOptimizer(0.1).minimize(loss, global_step=step)
+    return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=train_op)
+
+
+def test_what_trains_also_validates(tmp_path):
+    estimator = CerebrasEstimator(overridden_model_fn, str(tmp_path / "model"), use_cs=True)
+    assert estimator.compile(input_fn, validate_only=True) is None
+    assert not (tmp_path / "model" / "compiled").exists()
+    estimator.train(input_fn, max_steps=1)
