@@ -252,7 +252,6 @@ class WaferSaver(tf.compat.v1.train.Saver):
         if self._step is not None:
             found = [n for n in reader.get_variable_to_shape_map() if n.startswith(RANDOM_STEP_KEY)]
             self._step.restore_draws({n: int(read_variable(reader, save_path, n)) for n in found})
-        if self._step is not None:
             self._step.saved_as(save_path)
         self._restored = save_path
         self._connect(sess)

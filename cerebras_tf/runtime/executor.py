@@ -106,30 +106,27 @@ class Machine:
             The wanted values, by name; copies, so the next step may overwrite its memory.
         """
         self.backend.reset_peak()
-        self.execute(features)
-        self.scratch_bytes = max(self.scratch_bytes, self.backend.peak_bytes())
-        results = {
-            name: self.backend.copied(self._read(slot))
-            for name, slot in self.program.results.items()
-        }
-        self._release(self._held)
-        return results
+        try:
+            self.execute(features)
+            self.scratch_bytes = max(self.scratch_bytes, self.backend.peak_bytes())
+            return {
+                name: self.backend.copied(self._read(slot))
+                for name, slot in self.program.results.items()
+            }
+        finally:
+            self._release(self._held)
 
     def execute(self, features: Mapping[str, Array]) -> None:
-        """Runs the schedule; values stay where they were made."""
+        """Runs the schedule; values stay where they were made, and variables acquired."""
         for name, slot in self.program.features.items():
             self._table[slot] = features[name]
-        try:
-            with np.errstate(all="ignore"):
-                for step in self.program.steps:
-                    for listener in self._listeners:
-                        listener.before(step)
-                    step.apply(self)
-                    for listener in self._listeners:
-                        listener.after(step)
-        except BaseException:
-            self._release(self._held)
-            raise
+        with np.errstate(all="ignore"):
+            for step in self.program.steps:
+                for listener in self._listeners:
+                    listener.before(step)
+                step.apply(self)
+                for listener in self._listeners:
+                    listener.after(step)
 
     def value(self, name: str) -> Array:
         """A wanted value of the last step where it was made; the next step overwrites it."""
