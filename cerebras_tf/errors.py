@@ -53,6 +53,10 @@ class CapacityError(CerebrasError, MemoryError):
     """The model does not fit the memory of the machine or of the wafer."""
 
 
+class StoreError(CerebrasError, OSError):
+    """The files of weights and optimizer state cannot be read or written."""
+
+
 class SystemUnreachableError(CerebrasError, ConnectionError):
     """No wafer answers at the given address."""
 

@@ -6,11 +6,13 @@ Runs of equal shape share one body. Sizes with a bound are planned for the bound
 from __future__ import annotations
 
 import functools
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from cerebras_tf.compiler.memory import Lifetime, plan_memory
+from cerebras_tf.compiler.staging import find_staged
 from cerebras_tf.ir import Graph, Node, StepGraph, Value
 from cerebras_tf.ir.program import (
     ARENA,
@@ -33,7 +35,9 @@ from cerebras_tf.ops.cost import price_at_most
 from cerebras_tf.passes.fuse_elementwise import FUSED, fuse_elementwise
 
 
-def assemble(step: StepGraph, layers: int, streaming: bool, price: Price) -> Program:
+def assemble(
+    step: StepGraph, layers: int, streaming: bool, price: Price, staging: bool = False
+) -> Program:
     """Builds the program.
 
     Args:
@@ -41,8 +45,9 @@ def assemble(step: StepGraph, layers: int, streaming: bool, price: Price) -> Pro
         layers: number of layers.
         streaming: whether weights come and go layer by layer; else all are present throughout.
         price: what instructions cost.
+        staging: whether gradients that wait for something global rest in the store meanwhile.
     """
-    return _Assembler(step, layers, streaming, price).run()
+    return _Assembler(step, layers, streaming, price, staging).run()
 
 
 def assemble_branch(graph: Graph, price: Price) -> Program:
@@ -59,7 +64,9 @@ def assemble_branch(graph: Graph, price: Price) -> Program:
 
 
 class _Assembler:
-    def __init__(self, step: StepGraph, layers: int, streaming: bool, price: Price) -> None:
+    def __init__(
+        self, step: StepGraph, layers: int, streaming: bool, price: Price, staging: bool
+    ) -> None:
         self.step = step
         self.layers = layers
         self.streaming = streaming
@@ -69,6 +76,8 @@ class _Assembler:
         self._bodies: dict[Any, int] = {}
         self._nodes = [node for node in step.graph.nodes if node.op != "constant"]
         self._groups = _group(self._nodes)
+        self._staged = find_staged(self._groups, step) if staging and streaming else {}
+        self._resting: dict[Value, int] = {}  # slot of staged values, where they are read
 
     def run(self) -> Program:
         program = self.program
@@ -76,6 +85,7 @@ class _Assembler:
         self._time_of = {node: i for i, node in enumerate(self._nodes)}
         self._last = self._last_uses()
         self._in_place = self._updates_in_place()
+        self._add_staged()
         for node in self._nodes:
             for value in node.outputs:
                 self._add_output(node, value)
@@ -110,16 +120,35 @@ class _Assembler:
         """Time of the last read of every value, reads through views included."""
         last: dict[Value, int] = {}
         end = len(self._nodes)
+        ends = list(itertools.accumulate(len(nodes) for nodes in self._groups))
+        for value, staged in self._staged.items():
+            last[value] = ends[staged.group] - 1  # it leaves when the whole group has run
         for value in self.step.graph.outputs:
             last[value] = end
         for node in reversed(self._nodes):
             time, view = self._time_of[node], is_view(node)
             for i, value in enumerate(node.inputs):
+                if self._reads_staged(node, value):
+                    continue
                 through = time
                 if view and i < len(node.outputs):
                     through = last.get(node.outputs[i], time)
                 last[value] = max(last.get(value, -1), through, time)
         return last
+
+    def _add_staged(self) -> None:
+        for value, staged in self._staged.items():
+            slot = len(self.program.slots)
+            self.program.slots.append(Slot(value.type, VARIABLE, staged.name))
+            self._resting[value] = self.program.staged[staged.name] = slot
+
+    def _reads_staged(self, node: Node, value: Value) -> bool:
+        """Whether a node reads a value from where it rests in the store."""
+        return value in self._staged and node in self._staged[value].readers
+
+    def _slot_for(self, node: Node, value: Value) -> int:
+        """Where a node finds an operand."""
+        return self._resting[value] if self._reads_staged(node, value) else self.slot_of[value]
 
     def _updates_in_place(self) -> dict[Value, str]:
         """Updates that may be written over the variable: nobody reads the old value later."""
@@ -143,7 +172,7 @@ class _Assembler:
         elif node.op == GRADIENT:
             self.slot_of[value] = self.slot_of[node.inputs[value.index]]
         elif is_view(node):
-            self._new_slot(value, VIEW, base=self.slot_of[node.inputs[value.index]])
+            self._new_slot(value, VIEW, base=self._slot_for(node, node.inputs[value.index]))
         elif value.type.is_bounded:
             self._new_slot(value, ARENA)
         else:
@@ -165,7 +194,8 @@ class _Assembler:
 
     def _schedule(self) -> None:
         steps = self.program.steps
-        names = {slot: name for name, slot in self.program.variables.items()}
+        places = {**self.program.variables, **self.program.staged}
+        names = {slot: name for name, slot in places.items()}
         if not self.streaming and names:
             steps.append(StreamIn(-1, tuple(self.program.variables.values())))
         stores, dead = self._stores_by_time(), self._deaths_by_time()
@@ -174,7 +204,7 @@ class _Assembler:
             times = range(time + 1, time + 1 + len(nodes))
             time = times[-1]
             layer, direction = nodes[0].layer, nodes[0].direction
-            touched = [self.slot_of[v] for n in nodes for v in [*n.inputs, *n.outputs]]
+            touched = [self._slot_for(n, v) for n in nodes for v in [*n.inputs, *n.outputs]]
             used = tuple(dict.fromkeys(slot for slot in touched if slot in names))
             if self.streaming and used:
                 steps.append(StreamIn(layer, used))
@@ -199,6 +229,8 @@ class _Assembler:
             made = -1 if value.node is None else self._time_of.get(value.node, -1)
             time = max(made, self._last.get(self.step.variables[name], -1), 0)
             found.setdefault(time, []).append((name, self.slot_of[value]))
+        for value, staged in self._staged.items():
+            found.setdefault(self._last[value], []).append((staged.name, self.slot_of[value]))
         return found
 
     def _deaths_by_time(self) -> dict[int, list[int]]:
@@ -215,14 +247,14 @@ class _Assembler:
         """The shared instruction list of a group, and the slots it runs on."""
         local: dict[int, int] = {}
 
-        def place(value: Value) -> int:
-            return local.setdefault(self.slot_of[value], len(local))
+        def place(slot: int) -> int:
+            return local.setdefault(slot, len(local))
 
         places, key = [], []
         nodes = [node for node in nodes if node.op != GRADIENT]  # whose outputs are its operands
         for node in nodes:
-            inputs = tuple(place(value) for value in node.inputs)
-            outputs = tuple(place(value) for value in node.outputs)
+            inputs = tuple(place(self._slot_for(node, value)) for value in node.inputs)
+            outputs = tuple(place(self.slot_of[value]) for value in node.outputs)
             places.append((inputs, outputs))
             types = tuple(value.type for value in [*node.inputs, *node.outputs])
             key.append((node.op, inputs, outputs, _attrs_key(node.attrs), types))

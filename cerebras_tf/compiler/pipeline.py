@@ -40,12 +40,14 @@ class Options:
             (pipelined mode).
         widen: compute float16 and bfloat16 in float32.
         fuse: join elementwise nodes.
+        staging: gradients that wait for something global rest in the store meanwhile.
         price: what instructions cost, scratch memory of a backend's kernels included.
     """
 
     streaming: bool = True
     widen: bool = True
     fuse: bool = True
+    staging: bool = False
     price: Price = price
 
 
@@ -154,7 +156,7 @@ def compile_layers(
             ),
         ]
         run_passes(step, groups)
-    return assemble(step, layers, options.streaming, options.price)
+    return assemble(step, layers, options.streaming, options.price, options.staging)
 
 
 def run_passes(step: StepGraph, passes: Sequence[Pass]) -> None:

@@ -42,6 +42,11 @@ class Call:
     model: Optional[ModelGraph] = None
     stop: Optional[EvaluationStopHook] = None
 
+    def close(self) -> None:
+        """Gives back what the call holds on the wafer."""
+        if self.model is not None:
+            self.model.store.close()
+
     def memory_high_water(self) -> float:
         """The most bytes of variables, activations and scratch memory taken at once so far."""
         return 0.0 if self.model is None else float(self.model.step.session.peak_bytes)

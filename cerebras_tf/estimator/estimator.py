@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import copy
 import inspect
+import itertools
 import os
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any, Callable, Optional
 
 import tensorflow as tf
@@ -135,7 +137,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
                 f"{type(sparsifier).__name__}. Sparse training is not available; leave it out."
             )
         bound = self._in_call(use_cs, steps=steps, last_step=max_steps)
-        with GracefulStopHook() as stop, training(bound._call):
+        with GracefulStopHook() as stop, training(bound._call), closing(bound._call):
             bound._call.stop = EvaluationStopHook(stop, self.model_dir)
             super(CerebrasEstimator, bound).train(
                 input_fn, [*(hooks or []), stop], steps, max_steps, saving_listeners
@@ -153,9 +155,11 @@ class CerebrasEstimator(tf.estimator.Estimator):
     ) -> dict[str, Any]:
         """Evaluates; see tf.estimator.Estimator.evaluate. Returns metrics by name."""
         hooks = [*(hooks or []), *hooks_of_training_around()]
-        result: dict[str, Any] = super(CerebrasEstimator, self._in_call(use_cs)).evaluate(
-            input_fn, steps, hooks, checkpoint_path, name
-        )
+        bound = self._in_call(use_cs)
+        with closing(bound._call):
+            result: dict[str, Any] = super(CerebrasEstimator, bound).evaluate(
+                input_fn, steps, hooks, checkpoint_path, name
+            )
         return result
 
     def predict(
@@ -179,14 +183,12 @@ class CerebrasEstimator(tf.estimator.Estimator):
             num_samples: number of items to yield; all where None.
             use_cs: True for the wafer, False for the host, None for the constructor's choice.
         """
-        items = super(CerebrasEstimator, self._in_call(use_cs)).predict(
+        bound = self._in_call(use_cs)
+        items = super(CerebrasEstimator, bound).predict(
             input_fn, predict_keys, hooks, checkpoint_path, yield_single_examples
         )
-        for count, item in enumerate(items):
-            if num_samples is not None and count >= num_samples:
-                items.close()
-                return
-            yield item
+        with closing(bound._call), closing(items):
+            yield from itertools.islice(items, num_samples)
 
     def train_and_evaluate(
         self, train_spec: Any, eval_spec: Any, use_cs: Optional[bool] = None
@@ -224,20 +226,21 @@ class CerebrasEstimator(tf.estimator.Estimator):
                 input_fn, mode
             )
             bound = self._in_call(True)
-            bound._call_model_fn(features, labels, mode, self.config)
-            model = bound._call.model
-            assert model is not None
-            model.wiring.reroute()
-            types = model.step.static_types()
-            if types is None:
-                types = self._types_of_first_batch(model, input_hooks)
-            program = model.step.compiled(types)
-            if validate_only:
-                return None
-            if save:
-                self._write(program, str(model.step.graph))
-            check_memory(program, model.store.total_resident_bytes)
-            return program
+            with closing(bound._call):
+                bound._call_model_fn(features, labels, mode, self.config)
+                model = bound._call.model
+                assert model is not None
+                model.wiring.reroute()
+                types = model.step.static_types()
+                if types is None:
+                    types = self._types_of_first_batch(model, input_hooks)
+                program = model.step.compiled(types)
+                if validate_only:
+                    return None
+                if save:
+                    self._write(program, str(model.step.graph))
+                check_memory(program, model.store.total_resident_bytes)
+                return program
 
     def _write(self, program: Program, text: str) -> None:
         os.makedirs(self.compile_dir, exist_ok=True)
@@ -280,7 +283,8 @@ class CerebrasEstimator(tf.estimator.Estimator):
         self._call.examples, self._call.tokens = sizes(features)
         if not self._call.use_cs:
             return call()
-        options = Options(streaming=_streaming(config))
+        files = getattr(config, "memoryx_dir", None) is not None
+        options = Options(streaming=_streaming(config), staging=files)
         around = training_around() if mode == tf.estimator.ModeKeys.EVAL else None
         lender = None if around is None or around.model is None else around.model.step
         self._call.model = build(call, mode, options, self.phases.phase, config, lender)

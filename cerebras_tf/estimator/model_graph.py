@@ -28,6 +28,7 @@ from cerebras_tf.estimator.wafer_step import WaferStep
 from cerebras_tf.estimator.wiring import Wiring
 from cerebras_tf.ir import TensorType, Variable
 from cerebras_tf.memoryx.borrowing_store import BorrowingStore
+from cerebras_tf.memoryx.file_store import FileStore
 from cerebras_tf.memoryx.store import MemoryStore, Store
 
 Phase = Callable[[str], Any]
@@ -84,7 +85,7 @@ def build(
     placement.refuse_stranded(_fetched(spec))
     if mode != tf.estimator.ModeKeys.TRAIN:
         _refuse_assignments(placement.assignments(_fetched(spec)), mode)
-    store = _store_of(model.variables, lender)
+    store = _store_of(model.variables, config, lender)
     step = WaferStep(
         model.capture,
         model.capture_whole if model.gradients else None,
@@ -112,9 +113,15 @@ def build(
     return ModelGraph(spec, step, store, wiring, fed)
 
 
-def _store_of(variables: dict[str, Any], lender: Optional[WaferStep]) -> Store:
+def _store_of(variables: dict[str, Any], config: Any, lender: Optional[WaferStep]) -> Store:
     specs = [variable_spec(variable) for variable in variables.values()]
-    return MemoryStore(specs) if lender is None else BorrowingStore(specs, lender.session.store)
+    folder = getattr(config, "memoryx_dir", None)
+    own: Store
+    if folder is None:
+        own = MemoryStore(specs)
+    else:
+        own = FileStore(specs, folder, config.memoryx_bytes)
+    return own if lender is None else BorrowingStore(own, lender.session.store)
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,10 @@ class Partitions:
         found = {name: variable._get_save_slice_info() for name, variable in variables.items()}
         self._slices = {name: part for name, part in found.items() if part is not None}
 
+    def __bool__(self) -> bool:
+        """Whether there are any."""
+        return bool(self._slices)
+
     def stored(self, arrays: Mapping[str, np.ndarray]) -> dict[Key, np.ndarray]:
         """Arrays by variable name, with the keys of a checkpoint."""
         return {self._key(name): array for name, array in arrays.items()}

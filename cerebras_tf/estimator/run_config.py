@@ -13,12 +13,22 @@ from typing import Any, Optional
 import tensorflow as tf
 
 from cerebras_tf.errors import ConfigError, SystemUnreachableError
+from cerebras_tf.runtime.capacity import available_bytes
 
 DEFAULT_PORT = 9000
 EXECUTION_MODE_VARIABLE = "CEREBRAS_EXECUTION_MODE"
 EXECUTION_MODES = ("weight_streaming", "pipeline")
 _CONNECT_TIMEOUT_S = 3.0
-_OWN_FIELDS = ("cs_ip", "system_name", "cs_config", "stack_params", "num_csx", "restore_partially")
+_OWN_FIELDS = (
+    "cs_ip",
+    "system_name",
+    "cs_config",
+    "stack_params",
+    "num_csx",
+    "restore_partially",
+    "memoryx_dir",
+    "memoryx_ram_gb",
+)
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -134,6 +144,22 @@ def _check_num_csx(num_csx: Any) -> int:
     return num_csx
 
 
+def _check_memoryx(config: CSRunConfig) -> None:
+    size = config.memoryx_ram_gb
+    if size is None:
+        return
+    if isinstance(size, bool) or not isinstance(size, (int, float)) or not 0 < size < float("inf"):
+        raise ConfigError(
+            f"memoryx_ram_gb: must be a positive number of 10^9 bytes. Received: {size!r}. Leave "
+            "it out, or give what weights and optimizer state may take of main memory."
+        )
+    if config.memoryx_dir is None:
+        raise ConfigError(
+            f"memoryx_ram_gb: needs memoryx_dir, without which all weights are in main memory. "
+            f"Received: {size}. Give memoryx_dir too, or leave memoryx_ram_gb out."
+        )
+
+
 class CSRunConfig(tf.estimator.RunConfig):
     """`tf.estimator.RunConfig` plus what names and sets up the wafer.
 
@@ -146,10 +172,16 @@ class CSRunConfig(tf.estimator.RunConfig):
       num_csx: number of wafers; None takes `cs_config.num_csx`, or 1 where there is none.
       restore_partially: whether training may go on from a checkpoint that fits in part: variables
         the model lacks are left out, those the checkpoint lacks start anew. Shapes must be equal.
+      memoryx_dir: folder on whose disk weights and optimizer state rest; None keeps them in main
+        memory. With it a model may be larger than memory. Checkpoints share its contents by links
+        where they are on the same file system.
+      memoryx_ram_gb: main memory that weights and optimizer state may take with memoryx_dir, in
+        10^9 bytes; None takes half of what is free when a call begins.
       **kwargs: every argument of `tf.estimator.RunConfig`.
 
     Raises:
-      ConfigError: an address is malformed, or more than one wafer is asked for.
+      ConfigError: an address is malformed, more than one wafer is asked for, or memoryx_ram_gb is
+        not positive or without memoryx_dir.
     """
 
     def __init__(
@@ -160,6 +192,8 @@ class CSRunConfig(tf.estimator.RunConfig):
         stack_params: Optional[dict[str, Any]] = None,
         num_csx: Optional[int] = None,
         restore_partially: bool = False,
+        memoryx_dir: Optional[str] = None,
+        memoryx_ram_gb: Optional[float] = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -170,7 +204,10 @@ class CSRunConfig(tf.estimator.RunConfig):
             stack_params=dict(stack_params or {}),
             num_csx=getattr(cs_config, "num_csx", 1) if num_csx is None else num_csx,
             restore_partially=bool(restore_partially),
+            memoryx_dir=None if memoryx_dir is None else os.path.abspath(memoryx_dir),
+            memoryx_ram_gb=memoryx_ram_gb,
         )
+        _check_memoryx(self)
 
     def _set_own_fields(self, **fields: Any) -> None:
         """Checks and stores own fields as `_name`, which is how RunConfig stores its fields."""
@@ -190,6 +227,7 @@ class CSRunConfig(tf.estimator.RunConfig):
         own = {name: kwargs.pop(name) for name in _OWN_FIELDS if name in kwargs}
         replaced = super().replace(**kwargs)
         replaced._set_own_fields(**own)
+        _check_memoryx(replaced)
         return replaced
 
     @property
@@ -221,6 +259,23 @@ class CSRunConfig(tf.estimator.RunConfig):
     def restore_partially(self) -> bool:
         """Whether training may go on from a checkpoint that fits the model in part."""
         return self._restore_partially
+
+    @property
+    def memoryx_dir(self) -> Optional[str]:
+        """Folder of weights and optimizer state on files; None where they are in main memory."""
+        return self._memoryx_dir
+
+    @property
+    def memoryx_ram_gb(self) -> Optional[float]:
+        """Main memory for weights and optimizer state with memoryx_dir, in 10^9 bytes."""
+        return self._memoryx_ram_gb
+
+    @property
+    def memoryx_bytes(self) -> int:
+        """The same in bytes; where it was not given, half of what is free now."""
+        if self._memoryx_ram_gb is None:
+            return available_bytes() // 2
+        return int(self._memoryx_ram_gb * 1e9)
 
     @property
     def in_process(self) -> bool:

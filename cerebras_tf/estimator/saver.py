@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import glob
+import itertools
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -37,6 +38,8 @@ from cerebras_tf.estimator.checkpoint_content import (
 from cerebras_tf.estimator.partitions import Key, Partitions
 from cerebras_tf.estimator.wafer_step import WaferStep
 from cerebras_tf.memoryx.borrowing_store import BorrowingStore
+from cerebras_tf.memoryx.bundle import Entry, read_index
+from cerebras_tf.memoryx.checkpoint import link_checkpoint
 from cerebras_tf.memoryx.store import Store, write
 
 # A shard holds variables of at most this many bytes together, or a single larger one.
@@ -166,7 +169,7 @@ class WaferSaver(tf.compat.v1.train.Saver):
             return prefix
 
         try:
-            write_checkpoint(prefix, self._shards(sess))
+            self._write(prefix, sess)
         except (tf.errors.OpError, OSError) as error:
             raise CheckpointError(
                 f"checkpoint {prefix}: must be written whole. Received: {first_line(error)}. "
@@ -192,14 +195,32 @@ class WaferSaver(tf.compat.v1.train.Saver):
         )
         self._MaybeDeleteOldCheckpoints(meta_graph_suffix="meta")
 
-    def _shards(self, session: Any) -> Iterator[Shard]:
-        store, rest = self._wafer_store, {}
+    def _write(self, prefix: str, session: Any) -> None:
+        places = None if self._partitions else self._wafer_store.settle()
+        beside, rest = self._of_session(session)
+        if places is None:
+            write_checkpoint(prefix, itertools.chain(beside, self._shards(rest)))
+            return
+        with unfinished(prefix) as folder:
+            for part in write_shards(folder, [*beside, *([rest] if rest else [])]):
+                places = {**places, **read_index(part)}
+            link_checkpoint(prefix, places)
+
+    def _of_session(self, session: Any) -> tuple[list[Shard], dict[Key, np.ndarray]]:
+        """What the session holds, and how often random ops have drawn: large, and small."""
+        large: list[Shard] = []
+        rest: dict[Key, np.ndarray] = {}
         if all(isinstance(item, tf.Variable) and item.dtype.is_integer for item in self._beside):
             rest = {v.op.name: session.run(v) for v in self._beside}  # the global step alone
         else:
-            yield functools.partial(self._save_beside, session)
+            large.append(functools.partial(self._save_beside, session))
         if self._step is not None:
             rest.update(self._step.draws_to_save())
+        return large, rest
+
+    def _shards(self, rest: dict[Key, np.ndarray]) -> Iterator[Shard]:
+        """The wafer's variables, `rest` with the first of them."""
+        store = self._wafer_store
         for names in self._groups():
             arrays = store.acquire(names)
             try:
@@ -207,7 +228,7 @@ class WaferSaver(tf.compat.v1.train.Saver):
                     name: for_tensorflow(array, store.specs[name].type.dtype)
                     for name, array in zip(names, arrays)
                 }
-                yield self._partitions.stored({**rest, **found})
+                yield {**rest, **self._partitions.stored(found)}
             finally:
                 store.release(names)
             rest = {}
@@ -243,8 +264,11 @@ class WaferSaver(tf.compat.v1.train.Saver):
         with self._phase("sending weights"):
             self._initialise(sess, missing)
             lent = self._borrowed(save_path)
+            places = self._places(save_path)
             for name in self._wafer_store.specs:
-                if name not in missing and name not in lent:
+                if name in missing or name in lent:
+                    continue
+                if name not in places or not self._wafer_store.adopt(name, places[name]):
                     write(self._wafer_store, name, read_variable(reader, save_path, name))
         names = self.saver_def
         with whole(save_path, "what the session holds"):
@@ -255,6 +279,13 @@ class WaferSaver(tf.compat.v1.train.Saver):
             self._step.saved_as(save_path)
         self._restored = save_path
         self._connect(sess)
+
+    def _places(self, path: str) -> dict[str, Entry]:
+        """Where a checkpoint's variables lie, as far as they can be read from there."""
+        try:
+            return {} if self._partitions else read_index(path)
+        except CheckpointError:  # not of the format that TensorFlow writes today, but it reads it
+            return {}
 
     def _borrowed(self, path: str) -> set[str]:
         """Names of the variables that a training around lends instead of the checkpoint."""
@@ -335,26 +366,37 @@ def write_checkpoint(prefix: str, shards: Iterable[Shard]) -> None:
             memory at a time. Or functions that write a checkpoint of their own, which becomes part
             of this one, under the path they are given.
     """
-    folder = f"{prefix}{_UNFINISHED}{os.getpid()}"
-    _remove_leftovers(os.path.dirname(prefix))
-    parts = []
-    try:
-        os.makedirs(folder)
-        for number, shard in enumerate(shards):
-            part = os.path.join(folder, f"part-{number:05d}")
-            if callable(shard):
-                shard(part)
-            else:
-                _save_shard(part, shard)
-            parts.append(part)
+    with unfinished(prefix) as folder:
+        parts = list(write_shards(folder, shards))
         with tf.Graph().as_default(), tf.compat.v1.Session() as session:
             session.run(
                 tf.raw_ops.MergeV2Checkpoints(
                     checkpoint_prefixes=tf.constant(parts), destination_prefix=prefix
                 )
             )
+
+
+@contextlib.contextmanager
+def unfinished(prefix: str) -> Iterator[str]:
+    """Within: a folder for the parts of a checkpoint in the making."""
+    folder = f"{prefix}{_UNFINISHED}{os.getpid()}"
+    _remove_leftovers(os.path.dirname(prefix))
+    try:
+        os.makedirs(folder)
+        yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def write_shards(folder: str, shards: Iterable[Shard]) -> Iterator[str]:
+    """Writes each shard as a checkpoint of its own; yields their prefixes."""
+    for number, shard in enumerate(shards):
+        part = os.path.join(folder, f"part-{number:05d}")
+        if callable(shard):
+            shard(part)
+        else:
+            _save_shard(part, shard)
+        yield part
 
 
 def _remove_leftovers(folder: str) -> None:

@@ -127,6 +127,8 @@ class Program:
         gradients: by variable, the slots of its gradients where the reverse pass ends: of the
             gradient, or of rows of it and their numbers. Several where several losses are
             differentiated.
+        staged: slot of every value that rests in the store between reverse pass and update, by the
+            name that it has there.
         draws: random ops whose invocations differ in size, by the feature that gives their seeds.
         global_step: name of the feature that is the global step; "" where nothing reads it.
         arena_bytes: size of the activation memory.
@@ -141,6 +143,7 @@ class Program:
     variables: dict[str, int] = field(default_factory=dict)
     results: dict[str, int] = field(default_factory=dict)
     gradients: dict[str, list[tuple[int, ...]]] = field(default_factory=dict)
+    staged: dict[str, int] = field(default_factory=dict)
     draws: dict[str, Draw] = field(default_factory=dict)
     global_step: str = ""
     arena_bytes: int = 0

@@ -30,7 +30,7 @@ from cerebras_tf.ir.types import Array, parse_type
 
 FORMAT = "cerebras_tf program"
 # Raised whenever a file of the new kind cannot be read as one of the old.
-VERSION = 2
+VERSION = 3
 _STRUCTURE = "program.json"
 Json = dict[str, Any]
 
@@ -119,6 +119,7 @@ def _encode_program(program: Program, arrays: dict[str, Array]) -> Json:
         "variables": program.variables,
         "results": program.results,
         "gradients": program.gradients,
+        "staged": program.staged,
         "draws": {name: [d.seed, d.seed2, str(d.size)] for name, d in program.draws.items()},
         "global_step": program.global_step,
         "arena_bytes": program.arena_bytes,
@@ -137,6 +138,7 @@ def _decode_program(found: Json, arrays: _Arrays) -> Program:
         results=dict(found["results"]),
         draws={n: Draw(a, b, parse_dim(size)) for n, (a, b, size) in found["draws"].items()},
         gradients={n: [tuple(slots) for slots in g] for n, g in found["gradients"].items()},
+        staged=dict(found["staged"]),
         global_step=found["global_step"],
         arena_bytes=found["arena_bytes"],
     )

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Optional
 
 from cerebras_tf.ir import Array, Variable
-from cerebras_tf.memoryx.store import MemoryStore, Store
+from cerebras_tf.memoryx.bundle import Entry
+from cerebras_tf.memoryx.store import Store, Traffic
 
 
 class BorrowingStore:
-    """Variables that another store may lend, and memory for those that it does not.
+    """Variables that another store may lend, and a store of its own for those that it does not.
 
     Args:
-        specs: the variables.
+        own: the store of its own, which has all of the variables.
         owner: the other store. What it lends must not change while it is lent.
     """
 
-    def __init__(self, specs: Iterable[Variable], owner: Store) -> None:
-        self._own = MemoryStore(specs)
+    def __init__(self, own: Store, owner: Store) -> None:
+        self._own = own
         self._owner = owner
         self._lent: set[str] = set()
+        self._followed: Sequence[Sequence[str]] = ()
+        self._orders: dict[Store, list[list[str]]] = {}
 
     def borrow(self) -> None:
         """Takes every variable that the owner has, as it is there."""
@@ -29,24 +33,43 @@ class BorrowingStore:
             for name, spec in self.specs.items()
             if name in theirs and theirs[name].type == spec.type and self._owner.holds(name)
         }
+        self._followed = ()
 
     def is_lent(self, name: str) -> bool:
         """Whether the variable is the owner's."""
         return name in self._lent
+
+    def _parts(self, names: Iterable[str]) -> dict[Store, list[str]]:
+        """The names that each store has, of those that have any."""
+        parts: dict[Store, list[str]] = {}
+        for name in names:
+            parts.setdefault(self._owner if name in self._lent else self._own, []).append(name)
+        return parts
 
     @property
     def specs(self) -> Mapping[str, Variable]:
         """What each variable is, by name."""
         return self._own.specs
 
+    def reserve(self, specs: Iterable[Variable]) -> None:
+        """See Store.reserve."""
+        self._own.reserve(specs)
+
     def acquire(self, names: Sequence[str], fresh: bool = False) -> list[Array]:
         """See Store.acquire; what is acquired fresh is lent no more."""
         if fresh:
             self._lent.difference_update(names)
-        arrays = []
-        for name in names:
-            arrays += (self._owner if name in self._lent else self._own).acquire([name], fresh)
-        return arrays
+        arrays: dict[str, Array] = {}
+        held: list[tuple[Store, list[str]]] = []
+        try:
+            for store, part in self._parts(names).items():
+                arrays.update(zip(part, store.acquire(part, fresh)))
+                held.append((store, part))
+        except BaseException:
+            for store, part in held:
+                store.release(part)
+            raise
+        return [arrays[name] for name in names]
 
     def release(self, names: Iterable[str], dirty: Collection[str] = ()) -> None:
         """See Store.release.
@@ -60,15 +83,19 @@ class BorrowingStore:
                 f"store: {written[0]} must only be read while another store lends it. Received: a "
                 "release as written. Acquire it fresh to write it."
             )
-        for name in names:
-            if name in self._lent:
-                self._owner.release([name])
-            else:
-                self._own.release([name], [name] if name in dirty else ())
+        for store, part in self._parts(names).items():
+            store.release(part, [name for name in part if name in dirty])
 
     def follow(self, order: Sequence[Sequence[str]]) -> None:
         """See Store.follow."""
-        self._owner.follow([[name for name in group if name in self._lent] for group in order])
+        if order is not self._followed:
+            self._followed = order
+            self._orders = {}
+            for names in order:
+                for store, part in self._parts(names).items():
+                    self._orders.setdefault(store, []).append(part)
+        for store, groups in self._orders.items():
+            store.follow(groups)
 
     def holds(self, name: str) -> bool:
         """Whether the variable has a value."""
@@ -79,6 +106,24 @@ class BorrowingStore:
         """See Store.version."""
         return self._own.version
 
+    def adopt(self, name: str, entry: Entry) -> bool:
+        """See Store.adopt; what is adopted is lent no more."""
+        self._lent.discard(name)
+        return self._own.adopt(name, entry)
+
+    def settle(self) -> Optional[Mapping[str, Entry]]:
+        """None: an evaluation writes no checkpoints."""
+        return None
+
+    @property
+    def traffic(self) -> Traffic:
+        """What was moved for variables that are not lent."""
+        return self._own.traffic
+
+    def close(self) -> None:
+        """Gives back its own store; the owner stays."""
+        self._own.close()
+
     @property
     def resident_bytes(self) -> int:
         """Bytes of main memory beside the owner's."""
@@ -87,6 +132,7 @@ class BorrowingStore:
     @property
     def total_resident_bytes(self) -> int:
         """Bytes of main memory beside the owner's once every variable has a value."""
-        return sum(
+        kept = sum(
             spec.type.most_bytes for name, spec in self.specs.items() if name not in self._lent
         )
+        return min(kept, self._own.total_resident_bytes)

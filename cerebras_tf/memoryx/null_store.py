@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Optional
 
 import numpy as np
 
 from cerebras_tf.ir import Array, Variable
+from cerebras_tf.memoryx.bundle import Entry
+from cerebras_tf.memoryx.store import Traffic
 
 
 class NullStore:
@@ -18,15 +21,20 @@ class NullStore:
 
     def __init__(self, specs: Iterable[Variable]) -> None:
         self._specs = {spec.name: spec for spec in specs}
+        self._within_step: dict[str, Variable] = {}
 
     @property
     def specs(self) -> Mapping[str, Variable]:
         """What each variable is, by name."""
         return self._specs
 
+    def reserve(self, specs: Iterable[Variable]) -> None:
+        """See Store.reserve."""
+        self._within_step.update((spec.name, spec) for spec in specs)
+
     def acquire(self, names: Sequence[str], fresh: bool = False) -> list[Array]:
         """See Store.acquire; the arrays are read-only and take no memory."""
-        types = [self._specs[name].type for name in names]
+        types = [(self._specs.get(name) or self._within_step[name]).type for name in names]
         return [
             np.broadcast_to(np.zeros((), type.storage_dtype), type.static_shape) for type in types
         ]
@@ -46,6 +54,22 @@ class NullStore:
         """Always the same: nothing is kept of what is written."""
         return 0
 
+    def adopt(self, name: str, entry: Entry) -> bool:
+        """Never: there are no contents."""
+        return False
+
+    def settle(self) -> Optional[Mapping[str, Entry]]:
+        """None: there are no contents."""
+        return None
+
+    @property
+    def traffic(self) -> Traffic:
+        """Nothing is moved."""
+        return Traffic()
+
+    def close(self) -> None:
+        """See Store.close."""
+
     @property
     def resident_bytes(self) -> int:
         """Bytes that the variables would take."""
@@ -54,4 +78,5 @@ class NullStore:
     @property
     def total_resident_bytes(self) -> int:
         """Bytes that the variables would take."""
-        return sum(spec.type.most_bytes for spec in self._specs.values())
+        every = [*self._specs.values(), *self._within_step.values()]
+        return sum(spec.type.most_bytes for spec in every)

@@ -10,13 +10,30 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Optional, Protocol
 
 import numpy as np
 
 from cerebras_tf.errors import CapacityError, CheckpointError
 from cerebras_tf.ir import Array, Variable
 from cerebras_tf.kernels.half import at_rest
+from cerebras_tf.memoryx.bundle import Entry
+
+
+@dataclass
+class Traffic:
+    """What a store has moved between memory and files so far.
+
+    Attributes:
+        bytes_read: bytes read from files.
+        bytes_written: bytes written to files.
+        stalled_s: seconds for which those who acquire have waited for files.
+    """
+
+    bytes_read: int = 0
+    bytes_written: int = 0
+    stalled_s: float = 0.0
 
 
 class Store(Protocol):
@@ -25,6 +42,14 @@ class Store(Protocol):
     @property
     def specs(self) -> Mapping[str, Variable]:
         """What each variable is, by name."""
+
+    def reserve(self, specs: Iterable[Variable]) -> None:
+        """Makes room for values that live within a step.
+
+        They are acquired and released like variables, but are in no checkpoint and not among
+        `specs`. Each is written once in a step and then read once, which ends it. Those that are
+        known already stay.
+        """
 
     def acquire(self, names: Sequence[str], fresh: bool = False) -> list[Array]:
         """Arrays of variables, readable and writable until they are released.
@@ -59,6 +84,34 @@ class Store(Protocol):
     def version(self) -> int:
         """A number that grows whenever a variable is written."""
 
+    def adopt(self, name: str, entry: Entry) -> bool:
+        """Takes a variable's value from where it lies in a file of a checkpoint.
+
+        Args:
+            name: of a variable that nobody holds.
+            entry: the place, and a checksum that is compared when it is read for the first time.
+
+        Returns:
+            Whether it did; else the value is to be written.
+        """
+
+    def settle(self) -> Optional[Mapping[str, Entry]]:
+        """Where the values lie in files whose contents stay as they are now, for a checkpoint.
+
+        Returns:
+            The place of every variable that has a value; None where values do not lie in files.
+
+        Raises:
+            StoreError: they could not be written.
+        """
+
+    @property
+    def traffic(self) -> Traffic:
+        """What the store has moved between memory and files."""
+
+    def close(self) -> None:
+        """Gives everything back; nothing may be acquired any more."""
+
     @property
     def resident_bytes(self) -> int:
         """Bytes of main memory that the store takes now."""
@@ -81,32 +134,29 @@ class MemoryStore:
         self._set: set[str] = set()
         self._users: Counter[str] = Counter()
         self._version = 0
+        self._within_step: dict[str, Variable] = {}
 
     @property
     def specs(self) -> Mapping[str, Variable]:
         """What each variable is, by name."""
         return self._specs
 
+    def reserve(self, specs: Iterable[Variable]) -> None:
+        """See Store.reserve."""
+        self._within_step.update((spec.name, spec) for spec in specs)
+
     def acquire(self, names: Sequence[str], fresh: bool = False) -> list[Array]:
         """See Store.acquire."""
         if not fresh:
-            self._require_values(names)
+            require_values(self, names)
         arrays = [self._array(name) for name in names]
         self._users.update(names)
         return arrays
 
-    def _require_values(self, names: Sequence[str]) -> None:
-        missing = [name for name in names if name not in self._set]
-        if missing:
-            raise CheckpointError(
-                f"variable {missing[0]}: must have a value before the first step. Received: none. "
-                "Initialise the model or restore a checkpoint that holds it."
-            )
-
     def _array(self, name: str) -> Array:
         held = self._arrays.get(name)
         if held is None:
-            type = self._specs[name].type
+            type = (self._specs.get(name) or self._within_step[name]).type
             try:
                 held = np.empty(type.static_shape, type.storage_dtype)
             except MemoryError as error:
@@ -124,7 +174,7 @@ class MemoryStore:
                 raise RuntimeError(f"store: {name} is released, but it was not acquired.")
             self._users[name] -= 1
         self._set.update(dirty)
-        self._version += bool(dirty)
+        self._version += any(name in self._specs for name in dirty)
 
     def follow(self, order: Sequence[Sequence[str]]) -> None:
         """Nothing to read ahead: all of it is here."""
@@ -138,6 +188,24 @@ class MemoryStore:
         """See Store.version."""
         return self._version
 
+    def adopt(self, name: str, entry: Entry) -> bool:
+        """Never: contents are in memory."""
+        return False
+
+    def settle(self) -> Optional[Mapping[str, Entry]]:
+        """None: contents are in memory."""
+        return None
+
+    @property
+    def traffic(self) -> Traffic:
+        """Nothing is moved."""
+        return Traffic()
+
+    def close(self) -> None:
+        """See Store.close."""
+        self._arrays.clear()
+        self._set.clear()
+
     @property
     def resident_bytes(self) -> int:
         """Bytes of the variables that are allocated."""
@@ -146,7 +214,18 @@ class MemoryStore:
     @property
     def total_resident_bytes(self) -> int:
         """Bytes of all variables, set or not."""
-        return sum(spec.type.most_bytes for spec in self._specs.values())
+        every = [*self._specs.values(), *self._within_step.values()]
+        return sum(spec.type.most_bytes for spec in every)
+
+
+def require_values(store: Store, names: Sequence[str]) -> None:
+    """Raises CheckpointError where a variable has no value yet."""
+    missing = [name for name in names if not store.holds(name)]
+    if missing:
+        raise CheckpointError(
+            f"variable {missing[0]}: must have a value before the first step. Received: none. "
+            "Initialise the model or restore a checkpoint that holds it."
+        )
 
 
 @contextmanager

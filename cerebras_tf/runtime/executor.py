@@ -11,7 +11,7 @@ from typing import Optional, Protocol
 
 import numpy as np
 
-from cerebras_tf.ir import Array
+from cerebras_tf.ir import Array, Variable
 from cerebras_tf.ir.program import ARENA, HEAP, VIEW, Program
 from cerebras_tf.ir.schedule import Free, Run, Step, StreamIn, StreamOut
 from cerebras_tf.kernels.half import at_rest
@@ -42,6 +42,7 @@ class Machine:
         bytes_in: bytes of variables streamed in so far.
         bytes_out: bytes of new values streamed out so far.
         scratch_bytes: the most scratch memory that kernels took at once.
+        acquisitions: names of the groups of variables that a step streams in, in order.
     """
 
     def __init__(
@@ -71,11 +72,20 @@ class Machine:
         self.bytes_in = self.bytes_out = self.scratch_bytes = 0
         self._listeners = list(listeners)
         self._table: list[Optional[Array]] = [None] * len(program.slots)
-        self._names = {slot: name for name, slot in program.variables.items()}
+        places = {**program.variables, **program.staged}
+        self._names = {slot: name for name, slot in places.items()}
         self._held: set[str] = set()  # variables acquired now
         self._dirty: set[str] = set()  # those among them that were written
         for index, content in program.constants.items():
             self._table[index] = at_rest(content, program.slots[index].type.dtype)
+        self.acquisitions = [
+            [self._names[slot] for slot in step.slots]
+            for step in program.steps
+            if isinstance(step, StreamIn)
+        ]
+        store.reserve(
+            Variable(name, program.slots[slot].type) for name, slot in program.staged.items()
+        )
         if arena is None:
             arena = self.backend.allocate(program.arena_bytes)
         self.bind(arena)

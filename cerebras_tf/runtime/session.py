@@ -16,7 +16,6 @@ import numpy as np
 from cerebras_tf.errors import DataError
 from cerebras_tf.ir import Array, TensorType, most_of
 from cerebras_tf.ir.program import GLOBAL_STEP_UPDATE, RANDOM_STEP, Program
-from cerebras_tf.ir.schedule import StreamIn
 from cerebras_tf.kernels.half import at_rest
 from cerebras_tf.memoryx.store import Store
 from cerebras_tf.runtime.backend import Backend
@@ -153,7 +152,6 @@ class Session:
         self._trains = trains
         self._variants: list[_Variant] = []
         self._arena: Optional[Array] = None
-        self._current: Optional[Machine] = None
         self._peak_bytes = 0
 
     @property
@@ -194,9 +192,7 @@ class Session:
             name: at_rest(given[name], slots[slot].type.dtype)
             for name, slot in program.features.items()
         }
-        if machine is not self._current:
-            self.store.follow(_acquisitions(program))
-            self._current = machine
+        self.store.follow(machine.acquisitions)
         if variant.has_run:
             results = machine.run(needed)
         else:  # kernels are compiled at their first call, or read from the cache on disk
@@ -289,12 +285,6 @@ def _owned(array: Any) -> Array:
 
 def _dtype(array: Array) -> str:
     return str(array.dtype.name)
-
-
-def _acquisitions(program: Program) -> list[list[str]]:
-    """The groups of variables that a step streams in, in order."""
-    names = {slot: name for name, slot in program.variables.items()}
-    return [[names[s] for s in step.slots] for step in program.steps if isinstance(step, StreamIn)]
 
 
 def _feature_types(program: Program) -> dict[str, TensorType]:

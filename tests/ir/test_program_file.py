@@ -188,7 +188,7 @@ def rewritten(path, change):
 
 WRONG = {
     "another format": (lambda s: s.update(format="onnx"), "format must be 'cerebras_tf program'"),
-    "another version": (lambda s: s.update(version=99), r"version must be 2. Received: 99"),
+    "another version": (lambda s: s.update(version=99), r"version must be 3. Received: 99"),
     "no steps": (lambda s: s.pop("steps"), "must hold what save_program writes"),
     "an unknown step": (lambda s: s["steps"].append(["jump", 3]), "unknown step. Received: jump"),
     "a wrong type": (lambda s: s["slots"].append(["quux[2]", "arena", "", 0, -1, [0, 0]]), "quux"),

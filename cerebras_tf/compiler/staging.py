@@ -1,0 +1,110 @@
+"""Which gradients rest in the store while something global keeps their update waiting.
+
+Where a model clips by the norm of all gradients, or looks for overflow in them, no variable can be
+updated before the reverse pass has ended. Its gradient then leaves memory behind its last reader
+there, and comes back for the update:
+
+    backward of layer 7:  g = parameter_gradient(...); s = sum_of_squares(g)     -> g to the store
+    ...
+    update of layer 7:    g from the store; w' = w - rate * factor * g
+
+Nothing is staged where the update runs right behind the gradient, where several groups of nodes
+read it late, or where it is small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from cerebras_tf.ir import Node, StepGraph, Value
+from cerebras_tf.ir.step import GRADIENT
+from cerebras_tf.ops import is_view
+
+# Gradients below this many bytes stay: many small records cost more time than they save memory.
+_LEAST_BYTES = 1 << 16
+
+
+@dataclass(frozen=True)
+class Staged:
+    """A gradient that rests in the store.
+
+    Attributes:
+        name: what it is called there.
+        group: number of the group behind which it leaves memory.
+        readers: nodes that read it from the store.
+    """
+
+    name: str
+    group: int
+    readers: frozenset[Node]
+
+
+def find_staged(groups: Sequence[Sequence[Node]], step: StepGraph) -> dict[Value, Staged]:
+    """The values to stage.
+
+    Args:
+        groups: nodes in schedule order; those of a group run together.
+        step: the step they are of.
+    """
+    number = {node: index for index, nodes in enumerate(groups) for node in nodes}
+    readers: dict[Value, list[Node]] = {}
+    for nodes in groups:
+        for node in nodes:
+            for value in dict.fromkeys(node.inputs):
+                readers.setdefault(value, []).append(node)
+    outputs = set(step.graph.outputs)
+    found = {}
+    for variable, gradients in step.gradients.items():
+        values = [value for node in gradients for value in node.outputs]
+        for index, value in enumerate(values):
+            if value.type.is_static and value.type.bytes >= _LEAST_BYTES:
+                group, late = _late_readers(value, readers, number, outputs)
+                if late:
+                    found[value] = Staged(f"{variable}/staged_gradient_{index}", group, late)
+    return found
+
+
+def _late_readers(
+    value: Value,
+    readers: Mapping[Value, Sequence[Node]],
+    number: Mapping[Node, int],
+    outputs: set[Value],
+) -> tuple[int, frozenset[Node]]:
+    """The last group that uses a gradient early, and the nodes that read it late.
+
+    There are none of those where it must stay.
+    """
+    node = value.node
+    assert node is not None and node.op == GRADIENT
+    operand = node.inputs[value.index]
+    all_readers = set(_through_views(value, readers)) | set(_through_views(operand, readers))
+    if not all_readers - {node} or _is_kept(value, readers, outputs):
+        return -1, frozenset()
+    groups = sorted({number[reader] for reader in all_readers} | {number[node]})
+    last, before = groups[-1], groups[-2] if len(groups) > 1 else groups[-1]
+    direct = frozenset(n for n in readers.get(value, ()) if number[n] == last)
+    reached = {n for d in direct for n in [d, *_behind(d, readers)]}
+    if last - before < 2 or {n for n in all_readers if number[n] == last} - reached:
+        return -1, frozenset()
+    return before, direct
+
+
+def _behind(node: Node, readers: Mapping[Value, Sequence[Node]]) -> Iterator[Node]:
+    """Nodes that read what a view shows."""
+    if is_view(node):
+        for value in node.outputs:
+            yield from _through_views(value, readers)
+
+
+def _through_views(value: Value, readers: Mapping[Value, Sequence[Node]]) -> Iterator[Node]:
+    """Nodes that read the bytes of a value, under whatever shape."""
+    for node in readers.get(value, ()):
+        yield node
+        yield from _behind(node, readers)
+
+
+def _is_kept(value: Value, readers: Mapping[Value, Sequence[Node]], outputs: set[Value]) -> bool:
+    """Whether its bytes are among the step's results."""
+    shown = [v for n in _through_views(value, readers) if is_view(n) for v in n.outputs]
+    return any(item in outputs for item in [value, *shown])

@@ -1,0 +1,96 @@
+"""CRC-32C (Castagnoli), the checksum of TensorFlow's checkpoints.
+
+Polynomial 0x1EDC6F41, bits reflected, as in RFC 3720, section 12.1. Processors with SSE 4.2 have an
+instruction for eight bytes of it; elsewhere a table serves a byte at a time.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from llvmlite import binding, ir
+from numba.core import types
+from numba.extending import intrinsic
+
+from cerebras_tf.kernels.compiled_jit import jit
+
+_REFLECTED = 0x82F63B78
+# What TensorFlow's files hold is rotated and shifted by a constant, so that a checksum of data that
+# contain checksums stays a good one (tensorflow/core/lib/hash/crc32c.h, Mask).
+_MASK_DELTA = 0xA282EAD8
+_FULL = 0xFFFFFFFF
+
+
+def _table() -> np.ndarray:
+    """uint32 [256]: the checksum's register after one byte."""
+    table = np.arange(256, dtype=np.uint32)
+    for _ in range(8):
+        table = np.where(table & 1, (table >> np.uint32(1)) ^ np.uint32(_REFLECTED), table >> 1)
+    return table.astype(np.uint32)
+
+
+_TABLE = _table()
+
+
+@intrinsic
+def _step(typing_context: Any, register: Any, word: Any) -> Any:
+    """The register after eight bytes, by the processor's instruction."""
+
+    def build(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        word64 = ir.IntType(64)
+        kind = ir.FunctionType(word64, [word64, word64])
+        name = "llvm.x86.sse42.crc32.64.64"
+        return builder.call(builder.module.declare_intrinsic(name, (), kind), values)
+
+    return types.uint64(types.uint64, types.uint64), build
+
+
+@jit()
+def _by_words(register: Any, words: Any) -> Any:
+    state = np.uint64(register)
+    for i in range(words.size):
+        state = _step(state, words[i])
+    return np.uint32(state)
+
+
+@jit()
+def _by_bytes(register: Any, content: Any, table: Any) -> Any:
+    state = np.uint32(register)
+    for i in range(content.size):
+        state = table[np.uint8(state ^ content[i])] ^ (state >> np.uint32(8))
+    return np.uint32(state)
+
+
+_HAS_INSTRUCTION = bool(binding.get_host_cpu_features().get("sse4.2"))
+
+
+def crc32c(content: np.ndarray, before: int = 0) -> int:
+    """Checksum of bytes.
+
+    Args:
+        content: of any dtype, C-contiguous; its bytes count.
+        before: checksum of the bytes that come before them.
+
+    Returns:
+        32 bits.
+    """
+    flat = content.reshape(-1).view(np.uint8)
+    register = ~before & _FULL
+    if _HAS_INSTRUCTION:
+        whole = flat.size // 8 * 8
+        if flat.ctypes.data % 8 == 0 and whole:
+            register = int(_by_words(np.uint64(register), flat[:whole].view(np.uint64)))
+            flat = flat[whole:]
+    return ~int(_by_bytes(np.uint32(register), flat, _TABLE)) & _FULL
+
+
+def masked(checksum: int) -> int:
+    """A checksum as TensorFlow's files hold it."""
+    return ((checksum >> 15 | checksum << 17) + _MASK_DELTA) & _FULL
+
+
+def unmasked(held: int) -> int:
+    """The inverse of masked."""
+    rotated = (held - _MASK_DELTA) & _FULL
+    return (rotated >> 17 | rotated << 15) & _FULL

@@ -1,0 +1,210 @@
+"""The index of a TensorFlow checkpoint: which bytes of which data file every variable is.
+
+A checkpoint is `PREFIX.index` and `PREFIX.data-00000-of-0000N`. Data files hold arrays as they are
+in memory; the index is a sorted table whose values are protocol buffers. Formats:
+tensorflow/core/util/tensor_bundle, tensorflow/core/protobuf/tensor_bundle.proto, and
+protobuf.dev/programming-guides/encoding. TensorFlow is not needed here.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Union
+
+from cerebras_tf.errors import CheckpointError
+from cerebras_tf.kernels.compiled_crc32c import masked, unmasked
+from cerebras_tf.memoryx.sorted_table import read_table, read_varint, write_table, write_varint
+
+_HEADER_KEY = b""
+# enum DataType of tensorflow/core/framework/types.proto
+_DTYPES = {
+    1: "float32",
+    2: "float64",
+    3: "int32",
+    4: "uint8",
+    5: "int16",
+    6: "int8",
+    9: "int64",
+    10: "bool",
+    14: "bfloat16",
+    17: "uint16",
+    19: "float16",
+    22: "uint32",
+    23: "uint64",
+}
+_NUMBERS = {name: number for number, name in _DTYPES.items()}
+# Fields of BundleHeaderProto and BundleEntryProto.
+_SHARDS, _ENDIANNESS, _VERSION, _PRODUCER = 1, 2, 3, 1
+_DTYPE, _SHAPE, _SHARD, _OFFSET, _SIZE, _CHECKSUM, _SLICES = 1, 2, 3, 4, 5, 6, 7
+_DIM, _DIM_SIZE = 2, 1
+# Wire types of protocol buffers.
+_NUMBER, _EIGHT_BYTES, _BYTES, _FOUR_BYTES = 0, 1, 2, 5
+_Field = Union[int, bytes]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Where the bytes of a variable lie.
+
+    Attributes:
+        dtype: as the IR names it; "" for what the IR has no name for, such as strings.
+        shape: of the variable.
+        path: of the data file.
+        offset: of its first byte there.
+        size: of its bytes.
+        checksum: CRC-32C of them.
+        raw: the entry as it stood in the index it was read from.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    path: str
+    offset: int
+    size: int
+    checksum: int
+    raw: bytes = b""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether its bytes are all there is: neither slices of it, nor strings."""
+        return bool(self.dtype) and _SLICES not in _fields(self.raw)
+
+
+def data_path(prefix: str, shard: int, shards: int) -> str:
+    """Path of a data file of a checkpoint."""
+    return f"{prefix}.data-{shard:05d}-of-{shards:05d}"
+
+
+def index_path(prefix: str) -> str:
+    """Path of the index of a checkpoint."""
+    return f"{prefix}.index"
+
+
+def read_index(prefix: str) -> dict[str, Entry]:
+    """The entries of a checkpoint by name; slices of partitioned variables are left out.
+
+    Args:
+        prefix: path prefix of its files.
+
+    Raises:
+        CheckpointError: the index is missing, damaged, or of another format.
+    """
+    path = index_path(prefix)
+    try:
+        with open(path, "rb") as file:
+            items = dict(read_table(file.read()))
+        header = _fields(items.pop(_HEADER_KEY))
+        if _first(header, _ENDIANNESS):
+            raise ValueError("numbers whose highest byte comes first")
+        shards = _first(header, _SHARDS)
+        # The key of a slice is an ordered code, which begins with zero.
+        whole = {key: item for key, item in items.items() if not key.startswith(b"\x00")}
+        return {key.decode(): _entry(item, prefix, shards) for key, item in whole.items()}
+    except OSError as error:
+        raise CheckpointError(
+            f"checkpoint {prefix}: its index must be readable. Received: {error.strerror}. Give "
+            "the prefix of its files, such as model_dir/model.ckpt-100."
+        ) from error
+    except (ValueError, KeyError, IndexError, struct.error) as error:
+        raise CheckpointError(
+            f"checkpoint {path}: must be the index of a TensorFlow checkpoint. Received: {error}. "
+            "Restore the file, or name an earlier checkpoint."
+        ) from error
+
+
+def write_index(prefix: str, entries: Mapping[str, Entry], shards: int) -> None:
+    """Writes the index of a checkpoint whose data files are there; it appears whole or not at all.
+
+    Args:
+        prefix: path prefix of the files.
+        entries: by name; each path is one of the data files.
+        shards: number of data files.
+    """
+    number = {data_path(prefix, shard, shards): shard for shard in range(shards)}
+    header = _encode(_SHARDS, shards) + _encode(_VERSION, _encode(_PRODUCER, 1))
+    items = {name.encode(): _encoded(item, number[item.path]) for name, item in entries.items()}
+    path = index_path(prefix)
+    with open(f"{path}.part", "wb") as file:
+        file.write(write_table([(_HEADER_KEY, header), *sorted(items.items())]))
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(f"{path}.part", path)
+
+
+def _entry(item: bytes, prefix: str, shards: int) -> Entry:
+    found = _fields(item)
+    dims = [dim for shape in found.get(_SHAPE, []) for dim in _fields(shape).get(_DIM, [])]
+    return Entry(
+        _DTYPES.get(_first(found, _DTYPE), ""),
+        tuple(_first(_fields(dim), _DIM_SIZE) for dim in dims),
+        data_path(prefix, _first(found, _SHARD), shards),
+        _first(found, _OFFSET),
+        _first(found, _SIZE),
+        unmasked(_first(found, _CHECKSUM)),
+        item,
+    )
+
+
+def _encoded(entry: Entry, shard: int) -> bytes:
+    """The entry in the index of a checkpoint in which its data file has this number."""
+    if entry.raw:
+        kept = _fields(entry.raw)
+        kept[_SHARD] = [shard]
+        fields = [(number, value) for number, found in kept.items() for value in found]
+        return b"".join(_encode(n, value, fixed=n == _CHECKSUM) for n, value in fields)
+    dims = b"".join(_encode(_DIM, _encode(_DIM_SIZE, dim)) for dim in entry.shape)
+    return b"".join(
+        [
+            _encode(_DTYPE, _NUMBERS[entry.dtype]),
+            _encode(_SHAPE, dims),
+            _encode(_SHARD, shard),
+            _encode(_OFFSET, entry.offset),
+            _encode(_SIZE, entry.size),
+            _encode(_CHECKSUM, masked(entry.checksum), fixed=True),
+        ]
+    )
+
+
+def _fields(message: _Field) -> dict[int, list[_Field]]:
+    """Values of a protocol buffer by field number."""
+    if not isinstance(message, bytes):
+        raise ValueError(f"the number {message} in place of a message")
+    found: dict[int, list[_Field]] = {}
+    at = 0
+    while at < len(message):
+        key, at = read_varint(message, at)
+        number, kind = key >> 3, key & 7
+        value: _Field
+        if kind == _NUMBER:
+            value, at = read_varint(message, at)
+        elif kind == _BYTES:
+            size, at = read_varint(message, at)
+            value, at = message[at : at + size], at + size
+        elif kind == _FOUR_BYTES:
+            (value,), at = struct.unpack_from("<I", message, at), at + 4
+        elif kind == _EIGHT_BYTES:
+            (value,), at = struct.unpack_from("<Q", message, at), at + 8
+        else:
+            raise ValueError(f"a field of the unknown kind {kind}")
+        found.setdefault(number, []).append(value)
+    return found
+
+
+def _first(fields: Mapping[int, list[_Field]], number: int) -> int:
+    """A field that is a number; absent ones are zero."""
+    value = fields.get(number, [0])[0]
+    if not isinstance(value, int):
+        raise ValueError(f"bytes in field {number}, which is a number")
+    return value
+
+
+def _encode(number: int, value: _Field, fixed: bool = False) -> bytes:
+    """A field of a protocol buffer; `fixed` gives a number four bytes."""
+    if isinstance(value, bytes):
+        return write_varint(number << 3 | _BYTES) + write_varint(len(value)) + value
+    if fixed:
+        return write_varint(number << 3 | _FOUR_BYTES) + struct.pack("<I", value)
+    return write_varint(number << 3 | _NUMBER) + write_varint(value)

@@ -1,0 +1,103 @@
+"""A file of variables, read and written past the page cache where the file system allows it.
+
+The page cache would hold a second copy of what is read once, and push out what others need.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Callable, Optional
+
+from cerebras_tf.ir import Array
+
+# A call moves less than 2 GiB (man 2 readv); this much at a time keeps the queue of the disk full.
+_MOST_BYTES = 1 << 30
+_MOST_BUFFERS = 1024  # IOV_MAX of Linux
+
+
+class RecordFile:
+    """An open file; contents lie at multiples of ALIGNMENT_BYTES, which buffers are of too.
+
+    Attributes:
+        path: its name.
+        origin: the name that messages give it.
+        is_frozen: its contents must not change any more: a checkpoint shares them.
+        records: variables whose content lies here.
+    """
+
+    def __init__(self, path: Path, origin: Optional[str] = None) -> None:
+        """Opens a file.
+
+        Args:
+            path: its name.
+            origin: the file of a checkpoint that it is a link to, and is only read; None makes a
+                new file.
+
+        Raises:
+            OSError: it cannot be opened.
+        """
+        new = origin is None
+        self.path = path
+        self.origin = origin or str(path)
+        self.is_frozen = not new
+        self.records = 0
+        self._descriptor, self._is_direct = _open(path, new)
+
+    def allocate(self, offset: int, size: int) -> None:
+        """Takes room on the disk; raises OSError where there is none."""
+        os.posix_fallocate(self._descriptor, offset, size)
+
+    def read(self, offset: int, buffers: Sequence[Array]) -> int:
+        """Fills buffers from consecutive bytes; returns how many there were before the end."""
+        return self._move(os.preadv, offset, buffers)
+
+    def write(self, offset: int, buffers: Sequence[Array]) -> None:
+        """Writes buffers to consecutive bytes; raises OSError where not all of them could be."""
+        moved = self._move(os.pwritev, offset, buffers)
+        if moved < sum(buffer.nbytes for buffer in buffers):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
+
+    def _move(self, move: Callable[..., int], offset: int, buffers: Sequence[Array]) -> int:
+        total = 0
+        left = [memoryview(buffer) for buffer in buffers]  # type: ignore[arg-type]
+        while left:
+            part: list[memoryview] = []
+            size = 0
+            for view in left[:_MOST_BUFFERS]:
+                part.append(view[: _MOST_BYTES - size])
+                size += len(part[-1])
+                if size >= _MOST_BYTES:
+                    break
+            moved = move(self._descriptor, part, offset + total)
+            total += moved
+            if not moved or (moved < size and moved % 512):
+                break  # the end of the file
+            while left and moved >= len(left[0]):
+                moved -= len(left.pop(0))
+            if moved:
+                left[0] = left[0][moved:]
+        if not self._is_direct:
+            os.posix_fadvise(self._descriptor, offset, total, os.POSIX_FADV_DONTNEED)
+        return total
+
+    def sync(self) -> None:
+        """Waits until what was written is on the disk."""
+        os.fsync(self._descriptor)
+
+    def close(self) -> None:
+        """Closes it."""
+        os.close(self._descriptor)
+
+
+def _open(path: Path, new: bool) -> tuple[int, bool]:
+    """(descriptor, whether it goes past the page cache)."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL if new else os.O_RDONLY
+    try:
+        return os.open(path, flags | os.O_CLOEXEC | os.O_DIRECT, 0o666), True
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+    return os.open(path, (flags & ~os.O_EXCL) | os.O_CLOEXEC, 0o666), False

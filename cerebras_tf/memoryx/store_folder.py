@@ -1,0 +1,68 @@
+"""A folder that belongs to one store for as long as its process lives."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import itertools
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from cerebras_tf.errors import StoreError
+
+_PREFIX = "memoryx-"
+_LOCK = "lock"
+_numbers = itertools.count()
+
+
+class StoreFolder:
+    """A new folder below another; those that killed processes left there are removed first.
+
+    Args:
+        parent: made where it is missing.
+
+    Attributes:
+        path: the folder.
+
+    Raises:
+        StoreError: it cannot be made.
+    """
+
+    def __init__(self, parent: Path) -> None:
+        try:
+            parent.mkdir(parents=True, exist_ok=True)
+            for left in parent.glob(f"{_PREFIX}*"):
+                _remove_abandoned(left)
+            self.path = parent / f"{_PREFIX}{os.getpid()}-{next(_numbers)}"
+            self.path.mkdir()
+            self._lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise StoreError(
+                f"memoryx_dir {parent}: must be a folder that files can be written to. "
+                f"Received: {error.strerror}. Give another folder or correct its permissions."
+            ) from error
+
+    def remove(self) -> None:
+        """Removes the folder with all that is in it."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        os.close(self._lock)
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """Removes a store's folder unless its process holds the lock, or is about to take it."""
+    with contextlib.suppress(OSError), _locked(folder / _LOCK):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Within: the lock of a file that is there is ours; raises OSError where it is another's."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,275 @@
+"""The store on files: same bits as in memory, within its bytes, and nothing left behind."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cerebras_tf.compiler import staging
+from cerebras_tf.compiler.pipeline import Options, compile_step
+from cerebras_tf.errors import CapacityError, CheckpointError, StoreError
+from cerebras_tf.ir import TensorType, Variable
+from cerebras_tf.ir.types import parse_type
+from cerebras_tf.memoryx import file_store
+from cerebras_tf.memoryx.buffers import ALIGNMENT_BYTES
+from cerebras_tf.memoryx.file_store import FileStore
+from cerebras_tf.memoryx.store import MemoryStore, write
+from cerebras_tf.runtime.cpu import CpuBackend
+from cerebras_tf.runtime.session import SavedProgram, Session
+from tests.machines import check_schedule, content_of, contents
+from tests.steps import features_of, residual_step, starting_values
+
+PAGE = ALIGNMENT_BYTES
+
+
+@pytest.fixture
+def made(tmp_path):
+    """Makes stores in a folder, and closes them."""
+    stores = []
+
+    def make(specs, most_bytes):
+        stores.append(FileStore(specs, str(tmp_path / "store"), most_bytes))
+        return stores[-1]
+
+    yield make
+    for store in stores:
+        store.close()
+    assert not list((tmp_path / "store").glob("*")), "files are left"
+
+
+@pytest.fixture
+def stages_all(monkeypatch):
+    """Small gradients are staged too."""
+    monkeypatch.setattr(staging, "_LEAST_BYTES", 0)
+
+
+def pages(*names, size=PAGE // 4):
+    """Variables of a page each."""
+    return [Variable(name, TensorType("float32", (size,)), True) for name in names]
+
+
+def set_all(store):
+    """Gives every variable a value of its own; returns them."""
+    values = {
+        name: np.full(spec.type.shape, number + 0.5, np.float32)
+        for number, (name, spec) in enumerate(store.specs.items())
+    }
+    for name, content in values.items():
+        write(store, name, content)
+    return values
+
+
+def trained(step, store, batches=4):
+    """Losses of a session on a store, bit by bit, and its program."""
+    for name, content in starting_values(step).items():
+        write(store, name, content)
+    program = compile_step(step, Options(staging=True))
+    session = Session(SavedProgram(program), store, CpuBackend())
+    return [session.run(features_of(step, s))["loss"].tobytes() for s in range(batches)], program
+
+
+@pytest.mark.parametrize("clip", [False, True])
+@pytest.mark.parametrize("most", [9, 14, 30, 1000])
+def test_training_from_files_gives_the_bits_of_training_in_memory(clip, most, made, stages_all):
+    steps = [residual_step(6, clip) for _ in range(2)]
+    memory = MemoryStore(steps[0].specs.values())
+    files = made(steps[1].specs.values(), most * PAGE)
+    wanted, found = trained(steps[0], memory), trained(steps[1], files)
+    assert wanted[0] == found[0]
+    check_schedule(found[1])
+    assert bool(found[1].staged) == clip
+    for name, content in contents(memory).items():
+        np.testing.assert_array_equal(content_of(files, name), content)
+    assert files.resident_bytes <= most * PAGE
+    assert (files.traffic.bytes_read == 0) == (most == 1000)
+    assert (files.traffic.bytes_written == 0) == (most == 1000)
+
+
+def test_staged_gradients_take_no_activation_memory(stages_all):
+    def arena(blocks, staging):
+        step = residual_step(blocks, clip=True)
+        return compile_step(step, Options(staging=staging)).arena_bytes
+
+    assert arena(24, True) - arena(12, True) < (arena(24, False) - arena(12, False)) / 3
+
+
+def test_what_a_step_reads_does_not_depend_on_timing(made):
+    moved = []
+    for _ in range(2):
+        step = residual_step(6)
+        store = made(step.specs.values(), 12 * PAGE)
+        trained(step, store)
+        moved.append((store.traffic.bytes_read, store.traffic.bytes_written))
+    assert moved[0] == moved[1]
+
+
+def test_the_order_that_is_followed_is_read_ahead(made):
+    store = made(pages(*"abcdefgh"), 7 * PAGE)
+    values = set_all(store)
+    order = [[name] for name in "abcdefgh"]
+    store.follow(order)
+    for _ in range(4):
+        for (name,) in order:
+            (array,) = store.acquire([name])
+            np.testing.assert_array_equal(array, values[name])
+            store.release([name])
+    # One page is used, one read and one written: four of eight can stay for the next round. A store
+    # that dropped what was used longest ago would read all of them in every round.
+    assert store.traffic.bytes_read <= 4 * 5 * PAGE
+
+
+def test_a_variable_that_many_hold_is_one_memory(made):
+    store = made(pages("a", "b"), 2 * PAGE)
+    set_all(store)
+    first, second = store.acquire(["a", "a"])
+    first[0] = 7
+    assert second[0] == 7
+    store.release(["a"], dirty=["a"])
+    store.release(["a"])
+    assert content_of(store, "a")[0] == 7
+    with pytest.raises(RuntimeError, match="not acquired"):
+        store.release(["a"])
+
+
+def test_a_group_beyond_the_memory_is_refused(made):
+    store = made(pages("a", "b", "c"), 2 * PAGE)
+    set_all(store)
+    with pytest.raises(CapacityError, match="memoryx_ram_gb: must hold the variables"):
+        store.follow([["a", "b", "c"]])
+    with pytest.raises(CapacityError, match="memoryx_ram_gb: must hold the variables"):
+        store.acquire(["a", "b", "c"])
+    assert len(store.acquire(["a", "b"])) == 2, "a refusal holds nothing"
+    store.release(["a", "b"])
+
+
+def test_a_variable_without_a_value_is_refused(made):
+    store = made(pages("a", "b"), 2 * PAGE)
+    with pytest.raises(CheckpointError, match="variable a: must have a value"):
+        store.acquire(["a"])
+
+
+def test_what_is_taken_fresh_and_not_written_keeps_its_value(made):
+    store = made(pages("a", "b"), PAGE)
+    values = set_all(store)  # b is here, a in a file
+    (array,) = store.acquire(["a"], fresh=True)
+    array[:] = 99
+    store.release(["a"])
+    np.testing.assert_array_equal(content_of(store, "a"), values["a"])
+
+
+def test_types_and_shapes_of_all_kinds(made):
+    types = ["float32[3,5]", "bfloat16[7]", "int64[]", "bool[2,2]", "float16[0,4]"]
+    specs = [Variable(text, parse_type(text)) for text in types]
+    store = made(specs, PAGE)
+    random = np.random.default_rng(0)
+    values = {}
+    for spec in specs:
+        values[spec.name] = random.integers(0, 2, spec.type.shape).astype(spec.type.storage_dtype)
+        write(store, spec.name, values[spec.name])
+    for name, content in values.items():
+        np.testing.assert_array_equal(content_of(store, name), content)
+
+
+def test_a_full_disk_ends_the_run_with_a_message(made, monkeypatch):
+    store = made(pages("a", "b"), PAGE)
+
+    def full(*arguments):
+        raise OSError(28, os.strerror(28))
+
+    monkeypatch.setattr(file_store.RecordFile, "write", full)
+    with pytest.raises(StoreError, match="No space left on device. Free disk space"):
+        set_all(store)
+        store.acquire(["a"])
+        store.settle()
+
+
+def test_settled_contents_are_never_changed(made):
+    store = made(pages("a", "b", "c"), PAGE)
+    before = set_all(store)
+    entries = store.settle()
+    kept = Path(entries["a"].path).read_bytes()
+    set_all(store)
+    write(store, "a", np.zeros(PAGE // 4, np.float32))
+    after = store.settle()
+    assert after["a"].path != entries["a"].path
+    entry = entries["b"]
+    found = np.frombuffer(kept[entry.offset : entry.offset + entry.size], np.float32)
+    np.testing.assert_array_equal(found, before["b"])
+
+
+def test_adopted_contents_are_read_where_they_lie(made, tmp_path):
+    first = made(pages("a", "b", "c"), PAGE)
+    values = set_all(first)
+    entries = {}
+    for name, entry in first.settle().items():
+        kept = tmp_path / os.path.basename(entry.path)
+        if not kept.exists():
+            os.link(entry.path, kept)
+        entries[name] = type(entry)(**{**vars(entry), "path": str(kept)})
+    first.close()
+    second = made(pages("a", "b", "c"), PAGE)
+    assert all(second.adopt(name, entry) for name, entry in entries.items())
+    assert second.traffic.bytes_read == 0
+    kept.unlink()  # as a checkpoint that is deleted while its contents are used
+    for name, content in values.items():
+        np.testing.assert_array_equal(content_of(second, name), content)
+
+
+def test_a_damaged_record_is_named(made, tmp_path):
+    first = made(pages("a", "b"), PAGE)
+    set_all(first)
+    entry = first.settle()["b"]
+    content = bytearray(Path(entry.path).read_bytes())
+    content[entry.offset + 100] ^= 1
+    copy = tmp_path / "model.ckpt-1.data-00000-of-00001"
+    copy.write_bytes(content)
+    second = made(pages("a", "b"), PAGE)
+    assert second.adopt("b", type(entry)(**{**vars(entry), "path": str(copy)}))
+    with pytest.raises(CheckpointError, match=f"{copy}: .* variable b .* checksum that differs"):
+        content_of(second, "b")
+
+
+def test_entries_that_do_not_fit_are_not_adopted(made):
+    first = made(pages("a"), PAGE)
+    set_all(first)
+    entry = first.settle()["a"]
+    other = made(pages("a", size=7), PAGE)
+    assert not other.adopt("a", entry)
+    moved = type(entry)(**{**vars(entry), "offset": 4})
+    assert not first.adopt("a", moved)
+
+
+def test_two_stores_in_one_folder_do_not_meet(made):
+    first, second = made(pages("a", "b"), PAGE), made(pages("a", "b"), PAGE)
+    values = set_all(first)
+    write(second, "a", np.zeros(PAGE // 4, np.float32))
+    write(second, "b", np.zeros(PAGE // 4, np.float32))
+    for name, content in values.items():
+        np.testing.assert_array_equal(content_of(first, name), content)
+
+
+def test_what_a_killed_process_left_is_removed_and_what_a_living_one_has_is_not(made, tmp_path):
+    script = (
+        "import os, sys\n"
+        "from cerebras_tf.ir import TensorType, Variable\n"
+        "from cerebras_tf.memoryx.file_store import FileStore\n"
+        "store = FileStore([Variable('a', TensorType('float32', (8,)))], sys.argv[1], 1 << 20)\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    folder = tmp_path / "store"
+    subprocess.run([sys.executable, "-c", script, str(folder)], check=False)
+    assert len(list(folder.glob("memoryx-*"))) == 1
+    living = made(pages("a"), PAGE)
+    made(pages("a"), PAGE)
+    assert len(list(folder.glob("memoryx-*"))) == 2
+    set_all(living)
+
+
+def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
+    file = tmp_path / "file"
+    file.write_text("")
+    with pytest.raises(StoreError, match="must be a folder that files can be written to"):
+        FileStore([], str(file), PAGE)
