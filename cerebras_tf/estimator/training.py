@@ -19,6 +19,7 @@ from cerebras_tf.estimator.hooks import (
 )
 from cerebras_tf.estimator.progress import ProgressHook
 from cerebras_tf.estimator.session import leaves
+from cerebras_tf.estimator.traffic import TrafficHook
 
 
 def guarded(spec: Any, given: list[Any], listeners: Any, call: Call, config: Any) -> Any:
@@ -84,6 +85,11 @@ def reporting(spec: Any, call: Call, config: Any, log_every: Optional[int]) -> A
                 call.memory_high_water if call.use_cs else None,
             )
         )
+    if call.model is not None and getattr(config, "memoryx_dir", None) is not None:
+        folder = config.model_dir if config.save_summary_steps else None
+        store = call.model.store
+        every = config.save_summary_steps or 100
+        rates.append(TrafficHook(folder, every, lambda: store.traffic))
     return spec._replace(
         training_hooks=[*lines, *spec.training_hooks],
         training_chief_hooks=[*spec.training_chief_hooks, *rates],

@@ -255,6 +255,10 @@ class RunConfigParams:
 
     With `restore_partially` training goes on from a checkpoint of model_dir that fits in part:
     variables that the model lacks are left out, those that the checkpoint lacks start anew.
+
+    With `memoryx_dir` weights and optimizer state rest in files of that folder, so that a model may
+    be larger than memory; `memoryx_ram_gb` is how much of main memory they may take, in 10^9 bytes
+    (half of what is free where it is not given).
     """
 
     max_steps: Optional[int] = field(None, minimum=0)
@@ -275,6 +279,8 @@ class RunConfigParams:
     device: Optional[str] = None
     checkpoint_path: Optional[str] = None
     restore_partially: bool = False
+    memoryx_dir: Optional[str] = None
+    memoryx_ram_gb: Optional[float] = field(None, minimum=0.001)
     validate_only: bool = False
     compile_only: bool = False
     multireplica: bool = False
@@ -291,6 +297,8 @@ class RunConfigParams:
         """Yields what is wrong between the fields."""
         if self.validate_only and self.compile_only:
             yield "compile_only", "excludes validate_only. Set one of them."
+        if self.memoryx_ram_gb and not self.memoryx_dir:
+            yield "memoryx_ram_gb", "has no effect without memoryx_dir. Set that too."
         if self.enable_distributed:
             yield "enable_distributed", "spreads over GPUs, which this system does not drive."
 
