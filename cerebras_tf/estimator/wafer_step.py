@@ -87,7 +87,8 @@ class WaferStep:
         self._draws_from: Optional[int] = None
         self._saved: Optional[tuple[str, int]] = None
         self._numbers = itertools.count()
-        self._takes_symbols = True
+        # What was asked for where no program for all sizes could be had.
+        self._only_numbers: set[tuple[frozenset[str], bool]] = set()
 
     @property
     def program(self) -> Optional[Program]:
@@ -177,14 +178,18 @@ class WaferStep:
     # What the session asks of its source of programs.
 
     def compile(self, request: Request) -> Program:
-        """A program for the features that came: for all their sizes where that can be had."""
+        """A program for the features that came: for all their sizes where that can be had.
+
+        Whether it can, depends on the values asked for, so one that cannot says nothing of others.
+        """
         types = [request.types[tensor.name] for tensor in self._fed]
-        symbolic = self._with_symbols(types) if self._takes_symbols else None
+        asked = request.wanted, request.updates
+        symbolic = None if asked in self._only_numbers else self._with_symbols(types)
         if symbolic is not None:
             program = self._for_all_sizes(symbolic)
             if program is not None:
                 return program
-            self._takes_symbols = False
+            self._only_numbers.add(asked)
         return self.compiled(types)
 
     def enlarge(self, program: Program, most: Mapping[str, int]) -> Program:
@@ -226,7 +231,7 @@ class WaferStep:
                     types = limited
                     continue
                 reason = str(error)
-            except (CerebrasError, TypeError) as error:
+            except CerebrasError as error:
                 reason = str(error)
             else:
                 if not any(slot.kind == HEAP for slot in program.slots):
@@ -291,7 +296,7 @@ class WaferStep:
         with self._phase(phase):
             try:
                 yield
-            except (CerebrasError, TypeError) as found:
+            except CerebrasError as found:
                 if not tentative:
                     raise
                 error = found

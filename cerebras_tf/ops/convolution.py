@@ -14,7 +14,7 @@ from typing import Any, Optional
 
 from cerebras_tf.errors import GraphError
 from cerebras_tf.ir import Node, Shape, Size, TensorType, Value
-from cerebras_tf.ir.dimensions import holds
+from cerebras_tf.ir.dimensions import ensure_at_most
 from cerebras_tf.ops import rows
 from cerebras_tf.ops.builder import Builder
 from cerebras_tf.ops.gradients import Cotangents, of_one_output
@@ -47,7 +47,7 @@ def window_counts(
             counts.append(None)
             continue
         room = dim + before + after - (span - 1) * dilation - 1
-        if not holds(0, room):
+        if not ensure_at_most(0, room):
             raise GraphError(
                 f"convolution: the window must fit the padded image. Received: {tuple(window)} on "
                 f"{size} with padding {padding}. Use a smaller window or padding SAME."
