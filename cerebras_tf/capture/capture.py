@@ -117,7 +117,7 @@ class Capture(GraphLowering):
         if content is None:
             raise UnsupportedOpError(
                 f"op '{tensor.op.name}': {what} must be known before the first step. "
-                "Received a value that depends on data. Give it as a constant or a static shape."
+                "Received: a value that depends on data. Give it as a constant or a static shape."
             )
         return content
 

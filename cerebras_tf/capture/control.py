@@ -156,7 +156,8 @@ def _merge(c: Lowering, op: Operation) -> Sequence[Value]:
             break
     if predicate is None:
         raise UnsupportedOpError(
-            "a Merge must belong to a tf.cond. Received another use. Use tf.cond."
+            "inputs must be the two sides of a tf.cond. Received: "
+            f"{', '.join(tensor.name for tensor in op.inputs)}. Use tf.cond."
         )
     chosen = c.value(predicate)
     orelse, then = (c.value(tensor) for tensor in op.inputs)

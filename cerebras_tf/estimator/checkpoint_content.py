@@ -49,7 +49,7 @@ def whole(path: str, place: str) -> Iterator[None]:
         yield
     except (tf.errors.OpError, IndexError, ValueError, RuntimeError) as error:
         raise CheckpointError(
-            f"checkpoint {path}: must be whole. Received, at {place}: {first_line(error)}. Restore "
+            f"checkpoint {path}, {place}: must be whole. Received: {first_line(error)}. Restore "
             "the file, or remove this checkpoint and name an earlier one in model_dir/checkpoint."
         ) from error
 

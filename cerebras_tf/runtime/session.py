@@ -75,8 +75,9 @@ class SavedProgram:
         missing = sorted(request.wanted - set(self._program.results))
         if missing:
             raise DataError(
-                f"saved program: returns {', '.join(sorted(self._program.results))}. "
-                f"Received a wish for {', '.join(missing)}. Compile the model with it."
+                "saved program: values asked for must be among its results, "
+                f"{', '.join(sorted(self._program.results))}. Received: {', '.join(missing)}. "
+                "Compile the model with them."
             )
         if solve_sizes(self._program, request.types) is None:
             raise DataError(

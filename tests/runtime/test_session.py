@@ -154,7 +154,7 @@ def test_a_saved_program_refuses_other_features_and_other_wishes():
     session = session_of(SavedProgram(program))
     with pytest.raises(DataError, match=r"features must be x float32\[8,4\]. Received: x float32"):
         session.run({"x": batch(5)})
-    with pytest.raises(DataError, match="Received a wish for gradient"):
+    with pytest.raises(DataError, match="must be among its results, .*Received: gradient"):
         session.run({"x": batch(8)}, frozenset({"gradient"}))
 
 
