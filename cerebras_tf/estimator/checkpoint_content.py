@@ -54,6 +54,17 @@ def whole(path: str, place: str) -> Iterator[None]:
         ) from error
 
 
+def saved_shapes(path: str) -> dict[str, list[int]]:
+    """Shapes of the model's variables in a checkpoint, by name.
+
+    Raises:
+        CheckpointError: it cannot be read.
+    """
+    reader = open_checkpoint(path)
+    shapes = reader.get_variable_to_shape_map()
+    return {name: shapes[name] for name in variables_beyond(reader, ())}
+
+
 def variables_beyond(reader: Any, known: Sequence[str]) -> list[str]:
     """Names of the variables of a checkpoint that are not among those known, sorted."""
     types = reader.get_variable_to_dtype_map()

@@ -31,7 +31,7 @@ from cerebras_tf.estimator.progress import PhaseReporter
 from cerebras_tf.estimator.run_config import CSRunConfig, check_wafer_address, refuse_strategies
 from cerebras_tf.estimator.saver import HostSaver
 from cerebras_tf.estimator.training import guarded, reporting, sizes
-from cerebras_tf.ir import TensorType
+from cerebras_tf.ir import TensorType, print_step
 from cerebras_tf.ir.program import Program
 from cerebras_tf.ir.program_file import save_program
 from cerebras_tf.runtime.capacity import check_memory
@@ -235,7 +235,8 @@ class CerebrasEstimator(tf.estimator.Estimator):
             if validate_only:
                 return None
             if save:
-                self._write(program, str(model.step.graph))
+                assert model.step.compiled_step is not None
+                self._write(program, print_step(model.step.compiled_step))
             check_memory(program, model.store.total_resident_bytes)
             return program
 

@@ -23,7 +23,7 @@ from cerebras_tf.compiler.pipeline import Options, compile_layers, cut_into_laye
 from cerebras_tf.errors import CerebrasError, DataError, SizeLimitError, UnsupportedOpError
 from cerebras_tf.estimator.arrays import for_tensorflow
 from cerebras_tf.estimator.checkpoint_content import RANDOM_MADE_KEY, RANDOM_STEP_KEY
-from cerebras_tf.ir import Dim, Graph, StepGraph, TensorType
+from cerebras_tf.ir import Dim, StepGraph, TensorType
 from cerebras_tf.ir.dimensions import UNLIMITED
 from cerebras_tf.ir.program import GLOBAL_STEP_UPDATE, HEAP, Program
 from cerebras_tf.memoryx.store import Store
@@ -42,7 +42,7 @@ class WaferStep:
         session: runs the programs that this object makes.
         tensors: tensors whose values may be asked for, by name.
         error: the error that ended the last step, if any; TensorFlow's sessions cannot carry it.
-        graph: the graph compiled last, as the passes left it.
+        compiled_step: the step compiled last, as the passes left it.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class WaferStep:
         """
         backend = CpuBackend()
         self.session = Session(self, store, backend, phase=phase, trains=bool(effects))
-        self.graph: Optional[Graph] = None
+        self.compiled_step: Optional[StepGraph] = None
         self.tensors: dict[str, Any] = {}
         self.error: Optional[BaseException] = None
         self._make_capture = make_capture
@@ -286,7 +286,7 @@ class WaferStep:
             program = compile_layers(step, layers, self._options)
         if self._global_step in program.features:
             program.global_step = self._global_step
-        self.graph = step.graph
+        self.compiled_step = step
         return program
 
     @contextlib.contextmanager

@@ -17,7 +17,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Number
-from typing import Any, Callable, NoReturn, Optional, Union
+from typing import TYPE_CHECKING, Any, Callable, NoReturn, Optional, Union
 
 from cerebras_tf.errors import GraphError, SizeLimitError, UnknownSizeError
 
@@ -179,10 +179,11 @@ class Dim:
             return True
         _unknown(self)
 
-    __index__ = __int__ = __float__ = __round__ = _unknown
-    __lt__ = __le__ = __gt__ = __ge__ = _unknown
-    __truediv__ = __rtruediv__ = __mod__ = __rmod__ = __divmod__ = __rdivmod__ = _unknown
-    __pow__ = __rpow__ = __abs__ = _unknown
+    if not TYPE_CHECKING:  # for mypy a Dim has none of these, and may not stand for an int
+        __index__ = __int__ = __float__ = __round__ = _unknown
+        __lt__ = __le__ = __gt__ = __ge__ = _unknown
+        __truediv__ = __rtruediv__ = __mod__ = __rmod__ = __divmod__ = __rdivmod__ = _unknown
+        __pow__ = __rpow__ = __abs__ = _unknown
 
     def __add__(self, other: Any) -> Size:
         return _combined(self, other, lambda a, b: _sum(a, b, 1))

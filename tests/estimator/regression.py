@@ -1,6 +1,6 @@
 """A small regression model and its input, for the tests of the estimator.
 
-It deliberately has few operations, so that each test compiles quickly.
+It has few operations, so that each test compiles quickly.
 """
 
 from __future__ import annotations

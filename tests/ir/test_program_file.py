@@ -17,7 +17,7 @@ from cerebras_tf.compiler.pipeline import compile_step
 from cerebras_tf.errors import GraphError
 from cerebras_tf.ir import Graph, TensorType, print_graph
 from cerebras_tf.ir.program import Instruction, Program, Slot
-from cerebras_tf.ir.program_file import load_program, save_program
+from cerebras_tf.ir.program_file import VERSION, load_program, save_program
 from cerebras_tf.ir.text import print_attribute
 from tests.machines import run_program
 from tests.steps import features_of, residual_step, starting_values
@@ -188,10 +188,10 @@ def rewritten(path, change):
 
 WRONG = {
     "another format": (lambda s: s.update(format="onnx"), "format must be 'cerebras_tf program'"),
-    "another version": (lambda s: s.update(version=99), r"version must be 2. Received: 99"),
+    "another version": (lambda s: s.update(version=99), f"version must be {VERSION}. Received: 99"),
     "no steps": (lambda s: s.pop("steps"), "must hold what save_program writes"),
     "an unknown step": (lambda s: s["steps"].append(["jump", 3]), "unknown step. Received: jump"),
-    "a wrong type": (lambda s: s["slots"].append(["quux[2]", "arena", "", 0, -1, [0, 0]]), "quux"),
+    "a wrong type": (lambda s: s["slots"].append(["quux[2]", "arena", 0, -1, [0, 0]]), "quux"),
     "a missing array": (
         lambda s: s["constants"].update({"0": "feed"}),
         "must hold what save_program writes",

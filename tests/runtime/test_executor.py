@@ -121,6 +121,20 @@ def test_an_op_without_a_kernel_is_found_when_the_program_is_loaded():
         Machine(program, MemoryStore([]), CpuBackend())
 
 
+def test_variables_are_released_where_a_result_cannot_be_read(step):
+    class Full(CpuBackend):
+        def copied(self, array):
+            raise MemoryError
+
+    program = compile_step(step, Options(streaming=False))  # the schedule holds them to the end
+    store = store_of(step.specs.values(), starting_values(step))
+    with pytest.raises(MemoryError):
+        Machine(program, store, Full()).run(features_of(step))
+    for name in program.variables:
+        with pytest.raises(RuntimeError, match="it was not acquired"):
+            store.release([name])
+
+
 def test_a_step_streams_every_weight_forward_and_backward(program, step):
     machine = loaded(program, step)
     machine.run(features_of(step))
