@@ -1,6 +1,6 @@
 """Small graphs for tests, and the oracle of every pass: the plain kernels.
 
-No op is known here by meaning. Compiled kernels are deliberately not used.
+No op is known here by meaning. Compiled kernels are not used: they are what is compared with.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """TensorFlow graph -> IR: the capture of one step.
 
 Visits the operations that the wanted tensors and the training op need, in order, and applies one
-lowering rule an operation. What the rules do stands in the family files; this file deliberately
-knows only features, variables, recorded gradients and errors.
+lowering rule an operation. What the rules do stands in the family files; this file knows only
+features, variables, recorded gradients and errors.
 """
 
 from __future__ import annotations

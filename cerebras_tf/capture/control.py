@@ -1,7 +1,7 @@
 """Lowers conditionals, function calls and functions with gradients of their own.
 
 tf.cond in its v2 form becomes `cond`; in its v1 form (Switch and Merge) both sides run and `select`
-takes one. Loops are deliberately not lowered: training graphs of transformers have none.
+takes one. Loops are not lowered: training graphs of transformers have none.
 """
 
 from __future__ import annotations

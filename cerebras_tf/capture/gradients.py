@@ -1,7 +1,7 @@
 """Lowers recorded gradient calls to `gradient` nodes.
 
 A sparse result (IndexedSlices) becomes the gradient of what was gathered, with the gathered rows'
-numbers beside it, as TensorFlow has it. The reverse pass itself deliberately stands in passes.
+numbers beside it, as TensorFlow has it. The reverse pass itself stands in passes.
 """
 
 from __future__ import annotations

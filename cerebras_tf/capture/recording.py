@@ -2,7 +2,7 @@
 
 While a model_fn runs, every call of tf.gradients (and of GradientTape.gradient) is noted: what was
 differentiated, by what, and which tensors came out. TensorFlow still builds its own backward graph,
-untouched; this file deliberately reads none of it.
+untouched; this file reads none of it.
 """
 
 from __future__ import annotations

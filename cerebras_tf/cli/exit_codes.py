@@ -1,7 +1,4 @@
-"""Turns how a program ended into an exit code and, for mistakes of the user, one paragraph.
-
-This file deliberately parses no arguments but `--debug`.
-"""
+"""Turns how a program ended into an exit code and, for mistakes of the user, one paragraph."""
 
 from __future__ import annotations
 

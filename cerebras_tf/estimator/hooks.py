@@ -1,6 +1,6 @@
 """Hooks that guard a training run: stop on a signal, refuse NaN, record performance.
 
-This file deliberately prints no step lines; progress.py does.
+Step lines are progress.py's.
 """
 
 from __future__ import annotations

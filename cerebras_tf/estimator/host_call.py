@@ -1,8 +1,7 @@
 """Host calls: metrics whose reductions run on the wafer and whose updates run on the host.
 
 A host call is `(function, arguments)` or `(function, arguments, outputs)`: the function is called
-with the arguments, tensors computed on the wafer, and returns metric pairs. This file deliberately
-does not place anything on the wafer.
+with the arguments, tensors computed on the wafer, and returns metric pairs.
 """
 
 from __future__ import annotations

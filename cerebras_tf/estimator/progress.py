@@ -1,6 +1,6 @@
 """What the console shows of a run: named phases with their seconds, step lines, a progress bar.
 
-This file deliberately writes no tfevents; hooks.py does.
+What goes to tfevents, hooks.py writes.
 """
 
 from __future__ import annotations

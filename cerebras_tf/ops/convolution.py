@@ -1,7 +1,7 @@
 """Two-dimensional convolutions, plain and depthwise, and their adjoints.
 
-Convolution is bilinear, so each of the three products is the others' gradient. Layouts other than
-NHWC and padding schemes are deliberately resolved before: padding here is explicit.
+Convolution is bilinear, so each of the three products is the others' gradient. Capture resolves
+layouts other than NHWC and padding schemes: padding here is explicit.
 
 Legend: N images, H W their size, C channels in, K channels out, R S filter size, M filters a
 channel.

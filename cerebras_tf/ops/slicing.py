@@ -1,7 +1,7 @@
 """Cutting and joining: slice, its adjoint place, pad, concat, reverse.
 
-Starts, sizes and strides are attributes. Reads and writes at computed positions deliberately live
-in gather_scatter.
+Starts, sizes and strides are attributes. Reads and writes at computed positions stand in
+gather_scatter.
 """
 
 from __future__ import annotations

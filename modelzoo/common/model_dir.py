@@ -1,7 +1,4 @@
-"""What the runner keeps in a model's folder besides checkpoints: a lock, the parameters' text.
-
-It deliberately touches no checkpoint.
-"""
+"""What the runner keeps in a model's folder besides checkpoints: a lock, the parameters' text."""
 
 from __future__ import annotations
 

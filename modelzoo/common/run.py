@@ -1,8 +1,8 @@
 """The one runner of all models: ``python -m modelzoo.common.run -m train -p FILE -o FOLDER``.
 
-It deliberately holds no model and no training loop: the YAML names the model, and the estimator
-trains. ``-o`` defaults to ``model_dir/<name>`` for ``params_<name>.yaml``. The model runs on the
-wafer; ``--device /cpu:0`` (or ``runconfig.device``) runs it on the host instead.
+The YAML names the model, and the estimator trains. ``-o`` defaults to ``model_dir/<name>`` for
+``params_<name>.yaml``. The model runs on the wafer; ``--device /cpu:0`` (or ``runconfig.device``)
+runs it on the host instead.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Captures a small TensorFlow graph and runs the same steps in TensorFlow and by plain kernels.
 
-What the tests of capture share. It deliberately knows no sessions of estimators and no placement.
+What the tests of capture share.
 """
 
 from __future__ import annotations

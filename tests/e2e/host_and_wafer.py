@@ -1,6 +1,6 @@
 """Trains one model on the host and on the wafer and compares the two runs.
 
-What the end-to-end tests share. It deliberately holds no models; models.py does.
+What the end-to-end tests share. Models are in models.py.
 """
 
 from __future__ import annotations

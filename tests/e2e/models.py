@@ -1,6 +1,6 @@
 """Small models for the end-to-end tests, and batches for them.
 
-They are built from many APIs on purpose. It deliberately trains nothing.
+They are built from many APIs on purpose.
 """
 
 from __future__ import annotations
