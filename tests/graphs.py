@@ -5,8 +5,8 @@ No op is known here by meaning. Compiled kernels are not used: they are what is 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 

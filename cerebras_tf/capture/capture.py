@@ -8,8 +8,8 @@ features, variables, recorded gradients and errors.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Sequence
-from typing import Any, Callable, Optional
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Optional
 
 import tensorflow as tf
 

@@ -7,8 +7,9 @@ untouched; this file reads none of it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Callable, Optional
+from typing import Any, Optional
 from weakref import WeakKeyDictionary
 
 import tensorflow as tf

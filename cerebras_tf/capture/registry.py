@@ -6,8 +6,8 @@ protocols here.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Callable, Optional, Protocol, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Optional, Protocol, TypeVar
 
 from cerebras_tf.capture.operations import Operation, Tensor
 from cerebras_tf.capture.state import VariableState

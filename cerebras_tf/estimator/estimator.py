@@ -10,8 +10,8 @@ from __future__ import annotations
 import copy
 import inspect
 import os
-from collections.abc import Iterator
-from typing import Any, Callable, Optional
+from collections.abc import Callable, Iterator
+from typing import Any, Optional
 
 import tensorflow as tf
 

@@ -5,9 +5,9 @@ Training is tf.estimator's own loop, with the spec made here.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Callable, Optional
+from typing import Any, Optional
 
 import tensorflow as tf
 

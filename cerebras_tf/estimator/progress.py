@@ -10,8 +10,8 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from typing import Any, Callable, Optional
+from collections.abc import Callable, Iterator
+from typing import Any, Optional
 
 import tensorflow as tf
 

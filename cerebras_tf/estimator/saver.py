@@ -12,8 +12,8 @@ import functools
 import glob
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Callable, Optional, Union
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Optional, Union
 
 import numpy as np
 import tensorflow as tf

@@ -6,8 +6,9 @@ they do to variables on the wafer ends in the store.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Any, Callable, Optional
+from typing import Any, Optional
 
 import tensorflow as tf
 

@@ -6,9 +6,9 @@ and steps say what happens in which order.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Callable
+from typing import Any
 
 from cerebras_tf.ir.binding import rebound, substitute, symbols_in
 from cerebras_tf.ir.dimensions import Symbol

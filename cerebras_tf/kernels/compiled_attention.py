@@ -9,8 +9,8 @@ keys: one block's scores fit the cache.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Callable, NamedTuple, Optional
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 

@@ -10,7 +10,8 @@ Legend: x = n log(2) + r for exp; x = 2^n m, f = m - 1 for log; x = n pi/2 + r f
 from __future__ import annotations
 
 import math
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 

@@ -6,8 +6,8 @@ Every choice has one signature: call(arrays, out), writing into `out` where it i
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
-from typing import Any, Callable, Optional
+from collections.abc import Callable, Sequence
+from typing import Any, Optional
 
 import numpy as np
 
