@@ -7,6 +7,7 @@ methods build the graph and run the loop, and there are no public ones beneath t
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import inspect
 import os
@@ -24,6 +25,7 @@ from cerebras_tf.estimator.call import (
     training,
     training_around,
 )
+from cerebras_tf.estimator.folder_lock import locked
 from cerebras_tf.estimator.hooks import EvaluationStopHook, GracefulStopHook
 from cerebras_tf.estimator.host_call import host_call_to_eval_metric_ops
 from cerebras_tf.estimator.model_graph import ModelGraph, build
@@ -127,6 +129,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
             self.
 
         Raises:
+            ConfigError: another process trains in model_dir.
             CerebrasError: what the wafer refuses, before the first step where possible.
         """
         if sparsifier is not None:
@@ -135,7 +138,9 @@ class CerebrasEstimator(tf.estimator.Estimator):
                 f"{type(sparsifier).__name__}. Sparse training is not available; leave it out."
             )
         bound = self._in_call(use_cs, steps=steps, last_step=max_steps)
-        with GracefulStopHook() as stop, training(bound._call):
+        # Of a cluster's tasks, which share the folder, one writes.
+        alone = locked(self.model_dir) if self._config.is_chief else contextlib.nullcontext()
+        with alone, GracefulStopHook() as stop, training(bound._call):
             bound._call.stop = EvaluationStopHook(stop, self.model_dir)
             super(CerebrasEstimator, bound).train(
                 input_fn, [*(hooks or []), stop], steps, max_steps, saving_listeners

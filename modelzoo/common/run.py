@@ -51,11 +51,18 @@ def main(argv, model_name=None):
     """
     args = parse_arguments(argv)
     params = read_params(args, model_name)
-    runconfig = params.runconfig
-    trains = args.mode in ("train", "train_and_eval")
-    lock = folder.locked(runconfig.model_dir) if trains else contextlib.nullcontext()
+    lock = lock_for(args.mode, params.runconfig.model_dir)
     with lock, tensorflow_errors_named(params, SECTIONS[args.mode]):
         run_mode(args.mode, params)
+
+
+def lock_for(mode, model_dir):
+    """Keeps other runs from training in the folder, from before this one reads its data."""
+    if mode not in ("train", "train_and_eval"):
+        return contextlib.nullcontext()
+    from cerebras_tf.estimator.folder_lock import locked  # brings TensorFlow
+
+    return locked(model_dir)
 
 
 def read_params(args, model_name=None):
