@@ -96,11 +96,10 @@ def test_an_error_of_ours_is_not_taken_for_a_size_that_must_be_a_number(tmp_path
         raise TypeError("a bug")
 
     monkeypatch.setattr(WaferStep, "captured", broken)
-    types = {"features": TensorType("float32", (10, 3)), "labels": TensorType("float32", (10,))}
-    step = models[-1].step
-    fed = {tensor.name: type for tensor, type in zip(step._fed, types.values())}
+    types = TensorType("float32", (10, 3)), TensorType("float32", (10,))
+    fed = {tensor.name: type for tensor, type in zip(models[-1].fed, types)}
     with pytest.raises(TypeError, match="a bug"):
-        step.compile(Request(fed))
+        models[-1].step.compile(Request(fed))
 
 
 def test_features_that_do_not_fit_their_tensor_are_refused(tmp_path):
