@@ -1,6 +1,6 @@
 """Train TensorFlow Estimator models on an emulated wafer. Public names are loaded on first use.
 
-Importing this package deliberately imports neither TensorFlow nor Numba.
+Importing this package imports neither TensorFlow nor Numba, so that a command line answers at once.
 """
 
 from __future__ import annotations

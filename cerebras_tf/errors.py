@@ -49,6 +49,10 @@ class SizeLimitError(UnsupportedOpError):
         return self._limits or {}
 
 
+class UnknownSizeError(CerebrasError, TypeError):
+    """A size that differs from batch to batch was used where a number is needed."""
+
+
 class CapacityError(CerebrasError, MemoryError):
     """The model does not fit the memory of the machine or of the wafer."""
 

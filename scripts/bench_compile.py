@@ -80,30 +80,25 @@ def capture_training(params: Any) -> Any:
     """The training step of a model as a StepGraph, for blank features of its own shapes."""
     import tensorflow as tf
 
-    from cerebras_tf.capture.capture import Capture
-    from cerebras_tf.capture.custom_gradients import prepare_custom_gradients
-    from cerebras_tf.capture.recording import GradientRecorder
-    from cerebras_tf.capture.variables import managed_variables, tensor_type, variable_spec
+    from cerebras_tf.capture.variables import tensor_type
+    from cerebras_tf.estimator.model_graph import record
     from modelzoo.common import registry, schema
 
     room, data = registry.load_room(params.model_name)
     tree = schema.as_tree(params)
-    with tf.Graph().as_default() as graph:
+    with tf.Graph().as_default():
         tf.compat.v1.set_random_seed(1)
         global_step = tf.compat.v1.train.get_or_create_global_step()
         blank = data.INPUTS.blank(tree).element_spec
         fed = tf.nest.map_structure(
             lambda each: tf.compat.v1.placeholder(each.dtype, each.shape), blank
         )
-        recorder = GradientRecorder()
-        with recorder:
-            made = room.model_fn(*fed, tf.estimator.ModeKeys.TRAIN, tree)
-        custom = prepare_custom_gradients(graph, recorder)
-        handles = {op: variable_spec(v) for op, v in managed_variables(graph).items()}
-        handles[global_step.handle.op] = variable_spec(global_step)
+        mode = tf.estimator.ModeKeys.TRAIN
+        model = record(lambda: room.model_fn(*fed, mode, tree), global_step)
         types = {tensor: tensor_type(tensor) for tensor in tf.nest.flatten(fed)}
-        capture = Capture(handles, types, recorder.calls, custom_gradients=custom)
-        return capture.run({"loss": made.loss}, [getattr(made.train_op, "op", made.train_op)])
+        train_op = model.spec.train_op
+        effects = [getattr(train_op, "op", train_op)]
+        return model.capture(types).run({"loss": model.spec.loss}, effects)
 
 
 def measure(name: str, params: Any, rounds: int) -> Compiled:

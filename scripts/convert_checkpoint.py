@@ -6,8 +6,7 @@ For example::
     python scripts/convert_checkpoint.py from_tf model_dir/gptj_6b gpt-j-6B-trained
     python scripts/convert_checkpoint.py verify gpt-j-6B-trained model_dir/gptj_6b --logits
 
-It deliberately only reads its arguments and shows progress; ``modelzoo/common/checkpoints`` does
-the work.
+``modelzoo/common/checkpoints`` does the work.
 """
 
 from __future__ import annotations

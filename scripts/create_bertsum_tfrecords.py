@@ -5,9 +5,9 @@ For example::
     python scripts/create_bertsum_tfrecords.py --input_dir cnn_dm/train.jsonl \\
         --vocab_file vocab.txt --do_lower_case --output_dir cnn_dm_bertsum_msl512/train
 
-Labels are chosen greedily by ROUGE-1 and ROUGE-2 against the highlights. It deliberately only reads
-its arguments; ``modelzoo/bert/fine_tuning/extractive_summarization/preparation.py`` does the work.
-A run that was stopped goes on when the command is given again.
+Labels are chosen greedily by ROUGE-1 and ROUGE-2 against the highlights.
+``modelzoo/bert/fine_tuning/extractive_summarization/preparation.py`` does the work. A run that was
+stopped goes on when the command is given again.
 """
 
 from __future__ import annotations

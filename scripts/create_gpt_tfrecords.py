@@ -5,8 +5,8 @@ For example, with the vocabulary of GPT-2::
     python scripts/create_gpt_tfrecords.py --input_dir texts --output_dir pile_gpt2_msl2048/train \\
         --tokenizer_type GPT2Tokenizer --encoder_file encoder.json --vocab_file vocab.bpe
 
-It deliberately only reads its arguments; ``modelzoo/gpt3/preparation.py`` does the work. A run that
-was stopped goes on when the same command is given again.
+``modelzoo/gpt3/preparation.py`` does the work. A run that was stopped goes on when the same command
+is given again.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ For example, from train.tsv, devel.tsv and test.tsv of the NCBI Disease corpus::
     python scripts/create_ner_tfrecords.py --data_dir ncbi-disease --vocab_file vocab.txt \\
         --do_lower_case --output_dir ncbi_disease_msl128
 
-It deliberately only reads its arguments; ``modelzoo/bert/fine_tuning/token_classifier/
-preparation.py`` does the work. A run that was stopped goes on when the command is given again.
+``modelzoo/bert/fine_tuning/token_classifier/preparation.py`` does the work. A run that was stopped
+goes on when the command is given again.
 """
 
 from __future__ import annotations

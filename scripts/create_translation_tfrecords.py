@@ -7,8 +7,8 @@ For example, with a vocabulary of both languages::
     python scripts/create_translation_tfrecords.py --source_file train.en --target_file train.de \\
         --tokenizer_file wmt16_en_de/vocab/tokenizer.json --output_dir wmt16_en_de/train
 
-It deliberately only reads its arguments; ``modelzoo/transformer/preparation.py`` does the work. A
-run that was stopped goes on when the command is given again.
+``modelzoo/transformer/preparation.py`` does the work. A run that was stopped goes on when the
+command is given again.
 """
 
 from __future__ import annotations

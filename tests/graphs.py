@@ -1,12 +1,12 @@
 """Small graphs for tests, and the oracle of every pass: the plain kernels.
 
-No op is known here by meaning. Compiled kernels are deliberately not used.
+No op is known here by meaning. Compiled kernels are not used: they are what is compared with.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 

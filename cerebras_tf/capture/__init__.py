@@ -1,7 +1,4 @@
-"""TensorFlow graph -> IR. Importing this fills the lowering table and imports TensorFlow.
-
-It deliberately exports only the table; rules are found by op type.
-"""
+"""TensorFlow graph -> IR. Importing this fills the lowering table and imports TensorFlow."""
 
 from __future__ import annotations
 

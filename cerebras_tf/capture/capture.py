@@ -1,15 +1,15 @@
 """TensorFlow graph -> IR: the capture of one step.
 
 Visits the operations that the wanted tensors and the training op need, in order, and applies one
-lowering rule an operation. What the rules do stands in the family files; this file deliberately
-knows only features, variables, recorded gradients and errors.
+lowering rule an operation. What the rules do stands in the family files; this file knows only
+features, variables, recorded gradients and errors.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Sequence
-from typing import Any, Callable, Optional
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Optional
 
 import tensorflow as tf
 
@@ -117,7 +117,7 @@ class Capture(GraphLowering):
         if content is None:
             raise UnsupportedOpError(
                 f"op '{tensor.op.name}': {what} must be known before the first step. "
-                "Received a value that depends on data. Give it as a constant or a static shape."
+                "Received: a value that depends on data. Give it as a constant or a static shape."
             )
         return content
 

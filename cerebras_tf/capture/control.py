@@ -1,7 +1,7 @@
 """Lowers conditionals, function calls and functions with gradients of their own.
 
 tf.cond in its v2 form becomes `cond`; in its v1 form (Switch and Merge) both sides run and `select`
-takes one. Loops are deliberately not lowered: training graphs of transformers have none.
+takes one. Loops are not lowered: training graphs of transformers have none.
 """
 
 from __future__ import annotations
@@ -156,7 +156,8 @@ def _merge(c: Lowering, op: Operation) -> Sequence[Value]:
             break
     if predicate is None:
         raise UnsupportedOpError(
-            "a Merge must belong to a tf.cond. Received another use. Use tf.cond."
+            "inputs must be the two sides of a tf.cond. Received: "
+            f"{', '.join(tensor.name for tensor in op.inputs)}. Use tf.cond."
         )
     chosen = c.value(predicate)
     orelse, then = (c.value(tensor) for tensor in op.inputs)

@@ -1,7 +1,7 @@
 """Lowerings of TensorFlow's convolutions.
 
 Layouts become NHWC and padding explicit here; grouped convolutions become one convolution a group.
-Pooling deliberately lives in pooling, which uses the same geometry.
+Pooling lives in pooling, which uses the same geometry.
 """
 
 from __future__ import annotations

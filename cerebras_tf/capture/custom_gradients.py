@@ -143,12 +143,12 @@ def override(c: GraphLowering, op: Operation) -> None:
     custom = c.custom_gradients[op]
     if custom is None:
         raise UnsupportedOpError(
-            "an overridden gradient must be differentiated once. Received a gradient of it. Use "
-            "tf.custom_gradient."
+            "an overridden gradient must be differentiated once. Received: a gradient of that "
+            "gradient. Use tf.custom_gradient."
         )
     if any(tensor.dtype == tf.resource for tensor in op.inputs):
         raise UnsupportedOpError(
-            "an overridden gradient must be of an op that reads no variable itself. Received "
+            "an overridden gradient must be of an op that reads no variable itself. Received: "
             f"{op.type}. Override the gradient of what follows it."
         )
     results = [c.b.op("stop_gradient", c.value(tensor)) for tensor in op.outputs]
@@ -162,7 +162,7 @@ def _refuse_inside_function(op: Operation) -> None:
     if overridden(op):
         raise UnsupportedOpError(
             "a function with a gradient of its own must not be inside tf.cond or tf.function. "
-            "Received one there. Call it outside of them."
+            f"Received: {op.name!r}. Call it outside of them."
         )
 
 

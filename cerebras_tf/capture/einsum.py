@@ -2,7 +2,7 @@
 
 A label is batch (in both operands and the result), contracted (in both operands only), free (in one
 operand and the result) or summed (in one operand only). Diagonals (a label twice in one operand)
-are deliberately not lowered.
+are not lowered: no product of matrices makes them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Lowerings of TensorFlow's elementwise ops.
 
 Most are one op under another name; activations without an IR op are written with several. Their
-gradients, as TensorFlow's own backward graphs contain them, deliberately stand in
-elementwise_gradients.py.
+gradients, as TensorFlow's own backward graphs contain them, stand in elementwise_gradients.py.
 """
 
 from __future__ import annotations

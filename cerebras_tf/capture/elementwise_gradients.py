@@ -1,7 +1,7 @@
 """Lowerings of the elementwise ops that TensorFlow's own gradient code emits.
 
 They are met where a model calls them itself or a gradient stays TensorFlow's. Our own gradients
-deliberately do not come from here but from the rules in ops/.
+come from the rules in ops/ instead.
 """
 
 from __future__ import annotations

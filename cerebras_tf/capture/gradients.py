@@ -1,7 +1,7 @@
 """Lowers recorded gradient calls to `gradient` nodes.
 
 A sparse result (IndexedSlices) becomes the gradient of what was gathered, with the gathered rows'
-numbers beside it, as TensorFlow has it. The reverse pass itself deliberately stands in passes.
+numbers beside it, as TensorFlow has it. The reverse pass itself stands in passes.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def _gathers(
     if not found or capture.state.initial(handle) in past:
         raise UnsupportedOpError(
             f"gradient of '{handle.op.name}': a sparse gradient must come from rows that every "
-            "step gathers. Received one of another origin, as from a branch of tf.cond. Gather "
+            "step gathers. Received: one of another origin, as from a branch of tf.cond. Gather "
             "before it, or multiply the table by 1.0 to make its gradient dense."
         )
     return found

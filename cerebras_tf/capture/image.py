@@ -1,7 +1,7 @@
 """Lowerings of ops that move pixels between space, channels and batch, or repeat them.
 
-All are reshapes, transposes and gathers at constant positions. Interpolation between pixels is
-deliberately not lowered.
+All are reshapes, transposes and gathers at constant positions. Interpolation between pixels is not
+lowered.
 """
 
 from __future__ import annotations

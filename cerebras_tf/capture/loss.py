@@ -1,6 +1,6 @@
 """Lowerings of softmax cross-entropy.
 
-Joining it with the projection that makes the logits is deliberately left to a pass.
+Joining it with the projection that makes the logits is left to a pass, which sees both.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Lowerings of matrix products and bias additions.
 
-Einsum deliberately stands in einsum.py, which ends in the same op.
+Einsum stands in einsum.py, which ends in the same op.
 """
 
 from __future__ import annotations

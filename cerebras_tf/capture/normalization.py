@@ -1,7 +1,7 @@
 """Lowerings of softmax and of fused batch norm, forward and gradient.
 
 Batch norm becomes means and elementwise ops, so its gradient follows from theirs. Layer norm has no
-TensorFlow op; a pass deliberately finds it later.
+TensorFlow op; a pass finds it later.
 """
 
 from __future__ import annotations

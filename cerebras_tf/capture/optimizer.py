@@ -6,8 +6,7 @@ them back. The row numbers it is given must be unique, as TensorFlow's optimizer
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Callable
+from collections.abc import Callable, Sequence
 
 from cerebras_tf.capture.assignment import assign
 from cerebras_tf.capture.operations import Operation

@@ -7,9 +7,8 @@ assignments of variables then happen as the model's author wrote them.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from operator import attrgetter
-from typing import Callable
 
 from cerebras_tf.capture.operations import Operation
 

@@ -1,6 +1,6 @@
 """Lowerings of TensorFlow's two-dimensional pooling.
 
-Windows over batch or channels are deliberately refused.
+Windows over batch or channels are refused.
 """
 
 from __future__ import annotations

@@ -2,13 +2,14 @@
 
 While a model_fn runs, every call of tf.gradients (and of GradientTape.gradient) is noted: what was
 differentiated, by what, and which tensors came out. TensorFlow still builds its own backward graph,
-untouched; this file deliberately reads none of it.
+untouched; this file reads none of it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Callable, Optional
+from typing import Any, Optional
 from weakref import WeakKeyDictionary
 
 import tensorflow as tf

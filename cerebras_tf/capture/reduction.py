@@ -1,6 +1,6 @@
 """Lowerings of TensorFlow's reductions.
 
-Axes must be known before the first step. Segment reductions deliberately live in gather_scatter.
+Axes must be known before the first step. Segment reductions stand in gather_scatter.
 """
 
 from __future__ import annotations

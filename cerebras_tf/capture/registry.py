@@ -6,8 +6,8 @@ protocols here.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Callable, Optional, Protocol, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Optional, Protocol, TypeVar
 
 from cerebras_tf.capture.operations import Operation, Tensor
 from cerebras_tf.capture.state import VariableState
@@ -107,7 +107,8 @@ def lowers(*op_types: str) -> Callable[[Rule], Rule]:
         for op_type in op_types:
             if op_type in LOWERINGS:
                 raise GraphError(
-                    f"lowering table: one rule an op type. Received {op_type} twice. Remove one."
+                    f"lowering table: an op type must have one rule. Received: two of {op_type}. "
+                    "Remove one."
                 )
             LOWERINGS[op_type] = rule
         return rule

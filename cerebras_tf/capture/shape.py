@@ -23,7 +23,7 @@ from cerebras_tf.capture.shape_arithmetic import (
 )
 from cerebras_tf.errors import GraphError, UnsupportedOpError
 from cerebras_tf.ir import Size, Value
-from cerebras_tf.ir.dimensions import holds, smaller
+from cerebras_tf.ir.dimensions import ensure_at_most, smaller
 from cerebras_tf.ops.inference import broadcast_shapes, normalize_axes
 from cerebras_tf.ops.shape import broadcast_as, diagonal, reshape, zeros_like
 from cerebras_tf.ops.sizes import counted, counts
@@ -194,7 +194,7 @@ def _symbolic_range(low: Lowering, op: Operation) -> Optional[Value]:
         count = -((start - limit) // delta)  # rounded up where all are numbers
     except GraphError:
         return None
-    if not holds(0, count):
+    if not ensure_at_most(0, count):
         return None
     return counted(low.b, count, delta, low.inputs(op)[0].dtype, start)
 

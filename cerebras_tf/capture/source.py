@@ -1,6 +1,6 @@
 """Where in the user's files an operation was built, for error messages.
 
-It deliberately shows one line of the user's, never TensorFlow's own.
+It shows one line of the user's, never TensorFlow's own.
 """
 
 from __future__ import annotations

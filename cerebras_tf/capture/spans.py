@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Optional
 
 from cerebras_tf.errors import UnsupportedOpError
 from cerebras_tf.ir import Size, least_of
-from cerebras_tf.ir.dimensions import greatest_of, holds, is_at_most
+from cerebras_tf.ir.dimensions import ensure_at_most, greatest_of, is_at_most
 
 if TYPE_CHECKING:
     Span = slice[Optional[Size], Optional[Size], int]
@@ -36,7 +36,7 @@ def resolve_span(dim: Size, span: Span) -> tuple[Size, Size, int]:
     last = _position(dim, span.stop, dim, span)
     if is_at_most(last, first):
         return 0, 0, 1
-    if not holds(first, last):
+    if not ensure_at_most(first, last):
         raise _differs(dim, span)
     return first, -((first - last) // span.step), span.step
 
@@ -59,7 +59,7 @@ def _position(dim: Size, end: Optional[Size], default: Size, span: Span) -> Size
     if end is None:
         return default
     end = resolve_position(dim, end)
-    for check in (is_at_most, holds):
+    for check in (is_at_most, ensure_at_most):
         if check(end, 0):
             return 0
         if check(0, end) and check(end, dim):

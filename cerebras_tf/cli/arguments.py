@@ -1,6 +1,6 @@
 """The command line of the model zoo's runner.
 
-This file deliberately reads no YAML and knows no model; it only says what was given.
+It reads no YAML and knows no model; it only says what was given.
 """
 
 from __future__ import annotations

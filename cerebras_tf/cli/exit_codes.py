@@ -1,7 +1,4 @@
-"""Turns how a program ended into an exit code and, for mistakes of the user, one paragraph.
-
-This file deliberately parses no arguments but `--debug`.
-"""
+"""Turns how a program ended into an exit code and, for mistakes of the user, one paragraph."""
 
 from __future__ import annotations
 
@@ -12,9 +9,9 @@ import sys
 import textwrap
 import threading
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Callable, Optional
+from typing import Any, Optional
 
 from cerebras_tf.errors import CerebrasError
 

@@ -1,6 +1,6 @@
 """`cerebras-tf info`: what a run on this machine would use.
 
-This file deliberately measures nothing; scripts/bench.py does.
+It measures nothing; scripts/bench.py does.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The `cerebras-tf` program: picks the command and runs it.
 
-This file deliberately trains nothing; the model zoo's runner does.
+Training is the model zoo's runner's.
 """
 
 from __future__ import annotations

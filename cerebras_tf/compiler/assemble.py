@@ -100,17 +100,17 @@ class _Assembler:
         program.layers = self._describe_layers()
         return program
 
-    def _new_slot(self, value: Value, kind: str, name: str = "", base: int = -1) -> int:
+    def _new_slot(self, value: Value, kind: str, base: int = -1) -> int:
         slot = len(self.program.slots)
-        self.program.slots.append(Slot(value.type, kind, name, 0, base))
+        self.program.slots.append(Slot(value.type, kind, base=base))
         self.slot_of[value] = slot
         return slot
 
     def _add_inputs(self) -> None:
         for name, value in self.step.features.items():
-            self.program.features[name] = self._new_slot(value, FEATURE, name)
+            self.program.features[name] = self._new_slot(value, FEATURE)
         for name, value in self.step.variables.items():
-            self.program.variables[name] = self._new_slot(value, VARIABLE, name)
+            self.program.variables[name] = self._new_slot(value, VARIABLE)
         for node in self.step.graph.nodes:
             if node.op == "constant":
                 slot = self._new_slot(node.output, CONSTANT)
@@ -139,7 +139,7 @@ class _Assembler:
     def _add_staged(self) -> None:
         for value, staged in self._staged.items():
             slot = len(self.program.slots)
-            self.program.slots.append(Slot(value.type, VARIABLE, staged.name))
+            self.program.slots.append(Slot(value.type, VARIABLE))
             self._resting[value] = self.program.staged[staged.name] = slot
 
     def _reads_staged(self, node: Node, value: Value) -> bool:

@@ -1,8 +1,8 @@
 """Cuts a forward graph into layers, each with the weights it streams.
 
 A cut lies between the first uses of two weights, where the fewest bytes of activations are alive,
-so layers of residual networks end where only the residual stream goes on. It deliberately knows no
-model: only weights, values and their sizes.
+so layers of residual networks end where only the residual stream goes on. It knows no model: only
+weights, values and their sizes.
 """
 
 from __future__ import annotations

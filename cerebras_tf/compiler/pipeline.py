@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Callable
 
 from cerebras_tf.compiler.assemble import assemble
 from cerebras_tf.compiler.layers import assign_layers

@@ -49,9 +49,20 @@ def whole(path: str, place: str) -> Iterator[None]:
         yield
     except (tf.errors.OpError, IndexError, ValueError, RuntimeError) as error:
         raise CheckpointError(
-            f"checkpoint {path}: must be whole. Received, at {place}: {first_line(error)}. Restore "
+            f"checkpoint {path}, {place}: must be whole. Received: {first_line(error)}. Restore "
             "the file, or remove this checkpoint and name an earlier one in model_dir/checkpoint."
         ) from error
+
+
+def saved_shapes(path: str) -> dict[str, list[int]]:
+    """Shapes of the model's variables in a checkpoint, by name.
+
+    Raises:
+        CheckpointError: it cannot be read.
+    """
+    reader = open_checkpoint(path)
+    shapes = reader.get_variable_to_shape_map()
+    return {name: shapes[name] for name in variables_beyond(reader, ())}
 
 
 def variables_beyond(reader: Any, known: Sequence[str]) -> list[str]:

@@ -7,13 +7,14 @@ methods build the graph and run the loop, and there are no public ones beneath t
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import inspect
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
-from typing import Any, Callable, Optional
+from typing import Any, Optional
 
 import tensorflow as tf
 
@@ -26,6 +27,7 @@ from cerebras_tf.estimator.call import (
     training,
     training_around,
 )
+from cerebras_tf.estimator.folder_lock import locked
 from cerebras_tf.estimator.hooks import EvaluationStopHook, GracefulStopHook
 from cerebras_tf.estimator.host_call import host_call_to_eval_metric_ops
 from cerebras_tf.estimator.model_graph import ModelGraph, build
@@ -33,7 +35,7 @@ from cerebras_tf.estimator.progress import PhaseReporter
 from cerebras_tf.estimator.run_config import CSRunConfig, check_wafer_address, refuse_strategies
 from cerebras_tf.estimator.saver import HostSaver
 from cerebras_tf.estimator.training import guarded, reporting, sizes
-from cerebras_tf.ir import TensorType
+from cerebras_tf.ir import TensorType, print_step
 from cerebras_tf.ir.program import Program
 from cerebras_tf.ir.program_file import save_program
 from cerebras_tf.runtime.capacity import check_memory
@@ -129,6 +131,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
             self.
 
         Raises:
+            ConfigError: another process trains in model_dir.
             CerebrasError: what the wafer refuses, before the first step where possible.
         """
         if sparsifier is not None:
@@ -137,7 +140,9 @@ class CerebrasEstimator(tf.estimator.Estimator):
                 f"{type(sparsifier).__name__}. Sparse training is not available; leave it out."
             )
         bound = self._in_call(use_cs, steps=steps, last_step=max_steps)
-        with GracefulStopHook() as stop, training(bound._call), closing(bound._call):
+        # Of a cluster's tasks, which share the folder, one writes.
+        alone = locked(self.model_dir) if self._config.is_chief else contextlib.nullcontext()
+        with alone, GracefulStopHook() as stop, training(bound._call), closing(bound._call):
             bound._call.stop = EvaluationStopHook(stop, self.model_dir)
             super(CerebrasEstimator, bound).train(
                 input_fn, [*(hooks or []), stop], steps, max_steps, saving_listeners
@@ -238,7 +243,8 @@ class CerebrasEstimator(tf.estimator.Estimator):
                 if validate_only:
                     return None
                 if save:
-                    self._write(program, str(model.step.graph))
+                    assert model.step.compiled_step is not None
+                    self._write(program, print_step(model.step.compiled_step))
                 check_memory(program, model.store.total_resident_bytes)
                 return program
 

@@ -1,6 +1,6 @@
 """Hooks that guard a training run: stop on a signal, refuse NaN, record performance.
 
-This file deliberately prints no step lines; progress.py does.
+Step lines are progress.py's.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Any, Callable, Optional, Union
+from typing import Any, Optional, Union
 
 import numpy as np
 import tensorflow as tf

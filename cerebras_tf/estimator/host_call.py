@@ -1,8 +1,7 @@
 """Host calls: metrics whose reductions run on the wafer and whose updates run on the host.
 
 A host call is `(function, arguments)` or `(function, arguments, outputs)`: the function is called
-with the arguments, tensors computed on the wafer, and returns metric pairs. This file deliberately
-does not place anything on the wafer.
+with the arguments, tensors computed on the wafer, and returns metric pairs.
 """
 
 from __future__ import annotations
@@ -34,14 +33,14 @@ def validate_host_call(host_call: Any) -> Any:
     function = host_call[0]
     if not callable(function):
         raise ConfigError(
-            f"CSEstimatorSpec: {_FORM}. Received a first item that cannot be called: "
-            f"{function!r}. Put the function that builds the metrics first."
+            f"CSEstimatorSpec: {_FORM}. Received: {function!r} first, which cannot be called. "
+            "Put the function that builds the metrics there."
         )
     for position, item in enumerate(host_call[1:], start=2):
         if not isinstance(item, (tuple, list)):
             raise ConfigError(
-                f"CSEstimatorSpec: {_FORM}. Received as item {position}: "
-                f"{type(item).__name__}. Wrap it in a list."
+                f"CSEstimatorSpec: {_FORM}. Received: {type(item).__name__} as item {position}. "
+                "Wrap it in a list."
             )
     _check_argument_count(function, host_call[1])
     return host_call

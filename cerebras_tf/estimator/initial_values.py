@@ -5,8 +5,8 @@ Host and wafer therefore start equal, and only a few variables are in the sessio
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 

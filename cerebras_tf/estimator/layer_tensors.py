@@ -1,9 +1,8 @@
 """What layers may call on their tensors: 16-bit storage at layer borders, and summaries.
 
-Summaries of tensors on the wafer are off unless switched on around building the model, because
-each one sends a tensor from the wafer to the host. This file deliberately leaves summaries that a
-model writes with tf.summary alone, and knows nothing of the compiler: these are ordinary
-TensorFlow operations.
+Summaries of tensors on the wafer are off unless switched on around building the model, because each
+one sends a tensor from the wafer to the host. Summaries that a model writes with tf.summary are not
+touched. Nothing here knows the compiler: these are ordinary TensorFlow operations.
 """
 
 from __future__ import annotations

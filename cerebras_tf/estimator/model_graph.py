@@ -1,13 +1,13 @@
 """Puts one model's graph on the wafer: calls model_fn, captures, wires, and makes the scaffold.
 
-It deliberately does not train: tf.estimator's own loop does, with the spec made here.
+Training is tf.estimator's own loop, with the spec made here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Callable, Optional
+from typing import Any, Optional
 
 import tensorflow as tf
 
@@ -77,7 +77,7 @@ def build(
     """
     global_step = tf.compat.v1.train.get_or_create_global_step()
     step_read = training_util._get_or_create_global_step_read()
-    model = _record(call_model_fn, global_step)
+    model = record(call_model_fn, global_step)
     spec, placement = model.spec, model.placement
     effects = [spec.train_op.op if isinstance(spec.train_op, tf.Tensor) else spec.train_op]
     effects = effects if mode == tf.estimator.ModeKeys.TRAIN else []
@@ -125,7 +125,7 @@ def _store_of(variables: dict[str, Any], config: Any, lender: Optional[WaferStep
 
 
 @dataclass(frozen=True)
-class _Recording:
+class Recording:
     """A called model function: its spec, and what capture needs to know of its graph."""
 
     spec: Any
@@ -159,7 +159,8 @@ class _Recording:
         )
 
 
-def _record(call_model_fn: Callable[[], Any], global_step: Any) -> _Recording:
+def record(call_model_fn: Callable[[], Any], global_step: Any) -> Recording:
+    """Calls a model function in the default graph, and keeps what capture needs to know."""
     graph = tf.compat.v1.get_default_graph()
     start = len(graph.get_operations())
     recorder = GradientRecorder()
@@ -172,7 +173,7 @@ def _record(call_model_fn: Callable[[], Any], global_step: Any) -> _Recording:
     placement = Placement(graph, start, handles, global_step.handle.op, recorder.calls)
     placement.update()
     variables = {variable.op.name: variable for variable in owned.values()}
-    return _Recording(spec, variables, handles, recorder.calls, custom, placement)
+    return Recording(spec, variables, handles, recorder.calls, custom, placement)
 
 
 def _roots(placement: Placement, spec: Any, effects: list[Any]) -> list[Any]:

@@ -1,6 +1,6 @@
 """What the console shows of a run: named phases with their seconds, step lines, a progress bar.
 
-This file deliberately writes no tfevents; hooks.py does.
+What goes to tfevents, hooks.py writes.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from typing import Any, Callable, Optional
+from collections.abc import Callable, Iterator
+from typing import Any, Optional
 
 import tensorflow as tf
 

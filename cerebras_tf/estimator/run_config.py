@@ -104,7 +104,7 @@ def check_wafer_address(cs_ip: Optional[str]) -> None:
             finding = "something listens there, but it is not an emulated wafer"
     except socket.gaierror:
         finding = f"the host name {host!r} is not known"
-    except socket.timeout:
+    except TimeoutError:
         finding = f"nothing answers there within {_CONNECT_TIMEOUT_S:g} s"
     except OSError as error:
         finding = f"nothing answers there ({error.strerror or error})"

@@ -13,8 +13,8 @@ import glob
 import itertools
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Callable, Optional, Union
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Optional, Union
 
 import numpy as np
 import tensorflow as tf
@@ -108,8 +108,8 @@ class WaferSaver(tf.compat.v1.train.Saver):
         connect: told of a session after a restore.
         phase: context manager that announces a named phase.
         partitions: which of the wafer's variables are parts of one.
-        trains: the step, where it trains: a checkpoint must then hold no variables but the
-            model's, and says how often random ops have drawn.
+        training: the step, in training: a checkpoint must then hold no variables but the model's,
+            and says how often random ops have drawn. None outside of it.
         lender: the step of a training around this evaluation, whose variables are read instead of
             the checkpoint that holds just these.
     """
@@ -123,16 +123,16 @@ class WaferSaver(tf.compat.v1.train.Saver):
         connect: Callable[[Any], None],
         phase: Callable[[str], Any] = contextlib.nullcontext,
         partitions: Optional[Partitions] = None,
-        trains: Optional[WaferStep] = None,
+        training: Optional[WaferStep] = None,
         lender: Optional[WaferStep] = None,
     ) -> None:
         self._phase = phase
         self._lender = lender
-        self._step = trains
+        self._step = training
         self._partitions = partitions or Partitions({})
         self._wafer_store = store
         self._beside = list(beside)
-        self._strict = trains is not None
+        self._strict = training is not None
         self._partially = self._strict and _restores_partially(config)
         self._initialise = initialise
         self._connect = connect

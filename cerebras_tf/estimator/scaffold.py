@@ -6,8 +6,9 @@ they do to variables on the wafer ends in the store.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Any, Callable, Optional
+from typing import Any, Optional
 
 import tensorflow as tf
 
@@ -35,7 +36,7 @@ def wafer_scaffold(
     config: Any,
     phase: Callable[[str], Any],
     connect: Callable[[Any], None],
-    trains: Optional[WaferStep] = None,
+    training: Optional[WaferStep] = None,
     lender: Optional[WaferStep] = None,
 ) -> Any:
     """A scaffold that leaves the wafer's variables out of the session.
@@ -47,7 +48,7 @@ def wafer_scaffold(
         config: the run configuration.
         phase: context manager that announces a named phase.
         connect: told of the session once variables have values, before hooks see it.
-        trains: the step, where it trains: checkpoints hold how often it has drawn.
+        training: the step, in training: checkpoints hold how often it has drawn.
         lender: the step of a training around this evaluation, see model_graph.build.
 
     Raises:
@@ -74,7 +75,7 @@ def wafer_scaffold(
     else:
         beside, parts = _beside(variables), Partitions(variables)
         saver = WaferSaver(
-            stored.store, beside, config, initialise, connect, phase, parts, trains, lender
+            stored.store, beside, config, initialise, connect, phase, parts, training, lender
         )
         v1.add_to_collection(_KEYS.SAVERS, saver)
     for_local = _or_ready(asked.ready_for_local_init_op, "wafer/ready_for_local_init")

@@ -8,8 +8,10 @@ reads or assigns by itself are those of the store.
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Callable, Optional
+from typing import Any, Optional
 
 import tensorflow as tf
 
@@ -159,13 +161,10 @@ def map_fetches(structure: Any, change: Callable[[Any], Any]) -> Any:
     """Applies a function to the leaves of a fetch structure."""
     if structure is None:
         return None
-    if isinstance(structure, dict):
-        return type(structure)((key, map_fetches(item, change)) for key, item in structure.items())
-    if isinstance(structure, tuple) and hasattr(structure, "_fields"):
-        return type(structure)(*(map_fetches(item, change) for item in structure))
-    if isinstance(structure, (list, tuple)):
-        return type(structure)(map_fetches(item, change) for item in structure)
-    return change(structure)
+    parts = _parts(structure)
+    if parts is None:
+        return change(structure)
+    return _like(structure, [map_fetches(part, change) for part in parts])
 
 
 def leaves(structure: Any) -> list[Any]:
@@ -179,12 +178,31 @@ def _fill(fetches: Any, results: Any, value_of: Callable[[Any], Any]) -> Any:
     """Replaces results of leaves for which `value_of` gives a value."""
     if fetches is None:
         return results
-    if isinstance(fetches, dict):
-        return {key: _fill(item, results[key], value_of) for key, item in fetches.items()}
-    if isinstance(fetches, (list, tuple)):
-        filled = [_fill(item, result, value_of) for item, result in zip(fetches, results)]
-        if hasattr(fetches, "_fields"):
-            return type(fetches)(*filled)
-        return type(fetches)(filled)
-    value = value_of(fetches)
-    return results if value is None else value
+    parts = _parts(fetches)
+    if parts is None:
+        value = value_of(fetches)
+        return results if value is None else value
+    pairs = zip(parts, _parts(results) or ())
+    return _like(fetches, [_fill(part, result, value_of) for part, result in pairs])
+
+
+def _parts(structure: Any) -> Optional[list[Any]]:
+    """What a structure holds, in its order; None of a leaf. Structures are TensorFlow's own."""
+    if isinstance(structure, Mapping):
+        return list(structure.values())
+    if isinstance(structure, (list, tuple)):
+        return list(structure)
+    fields = getattr(type(structure), "__attrs_attrs__", None)  # of classes made by attrs
+    return None if fields is None else [getattr(structure, field.name) for field in fields]
+
+
+def _like(structure: Any, parts: list[Any]) -> Any:
+    """A structure of the same kind that holds other parts, made as TensorFlow's session does."""
+    kind = type(structure)
+    if isinstance(structure, defaultdict):
+        return kind(structure.default_factory, zip(structure, parts))
+    if isinstance(structure, Mapping):
+        return kind(zip(structure, parts))
+    if isinstance(structure, list) or kind is tuple:
+        return kind(parts)
+    return kind(*parts)  # a namedtuple, or a class made by attrs

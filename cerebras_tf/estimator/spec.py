@@ -1,6 +1,6 @@
 """What a model_fn returns: `tf.estimator.EstimatorSpec` with a host call.
 
-This file deliberately does not turn the host call into metrics; see host_call.py.
+host_call.py turns the host call into metrics.
 """
 
 from __future__ import annotations

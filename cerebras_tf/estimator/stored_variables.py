@@ -9,8 +9,8 @@ session.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Callable, Optional
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Optional
 
 import numpy as np
 import tensorflow as tf

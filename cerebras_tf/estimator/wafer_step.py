@@ -9,9 +9,9 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Callable, Optional
+from typing import Any, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -23,7 +23,7 @@ from cerebras_tf.compiler.pipeline import Options, compile_layers, cut_into_laye
 from cerebras_tf.errors import CerebrasError, DataError, SizeLimitError, UnsupportedOpError
 from cerebras_tf.estimator.arrays import for_tensorflow
 from cerebras_tf.estimator.checkpoint_content import RANDOM_MADE_KEY, RANDOM_STEP_KEY
-from cerebras_tf.ir import Dim, Graph, StepGraph, TensorType
+from cerebras_tf.ir import Dim, StepGraph, TensorType
 from cerebras_tf.ir.dimensions import UNLIMITED
 from cerebras_tf.ir.program import GLOBAL_STEP_UPDATE, HEAP, Program
 from cerebras_tf.memoryx.store import Store
@@ -42,7 +42,7 @@ class WaferStep:
         session: runs the programs that this object makes.
         tensors: tensors whose values may be asked for, by name.
         error: the error that ended the last step, if any; TensorFlow's sessions cannot carry it.
-        graph: the graph compiled last, as the passes left it.
+        compiled_step: the step compiled last, as the passes left it.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class WaferStep:
         """
         backend = CpuBackend()
         self.session = Session(self, store, backend, phase=phase, trains=bool(effects))
-        self.graph: Optional[Graph] = None
+        self.compiled_step: Optional[StepGraph] = None
         self.tensors: dict[str, Any] = {}
         self.error: Optional[BaseException] = None
         self._make_capture = make_capture
@@ -87,7 +87,8 @@ class WaferStep:
         self._draws_from: Optional[int] = None
         self._saved: Optional[tuple[str, int]] = None
         self._numbers = itertools.count()
-        self._takes_symbols = True
+        # What was asked for where no program for all sizes could be had.
+        self._only_numbers: set[tuple[frozenset[str], bool]] = set()
 
     @property
     def program(self) -> Optional[Program]:
@@ -177,14 +178,18 @@ class WaferStep:
     # What the session asks of its source of programs.
 
     def compile(self, request: Request) -> Program:
-        """A program for the features that came: for all their sizes where that can be had."""
+        """A program for the features that came: for all their sizes where that can be had.
+
+        Whether it can, depends on the values asked for, so one that cannot says nothing of others.
+        """
         types = [request.types[tensor.name] for tensor in self._fed]
-        symbolic = self._with_symbols(types) if self._takes_symbols else None
+        asked = request.wanted, request.updates
+        symbolic = None if asked in self._only_numbers else self._with_symbols(types)
         if symbolic is not None:
             program = self._for_all_sizes(symbolic)
             if program is not None:
                 return program
-            self._takes_symbols = False
+            self._only_numbers.add(asked)
         return self.compiled(types)
 
     def enlarge(self, program: Program, most: Mapping[str, int]) -> Program:
@@ -226,7 +231,7 @@ class WaferStep:
                     types = limited
                     continue
                 reason = str(error)
-            except (CerebrasError, TypeError) as error:
+            except CerebrasError as error:
                 reason = str(error)
             else:
                 if not any(slot.kind == HEAP for slot in program.slots):
@@ -281,7 +286,7 @@ class WaferStep:
             program = compile_layers(step, layers, self._options)
         if self._global_step in program.features:
             program.global_step = self._global_step
-        self.graph = step.graph
+        self.compiled_step = step
         return program
 
     @contextlib.contextmanager
@@ -291,7 +296,7 @@ class WaferStep:
         with self._phase(phase):
             try:
                 yield
-            except (CerebrasError, TypeError) as found:
+            except CerebrasError as found:
                 if not tentative:
                     raise
                 error = found

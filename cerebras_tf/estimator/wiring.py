@@ -1,8 +1,8 @@
 """Wires a wafer step into the session's graph.
 
 The step is one node; values of the wafer that the session reads come from small nodes behind it,
-and operations that read them are re-routed. It deliberately leaves the model's own operations in
-place: nothing fetches them any more.
+and operations that read them are re-routed. The model's own operations stay in place: nothing
+fetches them any more.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from cerebras_tf.ir.dimensions import Dim, Symbol
 from cerebras_tf.ir.graph import Graph, Value

@@ -4,8 +4,8 @@ A symbol has two: memory is planned for sizes up to `most`, and what was decided
 (that a slice stays inside a table) holds for sizes up to `limit`.
 
 A `Dim` is a polynomial with integer coefficients over symbols. It is no int on purpose: code that
-needs a number (`range`, `np.array(shape)`, `<`) raises TypeError instead of taking one batch's size
-for that of all.
+needs a number (`range`, `np.zeros(shape)`, `<`) raises UnknownSizeError instead of taking one
+batch's size for that of all.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ import ast
 import math
 import operator
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Callable, Optional, Union
+from numbers import Number
+from typing import TYPE_CHECKING, Any, NoReturn, Optional, Union
 
-from cerebras_tf.errors import GraphError, SizeLimitError
+from cerebras_tf.errors import GraphError, SizeLimitError, UnknownSizeError
 
 
 @dataclass(frozen=True, order=True)
@@ -65,6 +66,14 @@ _FACTOR = re.compile(
     r"(?(open)\))",
     re.ASCII,
 )
+
+
+def _unknown(dim: Dim, *operands: Any) -> NoReturn:
+    """What a Dim does where a number is needed."""
+    raise UnknownSizeError(
+        f"dimension {dim}: must be a number here. Received: a size that differs from batch to "
+        "batch. Use its bounds, or give a static shape."
+    )
 
 
 class Dim:
@@ -165,10 +174,16 @@ class Dim:
         return int(self._hash)  # type: ignore[attr-defined]
 
     def __bool__(self) -> bool:
-        """True where no size makes it 0; else TypeError."""
+        """True where no size makes it 0; else UnknownSizeError."""
         if self.least > 0 or self.greatest < 0:
             return True
-        raise TypeError(f"dimension {self}: may be 0 or not; compare its least or most.")
+        _unknown(self)
+
+    if not TYPE_CHECKING:  # for mypy a Dim has none of these, and may not stand for an int
+        __index__ = __int__ = __float__ = __round__ = _unknown
+        __lt__ = __le__ = __gt__ = __ge__ = _unknown
+        __truediv__ = __rtruediv__ = __mod__ = __rmod__ = __divmod__ = __rdivmod__ = _unknown
+        __pow__ = __rpow__ = __abs__ = _unknown
 
     def __add__(self, other: Any) -> Size:
         return _combined(self, other, lambda a, b: _sum(a, b, 1))
@@ -228,10 +243,16 @@ def _terms(value: Any) -> _Terms:
 
 
 def _combined(first: Any, second: Any, combine: Callable[[_Terms, _Terms], _Terms]) -> Size:
-    """`combine` of the operands' terms; NotImplemented where one is neither Dim nor integer."""
+    """`combine` of the operands' terms; NotImplemented where one is no number.
+
+    Raises:
+        UnknownSizeError: one is a number, but no integer.
+    """
     try:
         a, b = _terms(first), _terms(second)
     except TypeError:
+        if isinstance(first, Number) or isinstance(second, Number):
+            _unknown(first if isinstance(first, Dim) else second)
         return NotImplemented  # type: ignore[no-any-return]
     return size_of(combine(a, b))
 
@@ -349,7 +370,7 @@ def smaller(first: Size, second: Size) -> Size:
         SizeLimitError: which one it is, is known for sizes up to a limit.
         GraphError: it differs from batch to batch.
     """
-    for check in (is_at_most, holds):
+    for check in (is_at_most, ensure_at_most):
         if check(first, second):
             return first
         if check(second, first):
@@ -365,11 +386,14 @@ def is_at_most(first: Size, second: Size) -> bool:
     return least_of(second - first) >= 0
 
 
-def holds(first: Size, second: Size) -> bool:
-    """Whether the first is no larger than the second, as `is_at_most`.
+def ensure_at_most(first: Size, second: Size) -> bool:
+    """Whether the first is no larger than the second, at sizes that memory is planned for at least.
+
+    Returns:
+        True where it is for every size up to the limits, False where no limits make it so.
 
     Raises:
-        SizeLimitError: it is so with lower limits, which the sizes that memory is planned for meet.
+        SizeLimitError: lower limits make it so; asked again with those, the answer is True.
     """
     gap = second - first
     if isinstance(gap, int) or gap.least >= 0:

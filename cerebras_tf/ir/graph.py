@@ -1,7 +1,7 @@
 """Graphs of operations in static single assignment form.
 
-A graph owns its nodes in execution order; a value is made once, by a node or as a graph input.
-This file deliberately does not know what any op means: types are given, not inferred.
+A graph owns its nodes in execution order; a value is made once, by a node or as a graph input. No
+op's meaning is known here: types are given, not inferred.
 """
 
 from __future__ import annotations

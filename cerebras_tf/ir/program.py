@@ -6,9 +6,9 @@ and steps say what happens in which order.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Callable
+from typing import Any
 
 from cerebras_tf.ir.binding import rebound, substitute, symbols_in
 from cerebras_tf.ir.dimensions import Symbol
@@ -36,7 +36,6 @@ class Slot:
     Attributes:
         type: dtype and shape.
         kind: one of the kinds above.
-        name: of the feature or variable; "" for others.
         offset: bytes from the start of the arena.
         base: slot that a view looks into; -1 for others.
         life: of an arena slot, the first and last node (inclusive) at which its bytes are its own.
@@ -44,7 +43,6 @@ class Slot:
 
     type: TensorType
     kind: str
-    name: str = ""
     offset: int = 0
     base: int = -1
     life: tuple[int, int] = (0, 0)

@@ -1,12 +1,12 @@
 """Saves a program as one file and loads it again: a zip of JSON and .npy members.
 
 JSON holds the structure, with graphs in their text form; arrays stand beside it, each once. No
-member is a pickle, so loading runs no code. Weights are deliberately not part of the file.
+member is a pickle, so loading runs no code. Weights are not part of the file, so one program serves
+every checkpoint.
 """
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import math
@@ -25,7 +25,7 @@ from cerebras_tf.ir.graph import Graph
 from cerebras_tf.ir.program import Cost, Instruction, Layer, Program, Slot
 from cerebras_tf.ir.schedule import decode_step
 from cerebras_tf.ir.step import Draw
-from cerebras_tf.ir.text import collect_constants, parse_graph, print_graph
+from cerebras_tf.ir.text import collect_constants, digest, parse_graph, print_graph
 from cerebras_tf.ir.types import Array, parse_type
 
 FORMAT = "cerebras_tf program"
@@ -110,7 +110,7 @@ class _Arrays:
 
 def _encode_program(program: Program, arrays: dict[str, Array]) -> Json:
     return {
-        "slots": [[str(s.type), s.kind, s.name, s.offset, s.base, s.life] for s in program.slots],
+        "slots": [[str(s.type), s.kind, s.offset, s.base, s.life] for s in program.slots],
         "constants": {str(k): _keep(v, arrays) for k, v in program.constants.items()},
         "bodies": [[_encode_instruction(i, arrays) for i in body] for body in program.bodies],
         "steps": [step.encode() for step in program.steps],
@@ -145,8 +145,8 @@ def _decode_program(found: Json, arrays: _Arrays) -> Program:
 
 
 def _decode_slot(found: list[Any]) -> Slot:
-    type, kind, name, offset, base, (start, end) = found
-    return Slot(parse_type(type), kind, name, offset, base, (start, end))
+    type, kind, offset, base, (start, end) = found
+    return Slot(parse_type(type), kind, offset, base, (start, end))
 
 
 def _decode_layer(found: list[Any]) -> Layer:
@@ -192,8 +192,9 @@ def _encode(value: Any, arrays: dict[str, Array]) -> Any:
     if isinstance(value, Program):
         return {"program": _encode_program(value, arrays)}
     if isinstance(value, Graph):
-        table = {key: _keep(array, arrays) for key, array in collect_constants(value).items()}
-        return {"graph": print_graph(value), "constants": table}
+        constants = collect_constants(value)  # under the names that _keep gives
+        arrays.update(constants)
+        return {"graph": print_graph(value), "constants": sorted(constants)}
     raise GraphError(
         "saved program: attributes must be literals, arrays, graphs or programs. "
         f"Received: {type(value).__name__}. Convert the attribute where the node is made."
@@ -206,8 +207,7 @@ def _decode(found: Any, arrays: _Arrays) -> Any:
     if not isinstance(found, dict):
         return found
     if "graph" in found:
-        table = {key: arrays[name] for key, name in found["constants"].items()}
-        return parse_graph(found["graph"], table)
+        return parse_graph(found["graph"], {name: arrays[name] for name in found["constants"]})
     ((kind, content),) = found.items()
     if kind == "float":
         return float(content)
@@ -228,7 +228,6 @@ def _decode(found: Any, arrays: _Arrays) -> Any:
 
 def _keep(array: Array, arrays: dict[str, Array]) -> str:
     """Adds an array to those that are written; returns its name, equal for equal arrays."""
-    head = f"{array.dtype.str}{array.shape}".encode()
-    name = hashlib.sha256(head + array.tobytes()).hexdigest()[:32]
+    name = digest(array)
     arrays[name] = array
     return name

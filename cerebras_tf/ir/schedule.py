@@ -58,7 +58,7 @@ _Kind = TypeVar("_Kind", bound=type[Step])
 def step_kind(step: _Kind) -> _Kind:
     """Decorator: adds a kind to the table; its fields are numbers, texts and tuples of those."""
     if step.kind in STEP_KINDS:
-        raise GraphError(f"step kinds: names must differ. Received {step.kind} twice. Rename one.")
+        raise GraphError(f"step kinds: names must differ. Received: {step.kind} twice. Rename one.")
     STEP_KINDS[step.kind] = step
     return step
 

@@ -1,7 +1,7 @@
 """The text form of graphs: print_graph and its inverse parse_graph.
 
 Constants of more than 16 elements are printed by digest; parsing them back needs the table that
-`collect_constants` gives. It deliberately checks syntax only; `verify` checks the graph.
+`collect_constants` gives. Parsing checks syntax only; `verify` checks the graph.
 """
 
 from __future__ import annotations
@@ -64,9 +64,8 @@ def _print_into(lines: list[str], graph: Graph, name: str) -> None:
 
 def digest(array: Array) -> str:
     """Hex name of an array's dtype, shape and bytes (first 16 digits of SHA-256)."""
-    content = np.ascontiguousarray(array)
-    head = f"{content.dtype}{content.shape}".encode()
-    return hashlib.sha256(head + content.tobytes()).hexdigest()[:16]
+    head = f"{array.dtype}{array.shape}".encode()
+    return hashlib.sha256(head + array.tobytes()).hexdigest()[:16]
 
 
 def print_attribute(value: Any) -> str:

@@ -6,8 +6,8 @@ Run after every pass; it repairs nothing.
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
-from typing import Any, Callable, Optional
+from collections.abc import Callable, Sequence
+from typing import Any, Optional
 
 from cerebras_tf.errors import GraphError
 from cerebras_tf.ir.graph import Graph, Node, Value

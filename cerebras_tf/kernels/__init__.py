@@ -19,11 +19,6 @@ for _module in pkgutil.iter_modules(__path__):
         importlib.import_module(f"{__name__}.{_module.name}")
 
 
-def plain_kernels() -> KernelTable:
-    """The definitions alone: slower, and the oracle of all others."""
-    return KernelTable(PLAIN, {})
-
-
 def cpu_kernels() -> KernelTable:
     """The fastest kernels there are on this machine: compiled ones where Numba is installed."""
     if not HAS_NUMBA:

@@ -1,7 +1,7 @@
 """Plain kernels of scaled dot-product attention: the definitions.
 
-Letters: B batch, S query length, T key length, A heads, D head width. The plain forms deliberately
-hold all scores [B, A, S, T]; the compiled ones never do.
+Letters: B batch, S query length, T key length, A heads, D head width. The plain forms hold all
+scores [B, A, S, T]; the compiled ones never do.
 """
 
 from __future__ import annotations

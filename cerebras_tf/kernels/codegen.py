@@ -1,7 +1,7 @@
 """Elementwise fusion: one generated, compiled loop for a whole graph of elementwise ops.
 
 Operands broadcast as in NumPy and may differ in dtype; an output may be the memory of an input of
-its shape. The choice of what to fuse is deliberately made elsewhere.
+its shape. What to fuse is a pass's choice.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import os
 import sys
 import tempfile
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Callable, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 

@@ -1,7 +1,7 @@
 """How each elementwise op is written in the source of a generated kernel.
 
-One line an op. `{0}` is the first operand; `{one}` and the like are constants of its dtype. What
-an op means deliberately stands in elementwise.py; a test compares the two.
+One line an op. `{0}` is the first operand; `{one}` and the like are constants of its dtype. What an
+op means stands in elementwise.py; a test compares the two.
 """
 
 from __future__ import annotations

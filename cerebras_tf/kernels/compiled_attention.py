@@ -1,16 +1,16 @@
 """Compiled attention, float32: blocks of queries against the keys that they may see.
 
-Letters: B batch, S query length, T key length, A heads, D head width; Q
-queries of a block, K keys that the block sees. Scores exist for one [Q, K] block a thread.
-Matrix products are BLAS's; softmax and its derivative are compiled and work in place. Dropout's
-numbers are a function of their place, so that both passes draw them again, a row at a time. It
-deliberately has no running softmax over blocks of keys: one block's scores fit the cache.
+Letters: B batch, S query length, T key length, A heads, D head width; Q queries of a block, K keys
+that the block sees. Scores exist for one [Q, K] block a thread. Matrix products are BLAS's; softmax
+and its derivative are compiled and work in place. Dropout's numbers are a function of their place,
+so that both passes draw them again, a row at a time. It needs no running softmax over blocks of
+keys: one block's scores fit the cache.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Callable, NamedTuple, Optional
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 

@@ -1,7 +1,8 @@
 """Machine operations that Numba has no name for: bit casts, rounding, typed loads and stores.
 
 Each is one LLVM instruction (or two), so that loops over them vectorise. Memory is named by
-address, which makes one compiled kernel serve every layout. It deliberately checks no bounds.
+address, which makes one compiled kernel serve every layout. No bounds are checked: callers pass
+addresses within their own arrays.
 """
 
 from __future__ import annotations

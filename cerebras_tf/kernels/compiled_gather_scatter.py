@@ -1,7 +1,6 @@
 """Compiled gathers and scatters of rows, float32: embedding look-up and its gradient.
 
-Letters: V rows of the table, H width, N look-ups. Other axes are deliberately left to the plain
-kernels.
+Letters: V rows of the table, H width, N look-ups. Other axes are left to the plain kernels.
 """
 
 from __future__ import annotations

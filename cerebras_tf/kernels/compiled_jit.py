@@ -9,8 +9,9 @@ import hashlib
 import os
 import tempfile
 import warnings
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Callable, Optional
+from typing import Any, Optional
 
 _ENVIRONMENT = "NUMBA_CACHE_DIR"
 # NaN and Inf must propagate, so "fast" as a whole is out of the question. Sums may be reordered

@@ -1,6 +1,6 @@
 """How compiled kernels want their operands: float32, two axes, contiguous, writable.
 
-Copies only what is laid out otherwise. It deliberately does not allocate results.
+Copies only what is laid out otherwise. It does not allocate results.
 """
 
 from __future__ import annotations

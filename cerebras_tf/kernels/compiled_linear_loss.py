@@ -1,9 +1,9 @@
 """Compiled softmax cross-entropy with the output projection, float32, in chunks of tokens.
 
 Letters: N tokens, H width, V vocabulary, C tokens of a chunk. Logits exist for one chunk at a time
-and become their own derivative in place. Matrix products are BLAS's; the row loops are compiled.
-It deliberately keeps no logits for a later backward pass: they are computed again, or forward and
-backward are asked for at once.
+and become their own derivative in place. Matrix products are BLAS's; the row loops are compiled. It
+keeps no logits for a later backward pass: they are computed again, or forward and backward are
+asked for at once.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Compiled softmax cross-entropy on logits, float32.
 
-Letters: N tokens, V vocabulary. The forms that project to logits first deliberately stand in
+Letters: N tokens, V vocabulary. The forms that project to logits first stand in
 compiled_linear_loss.py.
 """
 

@@ -1,8 +1,8 @@
 """Elementary functions in float32 that vectorise: no branches, no tables, no library calls.
 
-Errors are at most 2.5 units in the last place, and NaN, Inf, zeros and denormal numbers come out
-as NumPy has them. Polynomials are interpolated at Chebyshev nodes when the file is imported, so
-that no unexplained numbers stand here. float64 deliberately has no fast forms.
+Errors are at most 2.5 units in the last place, and NaN, Inf, zeros and denormal numbers come out as
+NumPy has them. Polynomials are interpolated at Chebyshev nodes when the file is imported, so that
+no unexplained numbers stand here. float64 has no fast forms.
 
 Legend: x = n log(2) + r for exp; x = 2^n m, f = m - 1 for log; x = n pi/2 + r for sin and cos.
 """
@@ -10,7 +10,8 @@ Legend: x = n log(2) + r for exp; x = 2^n m, f = m - 1 for log; x = n pi/2 + r f
 from __future__ import annotations
 
 import math
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 

@@ -1,7 +1,7 @@
 """Compiled layer norm and softmax, float32, one row at a time.
 
-Letters: N rows, H width. Leading axes are flattened into N. Other dtypes are deliberately left to
-the plain kernels.
+Letters: N rows, H width. Leading axes are flattened into N. Other dtypes are left to the plain
+kernels.
 """
 
 from __future__ import annotations

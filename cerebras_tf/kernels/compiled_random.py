@@ -1,7 +1,7 @@
 """Compiled random_uniform, float32: the words of Philox4x32-10, four numbers a counter.
 
 The definition and its sources stand in random.py. Other distributions, which models draw from once
-a run, deliberately stay plain.
+a run, stay plain.
 """
 
 from __future__ import annotations

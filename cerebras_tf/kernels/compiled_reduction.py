@@ -2,7 +2,7 @@
 
 Letters: N rows, H columns. Sums go in blocks of fixed size, so that errors grow with the square
 root of a block and results do not depend on the number of cores. Sums over axes in the middle are
-deliberately left to the plain kernel.
+left to the plain kernel.
 """
 
 from __future__ import annotations

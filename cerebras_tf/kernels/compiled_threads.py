@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 from queue import SimpleQueue
-from typing import Any, Callable, Optional
+from typing import Any, Optional
 
 # Elements of a simple kernel below which waking a thread (30-60 us) costs more than it gives.
 GRAIN = 1 << 16

@@ -1,7 +1,7 @@
 """Plain kernels of the convolutions: the definitions.
 
 A convolution is one matrix product with the patches of the image; a depthwise one goes tap by tap
-over shifted views. Layouts other than NHWC are deliberately unknown here.
+over shifted views. Capture turns layouts other than NHWC into it.
 
 Legend: N images, H W their size, C channels in, K channels out, R S filter size, M filters a
 channel.

@@ -1,6 +1,6 @@
 """Plain kernels of the elementwise ops: the definitions.
 
-One line an op wherever NumPy has it. Fused and vectorised forms deliberately live elsewhere.
+One line an op wherever NumPy has it. Fused and vectorised forms are codegen.py's.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Plain kernels of gathers, scatters, segments, unique and top-k: the definitions.
 
-Sums over repeated positions sort these first instead of adding row by row. Positions out
-of range are deliberately not clamped: NumPy's IndexError names them.
+Sums over repeated positions sort these first instead of adding row by row. Positions out of range
+are not clamped: NumPy's IndexError names them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Plain kernels of softmax cross-entropy, with and without the output projection: definitions.
 
-Letters: N tokens, V vocabulary, H width. The plain forms of the fused ops deliberately hold all
-logits at once; the compiled ones never do.
+Letters: N tokens, V vocabulary, H width. The plain forms of the fused ops hold all logits at once;
+the compiled ones never do.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Matrix multiplication on arrays: NumPy's matmul is the definition, BLAS does the work.
 
 Transposed operands are views, which BLAS reads as they lie; nothing is copied for them. Which BLAS
-it is, and how products spread over threads, is deliberately not decided here.
+it is, and how products spread over threads, blas.py decides.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Plain kernels of layer norm and softmax: the definitions.
 
 Letters: H width of the last axis. Everything is along the last axis and in the operands' dtype.
-Batch norm deliberately has no kernel of its own; it is written in elementwise ops and sums.
+Batch norm has no kernel of its own; it is written in elementwise ops and sums.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Plain kernels of the pooling ops: the definitions.
 
-Each goes over the places of a window and handles all positions of it at once. Layouts other than
-NHWC are deliberately unknown here.
+Each goes over the places of a window and handles all positions of it at once. Capture turns layouts
+other than NHWC into it.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011) turns a key
 and a 128-bit counter into four 32-bit words. TensorFlow's key is `seed`, the counter's upper half
 starts as `seed2`, and every invocation moves the counter on by 256 a number made. Seeds of 0 and 0,
-which TensorFlow replaces by chance, are deliberately taken as they are.
+which TensorFlow replaces by chance, are taken as they are: a run can be repeated.
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
 """Plain kernels of the reductions: the definitions.
 
 Sums keep the operand's dtype. NumPy adds pairwise along the last axis; along others the sums here
-go in blocks, so that errors grow with the square root of the count. Fused reductions (layer
-norm, softmax) deliberately live in their own families.
+go in blocks, so that errors grow with the square root of the count. Fused reductions (layer norm,
+softmax) have families of their own.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 

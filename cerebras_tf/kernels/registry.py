@@ -6,9 +6,9 @@ of them run is said by the KernelTable that a backend was made with.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Callable, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 
@@ -66,7 +66,8 @@ def plain(name: str) -> Callable[[PlainKernel], PlainKernel]:
     def add(kernel: PlainKernel) -> PlainKernel:
         if name in PLAIN:
             raise GraphError(
-                f"kernel table: one plain kernel an op. Received {name} twice. Remove one."
+                f"kernel table: an op must have one plain kernel. Received: two of {name}. "
+                "Remove one."
             )
         PLAIN[name] = kernel
         return kernel
@@ -84,7 +85,8 @@ def compiled(
     def add(kernel: Callable[..., None]) -> Callable[..., None]:
         if name in COMPILED:
             raise GraphError(
-                f"kernel table: one compiled kernel an op. Received {name} twice. Remove one."
+                f"kernel table: an op must have one compiled kernel. Received: two of {name}. "
+                "Remove one."
             )
         COMPILED[name] = CompiledKernel(kernel, supports, scratch)
         return kernel

@@ -1,6 +1,6 @@
 """Plain kernels of slice, place, pad, concat and reverse: the definitions.
 
-Positions are attributes. Reads at computed positions deliberately live in gather_scatter.
+Positions are attributes. Reads at computed positions stand in gather_scatter.
 """
 
 from __future__ import annotations

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Callable, Optional
+from typing import Optional
 
 from cerebras_tf.ir import Array
 

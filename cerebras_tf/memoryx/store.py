@@ -161,8 +161,9 @@ class MemoryStore:
                 held = np.empty(type.static_shape, type.storage_dtype)
             except MemoryError as error:
                 raise CapacityError(
-                    f"variable {name}: {type.bytes} bytes must fit in memory. Received: no memory. "
-                    "Use a smaller model or a machine with more memory."
+                    f"variable {name}: must fit in memory. Received: {type.bytes} bytes, beside "
+                    f"{self.resident_bytes} of other variables. Use a smaller model or a machine "
+                    "with more memory."
                 ) from error
             self._arrays[name] = held
         return held

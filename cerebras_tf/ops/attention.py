@@ -1,7 +1,7 @@
 """Scaled dot-product attention as one op, so that scores need not be stored.
 
-Letters: B batch, S query length, T key length, A heads, D head width. Projections deliberately
-stay outside; dropout of the probabilities does not, for it would store them.
+Letters: B batch, S query length, T key length, A heads, D head width. Projections stay outside;
+dropout of the probabilities does not, for it would store them.
 """
 
 from __future__ import annotations

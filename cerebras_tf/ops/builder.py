@@ -5,8 +5,8 @@ The one way nodes are made: capture, gradient rules and passes all use it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Callable, Optional, Union
+from collections.abc import Callable, Sequence
+from typing import Any, Optional, Union
 
 import numpy as np
 

@@ -1,7 +1,7 @@
 """Two-dimensional convolutions, plain and depthwise, and their adjoints.
 
-Convolution is bilinear, so each of the three products is the others' gradient. Layouts other than
-NHWC and padding schemes are deliberately resolved before: padding here is explicit.
+Convolution is bilinear, so each of the three products is the others' gradient. Capture resolves
+layouts other than NHWC and padding schemes: padding here is explicit.
 
 Legend: N images, H W their size, C channels in, K channels out, R S filter size, M filters a
 channel.
@@ -14,7 +14,7 @@ from typing import Any, Optional
 
 from cerebras_tf.errors import GraphError
 from cerebras_tf.ir import Node, Shape, Size, TensorType, Value
-from cerebras_tf.ir.dimensions import holds
+from cerebras_tf.ir.dimensions import ensure_at_most
 from cerebras_tf.ops import rows
 from cerebras_tf.ops.builder import Builder
 from cerebras_tf.ops.gradients import Cotangents, of_one_output
@@ -47,7 +47,7 @@ def window_counts(
             counts.append(None)
             continue
         room = dim + before + after - (span - 1) * dilation - 1
-        if not holds(0, room):
+        if not ensure_at_most(0, room):
             raise GraphError(
                 f"convolution: the window must fit the padded image. Received: {tuple(window)} on "
                 f"{size} with padding {padding}. Use a smaller window or padding SAME."

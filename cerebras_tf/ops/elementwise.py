@@ -1,7 +1,7 @@
 """Elementwise ops: one element out for one element in, after broadcasting.
 
 Gradient rules use x for operands, y for the output, dy for its cotangent. Ops of several steps
-(layer norm, softmax) deliberately live in their own families.
+(layer norm, softmax) have families of their own.
 """
 
 from __future__ import annotations

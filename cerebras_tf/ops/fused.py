@@ -1,6 +1,6 @@
 """Ops made by passes only: several ops in one.
 
-Gradients are taken before fusion, so this file deliberately has no gradient rule.
+Gradients are taken before fusion, so there is no gradient rule here.
 """
 
 from __future__ import annotations

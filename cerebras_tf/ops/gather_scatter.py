@@ -1,7 +1,7 @@
 """Reads and writes at positions that are data: gather, scatter, segments, unique, top-k.
 
 Writes sum where positions repeat, but for the `_update` ops. Slices at positions known beforehand
-deliberately live in slicing.
+stand in slicing.
 
 Legend: N positions, D rows of the table, K coordinates of a position.
 """

@@ -6,7 +6,8 @@ It handles the absent cotangent.
 from __future__ import annotations
 
 import functools
-from typing import Callable, Optional
+from collections.abc import Callable
+from typing import Optional
 
 from cerebras_tf.ir import Node, Value
 from cerebras_tf.ops.builder import Builder

@@ -1,7 +1,7 @@
 """Matrix multiplication, batched, with NumPy's broadcasting of leading dimensions.
 
-Letters: M, K, N sizes of one product; ... leading dimensions. Einsum and biases deliberately have
-no op of their own: capture writes them with this one.
+Letters: M, K, N sizes of one product; ... leading dimensions. Einsum and biases have no op of their
+own: capture writes them with this one.
 """
 
 from __future__ import annotations

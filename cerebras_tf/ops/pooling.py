@@ -1,7 +1,6 @@
 """Pooling over windows of an image: largest element and mean.
 
-Padding is explicit and never wins or counts. Other layouts than NHWC are deliberately resolved
-before.
+Padding is explicit and never wins or counts. Capture resolves layouts other than NHWC.
 """
 
 from __future__ import annotations

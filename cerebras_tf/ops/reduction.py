@@ -1,7 +1,7 @@
 """Reductions over axes, positions of extremes, and running sums and products.
 
-`axes` is a sorted tuple of non-negative numbers. Sums over segments given by data deliberately
-live in gather_scatter.
+`axes` is a sorted tuple of non-negative numbers. Sums over segments given by data stand in
+gather_scatter.
 """
 
 from __future__ import annotations

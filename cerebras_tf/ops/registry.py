@@ -6,9 +6,10 @@ costs, and its effects: what a pass may do with a node without knowing the op by
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Callable, Optional, Union
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import TYPE_CHECKING, Any, Optional, ParamSpec, Union
 
 from cerebras_tf.errors import GraphError, UnsupportedOpError
 from cerebras_tf.ir import Node, Size, TensorType, Value
@@ -24,6 +25,7 @@ Vjp = Callable[["Builder", Node, "list[Optional[Value]]"], "list[Optional[Value]
 Flops = Callable[[Node], Size]
 # Whether a node with these attributes draws random numbers.
 Draws = Callable[[Attrs], bool]
+_Fields = ParamSpec("_Fields")
 
 
 def never(attrs: Attrs) -> bool:
@@ -42,10 +44,9 @@ class OpDef:
 
     Attributes:
         name: lower_snake name.
-        family: the file it is defined in, e.g. "elementwise".
         infer: operands and attributes -> types of the outputs; raises GraphError on bad operands.
-        rows: whether rows over leading axes (tokens) stand alone; see ops/rows.py.
         vjp: the vector-Jacobian product in other ops; None where there is none.
+        rows: whether rows over leading axes (tokens) stand alone; see ops/rows.py.
         draws: whether a node draws random numbers. Its last two operands are then the step, int64
             [], which it reads, and the seeds, int64 [2]. Such a node is not computed beforehand,
             nor joined with its equal, nor run where it might not have been.
@@ -62,10 +63,10 @@ class OpDef:
     """
 
     name: str
-    family: str
     infer: Infer
-    rows: RowRule
     vjp: Optional[Vjp] = None
+    _: KW_ONLY
+    rows: RowRule
     draws: Draws = never
     differentiable: bool = True
     elementwise: bool = False
@@ -75,53 +76,43 @@ class OpDef:
     structural: bool = False
     flops: Optional[Flops] = None
 
+    def __post_init__(self) -> None:
+        if self.elementwise:
+            object.__setattr__(self, "cheap", True)
+
+    @property
+    def family(self) -> str:
+        """The file of its gradient or inference function, such as "elementwise"."""
+        return (self.vjp or self.infer).__module__.rpartition(".")[2]
+
 
 OPS: dict[str, OpDef] = {}
 
 
-def register(
-    name: str,
-    infer: Infer,
-    vjp: Optional[Vjp] = None,
-    *,
-    rows: RowRule,
-    draws: Draws = never,
-    differentiable: bool = True,
-    elementwise: bool = False,
-    broadcasts: bool = False,
-    cheap: bool = False,
-    view: Union[bool, Callable[[Node], bool]] = False,
-    structural: bool = False,
-    flops: Optional[Flops] = None,
-) -> None:
-    """Adds an op to the table; the family is the file of its inference or gradient function."""
-    owner = vjp or infer
-    family = owner.__module__.rpartition(".")[2]
-    if name in OPS:
-        raise GraphError(f"op table: {name} must be registered once. Received it twice. Rename it.")
-    OPS[name] = OpDef(
-        name,
-        family,
-        infer,
-        rows,
-        vjp,
-        draws=draws,
-        differentiable=differentiable,
-        elementwise=elementwise,
-        broadcasts=broadcasts,
-        cheap=cheap or elementwise,
-        view=view,
-        structural=structural,
-        flops=flops,
-    )
+def _adding(make: Callable[_Fields, OpDef]) -> Callable[_Fields, None]:
+    """A function of what `make` takes that adds the op it makes to the table."""
+
+    @functools.wraps(make)
+    def add(*args: _Fields.args, **kwargs: _Fields.kwargs) -> None:
+        known = make(*args, **kwargs)
+        if known.name in OPS:
+            raise GraphError(
+                f"op table: names must differ. Received: {known.name} twice. Rename one."
+            )
+        OPS[known.name] = known
+
+    return add
+
+
+register = _adding(OpDef)
 
 
 def lookup(name: str) -> OpDef:
     """The definition of an op; UnsupportedOpError names the table where it is missing."""
     if name not in OPS:
         raise UnsupportedOpError(
-            f"op {name}: must be in the op table (cerebras_tf/ops). Received an unknown name. "
-            "Register it there."
+            f"op {name}: must be in the op table (cerebras_tf/ops). Received: no entry of that "
+            "name. Register it there."
         )
     return OPS[name]
 

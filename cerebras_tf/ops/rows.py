@@ -7,9 +7,9 @@ way whether its rows stand alone. Sizes that are not known are never taken to be
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Callable, Optional
+from typing import Optional
 
 from cerebras_tf.ir import Node, Shape, Value
 

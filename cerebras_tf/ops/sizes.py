@@ -13,7 +13,7 @@ import numpy as np
 
 from cerebras_tf.errors import GraphError
 from cerebras_tf.ir import Node, Size, TensorType, Value
-from cerebras_tf.ir.dimensions import holds, whole
+from cerebras_tf.ir.dimensions import ensure_at_most, whole
 from cerebras_tf.ops import rows
 from cerebras_tf.ops.builder import Builder
 from cerebras_tf.ops.registry import element_flops, register
@@ -59,7 +59,7 @@ def _sizes_infer(inputs: Sequence[Value], attrs: Attrs) -> Types:
 def _iota_infer(inputs: Sequence[Value], attrs: Attrs) -> Types:
     """iota(; size, start, step, dtype): start, start + step, ..., of which there are size"""
     size = whole(attrs["size"])
-    if not holds(0, size):
+    if not ensure_at_most(0, size):
         raise GraphError(
             f"iota: the size must not be negative. Received: {attrs}. Correct the range."
         )

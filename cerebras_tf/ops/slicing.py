@@ -1,7 +1,7 @@
 """Cutting and joining: slice, its adjoint place, pad, concat, reverse.
 
-Starts, sizes and strides are attributes. Reads and writes at computed positions deliberately live
-in gather_scatter.
+Starts, sizes and strides are attributes. Reads and writes at computed positions stand in
+gather_scatter.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, Optional
 
 from cerebras_tf.errors import GraphError, UnsupportedOpError
 from cerebras_tf.ir import Node, Size, TensorType, Value
-from cerebras_tf.ir.dimensions import holds
+from cerebras_tf.ir.dimensions import ensure_at_most
 from cerebras_tf.ops import rows
 from cerebras_tf.ops.builder import Builder
 from cerebras_tf.ops.gradients import Cotangents, of_one_output
@@ -38,7 +38,7 @@ def _stays_inside(dim: Size, start: Size, size: Size, stride: int) -> bool:
         return True
     last = start + (size - 1) * stride
     first, last = (start, last) if stride > 0 else (last, start)
-    return holds(0, size) and holds(0, first) and holds(last, dim - 1)
+    return ensure_at_most(0, size) and ensure_at_most(0, first) and ensure_at_most(last, dim - 1)
 
 
 def _slice_infer(inputs: Sequence[Value], attrs: Attrs) -> Types:

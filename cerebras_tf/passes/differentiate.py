@@ -128,8 +128,8 @@ def _refuse_missing_rules(nodes: list[Node], ys: list[Value], depends: set[Value
     if missing:
         listed = ", ".join(f"{op} ('{node.source}')" for op, node in sorted(missing.items()))
         raise UnsupportedOpError(
-            f"differentiation: every op between weights and loss needs a gradient rule. "
-            f"Received without one: {listed}. Add a vjp in cerebras_tf/ops/ or stop the gradient."
+            "differentiation: every op between weights and loss must have a gradient rule. "
+            f"Received: {listed} without one. Add a vjp in cerebras_tf/ops/ or stop the gradient."
         )
 
 

@@ -11,7 +11,8 @@ Source: Vaswani et al., Attention Is All You Need (2017), equation 1.
 from __future__ import annotations
 
 import functools
-from typing import Callable, NamedTuple, Optional
+from collections.abc import Callable
+from typing import NamedTuple, Optional
 
 from cerebras_tf.ir import Graph, Node, Value
 from cerebras_tf.ops import Builder

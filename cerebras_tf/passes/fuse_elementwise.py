@@ -8,8 +8,7 @@ nor across a node that is not elementwise (a cycle could result).
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from typing import Callable
+from collections.abc import Callable, Hashable
 
 from cerebras_tf.ir import Graph, Node, Value
 from cerebras_tf.ops import lookup

@@ -1,7 +1,7 @@
 """Recognises dropout, so that a fused op can draw its random numbers itself.
 
 TensorFlow writes `select(greater_equal(u, rate), mul(x, scale), 0)`, and earlier wrote
-`mul(mul(x, scale), cast(greater_equal(u, rate)))`. This file deliberately changes no graph.
+`mul(mul(x, scale), cast(greater_equal(u, rate)))`. It changes no graph.
 """
 
 from __future__ import annotations

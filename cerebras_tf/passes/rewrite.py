@@ -8,8 +8,8 @@ hold values that it found before the walk began. Time is linear in the nodes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Callable, Optional
+from collections.abc import Callable, Sequence
+from typing import Optional
 
 from cerebras_tf.ir import Graph, Node, Value
 from cerebras_tf.kernels.registry import evaluate

@@ -1,7 +1,6 @@
 """Values that gradients are taken by: patterns must not bypass them before differentiation.
 
-A value inside a fused op no longer exists, and a gradient by it would silently be zero. This file
-deliberately changes no graph.
+A value inside a fused op no longer exists, and a gradient by it would silently be zero.
 """
 
 from __future__ import annotations

@@ -6,9 +6,9 @@ another process) writes one of these; the loop over the schedule stays the execu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Callable, Optional, Protocol
+from typing import Any, Optional, Protocol
 
 from cerebras_tf.ir import Array, TensorType
 from cerebras_tf.ir.program import Cost, Instruction

@@ -14,7 +14,6 @@ from cerebras_tf.ir import Array, TensorType
 from cerebras_tf.ir.program import Cost, Instruction
 from cerebras_tf.kernels import cpu_kernels, scratch
 from cerebras_tf.kernels.compiled_threads import threads
-from cerebras_tf.kernels.registry import KernelTable
 from cerebras_tf.ops.cost import price
 from cerebras_tf.runtime.backend import Call
 from cerebras_tf.runtime.dispatch import choose, needed_scratch
@@ -22,15 +21,10 @@ from cerebras_tf.runtime.subprogram import conditional
 
 
 class CpuBackend:
-    """Runs instructions on this machine's cores.
+    """Runs instructions on this machine's cores, with the fastest kernels there are."""
 
-    Args:
-        kernels: what to run; the fastest there are where not given, `plain_kernels()` for an
-            oracle.
-    """
-
-    def __init__(self, kernels: Optional[KernelTable] = None) -> None:
-        self.kernels = cpu_kernels() if kernels is None else kernels
+    def __init__(self) -> None:
+        self._kernels = cpu_kernels()
 
     def allocate(self, size: int) -> Array:
         """See Backend.allocate."""
@@ -38,8 +32,8 @@ class CpuBackend:
             return scratch.aligned(size)
         except MemoryError as error:
             raise CapacityError(
-                f"activations: {size / 1e9:.1f} GB must fit in memory. Received: no memory. "
-                "Lower train_input.batch_size or max_sequence_length."
+                f"activations: must fit in memory. Received: {size / 1e9:.1f} GB, which the system "
+                "does not give. Lower train_input.batch_size or max_sequence_length."
             ) from error
 
     def place(self, memory: Array, type: TensorType, offset: int) -> Array:
@@ -53,7 +47,7 @@ class CpuBackend:
         """See Backend.load."""
         if instruction.op == "cond":
             return conditional(instruction, self)
-        return choose(instruction, inputs, outputs, self.kernels)
+        return choose(instruction, inputs, outputs, self._kernels)
 
     def run(
         self, call: Call, arrays: Sequence[Array], out: list[Optional[Array]]
@@ -72,7 +66,7 @@ class CpuBackend:
         cost = price(op, inputs, outputs, attrs)
         if op == "cond":
             return cost
-        needed = needed_scratch(self.kernels, op, inputs, outputs, attrs)
+        needed = needed_scratch(self._kernels, op, inputs, outputs, attrs)
         return replace(cost, scratch_bytes=needed.shared + needed.a_thread * threads())
 
     def borrow(self, size: int) -> AbstractContextManager[Array]:

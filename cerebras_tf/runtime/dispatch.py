@@ -6,15 +6,15 @@ Every choice has one signature: call(arrays, out), writing into `out` where it i
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
-from typing import Any, Callable, Optional
+from collections.abc import Callable, Sequence
+from typing import Any, Optional
 
 import numpy as np
 
 from cerebras_tf.errors import UnsupportedOpError
 from cerebras_tf.ir import Array, Graph, Node, TensorType
 from cerebras_tf.ir.program import Instruction
-from cerebras_tf.kernels import cpu_kernels, scratch
+from cerebras_tf.kernels import scratch
 from cerebras_tf.kernels.half import to_bfloat16, to_float32
 from cerebras_tf.kernels.registry import CompiledKernel, KernelTable, Scratch
 from cerebras_tf.ops import is_view
@@ -35,21 +35,18 @@ def compiled_kernel(
     return found if found.supports is None or found.supports(*inputs, **attrs) else None
 
 
-def choose(
-    instruction: Instruction, inputs: Types, outputs: Types, kernels: Optional[KernelTable] = None
-) -> Call:
+def choose(instruction: Instruction, inputs: Types, outputs: Types, kernels: KernelTable) -> Call:
     """The call that runs an instruction.
 
     Args:
         instruction: op and attributes.
         inputs: types of its operands.
         outputs: types of its results.
-        kernels: what to choose from; the fastest of this machine where not given.
+        kernels: what to choose from.
 
     Raises:
         UnsupportedOpError: the op has no kernel.
     """
-    kernels = cpu_kernels() if kernels is None else kernels
     op, attrs = instruction.op, instruction.attrs
     if op == "fused_elementwise":
         return _fused(attrs["body"], inputs, outputs, kernels)
@@ -153,9 +150,7 @@ def _widened(kernel: Callable[..., Any], inputs: Types, outputs: Types) -> Calla
     return run
 
 
-def graph_call(
-    graph: Graph, kernels: Optional[KernelTable] = None
-) -> Callable[..., tuple[Array, ...]]:
+def graph_call(graph: Graph, kernels: KernelTable) -> Callable[..., tuple[Array, ...]]:
     """A function that runs a graph node by node, with kernels that are chosen now."""
     calls = []
     for node in graph.nodes:
@@ -173,7 +168,7 @@ def graph_call(
     return run
 
 
-def choose_for(node: Node, kernels: Optional[KernelTable] = None) -> Call:
+def choose_for(node: Node, kernels: KernelTable) -> Call:
     """The call of a node whose results are allocated when they are made."""
     return choose(
         Instruction(node.op, (), (), node.attrs, node.source),
@@ -181,8 +176,3 @@ def choose_for(node: Node, kernels: Optional[KernelTable] = None) -> Call:
         [TensorType(value.dtype, (None,) * value.type.rank) for value in node.outputs],
         kernels,
     )
-
-
-def run_graph(graph: Graph, arrays: Sequence[Array]) -> tuple[Array, ...]:
-    """Runs a graph once, node by node."""
-    return graph_call(graph)(*arrays)

@@ -7,9 +7,9 @@ process that has only a saved program, the other end of a socket. Nothing here n
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Callable, Optional, Protocol
+from typing import Any, Optional, Protocol
 
 import numpy as np
 
@@ -23,9 +23,9 @@ from cerebras_tf.runtime.capacity import check_memory
 from cerebras_tf.runtime.executor import Listener, Machine
 from cerebras_tf.runtime.sizes import solve_sizes
 
-# Compiled variants kept; requests that differ more often are compiled again.
+# Compiled variants kept, those used last; requests that differ more often are compiled again.
 MOST_VARIANTS = 32
-# Sizes of one variant that stay loaded.
+# Sizes of one variant that stay loaded, those used last.
 MOST_SIZES = 256
 Phase = Callable[[str], Any]
 
@@ -74,8 +74,9 @@ class SavedProgram:
         missing = sorted(request.wanted - set(self._program.results))
         if missing:
             raise DataError(
-                f"saved program: returns {', '.join(sorted(self._program.results))}. "
-                f"Received a wish for {', '.join(missing)}. Compile the model with it."
+                "saved program: values asked for must be among its results, "
+                f"{', '.join(sorted(self._program.results))}. Received: {', '.join(missing)}. "
+                "Compile the model with them."
             )
         if solve_sizes(self._program, request.types) is None:
             raise DataError(
@@ -93,14 +94,20 @@ class SavedProgram:
         )
 
 
-@dataclass
+@dataclass(eq=False)
 class _Variant:
-    """A program, what it is for, and the machines that run it, by sizes."""
+    """A program, what it is for, and the machines that run it, by sizes.
+
+    Attributes:
+        machines: in the order of their last uses.
+        last_use: requests served before it was used last.
+    """
 
     program: Program
     updates: bool
     machines: dict[tuple[tuple[str, int], ...], Machine] = field(default_factory=dict)
     has_run: bool = False
+    last_use: int = 0
 
     def sizes_for(self, request: Request) -> Optional[dict[str, int]]:
         """Size of every symbol, beyond its bound perhaps; None where it cannot serve."""
@@ -151,6 +158,7 @@ class Session:
         self._phase = phase
         self._trains = trains
         self._variants: list[_Variant] = []
+        self._uses = 0
         self._arena: Optional[Array] = None
         self._peak_bytes = 0
 
@@ -178,7 +186,7 @@ class Session:
         Raises:
             CerebrasError: the features, the memory or the variables do not allow it.
         """
-        arrays = {name: _owned(array) for name, array in features.items()}
+        arrays = {name: _contiguous(array) for name, array in features.items()}
         types = {name: TensorType(_dtype(a), a.shape) for name, a in arrays.items()}
         variant, machine = self._find(Request(types, wanted, updates))
         slots, program = machine.program.slots, machine.program
@@ -221,25 +229,29 @@ class Session:
 
     def _find(self, request: Request) -> tuple[_Variant, Machine]:
         """What serves a request: compiled once, loaded once for every size."""
+        self._uses += 1
         for variant in self._variants:
             sizes = variant.sizes_for(request)
             if sizes is not None:
+                variant.last_use = self._uses
                 return variant, self._sized(variant, sizes)
         program = self._programs.compile(request)
         self._check(program)
-        variant = _Variant(program, request.updates)
+        variant = _Variant(program, request.updates, last_use=self._uses)
         sizes = variant.sizes_for(request)
         assert sizes is not None, "a source of programs must answer the request"
         self._variants.append(variant)
         if len(self._variants) > MOST_VARIANTS:
-            del self._variants[0]
+            self._variants.remove(min(self._variants, key=lambda variant: variant.last_use))
         return variant, self._sized(variant, sizes)
 
     def _sized(self, variant: _Variant, sizes: dict[str, int]) -> Machine:
         """The variant's machine for these sizes; its bounds are raised where need be."""
         key = tuple(sorted(sizes.items()))
-        if key in variant.machines:
-            return variant.machines[key]
+        machine = variant.machines.pop(key, None)
+        if machine is not None:
+            variant.machines[key] = machine
+            return machine
         most = {symbol.name: symbol.most for symbol in variant.program.symbols}
         if any(size > most[name] for name, size in sizes.items()):
             raised = {name: max(size, most[name]) for name, size in sizes.items()}
@@ -278,8 +290,8 @@ class Session:
         self._peak_bytes = max(self._peak_bytes, taken)
 
 
-def _owned(array: Any) -> Array:
-    """An array in C order that owns its memory or keeps its owner: NumPy scalars do neither."""
+def _contiguous(array: Any) -> Array:
+    """An array in C order; a scalar of NumPy, which owns no memory that lasts, is copied."""
     return np.require(array if isinstance(array, np.ndarray) else np.array(array), None, "C")
 
 

@@ -1,8 +1,8 @@
 """BERT's encoder and its pooled first token, for pre-training and every fine-tuning.
 
-It deliberately holds no task's head but the pooling. Source: Devlin et al., BERT: Pre-training of
-Deep Bidirectional Transformers for Language Understanding (2018). B batch, S sequence, V
-vocabulary, N hidden size, E embedding size.
+Heads are their tasks', but for the pooling. Source: Devlin et al., BERT: Pre-training of Deep
+Bidirectional Transformers for Language Understanding (2018). B batch, S sequence, V vocabulary, N
+hidden size, E embedding size.
 """
 
 from __future__ import annotations

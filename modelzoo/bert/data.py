@@ -1,4 +1,4 @@
-"""The data processors of BERT pre-training. Deliberately prepares no records: preparation.py does.
+"""The data processors of BERT pre-training. Records come from preparation.py.
 
 Every processor yields features ``input_ids`` [B, S] int32, ``input_mask`` [B, S] int32 (1 where
 there is padding), ``masked_lm_positions``, ``masked_lm_ids`` [B, P] int32 and

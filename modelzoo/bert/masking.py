@@ -1,8 +1,8 @@
 """Draws which tokens of a sequence are masked, and what stands in their place.
 
-For prepared records and for masks drawn while reading alike. It deliberately needs no TensorFlow.
-Source: Devlin et al., BERT (2018), section 3.1. n is the number of tokens of a sequence, P of
-positions a record has room for; B batch, S length of a padded sequence, T of the longest row.
+For prepared records and for masks drawn while reading alike. Source: Devlin et al., BERT (2018),
+section 3.1. n is the number of tokens of a sequence, P of positions a record has room for; B batch,
+S length of a padded sequence, T of the longest row.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """BERT pre-training as a model_fn: masked words and next sentence. The encoder lives elsewhere.
 
 Sources: Devlin et al., BERT (2018); Liu et al., RoBERTa (2019), which leaves the next sentence out.
-It deliberately draws no masks: the data does. B batch, S sequence, P masked positions of a
-sequence, M = B * P of a batch, V vocabulary, N hidden size.
+Masks are drawn by the data. B batch, S sequence, P masked positions of a sequence, M = B * P of a
+batch, V vocabulary, N hidden size.
 """
 
 from __future__ import annotations

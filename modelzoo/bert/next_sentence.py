@@ -1,6 +1,6 @@
 """Makes pairs of segments, the second of which follows the first or comes from elsewhere.
 
-It deliberately masks nothing. Source: Devlin et al., BERT (2018), section 3.1 and appendix A.2.
+Source: Devlin et al., BERT (2018), section 3.1 and appendix A.2.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The YAML schema of BERT pre-training: which keys exist, their types, defaults and rules.
-
-It deliberately imports no TensorFlow, and knows no fine-tuning task.
-"""
+"""The YAML schema of BERT pre-training: which keys exist, their types, defaults and rules."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Turns documents into the TFRecords of BERT pre-training: with masks, or tokens to mask later.
 
-It deliberately leaves reading, tokenizing and the running of units to ``modelzoo/common``. S is the
-sequence length, P the number of masked positions a record has room for.
+``modelzoo/common`` reads, tokenizes and runs the units. S is the sequence length, P the number of
+masked positions a record has room for.
 """
 
 from __future__ import annotations

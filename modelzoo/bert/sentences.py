@@ -1,4 +1,4 @@
-"""Splits text into documents and documents into sentences. It deliberately tokenizes nothing."""
+"""Splits text into documents and documents into sentences."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """The whole YAML of a model: the sections that all have, and what inputs take over from others.
 
-It deliberately imports no TensorFlow. A model's `Params` is made so::
+Like every params.py it imports no TensorFlow: a mistake in a YAML is told before that has loaded. A
+model's `Params` is made so::
 
     @dataclass(frozen=True, kw_only=True)
     class Params(BaseParams):

@@ -9,6 +9,7 @@ import tensorflow.compat.v1 as tf
 
 from cerebras_tf import CerebrasEstimator, CSEstimatorSpec, CSRunConfig
 from cerebras_tf.errors import CheckpointError
+from cerebras_tf.estimator.checkpoint_content import saved_shapes
 from modelzoo.common import schema
 from modelzoo.common.model_dir import write_text_summary
 from modelzoo.common.params import save_params
@@ -21,10 +22,6 @@ ANOTHER_FOLDER = (
 ANOTHER_CHECKPOINT = (
     "Start from another --checkpoint_path, or use the params file it was trained with."
 )
-# Entries of checkpoints that are no model's: the graph of objects of tf.train.Checkpoint, and how
-# often random ops have drawn.
-BESIDE_VARIABLES = ("_CHECKPOINTABLE_OBJECT_GRAPH", "save_counter/.ATTRIBUTES/VARIABLE_VALUE")
-RANDOM_STEP = "cerebras_tf/random_step"
 MOST_NAMED = 12  # variables in an error
 
 
@@ -159,7 +156,7 @@ def check_variables(path, variables, advice=ANOTHER_FOLDER):
     Raises:
         CheckpointError: if it cannot be read, or variables are missing or have other shapes.
     """
-    saved = saved_variables(path)
+    saved = saved_shapes(path)
     shapes = {variable.op.name: variable.shape.as_list() for variable in variables}
     wrong = [
         f"{name} is {saved[name]} there and {shape} in the model"
@@ -175,7 +172,7 @@ def check_variables(path, variables, advice=ANOTHER_FOLDER):
 
 def check_shapes(path, variables):
     """Compares those variables with a checkpoint that it holds, as `check_variables` does."""
-    saved = saved_variables(path)
+    saved = saved_shapes(path)
     check_variables(path, [variable for variable in variables if variable.op.name in saved])
 
 
@@ -189,7 +186,7 @@ def check_whole(path, variables):
         CheckpointError: as `check_variables`, or if it holds variables that the model lacks.
     """
     check_variables(path, variables)
-    beyond = sorted(saved_variables(path).keys() - {variable.op.name for variable in variables})
+    beyond = sorted(saved_shapes(path).keys() - {variable.op.name for variable in variables})
     if beyond:
         more = f" and {len(beyond) - MOST_NAMED} more" if len(beyond) > MOST_NAMED else ""
         raise CheckpointError(
@@ -197,26 +194,3 @@ def check_whole(path, variables):
             f"and that would be lost: {', '.join(beyond[:MOST_NAMED])}{more}. {ANOTHER_FOLDER} "
             "Or set runconfig.restore_partially to True to go on without them."
         )
-
-
-def saved_variables(path):
-    """Returns the shapes of the variables in a checkpoint, by name.
-
-    Raises:
-        CheckpointError: if it cannot be read.
-    """
-    try:
-        reader = tf.train.NewCheckpointReader(path)
-    except (tf.OpError, ValueError) as error:
-        raise CheckpointError(
-            f"{path}: must be a readable checkpoint. Received: {error}. Give the prefix of its "
-            "files, such as model_dir/model.ckpt-100."
-        ) from error
-    types = reader.get_variable_to_dtype_map()
-    return {
-        name: shape
-        for name, shape in reader.get_variable_to_shape_map().items()
-        if types[name] not in (tf.string, tf.variant)
-        and name not in BESIDE_VARIABLES
-        and not name.startswith(RANDOM_STEP)
-    }

@@ -1,7 +1,7 @@
 """What a next-token language model does with its logits: loss, metrics, predictions, training.
 
-It deliberately builds no layer: the model hands over its logits. B batch, S sequence, T = B * S
-tokens, V vocabulary.
+It builds no layer: the model hands over its logits. B batch, S sequence, T = B * S tokens, V
+vocabulary.
 """
 
 from __future__ import annotations

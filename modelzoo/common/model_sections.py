@@ -1,7 +1,4 @@
-"""What the sections ``model`` and ``*_input`` of all transformers share.
-
-It deliberately imports no TensorFlow.
-"""
+"""What the sections ``model`` and ``*_input`` of all transformers share."""
 
 from __future__ import annotations
 

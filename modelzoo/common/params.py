@@ -1,7 +1,7 @@
 """Loads a YAML of configs/ into a model's frozen parameters, and writes it back.
 
-It deliberately starts nothing and imports no TensorFlow, so that a mistake in a YAML is told at
-once. Precedence: command line, then YAML, then the defaults in the dataclasses.
+It starts nothing and imports no TensorFlow, so that a mistake in a YAML is told at once.
+Precedence: command line, then YAML, then the defaults in the dataclasses.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Predicts row by row and writes the rows as npz and jsonl. Deliberately uses no pickle."""
+"""Predicts row by row and writes the rows as npz and jsonl; without pickle, which runs code."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Finds the models of the zoo: every folder of modelzoo/ with a params.py is one.
 
-It deliberately imports a model only when asked for it; a model's name is its folder, with dots
-for slashes (``gpt3``, ``bert.fine_tuning.classifier``).
+A model is imported when it is asked for; its name is its folder, with dots for slashes (``gpt3``,
+``bert.fine_tuning.classifier``).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The one runner of all models: ``python -m modelzoo.common.run -m train -p FILE -o FOLDER``.
 
-It deliberately holds no model and no training loop: the YAML names the model, and the estimator
-trains. ``-o`` defaults to ``model_dir/<name>`` for ``params_<name>.yaml``. The model runs on the
-wafer; ``--device /cpu:0`` (or ``runconfig.device``) runs it on the host instead.
+The YAML names the model, and the estimator trains. ``-o`` defaults to ``model_dir/<name>`` for
+``params_<name>.yaml``. The model runs on the wafer; ``--device /cpu:0`` (or ``runconfig.device``)
+runs it on the host instead.
 """
 
 from __future__ import annotations
@@ -51,11 +51,18 @@ def main(argv, model_name=None):
     """
     args = parse_arguments(argv)
     params = read_params(args, model_name)
-    runconfig = params.runconfig
-    trains = args.mode in ("train", "train_and_eval")
-    lock = folder.locked(runconfig.model_dir) if trains else contextlib.nullcontext()
+    lock = lock_for(args.mode, params.runconfig.model_dir)
     with lock, tensorflow_errors_named(params, SECTIONS[args.mode]):
         run_mode(args.mode, params)
+
+
+def lock_for(mode, model_dir):
+    """Keeps other runs from training in the folder, from before this one reads its data."""
+    if mode not in ("train", "train_and_eval"):
+        return contextlib.nullcontext()
+    from cerebras_tf.estimator.folder_lock import locked  # brings TensorFlow
+
+    return locked(model_dir)
 
 
 def read_params(args, model_name=None):

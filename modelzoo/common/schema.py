@@ -1,10 +1,10 @@
 """Maps a nested dictionary onto frozen dataclasses, strictly, and words every mistake.
 
-It deliberately knows no key of any model; those are dataclasses elsewhere. A field's ``metadata``
-may hold ``choices`` (allowed values), ``minimum`` (smallest allowed number), ``path`` (True: a file
-system path, resolved on loading) and ``build`` (a function of value, path and report, for values no
-plain type describes). A dataclass may have ``problems()``, which yields ``(key, text)`` for
-mistakes that concern several fields.
+The keys of a model are dataclasses elsewhere. A field's ``metadata`` may hold ``choices`` (allowed
+values), ``minimum`` (smallest allowed number), ``path`` (True: a file system path, resolved on
+loading) and ``build`` (a function of value, path and report, for values no plain type describes). A
+dataclass may have ``problems()``, which yields ``(key, text)`` for mistakes that concern several
+fields.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Writes the scores of predictions to where TensorBoard shows them and to a file.
-
-It deliberately computes none of them.
-"""
+"""Writes the scores of predictions to where TensorBoard shows them and to a file."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The YAML sections that all models share: optimizer, schedules, runconfig, csconfig, initializers.
 
-It deliberately holds data and rules on data only; what the values do is built in
-``modelzoo/common/optimizers`` and ``modelzoo/common/layers``, which import TensorFlow.
+They hold data and rules on data; what the values do is built in ``modelzoo/common/optimizers`` and
+``modelzoo/common/layers``, which import TensorFlow.
 """
 
 from __future__ import annotations

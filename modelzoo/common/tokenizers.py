@@ -1,7 +1,7 @@
 """Turns text into token numbers and back: GPT-2, GPT-NeoX, BERT, trained and byte vocabularies.
 
-The algorithms are those of the ``tokenizers`` library. It deliberately loads no TensorFlow, since
-it runs in worker processes, and trains nothing: scripts/create_vocab.py does.
+The algorithms are those of the ``tokenizers`` library. It loads no TensorFlow, since it runs in
+worker processes. scripts/create_vocab.py trains.
 """
 
 from __future__ import annotations

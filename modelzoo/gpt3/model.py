@@ -1,4 +1,4 @@
-"""GPT-2 and GPT-3 as a model_fn. Deliberately holds the wiring only; the blocks are shared.
+"""GPT-2 and GPT-3 as a model_fn. The blocks are shared.
 
 Sources: Radford et al., Language Models are Unsupervised Multitask Learners (2019); Brown et al.,
 Language Models are Few-Shot Learners (2020). B batch, S sequence, T = B * S tokens, V vocabulary.

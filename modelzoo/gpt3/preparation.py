@@ -1,8 +1,8 @@
 """Turns documents into the records that the processors of GPT read, TFRecords or HDF5.
 
-It deliberately leaves reading and tokenizing to ``modelzoo/common``. S is the sequence length. A
-record's inputs are S tokens, its labels the same one token later; the next record goes on where the
-labels ended (or `overlap_size` tokens before), so every token but the first is predicted once.
+``modelzoo/common`` reads and tokenizes. S is the sequence length. A record's inputs are S tokens,
+its labels the same one token later; the next record goes on where the labels ended (or
+`overlap_size` tokens before), so every token but the first is predicted once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""GPT-J and GPT-NeoX as a model_fn. Deliberately holds the wiring only; the blocks are shared.
+"""GPT-J and GPT-NeoX as a model_fn. The blocks are shared.
 
 Sources: Wang and Komatsuzaki, GPT-J-6B: A 6 Billion Parameter Autoregressive Language Model (2021);
 Black et al., GPT-NeoX-20B: An Open-Source Autoregressive Language Model (2022). B batch, S

@@ -1,7 +1,4 @@
-"""The YAML schema of GPT-J and GPT-NeoX: which keys exist, their types, defaults and rules.
-
-It deliberately imports no TensorFlow.
-"""
+"""The YAML schema of GPT-J and GPT-NeoX: which keys exist, their types, defaults and rules."""
 
 from __future__ import annotations
 

@@ -3,8 +3,8 @@
 A record is one sequence: inputs ``[EOS] article [SEP] abstract``, labels ``article [EOS] abstract
 [EOS]``, so that each input's label is what follows it. ``input_mask`` is 1 at SEP and the abstract:
 only the abstract and its end are learnt (the label [EOS] below the last word of the article stands
-where the mask is 0). Both are filled up to S with the padding token. It deliberately leaves reading
-and tokenizing to ``modelzoo/common``.
+where the mask is 0). Both are filled up to S with the padding token. ``modelzoo/common`` reads and
+tokenizes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Turns articles into prompts for their abstracts, as fine-tuned GPT-J continues them.
 
-A prompt is the beginning of a record of ``preparation.py``: ``[EOS] article [SEP]``. It
-deliberately makes no records.
+A prompt is the beginning of a record of ``preparation.py``: ``[EOS] article [SEP]``.
 """
 
 from __future__ import annotations

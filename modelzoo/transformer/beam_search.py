@@ -1,4 +1,4 @@
-"""Beam search over the steps of a decoder. Deliberately knows no model: a decoder gives logits.
+"""Beam search over the steps of a decoder. It knows no model: a decoder gives logits.
 
 Shapes: B sentences, K beams, V vocabulary.
 """

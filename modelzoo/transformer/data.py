@@ -1,4 +1,4 @@
-"""The data processors of the encoder-decoder. Deliberately tokenizes nothing: vocabulary.py does.
+"""The data processors of the encoder-decoder. vocabulary.py tokenizes.
 
 Shapes: B batch, S source, T target with its start or end token. Every processor yields features
 

@@ -1,6 +1,6 @@
 """A translation task that needs no download: names in snake_case and the same in CamelCase.
 
-The names are those of the sources of the Python standard library. It deliberately builds no batch.
+The names are those of the sources of the Python standard library.
 """
 
 from __future__ import annotations

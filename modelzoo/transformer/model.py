@@ -1,4 +1,4 @@
-"""The encoder-decoder as a model_fn. Deliberately holds the wiring only; the blocks are shared.
+"""The encoder-decoder as a model_fn. The blocks are shared.
 
 Source: Vaswani et al., Attention Is All You Need (2017). B batch, S source, T target, V vocabulary
 of the target, N hidden size, L layers, H heads, D head size.

@@ -1,7 +1,7 @@
 """Predict mode of the encoder-decoder: translations by beam search, and their BLEU.
 
-It deliberately holds no search and no model; the encoder runs once a batch, and then the decoder a
-token at a time on cached keys and values, both through the estimator.
+The encoder runs once a batch, and then the decoder a token at a time on cached keys and values,
+both through the estimator.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Turns two texts of the same number of lines into the TFRecords of TransformerTfRecordsProcessor.
 
-It deliberately drops nothing: the processor drops pairs that are empty or too long for a model.
+Nothing is dropped: the processor drops pairs that are empty or too long for a model.
 """
 
 from __future__ import annotations

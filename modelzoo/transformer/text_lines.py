@@ -1,4 +1,4 @@
-"""Reads sentences from text files, one a line. Deliberately keeps every line, also an empty one."""
+"""Reads sentences from text files, one a line. Every line is kept, also an empty one."""
 
 from __future__ import annotations
 

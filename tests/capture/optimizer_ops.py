@@ -1,6 +1,6 @@
 """Runs one optimizer operation of TensorFlow over several steps, captured and by its own kernel.
 
-Operands get values by their names in the operation definition. It deliberately lists no operations.
+Operands get values by their names in the operation definition.
 """
 
 from __future__ import annotations

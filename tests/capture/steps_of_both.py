@@ -1,13 +1,13 @@
 """Captures a small TensorFlow graph and runs the same steps in TensorFlow and by plain kernels.
 
-What the tests of capture share. It deliberately knows no sessions of estimators and no placement.
+What the tests of capture share.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Callable
+from typing import Any
 
 import numpy as np
 import tensorflow as tf

@@ -344,7 +344,7 @@ def test_a_step_kind_is_saved_printed_and_applied(mark_kind, tmp_path):
 
 
 def test_a_step_kind_has_a_name_of_its_own(mark_kind):
-    with pytest.raises(GraphError, match="names must differ. Received mark twice"):
+    with pytest.raises(GraphError, match="names must differ. Received: mark twice"):
         step_kind(mark_kind)
 
 

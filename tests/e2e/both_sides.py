@@ -7,9 +7,10 @@ For small model_fns in the style of public Estimator code. As a script it does s
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 
 import numpy as np
 import tensorflow as tf

@@ -1,6 +1,6 @@
 """Runs the model zoo's command line in this process, on a model that trains in a second.
 
-What the tests of the command line share. It deliberately checks nothing.
+What the tests of the command line share.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Trains one model on the host and on the wafer and compares the two runs.
 
-What the end-to-end tests share. It deliberately holds no models; models.py does.
+What the end-to-end tests share. Models are in models.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Callable, Optional
+from typing import Any, Optional
 
 import numpy as np
 import tensorflow as tf

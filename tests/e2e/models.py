@@ -1,11 +1,12 @@
 """Small models for the end-to-end tests, and batches for them.
 
-They are built from many APIs on purpose. It deliberately trains nothing.
+They are built from many APIs on purpose.
 """
 
 from __future__ import annotations
 
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import tensorflow as tf

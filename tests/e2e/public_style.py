@@ -6,7 +6,8 @@ Each takes (features, labels, mode) of both_sides.input_fn.
 from __future__ import annotations
 
 import itertools
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 from tensorflow_estimator.python.estimator.canned import head as canned_heads

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Callable, Optional
+from collections.abc import Callable, Mapping
+from typing import Any, Optional
 
 import numpy as np
 import tensorflow as tf
 
-from cerebras_tf.capture.capture import Capture
-from cerebras_tf.capture.custom_gradients import prepare_custom_gradients
-from cerebras_tf.capture.recording import GradientRecorder
 from cerebras_tf.compiler.pipeline import compile_step
+from cerebras_tf.estimator.model_graph import record
 from cerebras_tf.ir import Graph, StepGraph, TensorType, bind_graph, symbols_in, verify
 from cerebras_tf.ops import infer
-from tests.capture.steps_of_both import variables_by_handle
 from tests.graphs import run_plain
 
 Sizes = Mapping[str, int]
@@ -31,20 +28,19 @@ def training_steps(
         A function that captures its step: for the symbols, or for numbers in their place.
     """
     graph = tf.Graph()
-    with graph.as_default(), GradientRecorder() as recorder:
+    with graph.as_default():
         places = {name: _placeholder(name, type) for name, type in features.items()}
         target = _placeholder("labels", labels)
-        tf.compat.v1.train.get_or_create_global_step()
-        spec = model_fn(places, target, tf.estimator.ModeKeys.TRAIN, None)
+        global_step = tf.compat.v1.train.get_or_create_global_step()
+        mode = tf.estimator.ModeKeys.TRAIN
+        model = record(lambda: model_fn(places, target, mode, None), global_step)
     types = {places[name]: type for name, type in features.items()}
     types[target] = labels
 
     def captured(sizes: Optional[Sizes] = None) -> StepGraph:
         given = {place: type if sizes is None else type.at(sizes) for place, type in types.items()}
         with graph.as_default():
-            custom = prepare_custom_gradients(graph, recorder)
-            capture = Capture(variables_by_handle(), given, recorder.calls, custom_gradients=custom)
-            return capture.run({"loss": spec.loss}, [spec.train_op])
+            return model.capture(given).run({"loss": model.spec.loss}, [model.spec.train_op])
 
     return captured
 

@@ -13,17 +13,24 @@ pytestmark = pytest.mark.tf
 v1 = tf.compat.v1
 
 
-def model_fn(features, labels, mode):
-    """A penalty on the gradient of a softmax: its derivative is a second one."""
-    x = features["x"]
-    initial = v1.random_normal_initializer(seed=1)
-    weight = v1.get_variable("weight", [8, 5], initializer=initial)
-    chance = tf.nn.softmax(tf.matmul(x, weight))
-    slope = tf.gradients(tf.reduce_sum(chance[:, 0]), x)[0]
-    loss = 10.0 * tf.reduce_mean(tf.square(slope)) + tf.reduce_mean(tf.square(chance))
+def weight():
+    return v1.get_variable("weight", [8, 5], initializer=v1.random_normal_initializer(seed=1))
+
+
+def trained(loss, mode):
     step = v1.train.get_global_step()
     train_op = v1.train.GradientDescentOptimizer(0.1).minimize(loss, global_step=step)
     return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=train_op)
+
+
+def model_fn(features, labels, mode):
+    """A penalty on the gradient of a softmax: its derivative is a second one."""
+    x = features["x"]
+    chance = tf.nn.softmax(tf.matmul(x, weight()))
+    slope = tf.gradients(tf.reduce_sum(chance[:, 0]), x)[0]
+    return trained(
+        10.0 * tf.reduce_mean(tf.square(slope)) + tf.reduce_mean(tf.square(chance)), mode
+    )
 
 
 def input_fn():
@@ -61,14 +68,10 @@ def test_gradients_of_tensorflows_own_backward_graph_pass_the_boundary_too(tmp_p
 def overridden_model_fn(features, labels, mode):
     """A penalty on the gradient of an op whose gradient the user has overridden."""
     x = features["x"]
-    weight = v1.get_variable("weight", [8, 5], initializer=v1.random_normal_initializer(seed=1))
     with v1.get_default_graph().gradient_override_map({"Tanh": "Sigmoid"}):
-        bent = tf.tanh(tf.matmul(x, weight))
+        bent = tf.tanh(tf.matmul(x, weight()))
     slope = tf.gradients(tf.reduce_sum(bent), x)[0]
-    loss = tf.reduce_mean(tf.square(slope))
-    step = v1.train.get_global_step()
-    train_op = v1.train.GradientDescentOptimizer(0.1).minimize(loss, global_step=step)
-    return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=train_op)
+    return trained(tf.reduce_mean(tf.square(slope)), mode)
 
 
 def test_what_trains_also_validates(tmp_path):

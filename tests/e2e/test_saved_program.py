@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -14,39 +10,11 @@ pytest.importorskip("tensorflow")
 import tensorflow as tf
 
 from tests.estimator.regression import build, variables_of
+from tests.other_process import train_elsewhere
 
 pytestmark = pytest.mark.tf
 v1 = tf.compat.v1
 STEPS = 5
-
-PROCESS = """
-import sys
-sys.modules["tensorflow"] = None  # importing it raises ImportError
-import numpy as np
-from cerebras_tf.ir import Variable
-from cerebras_tf.ir.program_file import load_program
-from cerebras_tf.memoryx.store import MemoryStore, reading, write
-from cerebras_tf.runtime.cpu import CpuBackend
-from cerebras_tf.runtime.session import SavedProgram, Session
-
-program = load_program(sys.argv[1])
-given = dict(np.load(sys.argv[2]))
-store = MemoryStore(Variable(n, program.slots[s].type) for n, s in program.variables.items())
-for name in program.variables:
-    write(store, name, given[name])
-session = Session(SavedProgram(program), store, CpuBackend())
-features = [name for name in program.features if name.endswith(":0") or name.endswith(":1")]
-found = {"losses": []}
-for step in range(len(given[features[0]])):
-    results = session.run({name: given[name][step] for name in features})
-    found["losses"].append(results["cost:0"])
-for name in program.variables:
-    with reading(store, name) as array:
-        found[name] = np.array(array)
-found["global_step"] = session.global_step
-np.savez(sys.argv[3], **found)
-assert not any(name.partition(".")[0] == "tensorflow" for name in sys.modules if sys.modules[name])
-"""
 
 
 def model_fn(features, labels, mode, params):
@@ -92,17 +60,10 @@ def test_another_process_trains_a_saved_program_from_a_checkpoint(tmp_path):
     start = tf.train.load_checkpoint(str(tmp_path / "model" / "model.ckpt-0"))
     weights = {name: start.get_tensor(name) for name in start.get_variable_to_shape_map()}
     build(tmp_path / "compiled", model=model_fn).compile(batches)
-    np.savez(tmp_path / "given.npz", **weights, **seen.fed)
-    files = [tmp_path / "compiled" / "compiled" / "program.zip"]
-    files += [tmp_path / name for name in ("given.npz", "found.npz")]
-    root = Path(__file__).parents[2]
-    subprocess.run(
-        [sys.executable, "-c", PROCESS, *map(str, files)], check=True, cwd=root, timeout=120
-    )
-    trained = variables_of(tmp_path / "model")
-    with np.load(tmp_path / "found.npz") as found:
-        np.testing.assert_array_equal(found["losses"], seen.losses)
-        assert int(found["global_step"]) == STEPS
-        for name, content in trained.items():
-            if name != "global_step":
-                np.testing.assert_array_equal(found[name], content, err_msg=name)
+    file = tmp_path / "compiled" / "compiled" / "program.zip"
+    found = train_elsewhere(file, tmp_path, weights, seen.fed)
+    np.testing.assert_array_equal(found["cost:0"], seen.losses)
+    assert found["global_step"] == STEPS
+    for name, content in variables_of(tmp_path / "model").items():
+        if name != "global_step":
+            np.testing.assert_array_equal(found[name], content, err_msg=name)

@@ -1,13 +1,13 @@
 """A small regression model and its input, for the tests of the estimator.
 
-It deliberately has few operations, so that each test compiles quickly.
+It has few operations, so that each test compiles quickly.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from typing import Any, Callable, Optional
+from collections.abc import Callable, Iterator
+from typing import Any, Optional
 from unittest import mock
 
 import numpy as np

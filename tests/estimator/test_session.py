@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, namedtuple
+from collections import OrderedDict, defaultdict, namedtuple
 
 import pytest
 
@@ -27,12 +27,15 @@ def test_fetch_structures_keep_their_shape():
     assert changed == {"a": [10, (20, None)], "b": Pair(30, OrderedDict(c=40))}
     assert isinstance(changed["b"], Pair)
     assert isinstance(changed["b"].right, OrderedDict)
+    changed = map_fetches(defaultdict(list, a=1), lambda leaf: leaf * 10)
+    assert changed == {"a": 10} and changed["new"] == []
 
 
 def test_results_are_filled_in_where_a_leaf_has_a_value_of_its_own():
     results = {"a": ["x", ("y", None)], "b": Pair("z", {"c": "w"})}
     filled = _fill(STRUCTURE, results, lambda leaf: {1: "one", 4: "four"}.get(leaf))
     assert filled == {"a": ["one", ("y", None)], "b": Pair("z", {"c": "four"})}
+    assert isinstance(filled["b"].right, OrderedDict)
 
 
 class FetchAll(tf.estimator.SessionRunHook):
@@ -45,6 +48,8 @@ class FetchAll(tf.estimator.SessionRunHook):
         return tf.estimator.SessionRunArgs(
             {
                 "nested": Pair(hidden, ["cost:0", hidden]),
+                "ordered": OrderedDict(b=hidden, a="cost:0"),
+                "default": defaultdict(list, cost="cost:0"),
                 "op": graph.get_operation_by_name("hidden"),
                 "step": v1.train.get_global_step(),
                 "variable": kernel,
@@ -61,10 +66,27 @@ def test_fetches_of_every_kind_give_what_the_host_gives(tmp_path):
         build(tmp_path / str(use_cs)).train(dataset, hooks=[hook], max_steps=1, use_cs=use_cs)
     host, wafer = (hook.results for hook in hooks)
     assert wafer["op"] is None
-    assert isinstance(wafer["nested"], Pair)
+    for name in host:
+        assert type(wafer[name]) is type(host[name]), name
+    assert list(wafer["ordered"]) == list(host["ordered"]) == ["b", "a"]
+    assert wafer["default"]["absent"] == []
     np.testing.assert_allclose(wafer["nested"].left, host["nested"].left, rtol=1e-5)
     np.testing.assert_allclose(wafer["nested"].right[0], host["nested"].right[0], rtol=1e-5)
     assert wafer["variable"].shape == (3, 2)
+
+
+def test_fetches_in_a_class_made_by_attrs_are_filled_in(tmp_path):
+    attr = pytest.importorskip("attr")
+    made = attr.make_class("Made", ["cost", "hidden"])
+
+    class Fetch(FetchAll):
+        def before_run(self, run_context):
+            return tf.estimator.SessionRunArgs(made("cost:0", "hidden:0"))
+
+    hook = Fetch()
+    build(tmp_path).train(dataset, hooks=[hook], max_steps=1)
+    assert isinstance(hook.results, made)
+    assert (hook.results.cost.shape, hook.results.hidden.shape) == ((), (4, 2))
 
 
 def test_a_hooks_own_call_of_the_session_reads_values_without_making_a_step(tmp_path):

@@ -12,6 +12,7 @@ import tensorflow as tf
 from cerebras_tf.errors import DataError
 from cerebras_tf.estimator.wafer_step import WaferStep
 from cerebras_tf.ir import TensorType
+from cerebras_tf.runtime.session import Request
 from tests.estimator import regression
 from tests.estimator.regression import build, dataset
 
@@ -70,6 +71,35 @@ def test_where_an_operation_needs_a_number_each_length_gets_a_program_of_its_own
 
     build(tmp_path, model=model).train(regression.ragged_dataset)
     assert compiled == [[(10, 3), (10,)], [(8, 3), (8,)]]
+
+
+def test_a_value_that_needs_a_number_costs_other_steps_no_program_for_all_lengths(tmp_path, made):
+    def model(features, labels, mode, params):
+        spec = regression.model_fn(features, labels, mode, params)
+        hidden = tf.compat.v1.get_default_graph().get_tensor_by_name("hidden:0")
+        tf.identity(hidden[::2], name="every_other")
+        return spec
+
+    class Look(tf.estimator.SessionRunHook):
+        def before_run(self, run_context):
+            return None if made else tf.estimator.SessionRunArgs("every_other:0")
+
+    build(tmp_path, model=model).train(regression.ragged_dataset, hooks=[Look()])
+    assert [len(program.symbols) for program in made] == [0, 1]
+
+
+def test_an_error_of_ours_is_not_taken_for_a_size_that_must_be_a_number(tmp_path, monkeypatch):
+    with regression.models_built() as models:
+        build(tmp_path).train(regression.ragged_dataset, max_steps=1)
+
+    def broken(self, types, make_capture=None):
+        raise TypeError("a bug")
+
+    monkeypatch.setattr(WaferStep, "captured", broken)
+    types = TensorType("float32", (10, 3)), TensorType("float32", (10,))
+    fed = {tensor.name: type for tensor, type in zip(models[-1].fed, types)}
+    with pytest.raises(TypeError, match="a bug"):
+        models[-1].step.compile(Request(fed))
 
 
 def test_features_that_do_not_fit_their_tensor_are_refused(tmp_path):

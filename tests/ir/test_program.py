@@ -55,9 +55,7 @@ def test_a_program_for_a_size_has_no_symbol_left():
 def test_every_value_stays_where_the_bound_has_it():
     program = rows_program()
     sized = program.at({"R": 3}, price)
-    places = [
-        [(s.kind, s.offset, s.base, s.name, s.life) for s in p.slots] for p in (program, sized)
-    ]
+    places = [[(s.kind, s.offset, s.base, s.life) for s in p.slots] for p in (program, sized)]
     assert places[0] == places[1]
     assert (sized.arena_bytes, sized.steps) == (program.arena_bytes, program.steps)
 

@@ -1,6 +1,6 @@
 """Does what the pages show with real data: the same commands, in a folder of its own.
 
-It deliberately holds no tests. Those that use it are slow, and skip where the data is absent.
+Those that use it are slow, and skip where the data is absent.
 """
 
 from __future__ import annotations

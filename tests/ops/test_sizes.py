@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cerebras_tf.errors import GraphError
+from cerebras_tf.errors import GraphError, UnknownSizeError
 from cerebras_tf.ir import Dim, Graph, TensorType, bind_graph, parse_type, verify
 from cerebras_tf.kernels.registry import evaluate
 from cerebras_tf.ops import Builder, infer, lookup
@@ -179,7 +179,7 @@ def test_known_count_reads_constants_and_sizes_only():
 
 def test_kernels_refuse_symbols_that_are_not_bound():
     for op, attrs in (("sizes", {"dims": (S,)}), ("iota", {"size": S, "start": 0, "step": 1})):
-        with pytest.raises(TypeError):
+        with pytest.raises(UnknownSizeError):
             evaluate(op, [], {**attrs, "dtype": "int32"})
 
 

@@ -1,13 +1,13 @@
 """Compares IR and kernels with TensorFlow on the CPU: forward values and gradients.
 
-One function, usable as a parametrised row. It deliberately runs plain kernels only; the compiled
-ones are compared with those elsewhere.
+One function, usable as a parametrised row. It runs plain kernels only; the compiled ones are
+compared with those elsewhere.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf

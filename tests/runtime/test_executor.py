@@ -110,7 +110,7 @@ def test_an_arena_starts_on_a_cache_line():
 
 
 def test_an_arena_larger_than_the_machine_is_refused_with_a_remedy():
-    with pytest.raises(CapacityError, match=r"activations: 1000000000.0 GB must fit in memory"):
+    with pytest.raises(CapacityError, match="must fit in memory. Received: 1000000000.0 GB"):
         CpuBackend().allocate(10**18)
 
 
@@ -119,6 +119,20 @@ def test_an_op_without_a_kernel_is_found_when_the_program_is_loaded():
     program.steps = [Run(0, "forward", 0, ())]
     with pytest.raises(UnsupportedOpError, match="op frobnicate"):
         Machine(program, MemoryStore([]), CpuBackend())
+
+
+def test_variables_are_released_where_a_result_cannot_be_read(step):
+    class Full(CpuBackend):
+        def copied(self, array):
+            raise MemoryError
+
+    program = compile_step(step, Options(streaming=False))  # the schedule holds them to the end
+    store = store_of(step.specs.values(), starting_values(step))
+    with pytest.raises(MemoryError):
+        Machine(program, store, Full()).run(features_of(step))
+    for name in program.variables:
+        with pytest.raises(RuntimeError, match="it was not acquired"):
+            store.release([name])
 
 
 def test_a_step_streams_every_weight_forward_and_backward(program, step):

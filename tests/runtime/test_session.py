@@ -154,7 +154,7 @@ def test_a_saved_program_refuses_other_features_and_other_wishes():
     session = session_of(SavedProgram(program))
     with pytest.raises(DataError, match=r"features must be x float32\[8,4\]. Received: x float32"):
         session.run({"x": batch(5)})
-    with pytest.raises(DataError, match="Received a wish for gradient"):
+    with pytest.raises(DataError, match="must be among its results, .*Received: gradient"):
         session.run({"x": batch(8)}, frozenset({"gradient"}))
 
 
@@ -179,13 +179,21 @@ def test_a_program_too_large_for_this_machine_is_refused_before_it_runs(monkeypa
         session.run({"x": batch(4000)})
 
 
-def test_variants_are_dropped_beyond_the_most(monkeypatch):
+def test_beyond_the_most_the_variant_goes_that_was_used_longest_ago(monkeypatch):
     monkeypatch.setattr(session_module, "MOST_VARIANTS", 2)
     source = Compiler(symbolic=False)
     session = session_of(source)
-    for rows in (1, 2, 3, 3, 1):
+    for rows in (1, 2, 1, 3, 3, 1, 2):
         session.run({"x": batch(rows)})
-    assert source.compiled == [1, 2, 3, 1]
+    assert source.compiled == [1, 2, 3, 2]
+
+
+def test_beyond_the_most_the_size_goes_that_was_used_longest_ago(monkeypatch):
+    monkeypatch.setattr(session_module, "MOST_SIZES", 2)
+    session = session_of(Compiler())
+    machines = [session.prepare(request(rows)) for rows in (3, 2, 3, 1, 3, 2)]
+    assert machines[4] is machines[2] is machines[0]
+    assert machines[5] is not machines[1]
 
 
 def test_the_memory_mark_holds_variables_activations_and_scratch():

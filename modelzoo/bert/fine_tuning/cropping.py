@@ -1,4 +1,4 @@
-"""Cuts padding off the end of batches of fixed-length records. Deliberately drops no token."""
+"""Cuts padding off the end of batches of fixed-length records. No token is dropped."""
 
 from __future__ import annotations
 

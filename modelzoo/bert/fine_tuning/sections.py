@@ -1,6 +1,6 @@
 """The YAML sections that all fine-tunings of BERT share, and what they take over from pre-training.
 
-It deliberately imports no TensorFlow and knows no task. A task's `Params` is made so::
+A task's `Params` is made so::
 
     @dataclass(frozen=True, kw_only=True)
     class Params(FineTuningParams):

@@ -1,7 +1,7 @@
 """Runs a converted model here and in Hugging Face's transformers and compares what comes out.
 
 Unlike a comparison of weights this does not depend on the tables of names and forms. It needs
-PyTorch and transformers, and deliberately compares no gradients.
+PyTorch and transformers. Gradients are not compared.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Converts whole checkpoints between other programs and this zoo, a tensor at a time.
 
-It deliberately knows no architecture itself, and starts no model. Slots of optimizers are left
-behind: a converted checkpoint holds weights and the global step.
+programs.py knows the architectures; no model is built. Slots of optimizers are left behind: a
+converted checkpoint holds weights and the global step.
 """
 
 from __future__ import annotations

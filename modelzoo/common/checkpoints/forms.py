@@ -1,8 +1,7 @@
 """In which form a tensor of another program is stored here; every form can be undone bit for bit.
 
-`output_axis` of a form is the axis of a weight there that a bias is added to. It deliberately knows
-no name of any tensor. Shapes: N input features, M output features, H heads,
-D head size, R rotated features of a head.
+`output_axis` of a form is the axis of a weight there that a bias is added to. Shapes: N input
+features, M output features, H heads, D head size, R rotated features of a head.
 """
 
 from __future__ import annotations

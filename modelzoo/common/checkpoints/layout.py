@@ -1,8 +1,8 @@
 """Which tensor of another program is which variable here, as tables that are read both ways.
 
-A table is a list of rows whose names hold ``{i}`` for the number of a block. Our names number
-their layers through the whole model and leave number 0 out: ``{_2i+1}`` is ``_1`` in block 0 and
-``_3`` in block 1, ``{_i}`` is nothing in block 0. It deliberately reads and writes no file.
+A table is a list of rows whose names hold ``{i}`` for the number of a block. Our names number their
+layers through the whole model and leave number 0 out: ``{_2i+1}`` is ``_1`` in block 0 and ``_3``
+in block 1, ``{_i}`` is nothing in block 0.
 """
 
 from __future__ import annotations

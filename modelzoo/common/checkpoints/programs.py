@@ -1,7 +1,6 @@
 """The other programs a checkpoint can come from or go to: what lies in their folders.
 
-It deliberately converts nothing. A reader has `config`, `config_path`, `shapes`, `read(name)`,
-`where(name)` and `global_step`.
+A reader has `config`, `config_path`, `shapes`, `read(name)`, `where(name)` and `global_step`.
 """
 
 from __future__ import annotations

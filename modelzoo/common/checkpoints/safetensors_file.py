@@ -2,8 +2,8 @@
 
 Format (github.com/huggingface/safetensors): 8 bytes, the little-endian length of a JSON header; the
 header, which gives type, shape and place of every tensor; their bytes, little-endian, row by row.
-It deliberately does not use the library of that name, whose writer takes all tensors at once and
-whose reader keeps what it has read in memory.
+The library of that name is not used: its writer takes all tensors at once, and its reader keeps
+what it has read in memory.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class TensorFlowReader:
         try:
             return self._reader.get_tensor(name)
         except self._errors as error:
-            raise _unreadable(self.path, error, f", at variable {name}") from error
+            raise _unreadable(f"{self.path}, variable {name}", error) from error
 
     def where(self, name):
         """Returns the prefix of the checkpoint, which holds every variable."""
@@ -74,10 +74,10 @@ def _find(tf, path):
     )
 
 
-def _unreadable(path, error, place=""):
+def _unreadable(where, error):
     first = (str(error).splitlines() or [type(error).__name__])[0]
     return CheckpointError(
-        f"{path}: must be a whole TensorFlow checkpoint. Received{place}: {first} Give the prefix "
+        f"{where}: must be a whole TensorFlow checkpoint. Received: {first} Give the prefix "
         "of its files, such as model_dir/model.ckpt-100, and restore damaged ones."
     )
 

@@ -1,7 +1,7 @@
 """Compares a TensorFlow checkpoint with the model it was converted from or to, bit for bit.
 
-It deliberately repairs nothing. Both sides are read anew; what is compared are the bits of every
-weight, so that NaN equals NaN, and 0 is not -0.
+Both sides are read anew; what is compared are the bits of every weight, so that NaN equals NaN, and
+0 is not -0.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Writes the files of a folder all or not at all. Deliberately touches no file it was not told of.
+"""Writes the files of a folder all or not at all. Files it was not told of stay as they are.
 
 New files are made in a folder inside the target and moved out of it at the end; the file that
 makes the others count, such as TensorFlow's ``checkpoint``, goes first of the old and comes last

@@ -1,6 +1,6 @@
 """Decodes token by token with a cache of keys and values, which the driver keeps in NumPy.
 
-It deliberately chooses no token: sampling and beam search do, from the logits it returns.
+Sampling and beam search choose the tokens, from the logits it returns.
 
 Shapes: B rows, S new tokens, C capacity of the cache, L layers, H heads, D head size, V vocabulary.
 """

@@ -1,6 +1,6 @@
 """What a model_fn predicts for a driver that feeds it token by token, or asks for probabilities.
 
-It deliberately drives nothing: ``cached_decoder.py`` and ``modelzoo/common/zero_shot`` do.
+``cached_decoder.py`` and ``modelzoo/common/zero_shot`` drive it.
 
 Shapes: B batch, S new tokens, C cached positions, L layers, H heads, D head size, V vocabulary.
 """

@@ -1,4 +1,4 @@
-"""Completes prompts in batches until each ends. Deliberately reads and writes no file."""
+"""Completes prompts in batches until each ends."""
 
 from __future__ import annotations
 

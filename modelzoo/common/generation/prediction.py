@@ -1,4 +1,4 @@
-"""Predict mode of language models: prompts in, completions out. Deliberately samples nothing.
+"""Predict mode of language models: prompts in, completions out.
 
 Completions are written as they end, whole lines at a time, to ``predict/<name>.partial.jsonl``: a
 run that is killed leaves those. When all have ended, ``predict/<name>.jsonl`` appears in their

@@ -1,4 +1,4 @@
-"""Chooses the next token from logits: the likeliest, or one drawn. Deliberately runs no model.
+"""Chooses the next token from logits: the likeliest, or one drawn.
 
 V vocabulary.
 """

@@ -1,7 +1,7 @@
 """Calls an estimator's prediction one batch at a time, each made from what came before.
 
-It deliberately knows nothing of what the model computes. Host and wafer go the same way, and there
-is one session for all calls: a model is loaded once, and shapes may change from call to call.
+What the model computes is not its business. Host and wafer go the same way, and there is one
+session for all calls: a model is loaded once, and shapes may change from call to call.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Says which examples make which batch, and how long its rows are. Deliberately holds no tokens.
+"""Says which examples make which batch, and how long its rows are.
 
 A batch is a function of its number and the seed, so a stream of batches can begin anywhere at no
 cost. Examples of like lengths are batched together, because padding takes as long as tokens.

@@ -1,4 +1,4 @@
-"""Makes a model's input functions from its data processors. Deliberately reads nothing itself.
+"""Makes a model's input functions from its data processors.
 
 A data processor is a class made from its input section. It has ``create_dataset(training, skip,
 keep_rest)``, which returns batches of features and labels without the first `skip`, the last one

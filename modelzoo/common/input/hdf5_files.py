@@ -1,4 +1,4 @@
-"""Reads records of language models from HDF5 files. Deliberately keeps no record in memory.
+"""Reads records of language models from HDF5 files. No record stays in memory.
 
 A file holds the dataset ``data``, int32 [n, 3, S]: input_ids, input_mask (1 = real token) and
 labels of n records.

@@ -1,4 +1,4 @@
-"""Reads jsonl files: one JSON object a line. Deliberately knows no key but those asked for."""
+"""Reads jsonl files: one JSON object a line."""
 
 from __future__ import annotations
 

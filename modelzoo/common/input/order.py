@@ -1,4 +1,4 @@
-"""Says which examples make which batch. Deliberately holds no examples.
+"""Says which examples make which batch.
 
 A batch is a function of its number and the seed, so a stream of batches can begin anywhere at no
 cost.

@@ -1,4 +1,4 @@
-"""Reads the prompts of text generation. Deliberately generates nothing."""
+"""Reads the prompts of text generation."""
 
 from __future__ import annotations
 

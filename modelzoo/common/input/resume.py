@@ -1,4 +1,4 @@
-"""Tells an input pipeline where to go on after a restart. Deliberately reads nothing but the step.
+"""Tells an input pipeline where to go on after a restart. Of a checkpoint it reads the step alone.
 
 All pipelines here are a function of their seed, so skipping the batches that a checkpoint has
 seen gives the very stream that an uninterrupted run would have seen.

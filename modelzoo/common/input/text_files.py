@@ -1,4 +1,4 @@
-"""Reads text files as bytes and cuts them into windows. Deliberately needs no tokenizer.
+"""Reads text files as bytes and cuts them into windows.
 
 Everything is held in memory, two bytes a character; TFRecords are for what does not fit. The
 windows of any step are a function of the seed, so a stream can start at any step at no cost.

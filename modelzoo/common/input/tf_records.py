@@ -1,4 +1,4 @@
-"""Reads fixed-length TFRecords as a resumable stream. Deliberately checks files before training.
+"""Reads fixed-length TFRecords as a resumable stream. Files are checked before training.
 
 Order of the pipeline: list files, shard, interleave, shuffle, batch, repeat, skip, parse, prefetch.
 """

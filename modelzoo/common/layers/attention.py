@@ -1,4 +1,4 @@
-"""Multi-head attention. Deliberately leaves residuals and norms to the block around it.
+"""Multi-head attention. Residuals and norms are the block's around it.
 
 Shapes: B batch, S sequence of the queries, M sequence of the keys, H heads, D head size,
 N = H * D.

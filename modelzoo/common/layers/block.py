@@ -1,4 +1,4 @@
-"""The parts of a transformer block: feed-forward and residual. Deliberately stacks no blocks.
+"""The parts of a transformer block: feed-forward and residual.
 
 Shapes: B batch, S sequence, N hidden size.
 """

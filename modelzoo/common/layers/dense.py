@@ -1,4 +1,4 @@
-"""The dense layer and its activations. Deliberately has no dropout: callers place it.
+"""The dense layer and its activations. Dropout is placed by callers.
 
 Shapes: B batch, S sequence, N input features, M output features.
 """

@@ -1,4 +1,4 @@
-"""Token and position embeddings. Deliberately makes dense gradients, never IndexedSlices.
+"""Token and position embeddings. Gradients are dense, never IndexedSlices.
 
 Shapes: B batch, S sequence, V vocabulary, N embedding size, P positions.
 """

@@ -1,4 +1,4 @@
-"""Makes the initial values of variables. Deliberately independent of the order of building.
+"""Makes the initial values of variables. Values do not depend on the order of building.
 
 Every variable draws from its own seed, made from its name, so the same model has the same initial
 values however its graph is put together.

@@ -1,4 +1,4 @@
-"""Layer normalization. Deliberately always computed in float32, whatever the type of its input."""
+"""Layer normalization. It is always computed in float32, whatever the type of its input."""
 
 from __future__ import annotations
 

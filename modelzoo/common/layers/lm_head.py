@@ -1,4 +1,4 @@
-"""Output projection and language model loss. Deliberately counts tokens in float32, never float16.
+"""Output projection and language model loss. Counts of tokens are float32: float16 rounds them.
 
 Shapes: B batch, S sequence, T = B * S tokens, V vocabulary, N hidden size.
 """

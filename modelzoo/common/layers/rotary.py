@@ -1,4 +1,4 @@
-"""Rotary position embedding of queries and keys. Deliberately holds no variable.
+"""Rotary position embedding of queries and keys. It has no variable.
 
 Source: Su et al., RoFormer: Enhanced Transformer with Rotary Position Embedding (2021), equation
 34, with neighbouring features as pairs. B batch, H heads, S sequence, D head size, R rotary_dim.

@@ -1,6 +1,6 @@
 """What evaluation measures; the names that a model_fn's host_call needs are loaded on first use.
 
-Importing this package deliberately imports no TensorFlow: ROUGE, SQuAD and BLEU need none.
+Importing this package imports no TensorFlow: ROUGE, SQuAD and BLEU need none.
 """
 
 from __future__ import annotations

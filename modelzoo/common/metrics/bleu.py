@@ -1,4 +1,4 @@
-"""BLEU of a translated corpus, by sacrebleu. Deliberately holds no formula of its own.
+"""BLEU of a translated corpus, by sacrebleu. The formula is sacreBLEU's.
 
 Source: Post, A Call for Clarity in Reporting BLEU Scores (2018).
 """

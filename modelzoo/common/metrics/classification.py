@@ -1,7 +1,6 @@
 """Metrics of classifiers: accuracy, and F1 and Matthews correlation of two classes.
 
-It deliberately returns TF1 metric pairs only, for host_call; counts.py has the same in NumPy.
-B is the batch.
+They are TF1 metric pairs, for host_call; counts.py has the same in NumPy. B is the batch.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The same classification scores as in classification.py, in NumPy, for predictions on disk.
 
-It deliberately needs no TensorFlow. N examples, C classes.
+N examples, C classes.
 """
 
 from __future__ import annotations

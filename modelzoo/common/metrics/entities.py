@@ -1,7 +1,7 @@
 """Named entities in tagged sentences and how many of them were found, by the rules of CoNLL.
 
-It deliberately needs no TensorFlow and knows no tokenizer: a sentence is a list of tags. A tag is
-``O``, or ``B`` or ``I`` with or without a type after a hyphen; every other one is read as ``O``.
+A sentence is a list of tags. A tag is ``O``, or ``B`` or ``I`` with or without a type after a
+hyphen; every other one is read as ``O``.
 """
 
 from __future__ import annotations

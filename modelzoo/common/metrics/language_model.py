@@ -1,7 +1,7 @@
 """Language model metrics, kept as sums over the whole evaluation set.
 
-It deliberately returns TF1 metric pairs ``(value, update)``, for host_call and eval_metric_ops
-alike. T is the number of tokens of a batch.
+They are TF1 metric pairs ``(value, update)``, for host_call and eval_metric_ops alike. T is the
+number of tokens of a batch.
 """
 
 from __future__ import annotations

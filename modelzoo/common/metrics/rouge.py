@@ -1,7 +1,7 @@
 """ROUGE-1, ROUGE-2 and ROUGE-L (Lin 2004, ROUGE: A Package for Automatic Evaluation of Summaries).
 
 A sentence is a list of tokens, of strings or of numbers alike, so that token ids can be compared
-without their texts. It deliberately does not stem words.
+without their texts. Words are not stemmed.
 """
 
 from __future__ import annotations

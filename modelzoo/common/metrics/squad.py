@@ -1,8 +1,8 @@
 """Exact match and F1 of answers to SQuAD, by the rules of its official evaluation.
 
 Sources: Rajpurkar et al. 2016 (1.1), section 6.1; Rajpurkar et al. 2018 (2.0), appendix A, and the
-evaluation scripts that SQuAD publishes. It deliberately does not choose answers. An answer that is
-the empty text says that the paragraph holds none.
+evaluation scripts that SQuAD publishes. An answer that is the empty text says that the paragraph
+holds none.
 """
 
 from __future__ import annotations

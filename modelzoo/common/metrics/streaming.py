@@ -1,7 +1,7 @@
 """Sums and means over the whole evaluation set, as TF1 metric pairs ``(value, update)``.
 
 They are kept in float64 on the host, whatever the model computes in: float16 ends at 65,504 tokens
-and float32 no longer counts by ones after 16,777,216. It deliberately names no metric.
+and float32 no longer counts by ones after 16,777,216.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Mean ROUGE of the summaries that a model picks during evaluation, as TF1 metric pairs.
 
-It deliberately does not know how a batch becomes summaries; the model says so.
+How a batch becomes summaries, the model says.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Metrics of token classifiers: F1 of tokens and of whole entities.
 
-It deliberately returns TF1 metric pairs only; entities.py has the rules for entities. B batch, S
-sequence, C number of labels.
+They are TF1 metric pairs; entities.py has the rules for entities. B batch, S sequence, C number of
+labels.
 """
 
 from __future__ import annotations

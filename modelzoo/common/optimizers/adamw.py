@@ -1,4 +1,4 @@
-"""Adam with decoupled weight decay. Deliberately a TF1 optimizer, so that slots are checkpointed.
+"""Adam with decoupled weight decay. It is a TF1 optimizer, so that slots are checkpointed.
 
 Source: Loshchilov and Hutter, Decoupled Weight Decay Regularization (2019), algorithm 2.
 """

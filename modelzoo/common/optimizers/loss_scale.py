@@ -1,4 +1,4 @@
-"""Loss scaling against float16 underflow. Deliberately counts overflows, not only the last step.
+"""Loss scaling against float16 underflow. Overflows are counted, not only that of the last step.
 
 `DynamicLossScale` tolerates a share of overflowing steps before it lowers the scale.
 """

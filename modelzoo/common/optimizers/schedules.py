@@ -1,4 +1,4 @@
-"""Learning rates as functions of the global step. Deliberately computed in float32 only."""
+"""Learning rates as functions of the global step. They are computed in float32 only."""
 
 from __future__ import annotations
 

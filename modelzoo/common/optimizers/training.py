@@ -1,6 +1,6 @@
 """Makes the training operation of a loss: gradients, clipping, loss scaling, update, summaries.
 
-It deliberately knows nothing of the model; the loss is all it is given.
+The loss is all it is given of the model.
 """
 
 from __future__ import annotations

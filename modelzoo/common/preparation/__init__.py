@@ -1,1 +1,1 @@
-"""Turns text into training records ahead of training. Deliberately no part of a training run."""
+"""Turns text into training records ahead of training. It is no part of a training run."""

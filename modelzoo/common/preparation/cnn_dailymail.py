@@ -5,7 +5,7 @@ story has paragraphs, then each highlight after a line ``@highlight`` (Hermann e
 Machines to Read and Comprehend, 2015). A ``.bin`` file (See et al., Get To The Point, 2017) is a
 row of records, each an int64, little end first, with the bytes of the tf.train.Example behind it,
 whose features ``article`` and ``abstract`` hold a text each; highlights stand between ``<s>`` and
-``</s>``. It deliberately tokenizes nothing.
+``</s>``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What the command lines of all data preparations share: options, progress bar and closing line.
 
-It deliberately prepares nothing; each ``scripts/create_*.py`` hands in what to run.
+Each ``scripts/create_*.py`` hands in what to run.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Filling TensorFlow's protobuf classes number by number took longer than tokenizing the text, so the
 wire format is written here. Field numbers are those of tensorflow/core/example/feature.proto and
-example.proto. It deliberately reads nothing: parsing is TensorFlow's.
+example.proto. Parsing is TensorFlow's.
 """
 
 from __future__ import annotations

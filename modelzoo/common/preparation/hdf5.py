@@ -1,7 +1,7 @@
 """Writes records of language models to HDF5: dataset ``data`` int32 [n, 3, S], gzip.
 
 The second axis is input_ids, input_mask (1 = real token) and labels; the attribute n_examples of
-the file is n. It deliberately reads nothing.
+the file is n.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Runs a data preparation: units of work over processes, progress marks, files and a manifest.
 
-It deliberately knows nothing of what a unit is; that is the business of each preparation.
+What a unit is, each preparation says.
 """
 
 from __future__ import annotations

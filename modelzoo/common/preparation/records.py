@@ -1,7 +1,4 @@
-"""Writes records to files that appear whole or not at all, and the manifest that describes them.
-
-It deliberately knows nothing of what the records mean.
-"""
+"""Writes records to files that appear whole or not at all, and the manifest that describes them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Mends text before it is tokenized: broken encodings, and the spacing of WikiText.
 
-It deliberately removes no document.
+No document is removed.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@
 | bpe | byte pair encoding of characters, as for translation | tokenizer.json |
 | unigram | unigram language model, as in SentencePiece | tokenizer.json |
 
-It deliberately encodes nothing: ``modelzoo/common/tokenizers.py`` reads the files.
+``modelzoo/common/tokenizers.py`` reads the files.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Evaluates a model on a task and writes results and scores. Deliberately reads no task file."""
+"""Evaluates a model on a task and writes results and scores."""
 
 from __future__ import annotations
 

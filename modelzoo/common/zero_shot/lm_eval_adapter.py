@@ -5,7 +5,7 @@ For example, with the estimator and parameters as ``scripts/evaluate_zero_shot.p
     with ModelSession(estimator, params, checkpoint_path, tokenizer, batch_size) as session:
         lm_eval.simple_evaluate(model=ZooLM(session), tasks=["lambada_openai"])
 
-It deliberately fetches no task: the harness does. Importing this file needs ``lm-eval``.
+Tasks are fetched by the harness. Importing this file needs ``lm-eval``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A trained language model that scores and completes texts. Deliberately holds one session.
+"""A trained language model that scores and completes texts.
 
 TensorFlow's default graph is that of the open session until it is closed, so scoring closes the
 session of completing, and the other way round.

@@ -1,4 +1,4 @@
-"""Log-likelihoods of continuations under a language model. Deliberately knows no task.
+"""Log-likelihoods of continuations under a language model.
 
 Shapes: B rows of a batch, S tokens.
 """

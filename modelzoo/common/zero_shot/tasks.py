@@ -1,4 +1,4 @@
-"""The zero-shot tasks of jsonl files: multiple choice and last words. Deliberately runs no model.
+"""The zero-shot tasks of jsonl files: multiple choice and last words.
 
 A task reads its rows, names the continuations to score, and makes results of their scores.
 """

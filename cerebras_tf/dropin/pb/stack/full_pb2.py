@@ -1,6 +1,7 @@
 """`FullConfig`, the compiler settings that models hand over in `stack_params["config"]`.
 
-It has the fields that published models set. This file deliberately applies none of them.
+It has the fields that published models set. None of them has an effect: they tune a compiler that
+is not here.
 """
 
 from __future__ import annotations

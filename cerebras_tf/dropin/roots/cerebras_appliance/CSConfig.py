@@ -1,4 +1,4 @@
-"""`CSConfig`, how a run uses the cluster; deliberately applies nothing."""
+"""`CSConfig`, how a run uses the cluster; no cluster is there to apply it to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folders made visible to the workers of a cluster; deliberately mounts nothing."""
+"""Folders made visible to the workers of a cluster; mounts nothing, for there is no cluster."""
 
 from __future__ import annotations
 

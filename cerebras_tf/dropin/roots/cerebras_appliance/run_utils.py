@@ -1,4 +1,4 @@
-"""Reads debugging settings from a file; deliberately applies none."""
+"""Reads debugging settings from a file; applies none, for they are another stack's."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A module without contents: that it can be imported says that weight streaming is on.
 
-In pipelined execution the import fails, as it did in the original's pipelined environment. This
-file deliberately chooses nothing; the launcher does, through an environment variable.
+In pipelined execution the import fails, as it did in the original's pipelined environment. The
+launcher chooses, through an environment variable.
 """
 
 from __future__ import annotations

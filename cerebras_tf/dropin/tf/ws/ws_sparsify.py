@@ -1,6 +1,6 @@
 """The interface of weight sparsity, and the one sparsifier there is: the one that prunes nothing.
 
-This file deliberately holds no pruning; whatever class a name asks for, weights stay as they are.
+Nothing is pruned: whatever class a name asks for, weights stay as they are.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The input functions of sentence classification: tab-separated files as they are, or TFRecords.
 
-Files are tokenized when a run begins and held in memory, four bytes a token. It deliberately knows
-no task's columns; those are in tasks.py. Every processor yields features ``input_ids``,
-``input_mask`` (1 where there is padding) and ``segment_ids`` [B, S] int32; with MNLI ``is_matched``
-[B] int32; in prediction ``example_index`` [B] int32; and labels [B] int32.
+Files are tokenized when a run begins and held in memory, four bytes a token. The columns of each
+task are in tasks.py. Every processor yields features ``input_ids``, ``input_mask`` (1 where there
+is padding) and ``segment_ids`` [B, S] int32; with MNLI ``is_matched`` [B] int32; in prediction
+``example_index`` [B] int32; and labels [B] int32.
 """
 
 from __future__ import annotations

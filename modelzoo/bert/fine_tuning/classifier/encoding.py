@@ -1,7 +1,7 @@
 """Turns sentences and pairs into tokens: [CLS] first [SEP], and for pairs second [SEP].
 
-The layout and the way long pairs are cut are those of Devlin et al. (2018). It deliberately reads
-no file but the vocabulary and imports no TensorFlow. S is the sequence length.
+The layout and the way long pairs are cut are those of Devlin et al. (2018). S is the sequence
+length.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""BERT as a classifier of sentences and pairs, as a model_fn. Deliberately holds the head only.
+"""BERT as a classifier of sentences and pairs, as a model_fn.
 
 Source: Devlin et al. (2018), section 4.1. B batch, S sequence, N hidden size, C classes.
 """

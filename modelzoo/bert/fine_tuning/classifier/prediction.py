@@ -1,6 +1,6 @@
 """Predict mode of classifiers: rows with their labels, and the files that GLUE's server takes.
 
-It deliberately scores nothing; evaluation does.
+Scores come from evaluation.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Turns tab-separated classification files into the TFRecords that GlueTfRecordsProcessor reads.
 
-It deliberately leaves reading the files to tasks.py and tokenizing to encoding.py. S is the
-sequence length.
+tasks.py reads the files and encoding.py tokenizes. S is the sequence length.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """What tab-separated classification tasks look like, and how their files are read.
 
-The columns, labels and file names are those of GLUE (Wang et al. 2018). It deliberately imports
-no TensorFlow and tokenizes nothing.
+The columns, labels and file names are those of GLUE (Wang et al. 2018).
 """
 
 from __future__ import annotations

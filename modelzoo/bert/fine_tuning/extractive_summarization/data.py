@@ -1,9 +1,9 @@
 """The input functions of extractive summarization: TFRecords, and in prediction articles as text.
 
-It deliberately makes no records; preparation.py does. Features are ``input_ids``, ``input_mask``
-(1 where there is padding) and ``segment_ids`` [B, S] int32, ``cls_indices`` [B, C] int32 and
-``cls_weights`` [B, C] float32 (1 where there is a sentence); where records hold them
-``highlight_ids`` [B, H] int32; in prediction ``article_ids`` [B, 1] int32; labels [B, C] int32.
+Records come from preparation.py. Features are ``input_ids``, ``input_mask`` (1 where there is
+padding) and ``segment_ids`` [B, S] int32, ``cls_indices`` [B, C] int32 and ``cls_weights`` [B, C]
+float32 (1 where there is a sentence); where records hold them ``highlight_ids`` [B, H] int32; in
+prediction ``article_ids`` [B, 1] int32; labels [B, C] int32.
 """
 
 from __future__ import annotations

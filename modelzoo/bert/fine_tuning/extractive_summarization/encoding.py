@@ -1,8 +1,7 @@
 """Turns an article into the tokens of BERTSUM: ``[CLS] sentence [SEP]`` for each of its sentences.
 
-Segments alternate from sentence to sentence (Liu 2019, section 2.1). It deliberately reads no file
-but the vocabulary and imports no TensorFlow. S is the sequence length, C the number of sentences
-there is room for, H the tokens kept of the true summary.
+Segments alternate from sentence to sentence (Liu 2019, section 2.1). S is the sequence length, C
+the number of sentences there is room for, H the tokens kept of the true summary.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""BERT that picks the sentences of a summary, as a model_fn. Deliberately holds the head only.
+"""BERT that picks the sentences of a summary, as a model_fn.
 
 Source: Liu, Fine-tune BERT for Extractive Summarization (2019), section 2.2 (simple classifier).
 B batch, S sequence, C sentences, N hidden size.

@@ -1,8 +1,7 @@
 """Picks sentences with the true summary at hand: the labels of training, and an upper bound.
 
 Source: Nallapati et al., SummaRuNNer (2017), section 3, as Liu, Fine-tune BERT for Extractive
-Summarization (2019), section 3.1, takes it up. It deliberately knows no tokens of a model: words
-are those of ROUGE.
+Summarization (2019), section 3.1, takes it up. Words are those of ROUGE, not tokens of a model.
 """
 
 from __future__ import annotations

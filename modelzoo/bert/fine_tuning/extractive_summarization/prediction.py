@@ -1,6 +1,6 @@
 """Predict mode of extractive summarization: summaries as text, their ROUGE and that of baselines.
 
-It deliberately does not pick sentences; selection.py does.
+selection.py picks the sentences.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Turns articles and their highlights into the TFRecords that BertSumTfRecordsProcessor reads.
 
 A record has int64 input_ids, input_mask (1 = token), segment_ids [S], cls_indices, labels [C],
-highlight_ids [H], and float32 cls_weights [C]. It deliberately leaves reading, tokens and the
-choice of labels to cnn_dailymail.py, encoding.py and oracle.py.
+highlight_ids [H], and float32 cls_weights [C]. Reading, tokens and the choice of labels are
+cnn_dailymail.py's, encoding.py's and oracle.py's.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Says which sentences make the summary, and finds their tokens in the model's input again.
 
-It deliberately needs no TensorFlow. B batch, S sequence, C sentences, H tokens of true summaries.
+B batch, S sequence, C sentences, H tokens of true summaries.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Chooses the best answers to a question from the logits of its windows.
 
 Source: Devlin et al. (2018), sections 4.2 and 4.3, and their released run_squad.py. An answer is a
-piece of the paragraph's own text. It deliberately needs no TensorFlow and reads no file.
+piece of the paragraph's own text.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Answers to SQuAD that need no model: what a trained one is measured against.
-
-It deliberately scores nothing.
-"""
+"""Answers to SQuAD that need no model: what a trained one is measured against."""
 
 from __future__ import annotations
 

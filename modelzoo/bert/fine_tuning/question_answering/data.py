@@ -1,9 +1,8 @@
 """The input functions of question answering: TFRecords, and in prediction SQuAD's json itself.
 
-It deliberately makes no records; preparation.py does. Features are ``input_ids``, ``input_mask``
-(1 where there is padding) and ``segment_ids`` [B, S] int32, in prediction also ``unique_ids``
-[B, 1] int32, the number of the window; labels [B, 2] int32, the places of an answer's first and
-last token.
+Records come from preparation.py. Features are ``input_ids``, ``input_mask`` (1 where there is
+padding) and ``segment_ids`` [B, S] int32, in prediction also ``unique_ids`` [B, 1] int32, the
+number of the window; labels [B, 2] int32, the places of an answer's first and last token.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Turns a question and its paragraph into windows of tokens, and places of characters into tokens.
 
 A window is ``[CLS] question [SEP] part of the paragraph [SEP]``; a paragraph that is too long is
-cut into overlapping parts (Devlin et al. 2018 and their released code). It deliberately reads no
-file but the vocabulary and imports no TensorFlow. S is the sequence length.
+cut into overlapping parts (Devlin et al. 2018 and their released code). S is the sequence length.
 """
 
 from __future__ import annotations

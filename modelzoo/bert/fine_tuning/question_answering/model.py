@@ -1,7 +1,7 @@
 """BERT that points at the first and last token of an answer, as a model_fn. The head only.
 
-Source: Devlin et al. (2018), sections 4.2 and 4.3. It deliberately chooses no answer; answers.py
-does. B batch, S sequence, N hidden size.
+Source: Devlin et al. (2018), sections 4.2 and 4.3. answers.py chooses the answer. B batch, S
+sequence, N hidden size.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Predict mode of question answering: answers to a SQuAD file, and their scores where it has any.
 
-It deliberately holds neither the choice of answers (answers.py) nor the rules of scoring
-(modelzoo/common/metrics/squad.py).
+answers.py chooses answers, and modelzoo/common/metrics/squad.py has the rules of scoring.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Turns SQuAD's json into the TFRecords that QuestionAnsweringDataProcessor reads.
 
 A record has int64 input_ids, input_mask (1 = token), segment_ids [S], start_positions and
-end_positions [1]. It deliberately leaves files to squad_files.py and tokens to encoding.py.
+end_positions [1]. squad_files.py reads the files and encoding.py makes the tokens.
 """
 
 from __future__ import annotations

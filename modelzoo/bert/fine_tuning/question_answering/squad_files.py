@@ -1,7 +1,4 @@
-"""Reads the json files of SQuAD 1.1 and 2.0 (Rajpurkar et al. 2016 and 2018).
-
-It deliberately imports no TensorFlow and tokenizes nothing.
-"""
+"""Reads the json files of SQuAD 1.1 and 2.0 (Rajpurkar et al. 2016 and 2018)."""
 
 from __future__ import annotations
 

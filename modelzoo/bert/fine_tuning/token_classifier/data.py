@@ -1,8 +1,8 @@
 """The input functions of token classification: TFRecords of scripts/create_ner_tfrecords.py.
 
-It deliberately tokenizes nothing. Features are ``input_ids``, ``input_mask`` (1 where there is
-padding) and ``segment_ids`` [B, S] int32, in prediction also ``sentence_ids`` [B, 1] and
-``word_ids`` [B, S] int32; labels [B, S] int32.
+Features are ``input_ids``, ``input_mask`` (1 where there is padding) and ``segment_ids`` [B, S]
+int32, in prediction also ``sentence_ids`` [B, 1] and ``word_ids`` [B, S] int32; labels [B, S]
+int32.
 """
 
 from __future__ import annotations

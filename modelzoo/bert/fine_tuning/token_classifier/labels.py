@@ -1,8 +1,7 @@
 """Tagged sentences and the numbers of their labels: reads the .tsv files and label2id.json.
 
 Labels are ``[PAD]``, the tags of the data (``B``, ``I``, ``O``, or with a type ``B-Disease``),
-``X`` for the later pieces of a word, ``[CLS]`` and ``[SEP]``, as in the original zoo. It
-deliberately imports no TensorFlow and tokenizes nothing.
+``X`` for the later pieces of a word, ``[CLS]`` and ``[SEP]``, as in the original zoo.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""BERT as a tagger of tokens, as a model_fn. Deliberately holds the head only.
+"""BERT as a tagger of tokens, as a model_fn.
 
 Source: Devlin et al. (2018), section 5.3. B batch, S sequence, N hidden size, C labels.
 """

@@ -1,7 +1,4 @@
-"""The YAML schema of token classification: which keys exist, their types, defaults and rules.
-
-It deliberately imports no TensorFlow and reads no data.
-"""
+"""The YAML schema of token classification: which keys exist, their types, defaults and rules."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Predict mode of token classifiers: rows, and a .tsv with a tag beside every word.
 
-It deliberately scores nothing; evaluation does.
+Scores come from evaluation.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Turns tagged sentences into the TFRecords that NerDataProcessor reads, and label2id.json.
 
-It deliberately leaves reading the files to labels.py. S is the sequence length. A sentence with
-more tokens than S becomes several records, cut between words, so that no word is lost.
+labels.py reads the files. S is the sequence length. A sentence with more tokens than S becomes
+several records, cut between words, so that no word is lost.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Small data that fine-tuning tests make: a vocabulary, labelled sentences, tagged sentences.
-
-It deliberately holds no tests.
-"""
+"""Small data that fine-tuning tests make: a vocabulary, labelled sentences, tagged sentences."""
 
 from __future__ import annotations
 

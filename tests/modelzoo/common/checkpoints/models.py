@@ -1,6 +1,6 @@
 """Small models of every architecture for tests: configurations, and folders of random tensors.
 
-It deliberately uses neither PyTorch nor transformers, so that most tests need neither.
+It uses neither PyTorch nor transformers, so that most tests need neither.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Articles that tests make: the sentences with two good words are the summary.
-
-It deliberately holds no tests.
-"""
+"""Articles that tests make: the sentences with two good words are the summary."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""SQuAD files that tests make: the answer is the one good word of a paragraph.
-
-It deliberately holds no tests.
-"""
+"""SQuAD files that tests make: the answer is the one good word of a paragraph."""
 
 from __future__ import annotations
 

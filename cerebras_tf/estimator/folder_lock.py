@@ -1,0 +1,68 @@
+"""Keeps a second process from training in a folder; evaluation and prediction beside it go on."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import threading
+from collections.abc import Iterator
+
+from cerebras_tf.errors import ConfigError
+
+# Folders locked now, with the process and the thread that train in them.
+_held: set[tuple[str, int, int]] = set()
+
+
+@contextlib.contextmanager
+def locked(model_dir: str) -> Iterator[None]:
+    """Makes a folder, and within keeps all others from training in it.
+
+    Whoever has locked it may do so again: a runner before it reads its data, and the estimator when
+    it trains. The lock goes away with the process, however that ends. A folder that is not of this
+    file system, such as gs://bucket/run, is not locked.
+
+    Raises:
+        ConfigError: the folder cannot be made, or another process or thread trains in it.
+    """
+    holder = os.path.realpath(model_dir), os.getpid(), threading.get_ident()
+    if "://" in model_dir or holder in _held:
+        yield
+        return
+    with _locked_file(model_dir):
+        _held.add(holder)
+        try:
+            yield
+        finally:
+            _held.discard(holder)
+
+
+@contextlib.contextmanager
+def _locked_file(model_dir: str) -> Iterator[None]:
+    """Holds the lock that is a file of the folder, with the number of this process in it."""
+    try:
+        os.makedirs(model_dir, exist_ok=True)
+        file = open(  # noqa: SIM115 - held open by the block below
+            os.path.join(model_dir, ".lock"), "a+", encoding="ascii"
+        )
+    except OSError as error:
+        raise ConfigError(
+            f"model_dir: must be a folder to write to. Received: {model_dir!r} "
+            f"({error.strerror}). Give another one (-o of the model zoo's runner)."
+        ) from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            file.seek(0)
+            raise ConfigError(
+                f"model_dir: must not be in use by another run. Received: {model_dir!r}, in which "
+                f"process {file.read().strip() or 'unknown'} is training. Wait for it to end, or "
+                "give another one (-o of the model zoo's runner)."
+            ) from error
+        except OSError:  # a file system without locks
+            pass
+        file.truncate(0)
+        file.write(f"{os.getpid()}\n")
+        file.flush()
+        yield
