@@ -89,5 +89,5 @@ setup(
     package_dir=DROPIN_FOLDERS,
     install_requires=CORE,
     extras_require={"data": DATA, "test": TEST, "peers": PEERS, "lm-eval": LM_EVAL, "mpi": MPI},
-    entry_points={"console_scripts": ["cerebras-tf = cerebras_tf.cli.main:main"]},
+    entry_points={"console_scripts": ["cerebras-tf = modelzoo.commands.main:main"]},
 )

@@ -85,7 +85,7 @@ def printed_commands(text: str):
     """The words of every command in a page's code blocks that starts with a script of ours."""
     for block in FENCE.findall(text):
         for line in block.replace("\\\n", " ").splitlines():
-            command = line.strip().removeprefix("$ ")
+            command = line.strip().removeprefix("$ ").removeprefix("python ")
             if command.startswith("scripts/"):
                 yield shlex.split(command, comments=True)
 

@@ -1,0 +1,19 @@
+"""`cerebras-tf train`, `eval`, ..., `compile`: the runner, with the command's name for its mode."""
+
+from __future__ import annotations
+
+from cerebras_tf.cli import arguments
+from modelzoo.common.console import quiet_native_logging
+
+
+def add_arguments(parser, command):
+    """Adds the runner's arguments for `command`: a mode, or ``compile``."""
+    arguments.add_arguments(parser, command)
+
+
+def run(args):
+    """Runs the model."""
+    quiet_native_logging()
+    from modelzoo.common.run import execute
+
+    execute(arguments.RunArguments(**vars(args)))
