@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import types
+from pathlib import Path
 
 import pytest
 
@@ -91,6 +92,13 @@ def test_every_command_has_help(words, capsys):
     text = capsys.readouterr().out
     assert text.startswith(f"usage: cerebras-tf {' '.join(words)} [-h]")
     assert "--debug" in text and "default: None" not in text and "default: False" not in text
+
+
+def test_the_first_page_names_every_command():
+    page = (Path(__file__).resolve().parents[3] / "README.md").read_text(encoding="utf-8")
+    section = page.split("## Without a checkout\n")[1].split("\n## ")[0]
+    for name in program.ROOT.commands:
+        assert f"`{name}`" in section or f"cerebras-tf {name} " in section, name
 
 
 def test_version_is_told(capsys):
