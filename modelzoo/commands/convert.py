@@ -21,7 +21,6 @@ from modelzoo.common.checkpoints.convert import from_tensorflow, to_tensorflow
 from modelzoo.common.checkpoints.programs import PROGRAMS
 from modelzoo.common.checkpoints.safetensors_file import DTYPES
 from modelzoo.common.checkpoints.verify import verify_weights
-from modelzoo.common.console import quiet_native_logging
 
 OPERANDS = {
     "to_tf": {
@@ -57,20 +56,13 @@ def add_arguments(parser, what):
         add("--max_shard_gb", type=float, default=5.0, help="size of a file, GB")
 
 
-def prepare_tensorflow():
-    """Sets what TensorFlow reads when it is imported: fewer lines, and less memory.
-
-    The pool of oneDNN keeps what was given back to it, several times the largest tensor.
-    """
-    quiet_native_logging()
-    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
-
-
 def run(args):
     """Converts or compares."""
     import tqdm
 
-    prepare_tensorflow()
+    # Read when TensorFlow is imported. The pool of oneDNN keeps what was given back to it, several
+    # times the largest tensor.
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
     started = time.monotonic()
     with tqdm.tqdm(unit=" weights", unit_scale=True, disable=None) as bar:
         lines = ACTIONS[args.what](args, bar.update)

@@ -13,6 +13,7 @@ import cerebras_tf
 from cerebras_tf.cli.arguments import COMPILE, MODES
 from cerebras_tf.cli.exit_codes import USER_ERROR, run_main
 from cerebras_tf.cli.parser import Parser, format_rows
+from modelzoo.common.console import quiet_native_logging
 
 PROGRAM = "cerebras-tf"
 
@@ -117,6 +118,7 @@ def run_command(
     argv: Sequence[str], program: str = PROGRAM, command: Command = ROOT
 ) -> Optional[int]:
     """Parses `argv` and runs the command, or the one of the group that it names."""
+    quiet_native_logging()
     while command.commands:
         name = choose(argv, program, command)
         command, program, argv = command.commands[name], f"{program} {name}", argv[1:]

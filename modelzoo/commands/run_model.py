@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cerebras_tf.cli import arguments
-from modelzoo.common.console import quiet_native_logging
+from modelzoo.common.run import execute
 
 
 def add_arguments(parser, command):
@@ -13,7 +13,4 @@ def add_arguments(parser, command):
 
 def run(args):
     """Runs the model."""
-    quiet_native_logging()
-    from modelzoo.common.run import execute
-
     execute(arguments.RunArguments(**vars(args)))

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from cerebras_tf.cli.arguments import positive_int
 from modelzoo.common import model_dir, registry, tokenizers
-from modelzoo.common.console import quiet_logging, quiet_native_logging
+from modelzoo.common.console import quiet_logging
 from modelzoo.common.input.prompts import section_tokenizer
 from modelzoo.common.params import load_params
 from modelzoo.common.zero_shot.tasks import TASKS, read_task
@@ -51,7 +51,6 @@ def run(args):
     }
     params = load_params(args.params, {f"runconfig.{key}": given[key] for key in given})
     tokenizer = section_tokenizer(args, params.train_input.vocab_size)
-    quiet_native_logging()
     import tensorflow.compat.v1 as tf
     from tqdm import tqdm
 

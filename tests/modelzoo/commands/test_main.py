@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import types
@@ -38,6 +39,12 @@ def command(monkeypatch):
 def test_a_command_gets_its_arguments(command):
     assert program.main(["echo", "--word", "hello"]) == 0
     assert command.calls == ["hello"]
+
+
+def test_commands_keep_tensorflows_native_notes_off_the_console(command, monkeypatch):
+    monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)
+    program.main(["echo"])
+    assert os.environ["TF_CPP_MIN_LOG_LEVEL"] == "2"
 
 
 def test_a_commands_mistake_of_the_user_exits_2(command, capsys):
