@@ -1,56 +1,44 @@
 """Says what the distribution contains, needs and installs.
 
-Exact versions of everything, transitive ones included, are in scripts/requirements.lock and
-scripts/peers.lock, which scripts/update_lock.py writes from this file. This file does not set up a
-checkout for use: the launchers in scripts/ do.
+It gives ranges of versions, so that others can depend on it. Exact versions of everything,
+transitive ones included, are in scripts/requirements.lock and scripts/peers.lock, which
+scripts/update_lock.py writes from this file. This file does not set up a checkout for use: the
+launchers in scripts/ do.
 """
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 from setuptools import find_packages, setup
 
+ROOT = Path(__file__).resolve().parent
 ON_X86_LINUX = "platform_system == 'Linux' and platform_machine == 'x86_64'"
 ELSEWHERE = "platform_system != 'Linux' or platform_machine != 'x86_64'"
 
 CORE = [
-    f"tensorflow-cpu==2.15.1; {ON_X86_LINUX}",
-    f"tensorflow==2.15.1; {ELSEWHERE}",
-    "numpy==1.26.4",
-    "numba==0.68.1",
+    # The last release with tf.estimator, of which private interfaces are used.
+    f"tensorflow-cpu>=2.15.1,<2.16; {ON_X86_LINUX}",
+    f"tensorflow>=2.15.1,<2.16; {ELSEWHERE}",
+    "numpy>=1.26,<2",
+    "numba>=0.60",
     # Matrix products; without it NumPy's BLAS serves, slower.
-    f"scipy-openblas32==0.3.34.481.3; {ON_X86_LINUX}",
-    "PyYAML==6.0.3",
-    "absl-py==2.5.1",
-    "tqdm==4.70.1",
-    "protobuf==4.25.9",
+    f"scipy-openblas32>=0.3.29; {ON_X86_LINUX}",
+    "PyYAML>=6.0",
+    "tqdm>=4.62",
+    "protobuf>=4.22,<5",
     # TensorBoard 2.15 imports pkg_resources, which setuptools 82 no longer has.
-    "setuptools==80.9.0",
+    "setuptools<82",
 ]
 # What the model zoo's preparation of data and its scores of translations need.
-DATA = [
-    "tokenizers==0.23.3",
-    "zstandard==0.25.0",
-    "ftfy==6.3.1",
-    "sacrebleu==2.6.0",
-]
-TEST = [
-    *DATA,
-    "pytest==9.2.0",
-    "pytest-xdist==3.8.0",
-    "mypy==2.4.1",
-    "ruff==0.17.5",
-    "types-PyYAML",
-]
+DATA = ["tokenizers>=0.20", "zstandard>=0.22", "ftfy>=6.1", "sacrebleu>=2.4"]
+TEST = [*DATA, "pytest>=9", "pytest-xdist>=3.6", "mypy>=2", "ruff>=0.17", "types-PyYAML"]
 # Independent implementations of models and scores: only tests that compare with them need them.
-PEERS = [
-    "torch==2.13.0",
-    "transformers==5.23.0; python_version >= '3.11'",
-    "transformers==5.20.2; python_version == '3.10'",
-    "rouge-score==0.1.2",
-]
+PEERS = ["torch>=2.5", "transformers>=5", "rouge-score>=0.1.2"]
 # EleutherAI's harness of evaluations; its newer pyarrow wants NumPy 2.
-LM_EVAL = ["lm-eval==0.4.13", "pyarrow==25.0.0"]
-MPI = ["mpi4py==4.1.2", "mpich==5.0.2"]
+LM_EVAL = ["lm-eval>=0.4.13,<0.5", "pyarrow<26"]
+MPI = ["mpi4py>=4.1", "mpich>=5"]
 
 # The import names of the original software live in cerebras_tf/dropin. That folder is installed as
 # the package `cerebras`, and each folder in its `roots` under its own name.
@@ -63,6 +51,8 @@ DROPIN_FOLDERS.update(
         if "." not in package
     }
 )
+# The params files lie at the top of the checkout and are installed inside the model zoo.
+CONFIGS = "modelzoo.configs"
 
 
 def dropin_packages() -> list[str]:
@@ -74,10 +64,32 @@ def dropin_packages() -> list[str]:
     return found
 
 
+def version() -> str:
+    """Returns the version, which stands in cerebras_tf/__init__.py."""
+    text = (ROOT / "cerebras_tf" / "__init__.py").read_text(encoding="utf-8")
+    (found,) = re.findall(r'^__version__ = "(.+)"$', text, flags=re.MULTILINE)
+    return str(found)
+
+
 setup(
     name="cerebras_tf",
-    version="0.1.0",
+    version=version(),
     description="Train TensorFlow estimators by layer-wise weight streaming on an emulated wafer",
+    long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    license_files=["LICENSE", "NOTICE"],
+    classifiers=[
+        "Development Status :: 4 - Beta",
+        "Intended Audience :: Developers",
+        "Intended Audience :: Science/Research",
+        "Operating System :: POSIX",
+        "Programming Language :: Python :: 3 :: Only",
+        "Programming Language :: Python :: 3.10",
+        "Programming Language :: Python :: 3.11",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+    ],
+    keywords="tensorflow estimator wafer weight-streaming training emulator",
     python_requires=">=3.10,<3.12",
     packages=[
         *find_packages(
@@ -85,9 +97,11 @@ setup(
             exclude=["cerebras_tf.dropin", "cerebras_tf.dropin.*"],
         ),
         *dropin_packages(),
+        CONFIGS,
     ],
-    package_dir=DROPIN_FOLDERS,
+    package_dir={**DROPIN_FOLDERS, CONFIGS: "configs"},
+    package_data={CONFIGS: ["*.yaml"]},
     install_requires=CORE,
     extras_require={"data": DATA, "test": TEST, "peers": PEERS, "lm-eval": LM_EVAL, "mpi": MPI},
-    entry_points={"console_scripts": ["cerebras-tf = cerebras_tf.cli.main:main"]},
+    entry_points={"console_scripts": ["cerebras-tf = modelzoo.commands.main:main"]},
 )

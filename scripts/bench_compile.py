@@ -2,8 +2,8 @@
 
 For example GPT-2's width at two depths, or the sizes of configs::
 
-    scripts/csrun_wse python-ws scripts/bench_compile.py --blocks 64 128
-    scripts/csrun_wse python-ws scripts/bench_compile.py --config configs/params_gpt3_xl_pile.yaml
+    python scripts/bench_compile.py --blocks 64 128
+    python scripts/bench_compile.py --config configs/params_gpt3_xl_pile.yaml
 
 Without `--config` the model is GPT-2 with dropout 0.1 everywhere and clipping by the gradients'
 global norm. Nothing is allocated for weights: graphs hold shapes only, so any size can be measured.
@@ -20,7 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+if __name__ == "__main__":
+    import launch
+
+    launch.enter()
 
 from cerebras_tf.cli.arguments import positive_int
 from cerebras_tf.cli.exit_codes import run_main

@@ -2,8 +2,8 @@
 
 For example the small BERT of WikiText-2, without its data::
 
-    scripts/csrun_wse python-ws scripts/bench_lengths.py --rounds 9
-    scripts/csrun_wse python-ws scripts/bench_lengths.py --lengths 16 32 --rounds 3
+    python scripts/bench_lengths.py --rounds 9
+    python scripts/bench_lengths.py --lengths 16 32 --rounds 3
 
 Both sides train from the same initial values. One is captured with the length of sequences left
 open, and meets all lengths in one run; the other is captured for every length anew. At each length
@@ -22,7 +22,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Optional
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+if __name__ == "__main__":
+    import launch
+
+    launch.enter()
 
 from cerebras_tf.cli.arguments import positive_int
 from cerebras_tf.cli.exit_codes import run_main

@@ -1,57 +1,7 @@
-"""Makes the TFRecords of sentence classification from GLUE's tab-separated files.
-
-For example, from train.tsv and dev.tsv of SST-2::
-
-    python scripts/create_glue_tfrecords.py --data_dir sst2 --task Sst2DataProcessor \\
-        --vocab_file vocab.txt --max_seq_length 72 --output_dir sst2_msl72
-
-``modelzoo/bert/fine_tuning/classifier/preparation.py`` does the work. Small sets need no records:
-Sst2DataProcessor and MnliDataProcessor read the files as they are. A run that was stopped goes on
-when the same command is given again.
-"""
-
-from __future__ import annotations
-
-import functools
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
-from cerebras_tf.cli.exit_codes import run_main
-from modelzoo.bert.fine_tuning.classifier.preparation import Settings, prepare
-from modelzoo.bert.fine_tuning.classifier.tasks import TASKS
-from modelzoo.common.preparation import command
-
-USES = ("train", "eval")
-
-
-def parse_arguments(argv):
-    """Reads the command line."""
-    parser = command.make_parser(__doc__)
-    add = parser.add_argument
-    add("--data_dir", required=True, help="folder of train.tsv and dev.tsv (or dev_matched.tsv)")
-    add("--data_split_type", choices=["all", *USES], default="all", help="what to make")
-    add("--task", choices=list(TASKS), required=True, help="whose columns and labels they have")
-    add("--text_columns", nargs="+", help="one column of text, or two")
-    add("--label_column", help="column of the label")
-    add("--labels", nargs="+", help="all labels, in the order of their numbers")
-    add("--vocab_file", required=True, help="vocab.txt of a BERT")
-    add("--no_lower_case", dest="do_lower_case", action="store_false", help="keep case and accents")
-    add("--max_seq_length", type=command.positive, default=128, help="tokens of a record")
-    return parser.parse_args(argv)
-
-
-def main(argv):
-    """Runs the preparation."""
-    output_dir, processes, others = command.split_options(parse_arguments(argv))
-    data_dir, wanted = others.pop("data_dir"), others.pop("data_split_type")
-    others = {key: tuple(v) if isinstance(v, list) else v for key, v in others.items()}
-    settings = Settings(**others)
-    for use in USES if wanted == "all" else [wanted]:
-        make = functools.partial(prepare, data_dir, use, output_dir, settings, processes)
-        command.run(make, f"{output_dir}/{use}", unit="rows")
-
+#!/usr/bin/env python3
+"""Makes the records of sentence classification: `cerebras-tf prepare glue` here."""
 
 if __name__ == "__main__":
-    sys.exit(run_main(main))
+    import launch
+
+    launch.run("prepare", "glue")

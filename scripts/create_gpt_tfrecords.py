@@ -1,71 +1,7 @@
-"""Makes the records of GPT-2, GPT-3 and GPT-J from text and JSON lines, compressed or not.
-
-For example, with the vocabulary of GPT-2::
-
-    python scripts/create_gpt_tfrecords.py --input_dir texts --output_dir pile_gpt2_msl2048/train \\
-        --tokenizer_type GPT2Tokenizer --encoder_file encoder.json --vocab_file vocab.bpe
-
-``modelzoo/gpt3/preparation.py`` does the work. A run that was stopped goes on when the same command
-is given again.
-"""
-
-from __future__ import annotations
-
-import functools
-import os
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
-from cerebras_tf.cli.exit_codes import run_main
-from modelzoo.common import tokenizers
-from modelzoo.common.preparation import command, documents
-from modelzoo.gpt3.preparation import FILE_FORMATS, PreparationSettings, prepare
-
-
-def parse_arguments(argv):
-    """Reads the command line."""
-    parser = command.make_parser(__doc__)
-    add = parser.add_argument
-    inputs = f"files, or folders of them: {', '.join(documents.SUFFIXES)}"
-    add("--input_dir", nargs="+", required=True, help=inputs)
-    add("--tokenizer_type", choices=tokenizers.KINDS, required=True)
-    add("--vocab_file", help="merges of GPT-2 (vocab.bpe), tokenizer.json, or vocab.txt of BERT")
-    add("--encoder_file", help="vocabulary of GPT-2 (encoder.json)")
-    add("--max_seq_length", type=command.positive, default=2048, help="tokens of a record")
-    add("--short_seq_prob", type=command.share, default=0.0, help="share of shortened records")
-    add("--overlap_size", type=int, default=0, help="tokens that two records share")
-    add("--eos_id", type=int, help="token that ends a document (default: the tokenizer's)")
-    add(
-        "--pad_id", type=int, help="token that fills a record (default: the tokenizer's, or eos_id)"
-    )
-    add("--text_key", default="text", help="key of the text in .jsonl rows")
-    add("--ftfy", action="store_true", help="mend wrongly decoded characters with ftfy")
-    forms = ("NFC", "NFKC", "NFD", "NFKD", "none")
-    add("--ftfy_normalizer", choices=forms, default="NFC", help="Unicode normal form with --ftfy")
-    add("--wikitext-detokenize", action="store_true", help="undo the word splitting of WikiText")
-    add("--file_format", choices=list(FILE_FORMATS), default="tfrecords")
-    add("--files_per_record", type=command.positive, default=50_000, help="records of a file")
-    add("--write_remainder", action="store_true", help="also write the last, padded record")
-    add("--output_name", default="examples", help="beginning of the file names")
-    add("--seed", type=int, default=0, help="of the lengths of shortened records")
-    return parser.parse_args(argv)
-
-
-def main(argv):
-    """Runs the preparation."""
-    output_dir, processes, others = command.split_options(parse_arguments(argv))
-    inputs = others.pop("input_dir")
-    settings = PreparationSettings(**others)
-    command.run(
-        functools.partial(prepare, inputs, output_dir, settings, processes),
-        output_dir,
-        sum(os.path.getsize(path) for path in documents.find_inputs(inputs)),
-        remedy=f"A record has {settings.max_seq_length} tokens: add text, lower --max_seq_length, "
-        "or give --write_remainder.",
-    )
-
+#!/usr/bin/env python3
+"""Makes the records of GPT-2, GPT-3 and GPT-J: `cerebras-tf prepare gpt` here."""
 
 if __name__ == "__main__":
-    sys.exit(run_main(main))
+    import launch
+
+    launch.run("prepare", "gpt")

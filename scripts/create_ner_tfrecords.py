@@ -1,55 +1,7 @@
-"""Makes the TFRecords and label2id.json of token classification from BLURB or CoNLL files.
-
-For example, from train.tsv, devel.tsv and test.tsv of the NCBI Disease corpus::
-
-    python scripts/create_ner_tfrecords.py --data_dir ncbi-disease --vocab_file vocab.txt \\
-        --do_lower_case --output_dir ncbi_disease_msl128
-
-``modelzoo/bert/fine_tuning/token_classifier/preparation.py`` does the work. A run that was stopped
-goes on when the command is given again.
-"""
-
-from __future__ import annotations
-
-import functools
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
-from cerebras_tf.cli.exit_codes import run_main
-from modelzoo.bert.fine_tuning.token_classifier.preparation import (
-    SPLITS,
-    Settings,
-    find_splits,
-    prepare,
-)
-from modelzoo.common.preparation import command
-
-
-def parse_arguments(argv):
-    """Reads the command line."""
-    parser = command.make_parser(__doc__)
-    add = parser.add_argument
-    add("--data_dir", required=True, help="folder of train.tsv, devel.tsv and test.tsv")
-    add("--data_split_type", choices=["all", *SPLITS], default="all", help="what to make")
-    add("--vocab_file", required=True, help="vocab.txt of a BERT")
-    add("--do_lower_case", action="store_true", help="lower case, without accents")
-    add("--max_seq_length", type=command.positive, default=128, help="tokens of a record")
-    return parser.parse_args(argv)
-
-
-def main(argv):
-    """Runs the preparation."""
-    output_dir, processes, others = command.split_options(parse_arguments(argv))
-    data_dir, wanted = others.pop("data_dir"), others.pop("data_split_type")
-    splits = find_splits(data_dir) if wanted == "all" else [wanted]
-    for split in splits:
-        make = functools.partial(
-            prepare, data_dir, split, output_dir, Settings(**others), processes
-        )
-        command.run(make, f"{output_dir}/{split}", unit="sentences")
-
+#!/usr/bin/env python3
+"""Makes the records of token classification: `cerebras-tf prepare ner` here."""
 
 if __name__ == "__main__":
-    sys.exit(run_main(main))
+    import launch
+
+    launch.run("prepare", "ner")

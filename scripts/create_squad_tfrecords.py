@@ -1,64 +1,7 @@
-"""Makes the TFRecords of question answering from the json files of SQuAD 1.1 or 2.0.
-
-For example::
-
-    python scripts/create_squad_tfrecords.py --input_file train-v1.1.json --vocab_file vocab.txt \\
-        --do_lower_case --output_dir squad_msl384/train
-
-``modelzoo/bert/fine_tuning/question_answering/preparation.py`` does the work. A run that was
-stopped goes on when the command is given again. Questions whose answer does not stand where the
-file says are named on stderr and left out.
-"""
-
-from __future__ import annotations
-
-import argparse
-import functools
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
-from cerebras_tf.cli.exit_codes import run_main
-from modelzoo.bert.fine_tuning.question_answering.preparation import Settings, prepare
-from modelzoo.common.preparation import command
-
-
-def article_range(text):
-    """Reads two numbers with a colon between."""
-    first, _, last = text.partition(":")
-    if not (first.isdigit() and last.isdigit() and int(first) < int(last)):
-        raise argparse.ArgumentTypeError("must be two ascending numbers, such as 0:10")
-    return int(first), int(last)
-
-
-def parse_arguments(argv):
-    """Reads the command line."""
-    parser = command.make_parser(__doc__)
-    add = parser.add_argument
-    add("--input_file", required=True, help="SQuAD json with answers")
-    add("--vocab_file", required=True, help="vocab.txt of a BERT")
-    add("--do_lower_case", action="store_true", help="lower case, without accents")
-    add("--max_seq_length", type=command.positive, default=384, help="tokens of a record")
-    stride = "tokens of a long paragraph between the beginnings of two records"
-    add("--doc_stride", type=command.positive, default=128, help=stride)
-    add("--max_query_length", type=command.positive, default=64, help="tokens of a question")
-    negative = "keep questions without an answer (2.0)"
-    add("--version_2_with_negative", action="store_true", help=negative)
-    few = "FIRST:END, take only these articles, counted from 0"
-    add("--articles", type=article_range, help=few)
-    return parser.parse_args(argv)
-
-
-def main(argv):
-    """Runs the preparation."""
-    output_dir, processes, others = command.split_options(parse_arguments(argv))
-    input_file, articles = others.pop("input_file"), others.pop("articles")
-    make = functools.partial(
-        prepare, input_file, output_dir, Settings(**others), processes, articles=articles
-    )
-    command.run(make, output_dir, unit="questions", remedy="Give a file with answers.")
-
+#!/usr/bin/env python3
+"""Makes the records of question answering: `cerebras-tf prepare squad` here."""
 
 if __name__ == "__main__":
-    sys.exit(run_main(main))
+    import launch
+
+    launch.run("prepare", "squad")

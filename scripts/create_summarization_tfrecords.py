@@ -1,73 +1,7 @@
-"""Makes the TFRecords that fine-tune GPT-J for summarization, from CNN/DailyMail.
-
-For example::
-
-    python scripts/create_summarization_tfrecords.py --input_dir cnn_dm/train.jsonl \\
-        --output_dir cnn_dm_msl1024/train --tokenizer_type GPT2Tokenizer \\
-        --encoder_file encoder.json --vocab_file vocab.bpe --truncate_article
-
-``modelzoo/gptj/preparation.py`` does the work. A run that was stopped goes on when the same command
-is given again.
-"""
-
-from __future__ import annotations
-
-import functools
-import os
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
-from cerebras_tf.cli.exit_codes import run_main
-from modelzoo.common import tokenizers
-from modelzoo.common.preparation import cnn_dailymail, command, documents
-from modelzoo.gptj.preparation import SummarizationSettings, prepare
-from modelzoo.gptj.prompts import write_prompts
-
-
-def parse_arguments(argv):
-    """Reads the command line."""
-    parser = command.make_parser(__doc__)
-    add = parser.add_argument
-    inputs = f"files, or folders of them: {', '.join(cnn_dailymail.SUFFIXES)}"
-    add("--input_dir", nargs="+", required=True, help=inputs)
-    add("--tokenizer_type", choices=tokenizers.KINDS, default="GPT2Tokenizer")
-    add("--vocab_file", help="merges of GPT-2 (vocab.bpe), or tokenizer.json")
-    add("--encoder_file", help="vocabulary of GPT-2 (encoder.json)")
-    add("--max_seq_length", type=command.positive, default=1024, help="tokens of a record")
-    add("--truncate_article", action="store_true", help="cut articles that are too long")
-    add("--eos_id", type=int, help="token that ends a text (default: the tokenizer's)")
-    add("--pad_id", type=int, help="token that fills a record (default: eos_id)")
-    add("--sep_id", type=int, help="token before the abstract (default: a new one)")
-    add("--files_per_record", type=command.positive, default=50_000, help="records of a file")
-    add(
-        "--prompts",
-        type=command.positive,
-        metavar="N",
-        help="write prompts.jsonl with room for N tokens of abstract instead of records",
-    )
-    add("--name", default="examples", help="beginning of the file names")
-    return parser.parse_args(argv)
-
-
-def main(argv):
-    """Runs the preparation."""
-    output_dir, processes, others = command.split_options(parse_arguments(argv))
-    inputs, prompts = others.pop("input_dir"), others.pop("prompts")
-    settings = SummarizationSettings(**others)
-    if prompts:
-        path, count = write_prompts(inputs, output_dir, settings, prompts)
-        print(f"{count} prompts in {path}")
-        return
-    files = documents.find_inputs(inputs, cnn_dailymail.SUFFIXES)
-    command.run(
-        functools.partial(prepare, inputs, output_dir, settings, processes),
-        output_dir,
-        sum(map(os.path.getsize, files)),
-        remedy="Give --truncate_article, or a larger --max_seq_length.",
-    )
-
+#!/usr/bin/env python3
+"""Makes the records of summarization: `cerebras-tf prepare summarization` here."""
 
 if __name__ == "__main__":
-    sys.exit(run_main(main))
+    import launch
+
+    launch.run("prepare", "summarization")

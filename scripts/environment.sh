@@ -61,11 +61,8 @@ ensure_environment() {
   fi
   if python_is_suitable "$VENV/bin/python"; then
     python=$VENV/bin/python
-  elif ! python=$(find_python); then
-    echo "cerebras_tf: needs Python $SUPPORTED with the venv module, and none was found on" \
-      "PATH. Install one (on Debian or Ubuntu: apt install python3.11-venv), or install uv," \
-      "which fetches one." >&2
-    exit 2
+  else
+    python=$(find_python) || no_python
   fi
   exec "$python" -I "$SCRIPTS/set_up_environment.py" "$ROOT" "$VENV" "$stamp" "$0" "$@"
 }
@@ -88,15 +85,62 @@ ensure_peers() {
   printf '%s\n' "$stamp" >"$VENV/.peers"
 }
 
+# Prints how a csrun program is used: its name, what it does, its own options, and examples.
+print_csrun_usage() {
+  cat <<END
+usage: $1 [OPTIONS] COMMAND [ARGUMENTS]
+
+$2
+
+options:
+  -h, --help            show this and exit
+$3
+
+commands:
+  python-ws -m MODE -p PARAMS.yaml [...]   run a model of the zoo by weight streaming
+  python -m MODE -p PARAMS.yaml [...]      the same with all weights in place (pipelined)
+  python-ws FILE.py [ARGUMENTS]            run a program of your own
+  cerebras-tf COMMAND [ARGUMENTS]          configs, preparation of data, conversion, ...
+  any other program                        run it in the environment
+
+modes: train, eval, train_and_eval, eval_all, predict; $1 python-ws -h tells more.
+
+examples:
+$4
+END
+}
+
+# Prints how the environment's Python is used. The options are those of the model zoo's runner,
+# whose parser needs no environment.
+print_python_usage() {
+  local python=$VENV/bin/python program=$1
+  if ! python_is_suitable "$python"; then
+    python=$(find_python) || no_python
+  fi
+  cat <<END
+usage: $program FILE.py [ARGUMENTS]       run a program, as Python does; -c and -m MODULE, too
+       $program -m MODE -p YAML [...]     run a model of the zoo:
+
+END
+  PYTHONPATH=$ROOT "$python" -m cerebras_tf.cli.arguments "$program"
+}
+
+# Ends with the reason where no Python is found.
+no_python() {
+  echo "cerebras_tf: needs Python $SUPPORTED with the venv module, and none was found on" \
+    "PATH. Install one (on Debian or Ubuntu: apt install python3.11-venv), or install uv," \
+    "which fetches one." >&2
+  exit 2
+}
+
 # Replaces this process by the command with the checkout's `python` and `python-ws` first on PATH
 # and the environment's programs (cerebras-tf, tensorboard) after them.
 run_on_this_machine() {
-  if [ $# -eq 0 ]; then
-    echo "usage: $(basename "$0") [OPTIONS] COMMAND [ARGUMENTS]" >&2
-    exit 2
-  fi
-  ensure_environment "$@"
+  # Our own two see to the environment themselves, unless they only tell how they are used.
+  case $1 in python | python-ws) ;; *) ensure_environment "$@" ;; esac
   export_defaults
+  export CEREBRAS_TF_LAUNCHER
+  CEREBRAS_TF_LAUNCHER=$(basename "$0")
   export CEREBRAS_TF_VENV=$VENV PATH=$SCRIPTS:$VENV/bin:$PATH
   if ! type -P "$1" >/dev/null; then
     echo "$(basename "$0"): $1: command not found" >&2
@@ -114,10 +158,19 @@ is_python_flag() {
 }
 
 # Are these the arguments of the model zoo's runner? They are when they start with an option that
-# Python has not, or with `-m` and one of the runner's modes.
+# Python has not, or with `-m` and one of the runner's modes, or a name that is no module and may be
+# meant for a mode: the runner says so better.
 is_runner_call() {
   case ${1-} in
-    -m) case ${2-} in train | eval | train_and_eval | eval_all | predict) return 0 ;; esac ;;
+    -m)
+      case ${2-} in
+        train | eval | train_and_eval | eval_all | predict) return 0 ;;
+        *.* | "") return 1 ;;
+      esac
+      case " ${*:3} " in
+        *" -p "*.y*ml* | *" --params"*) ! is_module "$2" && return 0 ;;
+      esac
+      ;;
     -mtrain | -meval | -mtrain_and_eval | -meval_all | -mpredict) return 0 ;;
     --version | --help | --help-* | --check-hash-based-pycs) ;;
     -p* | -o* | --[a-z]*) return 0 ;;
@@ -125,10 +178,19 @@ is_runner_call() {
   return 1
 }
 
+# Does the environment's Python find a module of this name?
+is_module() {
+  "$VENV/bin/python" -c '
+import importlib.util, sys
+sys.exit(importlib.util.find_spec(sys.argv[1]) is None)' "$1" >/dev/null 2>&1
+}
+
 # Replaces this process by the environment's Python: on the model zoo's runner where the arguments
 # are the runner's, as Python itself would understand them everywhere else.
 run_python() {
-  local flags=()
+  local flags=() program
+  program="${CEREBRAS_TF_LAUNCHER:+$CEREBRAS_TF_LAUNCHER }$(basename "$0")"
+  case ${1-} in -h | --help) print_python_usage "$program"; exit ;; esac
   ensure_environment "$@"
   export_defaults
   while [ $# -gt 0 ]; do
@@ -143,6 +205,7 @@ run_python() {
     fi
   done
   if is_runner_call "$@"; then
+    export CEREBRAS_TF_PROGRAM=$program
     set -- -m modelzoo.common.run "$@"
   fi
   exec "$VENV/bin/python" ${flags[@]+"${flags[@]}"} "$@"

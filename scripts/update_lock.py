@@ -5,8 +5,8 @@
 Each interpreter resolves `.[test]` with pip's dry run for requirements.lock, and
 `.[test,peers,lm-eval]` within those versions for what peers.lock holds besides: PyTorch,
 Transformers and lm-eval, which only tests with other people's implementations need. A line that
-does not hold on all interpreters gets a marker. It does not choose versions of direct requirements:
-setup.py does.
+does not hold on all interpreters gets a marker. What setup.py asks for on other platforms only is
+resolved on this one. Of the ranges in setup.py pip takes the newest that fit together.
 """
 
 from __future__ import annotations
@@ -55,37 +55,59 @@ def resolve(interpreter: str, extras: str, *options: str) -> tuple[str, list[dic
         subprocess.run([interpreter, "-m", "venv", f"{folder}/venv"], check=True)
         python = f"{folder}/venv/bin/python"
         dry = ["--quiet", "--dry-run", "--ignore-installed", "--report", str(report), *options]
-        subprocess.run([python, "-m", "pip", "install", *dry, f"{ROOT}[{extras}]"], check=True)
-        resolved = json.loads(report.read_text(encoding="utf-8"))
-    version = ".".join(resolved["environment"]["python_full_version"].split(".")[:2])
-    return version, [item["metadata"] for item in resolved["install"]]
+
+        def install(*wanted: str) -> list[dict[str, Any]]:
+            subprocess.run([python, "-m", "pip", "install", *dry, *wanted], check=True)
+            resolved = json.loads(report.read_text(encoding="utf-8"))
+            return [item["metadata"] for item in resolved["install"]]
+
+        packages = install(f"{ROOT}[{extras}]")
+        elsewhere = requirements_elsewhere(packages)
+        if elsewhere:
+            packages += install("--no-deps", *elsewhere)
+        asked = [python, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"]
+        version = subprocess.run(asked, check=True, capture_output=True, text=True).stdout.strip()
+    return version, packages
 
 
-def platform_lines(project: dict[str, Any]) -> list[str]:
-    """Returns the project's own requirements that hold on some platforms only, as written."""
-    return [line for line in project["requires_dist"] if "platform_" in line]
+def own_platform_markers(packages: list[dict[str, Any]]) -> dict[str, tuple[str, str]]:
+    """Returns what this project requires on some platforms only: {name: (requirement, marker)}."""
+    (project,) = (metadata for metadata in packages if metadata["name"] == "cerebras_tf")
+    found = {}
+    for line in project["requires_dist"]:
+        requirement, _, marker = (part.strip() for part in line.partition(";"))
+        if "platform_" in marker:
+            found[normalized(re.split(r"[^\w.-]", requirement)[0])] = requirement, marker
+    return found
+
+
+def requirements_elsewhere(packages: list[dict[str, Any]]) -> list[str]:
+    """Returns what this project requires on other platforms than this one, without markers."""
+    here = {normalized(metadata["name"]) for metadata in packages}
+    own = own_platform_markers(packages)
+    return [requirement for name, (requirement, _) in own.items() if name not in here]
 
 
 def lock_lines(resolved: dict[str, list[dict[str, Any]]]) -> list[str]:
     """Merges resolutions, {python version: metadata of packages}, into the lines of a lock."""
     pythons_of: dict[tuple[str, str], list[str]] = {}
-    lines: set[str] = set()
+    platforms: dict[str, str] = {}
     for python, packages in resolved.items():
+        platforms.update((name, own[1]) for name, own in own_platform_markers(packages).items())
         for metadata in packages:
-            if metadata["name"] == "cerebras_tf":
-                lines.update(platform_lines(metadata))
-            else:
+            if metadata["name"] != "cerebras_tf":
                 # A local version, as of a build for one kind of machine, stands for all builds.
                 version = metadata["version"].partition("+")[0]
                 pin = (normalized(metadata["name"]), version)
                 pythons_of.setdefault(pin, []).append(python)
-    by_platform = {normalized(line.split("=")[0]) for line in lines}
+    lines = []
     for (name, version), pythons in pythons_of.items():
-        if name in by_platform:
-            continue
         holds = " or ".join(f'python_version == "{python}"' for python in pythons)
-        marker = "" if len(pythons) == len(resolved) else f"; {holds}"
-        lines.add(f"{name}=={version}{marker}")
+        markers = [platforms[name]] if name in platforms else []
+        if len(pythons) < len(resolved):
+            markers.append(holds)
+        text = markers[0] if len(markers) == 1 else " and ".join(f"({each})" for each in markers)
+        lines.append(f"{name}=={version}{'; ' if markers else ''}{text}")
     return sorted(lines)
 
 

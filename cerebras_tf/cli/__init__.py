@@ -1,1 +1,1 @@
-"""Command lines: arguments, exit codes and the `cerebras-tf` program. Holds no training logic."""
+"""Command lines: arguments, mistakes in them, exit codes. Commands are in modelzoo/commands."""

@@ -6,11 +6,22 @@ It reads no YAML and knows no model; it only says what was given.
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Optional
 
-MODES = ("train", "eval", "train_and_eval", "eval_all", "predict")
+from cerebras_tf.cli.parser import Parser, format_rows
+
+# What the runner does, by mode.
+MODES = {
+    "train": "train up to max_steps, or go on from the last checkpoint",
+    "eval": "evaluate the last checkpoint, or the one of --checkpoint_path",
+    "train_and_eval": "train, and evaluate at every checkpoint",
+    "eval_all": "evaluate every checkpoint of model_dir",
+    "predict": "write predictions of a checkpoint for predict_input",
+}
+COMPILE = "compile"
 
 
 @dataclass(frozen=True)
@@ -82,16 +93,54 @@ def any_int(text: str) -> int:
 
 def build_parser(program: Optional[str] = None) -> argparse.ArgumentParser:
     """Builds the runner's parser. Absent flags parse to None."""
-    parser = argparse.ArgumentParser(
-        prog=program,
-        description="Train, evaluate or run the model that a params file names.",
-        allow_abbrev=False,
+    parser = Parser(
+        prog=program, description="Train, evaluate or run the model that a params file names."
     )
-    parser.add_argument("-m", "--mode", required=True, choices=MODES, help="what to do")
+    add_arguments(parser)
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    return parser
+
+
+def add_arguments(parser: argparse.ArgumentParser, command: Optional[str] = None) -> None:
+    """Adds the runner's arguments.
+
+    Args:
+      parser: the parser, whose `prog` is shown in the examples.
+      command: one of `MODES` where the command is that mode and needs no `-m`, or `COMPILE`, which
+        compiles for the mode asked for; None for all modes.
+    """
+    example = "-p configs/params_gpt3_tiny.yaml"
+    if command in MODES:
+        parser.set_defaults(mode=command)
+        examples = [example, f"{example} -o model_dir/mine"]
+    else:
+        given = {"default": "train"} if command == COMPILE else {"required": True}
+        parser.add_argument(
+            "-m", "--mode", choices=tuple(MODES), metavar="MODE", help="what to do", **given
+        )
+        examples = [f"-m train {example}", f"-m eval {example} -o model_dir/mine"]
     parser.add_argument("-p", "--params", required=True, metavar="YAML", help="params file")
     parser.add_argument(
-        "-o", "--model_dir", metavar="DIR", help="checkpoints and events; goes on from the last"
+        "-o",
+        "--model_dir",
+        metavar="DIR",
+        help="checkpoints and events; goes on from the last (default: model_dir/ and the name of "
+        "the params file without params_)",
     )
+    _add_place_arguments(parser)
+    _add_step_arguments(parser)
+    parser.add_argument(
+        "--checkpoint_path", metavar="CKPT", help="checkpoint to start from or to evaluate"
+    )
+    if command == COMPILE:
+        parser.set_defaults(compile_only=True)
+    else:
+        _add_compile_arguments(parser)
+    parser.epilog = "" if command in MODES else f"modes:\n{format_rows(MODES)}\n\n"
+    parser.epilog += "examples:\n" + "\n".join(f"  {parser.prog} {text}" for text in examples)
+
+
+def _add_place_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cs_ip",
         nargs="?",
@@ -99,23 +148,22 @@ def build_parser(program: Optional[str] = None) -> argparse.ArgumentParser:
         metavar="IP",
         help="address of the wafer; empty or loopback is the one emulated in this process",
     )
-    _add_step_arguments(parser)
     parser.add_argument(
-        "--checkpoint_path", metavar="CKPT", help="checkpoint to start from or to evaluate"
+        "--multireplica", action="store_true", default=None, help="several replicas on one wafer"
     )
+    parser.add_argument("--num_csx", type=positive_int, metavar="N", help="number of wafers")
+    parser.add_argument(
+        "--device", metavar="DEVICE", help="/cpu:0 runs the model on the host, with TensorFlow"
+    )
+
+
+def _add_compile_arguments(parser: argparse.ArgumentParser) -> None:
     only = parser.add_mutually_exclusive_group()
     # The default is None, not False, so that an absent flag does not override the params file.
     only.add_argument(
         "--validate_only", action="store_true", default=None, help="only check that it compiles"
     )
     only.add_argument("--compile_only", action="store_true", default=None, help="only compile")
-    parser.add_argument(
-        "--multireplica", action="store_true", default=None, help="several replicas on one wafer"
-    )
-    parser.add_argument("--num_csx", type=positive_int, metavar="N", help="number of wafers")
-    parser.add_argument("--device", metavar="DEVICE", help="TensorFlow device for host operations")
-    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
-    return parser
 
 
 def _add_step_arguments(parser: argparse.ArgumentParser) -> None:
@@ -142,3 +190,8 @@ def parse_arguments(
       SystemExit: with code 2 and a usage message where an argument is wrong.
     """
     return RunArguments(**vars(build_parser(program).parse_args(argv)))
+
+
+if __name__ == "__main__":
+    # The help of `python-ws`, for which no environment need be there: `python FILE PROGRAM`.
+    build_parser(sys.argv[1]).print_help()

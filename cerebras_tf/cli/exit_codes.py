@@ -1,4 +1,7 @@
-"""Turns how a program ended into an exit code and, for mistakes of the user, one paragraph."""
+"""Turns how a program ended into an exit code and, for mistakes of the user, one paragraph.
+
+This file deliberately parses no arguments but `--debug`.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 from cerebras_tf.errors import CerebrasError
 
@@ -24,7 +27,7 @@ TERMINATED = 143
 Main = Callable[[list[str]], Optional[int]]
 
 
-def format_error(error: BaseException, program: str, width: int) -> str:
+def format_error(error: Union[BaseException, str], program: str, width: int) -> str:
     """Returns `PROGRAM: MESSAGE` wrapped to `width` columns; line breaks of the message are kept.
 
     Words longer than a line, such as paths, are never cut.
@@ -67,6 +70,7 @@ def run_main(
     | Ctrl-C | - | 130 |
     | SIGTERM | - | 143 |
     | SystemExit | what it carries, if that is text | its code |
+    | nobody reads its output any more, as in `... | head` | - | 1 |
     | another exception | the traceback | 1 |
 
     Args:
@@ -92,6 +96,10 @@ def run_main(
         if stop.code is None or isinstance(stop.code, int):
             return stop.code or SUCCESS
         print(stop.code, file=sys.stderr)
+        return UNEXPECTED_ERROR
+    except BrokenPipeError:
+        # So that Python, which writes what is left when it ends, does not fail as well.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return UNEXPECTED_ERROR
     except Exception:
         traceback.print_exc()

@@ -1,6 +1,6 @@
 """`cerebras-tf info`: what a run on this machine would use.
 
-It measures nothing; scripts/bench.py does.
+This file deliberately measures nothing; `cerebras-tf bench` does.
 """
 
 from __future__ import annotations

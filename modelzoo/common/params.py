@@ -6,6 +6,7 @@ Precedence: command line, then YAML, then the defaults in the dataclasses.
 
 from __future__ import annotations
 
+import difflib
 import glob
 import math
 import os
@@ -16,6 +17,8 @@ import yaml
 from cerebras_tf.errors import ConfigError
 from modelzoo.common import registry, schema
 from modelzoo.common.whole_file import write_whole
+
+MOST_FILES_NAMED = 8
 
 
 def load_params(path, overrides=None, model_name=None):
@@ -125,9 +128,9 @@ def read_yaml(path):
     try:
         text = Path(path).read_text(encoding="utf-8")
     except OSError as error:
-        near = sorted(str(p) for p in Path(path).parent.glob("*.yaml"))[:8]
-        advice = f"Files there: {', '.join(near)}." if near else "Check the path after -p."
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}. {advice}") from error
+        raise ConfigError(
+            f"{path}: cannot be read: {error.strerror}. {_advice_on_path(path)}"
+        ) from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: must be UTF-8 text. Received: {error}.") from error
     loader = yaml.SafeLoader(text)
@@ -147,6 +150,16 @@ def read_yaml(path):
     if not isinstance(tree, dict):
         raise ConfigError(f"{path}: must hold sections of keys. Received: {tree!r}.")
     return tree, lines
+
+
+def _advice_on_path(path):
+    there = sorted(found.name for found in Path(path).parent.glob("*.yaml"))
+    close = difflib.get_close_matches(Path(path).name, there, n=1)
+    if close:
+        return f"Did you mean {Path(path).with_name(close[0])}?"
+    if there:
+        return f"Files there: {', '.join(there[:MOST_FILES_NAMED])}."
+    return "Check the path after -p; `cerebras-tf configs list` names those that come along."
 
 
 def _collect_lines(node, path, where, lines):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import os
 import sys
 
 from cerebras_tf.cli.arguments import parse_arguments
@@ -20,6 +21,8 @@ from modelzoo.common import registry
 from modelzoo.common.console import quiet_logging, quiet_native_logging, quieter
 from modelzoo.common.params import load_params, saved_difference
 
+# What the launchers were called as, for help and mistakes.
+PROGRAM_VARIABLE = "CEREBRAS_TF_PROGRAM"
 SECTIONS = {
     "train": ("train_input",),
     "train_and_eval": ("train_input", "eval_input"),
@@ -36,20 +39,27 @@ def run(model_name=None):
         model_name: the model of YAMLs without a top-level ``model_name``.
     """
     quiet_native_logging()
-    sys.exit(run_main(functools.partial(main, model_name=model_name)))
+    program = os.environ.get(PROGRAM_VARIABLE)
+    bound = functools.partial(main, model_name=model_name, program=program)
+    sys.exit(run_main(bound, program=program))
 
 
-def main(argv, model_name=None):
+def main(argv, model_name=None, program=None):
     """Runs one command line.
 
     Args:
         argv: the arguments, without the program's name.
         model_name: see `run`.
+        program: name shown in help and mistakes; None for that of this process.
 
     Raises:
         CerebrasError: for whatever the user can mend.
     """
-    args = parse_arguments(argv)
+    execute(parse_arguments(argv, program), model_name)
+
+
+def execute(args, model_name=None):
+    """Does what the RunArguments `args` say; see `main`."""
     params = read_params(args, model_name)
     lock = lock_for(args.mode, params.runconfig.model_dir)
     with lock, tensorflow_errors_named(params, SECTIONS[args.mode]):

@@ -241,7 +241,8 @@ def read_records(files, session):
         except tf.errors.InvalidArgumentError as error:
             raise DataError(
                 f"{files[0]}: must hold tf.train.Example with {' and '.join(RECORD_FEATURES)}. "
-                f"Received: {error.message}. Make them with scripts/create_translation_tfrecords.py"
+                f"Received: {error.message}. Make them with `cerebras-tf prepare translation`, or "
+                "scripts/create_translation_tfrecords.py."
             ) from error
         for name, rows in values.items():
             ids, ends = rows.values.astype(np.int32), rows.row_splits

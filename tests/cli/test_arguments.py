@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
-from cerebras_tf.cli.arguments import MODES, RunArguments, parse_arguments
+from cerebras_tf.cli.arguments import (
+    COMPILE,
+    MODES,
+    RunArguments,
+    add_arguments,
+    build_parser,
+    parse_arguments,
+)
+from cerebras_tf.cli.parser import Parser
 
 REQUIRED = ["-m", "train", "-p", "params.yaml"]
 
@@ -72,15 +82,50 @@ def test_eval_steps_of_zero_or_less_are_accepted(steps):
     "argv,message",
     [
         ([], "the following arguments are required: -m/--mode, -p/--params"),
-        (["-m", "fit", "-p", "x"], "invalid choice: 'fit'"),
+        (["-m", "fit", "-p", "x"], "Received: 'fit'."),
         ([*REQUIRED, "--validate_only", "--compile_only"], "not allowed with argument"),
         ([*REQUIRED, "--max_steps", "many"], "must be a whole number. Received: 'many'"),
         ([*REQUIRED, "--max_steps", "0"], "must be at least 1. Received: 0"),
-        ([*REQUIRED, "--max_step", "1"], "unrecognized arguments: --max_step 1"),
+        (["-m", "trian", "-p", "x"], "Did you mean train?"),
+        (["--mode", "train", "--parms", "x"], "unknown option --parms. Did you mean --params?"),
+        ([*REQUIRED, "--max_step", "1"], "unknown option --max_step. Did you mean --max_steps?"),
     ],
 )
 def test_wrong_arguments_exit_2_and_say_why(capsys, argv, message):
     with pytest.raises(SystemExit) as stop:
         parse_arguments(argv, "run")
     assert stop.value.code == 2
-    assert message in capsys.readouterr().err
+    assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_help_names_the_program_the_modes_and_two_examples(capsys):
+    with pytest.raises(SystemExit) as stop:
+        parse_arguments(["-h"], "csrun_wse python-ws")
+    assert not stop.value.code
+    text = capsys.readouterr().out
+    assert text.startswith("usage: csrun_wse python-ws ")
+    assert text.count("\n  csrun_wse python-ws -m ") == 2
+    for mode, what in MODES.items():
+        assert f"{mode}  " in text and what in text
+    assert "default: None" not in text
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_command_that_is_a_mode_needs_none(mode):
+    parser = Parser(prog="cerebras-tf")
+    add_arguments(parser, mode)
+    args = RunArguments(**vars(parser.parse_args(["-p", "x", "--max_steps", "3"])))
+    assert args.overrides() == {"mode": mode, "max_steps": 3}
+
+
+def test_compile_is_for_training_unless_told_otherwise():
+    parser = Parser(prog="cerebras-tf")
+    add_arguments(parser, COMPILE)
+    for given, mode in (([], "train"), (["-m", "predict"], "predict")):
+        args = RunArguments(**vars(parser.parse_args(["-p", "x", *given])))
+        assert args.overrides() == {"mode": mode, "compile_only": True}
+
+
+def test_every_option_of_the_runner_is_an_argument_of_it():
+    names = {action.dest for action in build_parser()._actions} - {"help"}
+    assert names == {field.name for field in dataclasses.fields(RunArguments)}

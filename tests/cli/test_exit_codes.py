@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -65,6 +67,22 @@ def test_an_unexpected_exception_keeps_its_traceback_and_exits_1(capsys):
 def test_ctrl_c_exits_130_silently(capsys):
     assert run_main(ends_with(KeyboardInterrupt()), []) == 130
     assert capsys.readouterr().err == ""
+
+
+def test_output_that_nobody_reads_any_more_ends_the_program_silently():
+    code = (
+        "import sys; from cerebras_tf.cli.exit_codes import run_main\n"
+        "def main(argv):\n    while True: print('x' * 1000)\n"
+        "sys.exit(run_main(main, []))"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.readline()
+    process.stdout.close()
+    assert (process.stderr.read(), process.wait(timeout=60)) == (b"", 1)
+    process.stderr.close()
 
 
 def test_sigterm_exits_143_closes_files_and_puts_the_handler_back(tmp_path):

@@ -8,7 +8,7 @@ import platform
 import numpy as np
 
 from cerebras_tf.cli import info
-from cerebras_tf.cli.main import main
+from modelzoo.commands.main import main
 
 
 def test_info_prints_one_line_per_fact(capsys):

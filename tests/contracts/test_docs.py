@@ -12,7 +12,7 @@ import shlex
 
 import pytest
 
-PAGES = ("README.md", "CONTRIBUTING.md")
+PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")
 LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
 CODE = re.compile(r"`([^`\n]+)`")
 PATH = re.compile(r"(?:cerebras_tf|modelzoo|configs|scripts|tests|\.ci)/[\w./-]*\w/?")
@@ -85,7 +85,7 @@ def printed_commands(text: str):
     """The words of every command in a page's code blocks that starts with a script of ours."""
     for block in FENCE.findall(text):
         for line in block.replace("\\\n", " ").splitlines():
-            command = line.strip().removeprefix("$ ")
+            command = line.strip().removeprefix("$ ").removeprefix("python ")
             if command.startswith("scripts/"):
                 yield shlex.split(command, comments=True)
 

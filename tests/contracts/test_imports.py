@@ -175,7 +175,7 @@ def test_models_import_only_modelzoo_common(sources):
     faults = []
     for source in sources_of(sources, under="modelzoo/"):
         parts = Path(source.path).parts
-        if len(parts) < 3 or parts[1] == "common":
+        if len(parts) < 3 or parts[1] in ("common", "commands"):
             continue
         allowed = {("modelzoo", "common"), ("modelzoo", parts[1]), ("cerebras_tf", "errors")}
         faults += [
@@ -192,6 +192,20 @@ def test_modelzoo_common_imports_no_model(sources):
         for source in sources_of(sources, under="modelzoo/common/")
         for found in imports_of(source)
         if found.words[0] == "modelzoo" and found.words[1:2] not in ((), ("common",))
+    ]
+    assert not faults, "\n".join(faults)
+
+
+def test_commands_read_arguments_for_others_and_are_imported_by_none(sources):
+    faults = [
+        f"{found.where}: nothing below may import {'.'.join(found.words)}"
+        for source in [
+            *sources_of(sources, under="modelzoo/"),
+            *sources_of(sources, under="cerebras"),
+        ]
+        for found in imports_of(source)
+        if found.words[:2] == ("modelzoo", "commands")
+        and not source.path.startswith("modelzoo/commands/")
     ]
     assert not faults, "\n".join(faults)
 

@@ -5,7 +5,6 @@ The small sibling of what modelzoo/gptj/README.md does with CNN/DailyMail.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 
@@ -18,6 +17,7 @@ torch = pytest.importorskip("torch", reason="makes the model to convert")
 transformers = pytest.importorskip("transformers", reason="makes the model to convert")
 
 from cerebras_tf.cli.exit_codes import run_main  # noqa: E402
+from modelzoo.commands.main import main as cerebras_tf  # noqa: E402
 from modelzoo.common.run import main  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,12 +27,9 @@ SIZES = {"n_embd": 32, "n_layer": 2, "n_head": 2, "rotary_dim": 8, "n_inner": 64
 TOKENIZER = ["--tokenizer_type", "ByteTokenizer", "--max_seq_length", str(LENGTH)]
 
 
-def script(name, *words):
-    """Runs a script of scripts/ in this process."""
-    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    assert run_main(module.main, list(words), name) == 0
+def command(*words):
+    """Runs a command of `cerebras-tf` in this process."""
+    assert cerebras_tf(words) == 0
 
 
 def run(mode, config, out, *flags):
@@ -83,14 +80,12 @@ def articles(tmp_path, monkeypatch):
 
 
 def test_gptj_goes_from_hugging_face_to_scored_summaries(articles):
-    script("convert_checkpoint", "to_tf", "theirs", "converted")
-    script("create_gpt_tfrecords", "--input_dir", "a.jsonl", "--text_key", "article",
+    command("convert", "to_tf", "theirs", "converted")
+    command("prepare", "gpt", "--input_dir", "a.jsonl", "--text_key", "article",
            "--output_dir", "text", *TOKENIZER, "--processes", "1")  # fmt: skip
     common = ["--input_dir", "a.jsonl", *TOKENIZER, "--truncate_article", "--processes", "1"]
-    script("create_summarization_tfrecords", *common, "--output_dir", "pairs")
-    script(
-        "create_summarization_tfrecords", *common, "--output_dir", "prompts", "--prompts", str(NEW)
-    )
+    command("prepare", "summarization", *common, "--output_dir", "pairs")
+    command("prepare", "summarization", *common, "--output_dir", "prompts", "--prompts", str(NEW))
 
     continued = write_config("gptj_small_cnn_dm", articles / "a.yaml", data_dir="text")
     run("train", continued, "continued", "--checkpoint_path", "converted/model.ckpt-0")
@@ -106,7 +101,7 @@ def test_gptj_goes_from_hugging_face_to_scored_summaries(articles):
     scores = json.loads(Path("tuned/eval/scores.json").read_text())["6"]
     assert {"rouge1-f1_score", "rouge2-f1_score", "rougeL-f1_score"} <= set(scores)
 
-    script("convert_checkpoint", "from_tf", "tuned", "back")
+    command("convert", "from_tf", "tuned", "back")
     back = transformers.GPTJForCausalLM.from_pretrained("back")
     reader = tf.train.load_checkpoint("tuned")
     kernel = reader.get_tensor("gptj_decoder/1/attn/q_proj/q_proj/kernel")

@@ -2,37 +2,24 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-
 import pytest
 
 pytestmark = pytest.mark.tf
 pytest.importorskip("tensorflow")
 
-from cerebras_tf.cli.exit_codes import run_main  # noqa: E402
+from modelzoo.commands.main import main  # noqa: E402
 from tests.modelzoo.common.checkpoints.models import write_model  # noqa: E402
-
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "convert_checkpoint.py"
-
-
-@pytest.fixture(scope="module")
-def script():
-    spec = importlib.util.spec_from_file_location("convert_checkpoint", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture
-def run(script, tmp_path, monkeypatch, capsys):
+def run(tmp_path, monkeypatch, capsys):
     """Runs a command on folders of the test's own; returns exit code, output and errors."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "1000")
-    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")  # the script sets it; undone at the end
+    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")  # the command sets it; undone at the end
 
     def run_command(*words):
-        code = run_main(script.main, words, "convert_checkpoint.py")
+        code = main(words, "convert_checkpoint.py", ["convert"])
         captured = capsys.readouterr()
         return code, captured.out, captured.err
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import runpy
-from pathlib import Path
 
 import pytest
 
@@ -13,13 +11,13 @@ tf = pytest.importorskip("tensorflow.compat.v1")
 pytest.importorskip("tokenizers")
 
 from cerebras_tf.errors import ConfigError, DataError  # noqa: E402
+from modelzoo.commands.main import run_command  # noqa: E402
 from modelzoo.common.schema import Report, build  # noqa: E402
 from modelzoo.transformer import preparation  # noqa: E402
 from modelzoo.transformer.data import PROCESSORS  # noqa: E402
 from modelzoo.transformer.params import TransformerRecordsInput  # noqa: E402
 from modelzoo.transformer.vocabulary import load_joint_tokenizer  # noqa: E402
 
-SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 SENTENCES = [f"a {word} house by the {word} sea" for word in ("red", "wide", "small", "old")] * 5
 TRANSLATIONS = [sentence.replace("house", "Haus").replace("sea", "Meer") for sentence in SENTENCES]
 
@@ -29,10 +27,9 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("parallel")
     (folder / "a.en").write_text("\n".join(SENTENCES) + "\n", encoding="utf-8")
     (folder / "a.de").write_text("\n".join(TRANSLATIONS) + "\n", encoding="utf-8")
-    main = runpy.run_path(str(SCRIPTS / "create_vocab.py"))["main"]
     files = [str(folder / "a.en"), str(folder / "a.de")]
     size = ["--algorithm", "bpe", "--vocab_size", "80", "--output_dir", str(folder / "vocab")]
-    main(["--input_files", *files, *size])
+    run_command(["prepare", "vocab", "--input_files", *files, *size])
     return folder
 
 
@@ -49,7 +46,7 @@ def arguments(folder, output_dir, **others):
 
 
 def run(argv):
-    runpy.run_path(str(SCRIPTS / "create_translation_tfrecords.py"))["main"](argv)
+    run_command(["prepare", "translation", *argv])
 
 
 def test_records_hold_the_tokens_of_every_pair_in_order(folder, tmp_path, monkeypatch, capsys):
@@ -92,8 +89,7 @@ def test_a_bad_line_is_named(folder, tmp_path):
 
 
 def test_a_vocabulary_with_other_special_tokens_is_refused(folder, tmp_path):
-    main = runpy.run_path(str(SCRIPTS / "create_vocab.py"))["main"]
     size = ["--algorithm", "byte_bpe", "--vocab_size", "300", "--output_dir", str(tmp_path)]
-    main(["--input_files", str(folder / "a.en"), *size])
+    run_command(["prepare", "vocab", "--input_files", str(folder / "a.en"), *size])
     with pytest.raises(ConfigError, match="tokens 0 to 3 must be <pad>"):
         run(arguments(folder, tmp_path / "out", tokenizer_file=tmp_path / "tokenizer.json"))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-from pathlib import Path
 
 import pytest
 
@@ -13,40 +11,33 @@ tf = pytest.importorskip("tensorflow.compat.v1")
 
 import yaml  # noqa: E402
 
-from cerebras_tf.errors import CheckpointError, ConfigError, DataError  # noqa: E402
+from cerebras_tf.errors import CheckpointError, DataError  # noqa: E402
+from modelzoo.commands.main import run_command  # noqa: E402
 from tests.modelzoo.language_models import SmallModel, small_tree  # noqa: E402
 
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "evaluate_zero_shot.py"
 CHOICES = [
     {"context": "one two", "choices": ["three", "x"], "answer": 0},
     {"context": "", "choices": ["so", "it", "goes"], "answer": 2},
 ]
 
 
-@pytest.fixture(scope="module")
-def script():
-    spec = importlib.util.spec_from_file_location("evaluate_zero_shot", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture
-def call(script, tmp_path):
+def call(tmp_path):
     """Returns a function that evaluates one task and gives results and scores."""
     SmallModel("gptj", tmp_path)
     (tmp_path / "params.yaml").write_text(yaml.safe_dump(small_tree("gptj")))
 
-    def run_main(rows, *flags, device="/cpu:0"):
+    def evaluate(rows, *flags, device="/cpu:0"):
         task = tmp_path / "made.jsonl"
         task.write_text("\n".join(map(json.dumps, rows)))
         command = ["-p", f"{tmp_path}/params.yaml", "-o", str(tmp_path), "--tasks", str(task)]
-        script.main([*command, *(["--device", device] if device else []), *flags])
+        command += ["--device", device] if device else []
+        run_command(["zero_shot", *command, *flags])
         folder = tmp_path / "zero_shot"
         results = [json.loads(line) for line in (folder / "made.jsonl").read_text().splitlines()]
         return results, json.loads((folder / "scores.json").read_text())["0"]
 
-    return run_main
+    return evaluate
 
 
 def test_multiple_choice_is_scored_alike_on_host_and_wafer(call, tmp_path, capsys):
@@ -77,7 +68,5 @@ def test_last_words_are_scored(call):
 def test_mistakes_are_told(call, tmp_path):
     with pytest.raises(DataError, match="made.jsonl:1: context must be a text"):
         call([{"text": "so it goes"}])
-    with pytest.raises(ConfigError, match="--batch_size: must be at least 1"):
-        call(CHOICES, "--batch_size", "0")
     with pytest.raises(CheckpointError, match="none: must be a checkpoint"):
         call(CHOICES, "--checkpoint_path", "none")

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+
+from cerebras_tf.cli.arguments import MODES, build_parser
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 RUNNER = ["-m", "modelzoo.common.run"]
@@ -127,10 +130,55 @@ def test_signals_reach_the_program_itself(real, sent):
 
 
 @pytest.mark.parametrize("name", ["csrun_wse", "csrun_cpu"])
-def test_csrun_without_a_command_says_how_it_is_used(ready, name):
-    ran = ready.run(name)
+def test_csrun_without_a_command_says_how_it_is_used(launchers, name):
+    helps = [launchers.run(name, flag) for flag in ("-h", "--help")]
+    assert [ran.returncode for ran in helps] == [0, 0]
+    assert helps[0].stdout == helps[1].stdout
+    for words in ([], ["--mount-dirs", "/data"]):
+        ran = launchers.run(name, *words)
+        assert (ran.returncode, ran.stdout, ran.stderr) == (2, "", helps[0].stdout)
+    assert not launchers.venv.exists()  # told before anything is set up
+
+
+@pytest.mark.parametrize("name", ["csrun_wse", "csrun_cpu"])
+def test_help_of_csrun_has_every_option_the_modes_and_two_examples(launchers, name):
+    text = launchers.run(name, "-h").stdout
+    known = launchers.run(name, "--no-such-option").stderr.split("Known: ")[1].rstrip(".\n")
+    assert all(f" {option}" in text for option in known.split())
+    assert f"modes: {', '.join(MODES)};" in text
+    assert text.split("examples:\n")[1].count(f"  scripts/{name} ") == 2
+    assert max(map(len, text.splitlines())) <= 100
+
+
+@pytest.mark.parametrize("command", [["python-ws"], ["csrun_wse", "python-ws"], ["python"]])
+def test_help_of_python_ws_is_the_runners_under_its_name(launchers, programs, command):
+    (programs / "python3").symlink_to(sys.executable)
+    for flag in ("-h", "--help"):
+        ran = launchers.run(*command, flag, PATH=str(programs))
+        assert (ran.returncode, ran.stderr) == (0, "")
+    program = " ".join(command)
+    assert ran.stdout.startswith(f"usage: {program} FILE.py [ARGUMENTS] ")
+    assert build_parser(program).format_help() in ran.stdout
+    assert not launchers.venv.exists()
+
+
+def test_the_runner_shows_the_name_it_was_launched_by(real):
+    given = ["-m", "train", "-p", "none.yaml"]
+    assert real.run("csrun_wse", "python-ws", *given).stderr.startswith("csrun_wse python-ws: none")
+    assert real.run("python-ws", *given).stderr.startswith("python-ws: none.yaml: ")
+
+
+def test_a_misspelled_mode_is_told_by_the_runner(real):
+    given = ["-m", "trian", "-p", "configs/params_gpt3_tiny.yaml"]
+    ran = real.run("csrun_wse", "python-ws", *given)
     assert ran.returncode == 2
-    assert ran.stderr == f"usage: {name} [OPTIONS] COMMAND [ARGUMENTS]\n"
+    assert "Received: 'trian'. Did you mean train?" in " ".join(ran.stderr.split())
+
+
+def test_a_module_of_the_users_own_takes_params_files_too(real):
+    (real.cwd / "training.py").write_text("import sys\nprint(sys.argv[1:])\n", encoding="utf-8")
+    ran = real.run("python-ws", "-m", "training", "-p", "mine.yaml")
+    assert ran.stdout == "['-p', 'mine.yaml']\n"
 
 
 def test_csrun_wse_names_a_command_that_does_not_exist(ready):

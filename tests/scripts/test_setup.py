@@ -4,18 +4,25 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from packaging.requirements import Requirement
+
+import cerebras_tf
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def folder_of(package: str, package_dir: dict[str, str]) -> Path:
     """Where setuptools looks for a package."""
-    top, _, rest = package.partition(".")
-    return ROOT / package_dir.get(top, top) / rest.replace(".", "/")
+    if package in package_dir:
+        return ROOT / package_dir[package]
+    above, _, last = package.rpartition(".")
+    return folder_of(above, package_dir) / last if above else ROOT / last
 
 
 def test_every_installed_package_has_a_folder_of_its_own(setup_fields):
     folders = [folder_of(name, setup_fields["package_dir"]) for name in setup_fields["packages"]]
-    assert [folder for folder in folders if not (folder / "__init__.py").is_file()] == []
+    without_code = [folder for folder in folders if not (folder / "__init__.py").is_file()]
+    assert without_code == [ROOT / "configs"]
     assert len(folders) == len(set(folders))
 
 
@@ -25,6 +32,14 @@ def test_every_module_of_the_tree_is_in_an_installed_package(setup_fields):
     # The folder `roots` is no package: those in it are.
     unreached = {path.parent for path in modules} - folders - {ROOT / "cerebras_tf/dropin/roots"}
     assert unreached == set()
+
+
+def test_others_can_depend_on_it(setup_fields):
+    for requirement in map(Requirement, setup_fields["install_requires"]):
+        operators = {specifier.operator for specifier in requirement.specifier}
+        assert operators and not operators & {"==", "==="}, requirement
+    assert setup_fields["version"] == cerebras_tf.__version__
+    assert setup_fields["long_description"].startswith("# cerebras_tf\n")
 
 
 def test_names_of_the_original_software_are_installed(setup_fields):

@@ -34,8 +34,9 @@ def find_record_files(data_dir):
             state = "no such file" if os.path.isdir(folder) else "no such folder"
             raise DataError(
                 f"data_dir: must be a folder with files *.tfrecord*. Received: {folder!r}, "
-                f"{state}. Make them with the scripts/create_*.py of the model. Relative paths are "
-                "looked up from the current folder, the YAML's folder and the repository root."
+                f"{state}. Make them with `cerebras-tf prepare`, in a checkout also by the "
+                "scripts/create_*.py of the model. Relative paths are looked up from the current "
+                "folder, the YAML's folder and the repository root."
             )
         files += found
     return files

@@ -1,6 +1,6 @@
-"""What the command lines of all data preparations share: options, progress bar and closing line.
+"""What the commands of all data preparations share: options, progress bar and closing line.
 
-Each ``scripts/create_*.py`` hands in what to run.
+It deliberately prepares nothing; each ``modelzoo/commands/prepare_*.py`` hands in what to run.
 """
 
 from __future__ import annotations
@@ -14,14 +14,6 @@ from cerebras_tf.errors import DataError
 CLOCK_TICK_S = 0.01  # what the system's clock of processor time can tell apart
 
 
-def positive(text):
-    """Reads a whole number above 0."""
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError("must be at least 1")
-    return number
-
-
 def share(text):
     """Reads a number from 0 to 1."""
     number = float(text)
@@ -30,28 +22,15 @@ def share(text):
     return number
 
 
-def make_parser(docstring, output_dir="./data_dir/"):
-    """Makes a parser with --output_dir, --processes and --debug.
-
-    Args:
-        docstring: of the script; its first line is the description.
-        output_dir: default of --output_dir.
-
-    Returns:
-        An ``argparse.ArgumentParser``.
-    """
-    parser = argparse.ArgumentParser(
-        description=docstring.split("\n")[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
-    )
+def add_arguments(parser, output_dir="./data_dir/"):
+    """Adds --output_dir, with its default, and --processes."""
     add = parser.add_argument
     add("--output_dir", default=output_dir, help="folder of the records")
     add("--processes", type=int, default=0, help="worker processes; 0: one a core")
-    add("--debug", action="store_true", help="show the traceback of an error")
-    return parser
 
 
 def split_options(args):
-    """Separates the options of `make_parser` from a script's own.
+    """Separates the options of `add_arguments` from a command's own.
 
     Args:
         args: what ``parse_args`` returned.

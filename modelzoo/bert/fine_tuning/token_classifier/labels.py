@@ -116,7 +116,7 @@ def read_label_names(path):
             numbers = json.load(file)
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"{path}: label_vocab_file must be the label2id.json that "
+            f"{path}: label_vocab_file must be the label2id.json that `cerebras-tf prepare ner` or "
             f"scripts/create_ner_tfrecords.py wrote. Received: {error}. Name that file."
         ) from error
     if not isinstance(numbers, dict) or sorted(map(str, numbers.values())) != sorted(
@@ -124,6 +124,7 @@ def read_label_names(path):
     ):
         raise ConfigError(
             f"{path}: label_vocab_file must hold an object from label to number, 0 and up. "
-            f"Received: {str(numbers)[:80]}. Make it with scripts/create_ner_tfrecords.py."
+            f"Received: {str(numbers)[:80]}. Make it with `cerebras-tf prepare ner`, or "
+            "scripts/create_ner_tfrecords.py."
         )
     return sorted(numbers, key=lambda name: int(numbers[name]))

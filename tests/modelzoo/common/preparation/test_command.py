@@ -21,10 +21,11 @@ def preparing(records, amount):
     return prepare
 
 
-def test_options_of_all_preparations_are_told_from_a_scripts_own():
-    parser = command.make_parser("Makes things.\n\nMore.", output_dir="out")
-    parser.add_argument("--size", type=command.positive, default=3)
-    assert parser.description == "Makes things."
+def test_options_of_all_preparations_are_told_from_a_commands_own():
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser, output_dir="out")
+    parser.add_argument("--size", type=int, default=3)
+    parser.set_defaults(debug=False)
     assert command.split_options(parser.parse_args(["--processes", "2"])) == ("out", 2, {"size": 3})
     assert command.split_options(parser.parse_args([]))[1] >= 1
 
@@ -47,9 +48,7 @@ def test_no_record_at_all_is_an_error_with_a_remedy():
         command.run(preparing(0, 1), "out", remedy="Add text.")
 
 
-@pytest.mark.parametrize(
-    ("reader", "text"), [(command.positive, "0"), (command.share, "1.5"), (command.share, "-1")]
-)
-def test_numbers_out_of_range_are_refused(reader, text):
+@pytest.mark.parametrize("text", ["1.5", "-1"])
+def test_shares_out_of_range_are_refused(text):
     with pytest.raises(argparse.ArgumentTypeError, match="must"):
-        reader(text)
+        command.share(text)

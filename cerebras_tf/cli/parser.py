@@ -1,0 +1,85 @@
+"""The argument parser of all commands: one paragraph for a mistake, with what was probably meant.
+
+It takes no abbreviations, which would change their meaning when an option is added.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import itertools
+import shutil
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NoReturn
+
+from cerebras_tf.cli.exit_codes import USER_ERROR, format_error
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Returns `Did you mean ...?` with the nearest of the known words, or nothing if none is."""
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return f"Did you mean {close[0]}?" if close else ""
+
+
+def format_rows(texts: Mapping[str, str]) -> str:
+    """Returns an aligned line for each name and its text, for the end of a help."""
+    width = max(map(len, texts))
+    return "\n".join(f"  {name:<{width}}  {text}" for name, text in texts.items())
+
+
+class HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Keeps the line breaks of descriptions, and shows the defaults that tell something."""
+
+    def _get_help_string(self, action: argparse.Action) -> str:
+        text = action.help or ""
+        tells = action.nargs != 0 and action.default not in (None, "", [], argparse.SUPPRESS)
+        return (
+            f"{text} (default: %(default)s)".lstrip() if tells and "default" not in text else text
+        )
+
+
+class Parser(argparse.ArgumentParser):
+    """An `argparse.ArgumentParser` that ends with status 2 and a paragraph at a mistake.
+
+    Unlike argparse's, its `parse_known_args` leaves nothing over.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        """Takes what argparse's parser takes."""
+        super().__init__(allow_abbrev=False, **{"formatter_class": HelpFormatter, **settings})
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """Parses all arguments; see the class."""
+        words = list(sys.argv[1:] if args is None else args)
+        # Before anything else: a misspelled option leaves a required one missing.
+        options = itertools.takewhile(lambda word: word != "--", words)
+        names = (word.partition("=")[0] for word in options if word.startswith("--"))
+        self._refuse_unknown([name for name in names if name not in self._option_string_actions])
+        namespace, left = super().parse_known_args(words, namespace)
+        self._refuse_unknown(left)
+        return namespace, left
+
+    def error(self, message: str) -> NoReturn:
+        """Prints the mistake and where help is, and ends the process."""
+        text = f"{message.rstrip('.?')}{'?' if message.endswith('?') else '.'} "
+        text += f"See {self.prog} -h."
+        width = shutil.get_terminal_size().columns
+        self.exit(USER_ERROR, format_error(text, self.prog, width) + "\n")
+
+    def _refuse_unknown(self, words: Sequence[str]) -> None:
+        told = []
+        for word in words:
+            kind = "option" if word.startswith("-") else "argument"
+            hint = did_you_mean(word, self._option_string_actions) if kind == "option" else ""
+            told.append(f"unknown {kind} {word}. {hint}".rstrip())
+        if told:
+            self.error(" ".join(told))
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is None or value in action.choices:
+            return
+        names = list(map(str, action.choices))
+        hint = did_you_mean(str(value), names)
+        text = f"must be one of {', '.join(names)}. Received: {value!r}. {hint}".rstrip()
+        raise argparse.ArgumentError(action, text)

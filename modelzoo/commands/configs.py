@@ -1,0 +1,98 @@
+"""`cerebras-tf configs list` and `copy`: the params files that come along.
+
+In a checkout they are in ``configs/`` at its top; an installed package holds them itself.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from pathlib import Path
+
+import modelzoo
+from cerebras_tf.errors import ConfigError
+from modelzoo.common.params import read_yaml
+from modelzoo.common.whole_file import write_whole
+
+PREFIX, SUFFIX = "params_", ".yaml"
+
+
+def config_folder():
+    """Returns the folder of the params files."""
+    package = Path(modelzoo.__file__).parent
+    installed = package / "configs"
+    return installed if installed.is_dir() else package.parent / "configs"
+
+
+def config_names():
+    """Returns the sorted names of all: ``gpt3_tiny`` for ``params_gpt3_tiny.yaml``."""
+    files = config_folder().glob(f"{PREFIX}*{SUFFIX}")
+    return sorted(path.name[len(PREFIX) : -len(SUFFIX)] for path in files)
+
+
+def config_path(name):
+    """Returns the file of a config, told by its name or its file's name.
+
+    Raises:
+        ConfigError: if there is none of that name.
+    """
+    short = Path(name).name.removeprefix(PREFIX).removesuffix(SUFFIX)
+    names = config_names()
+    if short not in names:
+        close = difflib.get_close_matches(short, names, n=1)
+        advice = f"Did you mean {close[0]}?" if close else "`cerebras-tf configs list` shows all."
+        raise ConfigError(f"configs: there must be one of that name. Received: {name}. {advice}")
+    return config_folder() / f"{PREFIX}{short}{SUFFIX}"
+
+
+def add_arguments(parser, what):
+    """Adds the arguments of `what`: ``list`` or ``copy``."""
+    parser.set_defaults(what=what)
+    if what == "copy":
+        parser.add_argument("names", nargs="+", metavar="NAME", help="such as gpt3_tiny")
+        parser.add_argument("-o", "--output_dir", default=".", help="folder to copy to")
+        parser.add_argument("--overwrite", action="store_true", help="replace what is there")
+
+
+def run(args):
+    """Lists or copies."""
+    if args.what == "list":
+        list_configs()
+    else:
+        copy_configs(args.names, Path(args.output_dir), args.overwrite)
+
+
+def list_configs():
+    """Prints the name, the model and the first comment of every config."""
+    names = config_names()
+    models = {name: read_yaml(config_path(name))[0]["model_name"] for name in names}
+    widths = max(map(len, names)), max(map(len, models.values()))
+    for name, model in models.items():
+        print(f"{name:<{widths[0]}}  {model:<{widths[1]}}  {summary(config_path(name))}".rstrip())
+
+
+def summary(path):
+    """Returns the first sentence of the comment that a params file begins with, or nothing."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    end = next(number for number, line in enumerate(lines) if not line.startswith("#"))
+    text = " ".join(line.lstrip("# ") for line in lines[:end])
+    return re.split(r"(?<!et al)\. ", text)[0].rstrip(".:")
+
+
+def copy_configs(names, folder, overwrite):
+    """Copies configs into a folder, all or none, and prints where they are.
+
+    Raises:
+        ConfigError: if there is no such config, or a file is there and `overwrite` is not set.
+    """
+    sources = [config_path(name) for name in names]
+    there = [str(folder / path.name) for path in sources if (folder / path.name).exists()]
+    if there and not overwrite:
+        raise ConfigError(
+            f"{', '.join(there)}: must not be there yet. Give --overwrite to replace, or another "
+            "folder after -o."
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in sources:
+        write_whole(folder / path.name, path.read_text(encoding="utf-8"))
+        print(folder / path.name)

@@ -1,0 +1,118 @@
+"""Converts checkpoints between Hugging Face, Google's BERT and TensorFlow, and compares them.
+
+For example::
+
+    cerebras-tf convert to_tf EleutherAI/gpt-j-6B model_dir/gptj_6b
+    cerebras-tf convert from_tf model_dir/gptj_6b gpt-j-6B-trained
+    cerebras-tf convert verify gpt-j-6B-trained model_dir/gptj_6b --logits
+
+It deliberately only reads its arguments and shows progress; ``modelzoo/common/checkpoints`` does
+the work.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from cerebras_tf.errors import ConfigError
+from modelzoo.common.checkpoints.compare_logits import TOLERANCE, compare_logits
+from modelzoo.common.checkpoints.convert import from_tensorflow, to_tensorflow
+from modelzoo.common.checkpoints.programs import PROGRAMS
+from modelzoo.common.checkpoints.safetensors_file import DTYPES
+from modelzoo.common.checkpoints.verify import verify_weights
+
+OPERANDS = {
+    "to_tf": {
+        "source": "folder of the model; of Google's BERT also its prefix",
+        "output": "folder of the checkpoint",
+    },
+    "from_tf": {
+        "source": "prefix of the checkpoint, or folder: its latest",
+        "output": "folder of the model",
+    },
+    "verify": {
+        "source": "folder of the other program's model",
+        "checkpoint": "prefix of the TensorFlow checkpoint, or folder",
+    },
+}
+
+
+def add_arguments(parser, what):
+    """Adds the arguments of `what`, one of ACTIONS."""
+    add = parser.add_argument
+    parser.set_defaults(what=what)
+    for name, text in OPERANDS[what].items():
+        add(name, help=text)
+    add("--program", choices=tuple(PROGRAMS), default="hugging_face", help="the other program")
+    if what == "verify":
+        add("--logits", action="store_true", help="also run both, on random tokens")
+    else:
+        add("--overwrite", action="store_true", help="replace what is there")
+    if what != "to_tf":
+        add("-p", "--params", help="our YAML (default: params.yaml beside the checkpoint)")
+        add("--dtype", choices=tuple(DTYPES), default="float32", help="type of weights there")
+    if what == "from_tf":
+        add("--max_shard_gb", type=float, default=5.0, help="size of a file, GB")
+
+
+def run(args):
+    """Converts or compares."""
+    import tqdm
+
+    # Read when TensorFlow is imported. The pool of oneDNN keeps what was given back to it, several
+    # times the largest tensor.
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
+    started = time.monotonic()
+    with tqdm.tqdm(unit=" weights", unit_scale=True, disable=None) as bar:
+        lines = ACTIONS[args.what](args, bar.update)
+    print(f"{lines} ({time.monotonic() - started:.1f} s)")
+
+
+def convert_to_tf(args, advance):
+    """Makes a TensorFlow checkpoint; returns what to print."""
+    done = to_tensorflow(args.source, args.output, args.program, args.overwrite, advance=advance)
+    note = f" Train from it with --checkpoint_path {done.path} and another model_dir."
+    return _told(done) + note
+
+
+def convert_from_tf(args, advance):
+    """Makes the other program's model; returns what to print."""
+    done = from_tensorflow(
+        args.source,
+        args.output,
+        args.program,
+        args.params,
+        args.dtype,
+        int(args.max_shard_gb * 1e9),
+        args.overwrite,
+        advance,
+    )
+    return _told(done)
+
+
+def _told(done):
+    text = f"{done.tensors} tensors, {done.weights} weights: {done.path}."
+    if done.dropped:
+        text += f" Left out: {len(done.dropped)} tensors that are no weights, such as "
+        text += f"{done.dropped[0]}."
+    return text
+
+
+def verify_both(args, advance):
+    """Compares the two; returns what to print."""
+    if args.logits and args.program != "hugging_face":
+        raise ConfigError(
+            f"--logits: needs --program hugging_face. Received: {args.program}. Convert the "
+            "checkpoint to Hugging Face's form and compare with that."
+        )
+    count = verify_weights(args.source, args.checkpoint, args.program, args.dtype, advance)
+    text = f"{count} weights are equal bit for bit."
+    if args.logits:
+        largest = compare_logits(args.source, args.checkpoint, args.params)
+        values = ", ".join(f"{name} by {value:.2g}" for name, value in largest.items())
+        text += f" Outputs differ by at most {TOLERANCE:g}: {values}."
+    return text
+
+
+ACTIONS = {"to_tf": convert_to_tf, "from_tf": convert_from_tf, "verify": verify_both}

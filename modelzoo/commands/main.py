@@ -1,0 +1,146 @@
+"""The `cerebras-tf` program and its commands, of which some are scripts of a checkout as well."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+import cerebras_tf
+from cerebras_tf.cli.arguments import COMPILE, MODES
+from cerebras_tf.cli.exit_codes import USER_ERROR, run_main
+from cerebras_tf.cli.parser import Parser, format_rows
+from modelzoo.common.console import quiet_native_logging
+
+PROGRAM = "cerebras-tf"
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command, or a group of commands.
+
+    Attributes:
+        summary: what it does, for help.
+        module: what offers `add_arguments(parser, **given)` and `run(args)` -> exit code or None.
+            Only that of the command asked for is imported, because some import TensorFlow.
+        given: what tells commands of one module apart.
+        commands: of a group, by name.
+    """
+
+    summary: str
+    module: str = ""
+    given: Mapping[str, str] = field(default_factory=dict)
+    commands: Mapping[str, Command] = field(default_factory=dict)
+
+
+def of_module(name: str, key: str, summaries: Mapping[str, str]) -> dict[str, Command]:
+    """Several commands of one module, which gets each one's name by `key`."""
+    return {each: Command(text, name, {key: each}) for each, text in summaries.items()}
+
+
+PREPARE = {
+    name: Command(summary, f"modelzoo.commands.prepare_{name}")
+    for name, summary in {
+        "gpt": "records of GPT-2, GPT-3 and GPT-J, from text and JSON lines",
+        "bert": "records of BERT pre-training, from text and JSON lines",
+        "glue": "records of sentence classification, from GLUE's tab-separated files",
+        "ner": "records of token classification, from BLURB or CoNLL files",
+        "squad": "records of question answering, from the files of SQuAD 1.1 or 2.0",
+        "bertsum": "records of extractive summarization (BERTSUM), from CNN/DailyMail",
+        "summarization": "records that fine-tune GPT-J for summarization, from CNN/DailyMail",
+        "translation": "records of the encoder-decoder, from two texts line by line",
+        "vocab": "a vocabulary, from text: byte-level BPE, WordPiece, BPE or unigram",
+    }.items()
+}
+CONVERT = of_module(
+    "modelzoo.commands.convert",
+    "what",
+    {
+        "to_tf": "make a TensorFlow checkpoint and its params.yaml",
+        "from_tf": "make the other program's model",
+        "verify": "compare both, bit for bit; exit code 2 if not so",
+    },
+)
+CONFIGS = of_module(
+    "modelzoo.commands.configs",
+    "what",
+    {"list": "show the params files that come along", "copy": "copy some, to be run or changed"},
+)
+COMPILING = {COMPILE: "compile for a mode and run nothing"}
+ROOT = Command(
+    "Train TensorFlow estimators on an emulated wafer.",
+    commands={
+        **of_module("modelzoo.commands.run_model", "command", {**MODES, **COMPILING}),
+        "configs": Command("list or copy the params files that come along", commands=CONFIGS),
+        "prepare": Command("make records or a vocabulary from raw data", commands=PREPARE),
+        "convert": Command(
+            "convert checkpoints of Hugging Face and Google's BERT, and back", commands=CONVERT
+        ),
+        "zero_shot": Command(
+            "score a language model on tasks it was not trained on", "modelzoo.commands.zero_shot"
+        ),
+        "bench": Command("measure training on the wafer and the host", "modelzoo.commands.bench"),
+        "info": Command(
+            "show versions, cores, memory, BLAS and kernel cache", "cerebras_tf.cli.info"
+        ),
+    },
+)
+
+
+def sentence(summary: str) -> str:
+    """A summary as the description of its command."""
+    return f"{summary[0].upper()}{summary[1:].rstrip('.')}."
+
+
+def choose(argv: Sequence[str], program: str, group: Command) -> str:
+    """Returns the name of the command that `argv` begins with; help and mistakes end here."""
+    rows = {name: command.summary for name, command in group.commands.items()}
+    parser = Parser(
+        prog=program,
+        description=sentence(group.summary),
+        usage=f"{program} COMMAND [ARGUMENTS]",
+        epilog=f"commands:\n{format_rows(rows)}\n\n{program} COMMAND -h shows its arguments.",
+    )
+    if group is ROOT:
+        version = f"{PROGRAM} {cerebras_tf.__version__}"
+        parser.add_argument("--version", action="version", version=version)
+    parser.add_argument("command", choices=tuple(rows), metavar="COMMAND", help="see below")
+    if not argv:
+        parser.print_help(sys.stderr)
+        raise SystemExit(USER_ERROR)
+    return str(parser.parse_args(argv[:1]).command)
+
+
+def run_command(
+    argv: Sequence[str], program: str = PROGRAM, command: Command = ROOT
+) -> Optional[int]:
+    """Parses `argv` and runs the command, or the one of the group that it names."""
+    quiet_native_logging()
+    while command.commands:
+        name = choose(argv, program, command)
+        command, program, argv = command.commands[name], f"{program} {name}", argv[1:]
+    module: Any = importlib.import_module(command.module)
+    parser = Parser(prog=program, description=sentence(command.summary))
+    module.add_arguments(parser, **command.given)
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    exit_code: Optional[int] = module.run(parser.parse_args(argv))
+    return exit_code
+
+
+def main(
+    argv: Optional[Sequence[str]] = None, program: str = PROGRAM, words: Sequence[str] = ()
+) -> int:
+    """Runs the program and returns its exit code; see exit_codes.run_main.
+
+    Args:
+        argv: the arguments; None takes those of this process.
+        program: the name shown in help and mistakes.
+        words: the command, such as `prepare gpt`, where `program` is another name for it.
+    """
+    command = ROOT
+    for word in words:
+        command = command.commands[word]
+    return run_main(functools.partial(run_command, program=program, command=command), argv, program)

@@ -1,0 +1,16 @@
+"""`cerebras-tf train`, `eval`, ..., `compile`: the runner, with the command's name for its mode."""
+
+from __future__ import annotations
+
+from cerebras_tf.cli import arguments
+from modelzoo.common.run import execute
+
+
+def add_arguments(parser, command):
+    """Adds the runner's arguments for `command`: a mode, or ``compile``."""
+    arguments.add_arguments(parser, command)
+
+
+def run(args):
+    """Runs the model."""
+    execute(arguments.RunArguments(**vars(args)))

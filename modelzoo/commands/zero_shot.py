@@ -1,0 +1,76 @@
+"""Evaluates a trained language model on a task it was not trained on, from a jsonl file.
+
+For example::
+
+    cerebras-tf zero_shot -p configs/params_gpt2_small.yaml \\
+        -o model_dir/gpt2_small --tasks lambada.jsonl --mode last_word \\
+        --tokenizer_type GPT2Tokenizer --encoder_file encoder.json --vocab_file vocab.bpe
+
+It deliberately only reads its arguments; ``modelzoo/common/zero_shot`` does the work.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from cerebras_tf.cli.arguments import positive_int
+from modelzoo.common import model_dir, registry, tokenizers
+from modelzoo.common.console import quiet_logging
+from modelzoo.common.input.prompts import section_tokenizer
+from modelzoo.common.params import load_params
+from modelzoo.common.zero_shot.tasks import TASKS, read_task
+
+
+def add_arguments(parser):
+    """Adds the command's arguments."""
+    add = parser.add_argument
+    add("-p", "--params", required=True, help="YAML of the model")
+    add("-o", "--model_dir", help="folder of the checkpoints and of the results")
+    add("--checkpoint_path", help="prefix of a checkpoint (default: the latest of model_dir)")
+    add("--tasks", nargs="+", required=True, help="jsonl files, one a task")
+    add("--mode", choices=list(TASKS), default="multiple_choice")
+    add("--tokenizer_type", choices=tokenizers.KINDS, default="ByteTokenizer")
+    add("--vocab_file", help="merges of GPT-2 (vocab.bpe) or tokenizer.json")
+    add("--encoder_file", help="vocabulary of GPT-2 (encoder.json)")
+    add("--eos_id", type=int, help="token that ends a text (default: the tokenizer's)")
+    add("--batch_size", type=positive_int, default=8, help="continuations scored at once")
+    add("--device", help="/cpu:0 runs the model on the host (default: on the wafer)")
+
+
+def run(args):
+    """Evaluates all tasks."""
+    tasks = {Path(path).stem: read_task(path, args.mode) for path in args.tasks}
+    folder = args.model_dir or model_dir.default_model_dir(args.params)
+    given = {
+        "mode": "predict",
+        "model_dir": folder,
+        "checkpoint_path": args.checkpoint_path,
+        "device": args.device,
+    }
+    params = load_params(args.params, {f"runconfig.{key}": given[key] for key in given})
+    tokenizer = section_tokenizer(args, params.train_input.vocab_size)
+    import tensorflow.compat.v1 as tf
+    from tqdm import tqdm
+
+    from modelzoo.common.estimator import make_estimator
+    from modelzoo.common.run import check_device, chosen_checkpoint
+    from modelzoo.common.zero_shot.evaluate import evaluate, write_results
+    from modelzoo.common.zero_shot.model_session import ModelSession
+
+    quiet_logging(tf)
+    path = chosen_checkpoint(params.runconfig)
+    check_device(params.runconfig.device)
+    model, _ = registry.load_room(params.model_name)
+    estimator = make_estimator(model.model_fn, params, not params.runconfig.device)
+    for name, rows in tasks.items():
+        total = sum(len(row.texts()) for row in rows)
+        bar = tqdm(desc=name, total=total, disable=not sys.stderr.isatty())
+        with ModelSession(estimator, params, path, tokenizer, args.batch_size) as session, bar:
+            results, scores = evaluate(session, rows, bar.update)
+        step = tf.train.load_variable(path, "global_step")
+        target = os.path.join(folder, "zero_shot")
+        written, _ = write_results(target, name, step, results, scores)
+        words = ", ".join(f"{key} {value:.4f}" for key, value in scores.items())
+        print(f"{name}: {len(rows)} rows, {words}; results in {written}")

@@ -1,0 +1,61 @@
+"""Checks `cerebras-tf configs`: every params file is listed, and copies can be run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from modelzoo.commands.configs import config_folder, config_names
+from modelzoo.commands.main import main
+from modelzoo.common.params import load_params
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def test_all_params_files_of_the_checkout_are_listed(capsys):
+    assert config_folder() == ROOT / "configs"
+    assert main(["configs", "list"]) == 0
+    rows = [line.split(maxsplit=2) for line in capsys.readouterr().out.splitlines()]
+    files = sorted(path.name for path in (ROOT / "configs").iterdir())
+    assert [f"params_{row[0]}.yaml" for row in rows] == files
+    (tiny,) = [row for row in rows if row[0] == "gpt3_tiny"]
+    assert tiny[1:] == [
+        "gpt3",
+        "A byte-level GPT that learns Python from the sources of the standard library: no download",
+    ]
+
+
+def test_summaries_go_on_behind_et_al(capsys):
+    main(["configs", "list"])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line.endswith("et al")] == []
+
+
+def test_a_copy_is_the_same_and_can_be_loaded(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["configs", "copy", "gpt3_tiny", "params_bert_tiny.yaml", "-o", "mine"]) == 0
+    paths = capsys.readouterr().out.split()
+    assert paths == ["mine/params_gpt3_tiny.yaml", "mine/params_bert_tiny.yaml"]
+    for path in map(Path, paths):
+        assert path.read_bytes() == (ROOT / "configs" / path.name).read_bytes()
+        assert load_params(path) == load_params(ROOT / "configs" / path.name)
+
+
+def test_nothing_is_copied_where_one_is_there_already(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("params_gpt3_tiny.yaml").write_text("mine")
+    assert main(["configs", "copy", "bert_tiny", "gpt3_tiny"]) == 2
+    assert "params_gpt3_tiny.yaml: must not be there yet." in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["params_gpt3_tiny.yaml"]
+    assert main(["configs", "copy", "bert_tiny", "gpt3_tiny", "--overwrite"]) == 0
+    assert load_params("params_gpt3_tiny.yaml").model_name == "gpt3"
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"), [("gpt3_tny", "Did you mean gpt3_tiny?"), ("x", "configs list` shows all.")]
+)
+def test_a_config_that_is_not_there_is_told_with_the_nearest(name, advice, capsys):
+    assert name not in config_names()
+    assert main(["configs", "copy", name]) == 2
+    assert advice in " ".join(capsys.readouterr().err.split())

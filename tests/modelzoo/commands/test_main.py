@@ -1,0 +1,133 @@
+"""Checks the `cerebras-tf` program: commands, lazy loading, exit codes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+import cerebras_tf
+from cerebras_tf.errors import ConfigError
+from modelzoo.commands import main as program
+
+
+@pytest.fixture
+def command(monkeypatch):
+    """Puts a command `echo` in the table whose module notes what it was called with."""
+    module = types.ModuleType("echo_command")
+    module.calls = []
+    module.add_arguments = lambda parser, default: parser.add_argument("--word", default=default)
+
+    def run(args):
+        module.calls.append(args.word)
+        if args.word == "bad":
+            raise ConfigError("echo: no bad words. Received: bad. Say another.")
+
+    module.run = run
+    monkeypatch.setitem(sys.modules, "echo_command", module)
+    echo = program.Command("say a word", "echo_command", {"default": "x"})
+    monkeypatch.setitem(program.ROOT.commands, "echo", echo)
+    group = program.Command("speak", commands={"echo": echo})
+    monkeypatch.setitem(program.ROOT.commands, "speak", group)
+    return module
+
+
+def test_a_command_gets_its_arguments(command):
+    assert program.main(["echo", "--word", "hello"]) == 0
+    assert command.calls == ["hello"]
+
+
+def test_commands_keep_tensorflows_native_notes_off_the_console(command, monkeypatch):
+    monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)
+    program.main(["echo"])
+    assert os.environ["TF_CPP_MIN_LOG_LEVEL"] == "2"
+
+
+def test_a_commands_mistake_of_the_user_exits_2(command, capsys):
+    assert program.main(["echo", "--word", "bad"]) == 2
+    assert capsys.readouterr().err.startswith("cerebras-tf: echo: no bad words.")
+
+
+def test_no_command_and_unknown_commands_exit_2(capsys):
+    assert program.main([]) == 2
+    assert capsys.readouterr().err.startswith("usage: cerebras-tf COMMAND")
+    assert program.main(["brew"]) == 2
+    assert "Received: 'brew'." in capsys.readouterr().err
+
+
+def test_a_misspelled_command_or_option_gets_the_nearest(command, capsys):
+    assert program.main(["ekho"]) == 2
+    assert "Did you mean echo?" in capsys.readouterr().err
+    assert program.main(["echo", "--wrod", "x"]) == 2
+    assert (
+        "cerebras-tf echo: unknown option --wrod. Did you mean --word?" in capsys.readouterr().err
+    )
+
+
+def test_a_command_of_a_group_is_two_words(command, capsys):
+    assert program.main(["speak", "echo"]) == 0
+    assert program.main(["speak"]) == 2
+    assert "say a word" in capsys.readouterr().err
+    assert program.main(["speak", "-h"]) == 0
+    assert capsys.readouterr().out.startswith("usage: cerebras-tf speak COMMAND")
+    assert command.calls == ["x"]
+
+
+def test_a_script_is_a_command_under_another_name(command, capsys):
+    assert program.main(["--word", "bad"], "echo.py", ["speak", "echo"]) == 2
+    assert capsys.readouterr().err.startswith("echo.py: echo: no bad words.")
+    assert program.main(["-h"], "echo.py", ["speak", "echo"]) == 0
+    assert capsys.readouterr().out.startswith("usage: echo.py [-h]")
+
+
+def every_command(group=program.ROOT, words=()):
+    """The words of every command there is."""
+    for name, entry in group.commands.items():
+        if entry.commands:
+            yield from every_command(entry, (*words, name))
+        else:
+            yield [*words, name]
+
+
+@pytest.mark.parametrize("words", list(every_command()), ids=" ".join)
+def test_every_command_has_help(words, capsys):
+    assert program.main([*words, "-h"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith(f"usage: cerebras-tf {' '.join(words)} [-h]")
+    assert "--debug" in text and "default: None" not in text and "default: False" not in text
+
+
+def test_the_first_page_names_every_command():
+    page = (Path(__file__).resolve().parents[3] / "README.md").read_text(encoding="utf-8")
+    section = page.split("## Without a checkout\n")[1].split("\n## ")[0]
+    for name in program.ROOT.commands:
+        assert f"`{name}`" in section or f"cerebras-tf {name} " in section, name
+
+
+def test_version_is_told(capsys):
+    assert program.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"cerebras-tf {cerebras_tf.__version__}\n"
+
+
+def test_help_lists_every_command_and_imports_none(capsys, monkeypatch):
+    def refuse(name):
+        raise AssertionError(f"imported {name}")
+
+    monkeypatch.setattr(program.importlib, "import_module", refuse)
+    assert program.main(["--help"]) == 0
+    output = capsys.readouterr().out
+    for name, entry in program.ROOT.commands.items():
+        assert f"  {name} " in output
+        assert entry.summary in output
+
+
+def test_the_program_starts_without_tensorflow():
+    code = (
+        "import sys; from modelzoo.commands.main import main; code = main(['--help']); "
+        "sys.exit(code or 'tensorflow' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
