@@ -1,6 +1,6 @@
 """Turns how a program ended into an exit code and, for mistakes of the user, one paragraph.
 
-This file deliberately parses no arguments but `--debug`.
+This file parses no arguments but `--debug`.
 """
 
 from __future__ import annotations

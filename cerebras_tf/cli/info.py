@@ -1,6 +1,6 @@
 """`cerebras-tf info`: what a run on this machine would use.
 
-This file deliberately measures nothing; `cerebras-tf bench` does.
+`cerebras-tf bench` measures.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ every turn stands one float32 matrix product: their mean speed is what the machi
 during the turn. CPU seconds, of all threads together, tell how much work was done where other
 programs took the cores away.
 
-It deliberately keeps no results and judges none; tests assert no times.
+It keeps no results and judges none; tests assert no times.
 """
 
 from __future__ import annotations

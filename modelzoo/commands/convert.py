@@ -6,7 +6,7 @@ For example::
     cerebras-tf convert from_tf model_dir/gptj_6b gpt-j-6B-trained
     cerebras-tf convert verify gpt-j-6B-trained model_dir/gptj_6b --logits
 
-It deliberately only reads its arguments and shows progress; ``modelzoo/common/checkpoints`` does
+It only reads its arguments and shows progress; ``modelzoo/common/checkpoints`` does
 the work.
 """
 

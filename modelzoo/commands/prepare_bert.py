@@ -8,7 +8,7 @@ For example, with the vocabulary of BERT base uncased and a blank line between d
 stores pairs of segments with masks. ``--mlm_only`` stores single sequences with masks, and with
 ``--disable_masking`` their tokens, which are masked while training reads them.
 
-It deliberately only reads its arguments; ``modelzoo/bert/preparation.py`` does the work. A run that
+It only reads its arguments; ``modelzoo/bert/preparation.py`` does the work. A run that
 was stopped goes on when the same command is given again.
 """
 

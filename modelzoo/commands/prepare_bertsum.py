@@ -5,7 +5,7 @@ For example::
     cerebras-tf prepare bertsum --input_dir cnn_dm/train.jsonl \\
         --vocab_file vocab.txt --do_lower_case --output_dir cnn_dm_bertsum_msl512/train
 
-Labels are chosen greedily by ROUGE-1 and ROUGE-2 against the highlights. It deliberately only reads
+Labels are chosen greedily by ROUGE-1 and ROUGE-2 against the highlights. It only reads
 its arguments; ``modelzoo/bert/fine_tuning/extractive_summarization/preparation.py`` does the work.
 A run that was stopped goes on when the command is given again.
 """

@@ -5,7 +5,7 @@ For example, from train.tsv and dev.tsv of SST-2::
     cerebras-tf prepare glue --data_dir sst2 --task Sst2DataProcessor \\
         --vocab_file vocab.txt --max_seq_length 72 --output_dir sst2_msl72
 
-It deliberately only reads its arguments; ``modelzoo/bert/fine_tuning/classifier/preparation.py``
+It only reads its arguments; ``modelzoo/bert/fine_tuning/classifier/preparation.py``
 does the work. Small sets need no records: Sst2DataProcessor and MnliDataProcessor read the files
 as they are. A run that was stopped goes on when the same command is given again.
 """

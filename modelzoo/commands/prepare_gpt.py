@@ -5,7 +5,7 @@ For example, with the vocabulary of GPT-2::
     cerebras-tf prepare gpt --input_dir texts --output_dir pile_gpt2_msl2048/train \\
         --tokenizer_type GPT2Tokenizer --encoder_file encoder.json --vocab_file vocab.bpe
 
-It deliberately only reads its arguments; ``modelzoo/gpt3/preparation.py`` does the work. A run that
+It only reads its arguments; ``modelzoo/gpt3/preparation.py`` does the work. A run that
 was stopped goes on when the same command is given again.
 """
 

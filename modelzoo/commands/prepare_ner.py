@@ -5,7 +5,7 @@ For example, from train.tsv, devel.tsv and test.tsv of the NCBI Disease corpus::
     cerebras-tf prepare ner --data_dir ncbi-disease --vocab_file vocab.txt \\
         --do_lower_case --output_dir ncbi_disease_msl128
 
-It deliberately only reads its arguments; ``modelzoo/bert/fine_tuning/token_classifier/
+It only reads its arguments; ``modelzoo/bert/fine_tuning/token_classifier/
 preparation.py`` does the work. A run that was stopped goes on when the command is given again.
 """
 

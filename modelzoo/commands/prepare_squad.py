@@ -5,7 +5,7 @@ For example::
     cerebras-tf prepare squad --input_file train-v1.1.json --vocab_file vocab.txt \\
         --do_lower_case --output_dir squad_msl384/train
 
-It deliberately only reads its arguments; ``modelzoo/bert/fine_tuning/question_answering/
+It only reads its arguments; ``modelzoo/bert/fine_tuning/question_answering/
 preparation.py`` does the work. A run that was stopped goes on when the command is given again.
 Questions whose answer does not stand where the file says are named on stderr and left out.
 """

@@ -6,7 +6,7 @@ For example::
         --output_dir cnn_dm_msl1024/train --tokenizer_type GPT2Tokenizer \\
         --encoder_file encoder.json --vocab_file vocab.bpe --truncate_article
 
-It deliberately only reads its arguments; ``modelzoo/gptj/preparation.py`` does the work. A run that
+It only reads its arguments; ``modelzoo/gptj/preparation.py`` does the work. A run that
 was stopped goes on when the same command is given again.
 """
 

@@ -7,7 +7,7 @@ For example, with a vocabulary of both languages::
     cerebras-tf prepare translation --source_file train.en --target_file train.de \\
         --tokenizer_file wmt16_en_de/vocab/tokenizer.json --output_dir wmt16_en_de/train
 
-It deliberately only reads its arguments; ``modelzoo/transformer/preparation.py`` does the work. A
+It only reads its arguments; ``modelzoo/transformer/preparation.py`` does the work. A
 run that was stopped goes on when the command is given again.
 """
 

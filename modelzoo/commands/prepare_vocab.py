@@ -5,7 +5,7 @@ For example, one vocabulary for both sides of a translation::
     cerebras-tf prepare vocab --input_files train.en train.de --algorithm unigram \\
         --vocab_size 8000 --output_dir vocab_en_de
 
-It deliberately only reads its arguments; ``modelzoo/common/preparation/vocabulary.py`` trains. The
+It only reads its arguments; ``modelzoo/common/preparation/vocabulary.py`` trains. The
 special tokens come first; by default those of GPT-2 (byte_bpe), BERT (wordpiece), or <pad>, <unk>,
 <s> and </s> (bpe and unigram).
 """

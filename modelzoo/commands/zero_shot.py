@@ -6,7 +6,7 @@ For example::
         -o model_dir/gpt2_small --tasks lambada.jsonl --mode last_word \\
         --tokenizer_type GPT2Tokenizer --encoder_file encoder.json --vocab_file vocab.bpe
 
-It deliberately only reads its arguments; ``modelzoo/common/zero_shot`` does the work.
+It only reads its arguments; ``modelzoo/common/zero_shot`` does the work.
 """
 
 from __future__ import annotations

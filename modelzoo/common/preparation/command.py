@@ -1,6 +1,6 @@
 """What the commands of all data preparations share: options, progress bar and closing line.
 
-It deliberately prepares nothing; each ``modelzoo/commands/prepare_*.py`` hands in what to run.
+It prepares nothing itself; each ``modelzoo/commands/prepare_*.py`` hands in what to run.
 """
 
 from __future__ import annotations
