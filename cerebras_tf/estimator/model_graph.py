@@ -28,6 +28,7 @@ from cerebras_tf.estimator.wafer_step import WaferStep
 from cerebras_tf.estimator.wiring import Wiring
 from cerebras_tf.ir import TensorType, Variable
 from cerebras_tf.memoryx.borrowing_store import BorrowingStore
+from cerebras_tf.memoryx.disk import FileDisk
 from cerebras_tf.memoryx.file_store import FileStore
 from cerebras_tf.memoryx.store import MemoryStore, Store
 
@@ -120,7 +121,7 @@ def _store_of(variables: dict[str, Any], config: Any, lender: Optional[WaferStep
     if folder is None:
         own = MemoryStore(specs)
     else:
-        own = FileStore(specs, folder, config.memoryx_bytes)
+        own = FileStore(specs, FileDisk(folder, config.memoryx_bytes))
     return own if lender is None else BorrowingStore(own, lender.session.store)
 
 

@@ -8,67 +8,45 @@ ones go to new files, so that a checkpoint costs a few links.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import os
 import time
-import weakref
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import Optional
 
 from cerebras_tf.errors import CapacityError
 from cerebras_tf.ir import Array, Variable
-from cerebras_tf.memoryx.buffers import ALIGNMENT_BYTES, Buffers
 from cerebras_tf.memoryx.bundle import Entry
+from cerebras_tf.memoryx.disk import Disk
 from cerebras_tf.memoryx.itinerary import Itinerary
-from cerebras_tf.memoryx.record import Record, Transfers
-from cerebras_tf.memoryx.record_file import RecordFile
+from cerebras_tf.memoryx.record import Record
 from cerebras_tf.memoryx.store import Traffic, require_values
-from cerebras_tf.memoryx.store_folder import StoreFolder
 
 # A file holds variables of about this many bytes together, or a single larger one.
 FILE_BYTES = 1 << 30
 
 
 class FileStore:
-    """Variables in files of a folder of their own, with so much of main memory at most.
+    """Variables that rest on a disk; what of them is in memory, and when, is decided here.
 
-    The folder goes when the store is closed, or when another one is made where the process was
-    killed: what must last is in checkpoints, which share its contents by links.
+    Decisions follow from the calls alone, never from how fast the disk is: so a planned disk tells
+    beforehand what a real one will move.
 
     Args:
         specs: the variables.
-        folder: where the store makes its folder.
-        most_bytes: bytes of main memory for variables.
-
-    Raises:
-        StoreError: the folder cannot be used.
+        disk: moves them.
     """
 
-    def __init__(self, specs: Iterable[Variable], folder: str, most_bytes: int) -> None:
+    def __init__(self, specs: Iterable[Variable], disk: Disk) -> None:
         self._specs = {spec.name: spec for spec in specs}
         self._records: dict[str, Record] = {}
         self._numbers = itertools.count()  # of groups of variables that share a file
         self._place(self._specs.values())
-        self._folder = StoreFolder(Path(folder))
-        self._files: list[RecordFile] = []
-        self._current: dict[int, RecordFile] = {}  # what is written, by number
-        # Files of checkpoints by device and number; None where they cannot be linked.
-        self._adopted: dict[tuple[int, int], Optional[RecordFile]] = {}
-        self._names = itertools.count()
-        self._buffers = Buffers(most_bytes)
-        self._transfers = Transfers(self._buffers)
+        self._disk = disk
         self._taken = 0  # bytes of the records that are here
-        self._most_taken = most_bytes
+        self._most_taken = disk.most_bytes
         self._window = 0  # bytes of the groups that are read ahead
         self._itinerary = Itinerary([])
         self._ahead = 0  # groups before this position are here, or on their way
         self._version = 0
-        # Holds no reference to the store, so that one that is forgotten is closed as well.
-        self._finalizer = weakref.finalize(
-            self, _close, self._transfers, self._buffers, self._files, self._folder
-        )
 
     def _place(self, specs: Iterable[Variable], lives_within_step: bool = False) -> None:
         """Gives variables their places in files: one behind the other, in the order given."""
@@ -91,7 +69,7 @@ class FileStore:
 
     def acquire(self, names: Sequence[str], fresh: bool = False) -> list[Array]:
         """See Store.acquire."""
-        self._transfers.raise_failure()
+        self._disk.raise_failure()
         records = [self._records[name] for name in names]
         if not fresh:
             require_values(self, names)
@@ -136,7 +114,7 @@ class FileStore:
         self._ahead = 0
         self._window = max((self._size_of(names) for names in order), default=0)
         # Room for what is being written, so that what is read needs not wait for it.
-        room = self._buffers.most_bytes
+        room = self._disk.most_bytes
         self._most_taken = room - self._window if room >= 3 * self._window else room
 
     def holds(self, name: str) -> bool:
@@ -151,33 +129,31 @@ class FileStore:
     @property
     def resident_bytes(self) -> int:
         """Bytes of the buffers."""
-        return self._buffers.bytes
+        return self._disk.bytes
 
     @property
     def total_resident_bytes(self) -> int:
         """Bytes of the buffers once every variable has a value."""
-        return min(self._buffers.most_bytes, sum(r.size for r in self._records.values()))
+        return min(self._disk.most_bytes, sum(r.size for r in self._records.values()))
 
     @property
     def traffic(self) -> Traffic:
         """See Store.traffic."""
-        return self._transfers.traffic
+        return self._disk.traffic
 
     def adopt(self, name: str, entry: Entry) -> bool:
         """See Store.adopt."""
         record = self._records[name]
         type = record.spec.type
         fits = entry.is_whole and entry.dtype == type.dtype and entry.shape == type.shape
-        if record.users or not fits or entry.offset % ALIGNMENT_BYTES:
+        if record.users or not fits:
             return False
-        file = self._adopted_file(entry.path)
-        if file is None:
+        self._disk.finish([record])
+        if not self._disk.adopt(record, entry):
             return False
-        self._transfers.finish([record])
         if record.is_here:
             record.is_dirty = False
             self._evict([record])
-        self._move(record, file, entry.offset)
         record.checksum, record.is_unchecked, record.has_value = entry.checksum, True, True
         self._version += 1
         return True
@@ -187,25 +163,13 @@ class FileStore:
         dirty = [r for r in self._records.values() if r.is_dirty and not r.lives_within_step]
         for record in dirty:
             self._ready(record)
-        self._write(dirty, keep=True)
-        self._transfers.finish(self._records.values())
-        found = {}
-        for name in self._specs:
-            record = self._records[name]
-            if record.has_value:
-                assert record.file is not None and record.checksum is not None
-                type = record.spec.type
-                place = str(record.file.path), record.offset, type.most_bytes
-                found[name] = Entry(type.dtype, type.static_shape, *place, record.checksum)
-        for file in {r.file for r in self._records.values() if r.file and not r.lives_within_step}:
-            if not file.is_frozen:
-                file.sync()
-                file.is_frozen = True
-        return found
+        self._disk.write(dirty, keep=True)
+        self._disk.finish(self._records.values())
+        return self._disk.settle([r for r in self._records.values() if r.spec.name in self._specs])
 
     def close(self) -> None:
         """See Store.close."""
-        self._finalizer()
+        self._disk.close()
 
     # Memory.
 
@@ -220,20 +184,20 @@ class FileStore:
             self._evict([r for r in self._records.values() if r.is_here and not r.users])
         self._taken += need
         if not fresh:
-            self._transfers.read(missing)
+            self._disk.read(missing)
             return
         for record in missing:
-            record.buffer, record.is_blank = self._buffers.take(record.size), True
+            record.buffer, record.is_blank = self._disk.take(record.size), True
 
     def _require_room(self, records: Sequence[Record]) -> None:
         need = sum(record.size for record in dict.fromkeys(records))
-        if need <= self._buffers.most_bytes:
+        if need <= self._disk.most_bytes:
             return
         largest = max(records, key=lambda record: record.size)
         raise CapacityError(
             f"memoryx_ram_gb: must hold the variables that are used together, {need / 1e9:.3g} GB "
             f"(the largest is {largest.spec.name}). Received: "
-            f"{self._buffers.most_bytes / 1e9:.3g} GB. Raise memoryx_ram_gb."
+            f"{self._disk.most_bytes / 1e9:.3g} GB. Raise memoryx_ram_gb."
         )
 
     def _make_room(self, need: int, beyond: float) -> bool:
@@ -265,10 +229,10 @@ class FileStore:
             self._taken -= record.size
             if record.has_value:
                 self._ahead = min(self._ahead, int(min(self._use_of(record), self._ahead)))
-        self._write([record for record in records if record.is_dirty], keep=False)
+        self._disk.write([record for record in records if record.is_dirty], keep=False)
         for record in records:
             if record.buffer is not None:
-                self._buffers.give(record.buffer)
+                self._disk.give(record.buffer)
                 record.buffer = None
 
     def _size_of(self, names: Sequence[str]) -> int:
@@ -297,7 +261,7 @@ class FileStore:
             if need and not self._make_room(need, self._ahead):
                 return
             self._taken += need
-            self._transfers.read(missing)
+            self._disk.read(missing)
             self._ahead += 1
 
     def _ready(self, record: Record) -> Array:
@@ -308,60 +272,4 @@ class FileStore:
             record.reading = None
             record.is_unchecked = False
             self.traffic.stalled_s += time.perf_counter() - started
-        return record.array()
-
-    # Files.
-
-    def _write(self, records: Sequence[Record], keep: bool) -> None:
-        """Starts to write records to their places; their buffers stay where `keep` says so."""
-        for record in records:
-            current = self._current.get(record.number)
-            if current is None or current.is_frozen:
-                current = RecordFile(self._new_path())
-                self._files.append(current)
-                self._current[record.number] = current
-            if record.file is not current:
-                self._move(record, current, record.home)
-                record.needs_room = True
-            record.is_dirty = False
-        self._transfers.write(records, keep)
-
-    def _move(self, record: Record, file: RecordFile, offset: int) -> None:
-        """Says that the record's content lies elsewhere from now on."""
-        before = record.file
-        record.file, record.offset = file, offset
-        file.records += 1
-        if before is not None:
-            before.records -= 1
-            if not before.records and before is not self._current.get(record.number):
-                self._files.remove(before)
-                self._adopted = {key: f for key, f in self._adopted.items() if f is not before}
-                before.close()
-                before.path.unlink()
-
-    def _adopted_file(self, path: str) -> Optional[RecordFile]:
-        """The file of a checkpoint, which stays here though the checkpoint be deleted."""
-        found = os.stat(path)
-        key = found.st_dev, found.st_ino
-        if key not in self._adopted:
-            link = self._new_path()
-            self._adopted[key] = None
-            with contextlib.suppress(OSError):  # another file system, or one without links
-                os.link(path, link)
-                file = self._adopted[key] = RecordFile(link, origin=path)
-                self._files.append(file)
-        return self._adopted[key]
-
-    def _new_path(self) -> Path:
-        return self._folder.path / f"{next(self._names):06d}.bin"
-
-
-def _close(
-    transfers: Transfers, buffers: Buffers, files: list[RecordFile], folder: StoreFolder
-) -> None:
-    buffers.close()  # whoever waits for one gets an error
-    transfers.close()
-    for file in files:
-        file.close()
-    files.clear()
-    folder.remove()
+        return self._disk.array(record)

@@ -13,11 +13,14 @@ from cerebras_tf.compiler.pipeline import Options, compile_step
 from cerebras_tf.errors import CapacityError, CheckpointError, StoreError
 from cerebras_tf.ir import TensorType, Variable
 from cerebras_tf.ir.types import parse_type
-from cerebras_tf.memoryx import file_store
 from cerebras_tf.memoryx.buffers import ALIGNMENT_BYTES
+from cerebras_tf.memoryx.disk import FileDisk, PlannedDisk
 from cerebras_tf.memoryx.file_store import FileStore
+from cerebras_tf.memoryx.record_file import RecordFile
 from cerebras_tf.memoryx.store import MemoryStore, write
 from cerebras_tf.runtime.cpu import CpuBackend
+from cerebras_tf.runtime.executor import Machine
+from cerebras_tf.runtime.null import NullBackend
 from cerebras_tf.runtime.session import SavedProgram, Session
 from tests.machines import check_schedule, content_of, contents
 from tests.steps import features_of, residual_step, starting_values
@@ -31,7 +34,7 @@ def made(tmp_path):
     stores = []
 
     def make(specs, most_bytes):
-        stores.append(FileStore(specs, str(tmp_path / "store"), most_bytes))
+        stores.append(FileStore(specs, FileDisk(str(tmp_path / "store"), most_bytes)))
         return stores[-1]
 
     yield make
@@ -104,6 +107,23 @@ def test_what_a_step_reads_does_not_depend_on_timing(made):
         trained(step, store)
         moved.append((store.traffic.bytes_read, store.traffic.bytes_written))
     assert moved[0] == moved[1]
+
+
+@pytest.mark.parametrize("most", [9, 14, 30])
+def test_a_planned_disk_tells_what_a_real_one_moves(most, made, stages_all):
+    steps = [residual_step(6, clip=True) for _ in range(2)]
+    real = made(steps[0].specs.values(), most * PAGE)
+    _, program = trained(steps[0], real)
+    planned = FileStore(steps[1].specs.values(), PlannedDisk(most * PAGE))
+    for name in planned.specs:
+        planned.acquire([name], fresh=True)
+        planned.release([name], dirty=[name])
+    machine = Machine(program, planned, NullBackend(CpuBackend()))
+    for batch in range(4):
+        planned.follow(machine.acquisitions)
+        machine.run(features_of(steps[1], batch))
+    assert planned.traffic.bytes_read == real.traffic.bytes_read > 0
+    assert planned.traffic.bytes_written == real.traffic.bytes_written > 0
 
 
 def test_the_order_that_is_followed_is_read_ahead(made):
@@ -179,7 +199,7 @@ def test_a_full_disk_ends_the_run_with_a_message(made, monkeypatch):
     def full(*arguments):
         raise OSError(28, os.strerror(28))
 
-    monkeypatch.setattr(file_store.RecordFile, "write", full)
+    monkeypatch.setattr(RecordFile, "write", full)
     with pytest.raises(StoreError, match="No space left on device. Free disk space"):
         set_all(store)
         store.acquire(["a"])
@@ -255,8 +275,10 @@ def test_what_a_killed_process_left_is_removed_and_what_a_living_one_has_is_not(
     script = (
         "import os, sys\n"
         "from cerebras_tf.ir import TensorType, Variable\n"
+        "from cerebras_tf.memoryx.disk import FileDisk\n"
         "from cerebras_tf.memoryx.file_store import FileStore\n"
-        "store = FileStore([Variable('a', TensorType('float32', (8,)))], sys.argv[1], 1 << 20)\n"
+        "disk = FileDisk(sys.argv[1], 1 << 20)\n"
+        "store = FileStore([Variable('a', TensorType('float32', (8,)))], disk)\n"
         "os.kill(os.getpid(), 9)\n"
     )
     folder = tmp_path / "store"
@@ -272,4 +294,4 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
     file = tmp_path / "file"
     file.write_text("")
     with pytest.raises(StoreError, match="must be a folder that files can be written to"):
-        FileStore([], str(file), PAGE)
+        FileDisk(str(file), PAGE)

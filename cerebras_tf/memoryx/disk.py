@@ -1,0 +1,287 @@
+"""What moves the records of a store: a real disk with its threads, and one that only counts."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import weakref
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Optional, Protocol
+
+import numpy as np
+
+from cerebras_tf.ir import Array
+from cerebras_tf.memoryx.buffers import ALIGNMENT_BYTES, Buffers
+from cerebras_tf.memoryx.bundle import Entry
+from cerebras_tf.memoryx.record import Record
+from cerebras_tf.memoryx.record_file import RecordFile
+from cerebras_tf.memoryx.store import Traffic
+from cerebras_tf.memoryx.store_folder import StoreFolder
+from cerebras_tf.memoryx.transfers import Transfers
+
+
+class Disk(Protocol):
+    """Moves records, and has the memory that they are moved to."""
+
+    @property
+    def most_bytes(self) -> int:
+        """Bytes of memory for records, those in transit included."""
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of memory taken now."""
+
+    @property
+    def traffic(self) -> Traffic:
+        """What was moved so far."""
+
+    def take(self, size: int) -> Array:
+        """A buffer, not filled."""
+
+    def give(self, buffer: Array) -> None:
+        """Takes a buffer back."""
+
+    def array(self, record: Record) -> Array:
+        """The array of a record that has a buffer."""
+
+    def read(self, records: Sequence[Record]) -> None:
+        """Starts to read records; each gets a `reading`."""
+
+    def write(self, records: Sequence[Record], keep: bool) -> None:
+        """Starts to write records, which are dirty no more; without `keep` they lose the buffers.
+
+        With it their contents must not change until they are written.
+        """
+
+    def finish(self, records: Iterable[Record]) -> None:
+        """Waits until records are written; raises StoreError where something could not be."""
+
+    def raise_failure(self) -> None:
+        """Raises StoreError where something could not be written: nothing may go on then."""
+
+    def adopt(self, record: Record, entry: Entry) -> bool:
+        """Makes a record's content what lies elsewhere; says whether it can."""
+
+    def settle(self, records: Iterable[Record]) -> dict[str, Entry]:
+        """Where written records lie; nothing is changed there from now on."""
+
+    def close(self) -> None:
+        """Gives everything back."""
+
+
+class FileDisk:
+    """Files in a folder of their own.
+
+    The folder goes with the last of them, or when another is made where the process was killed:
+    what must last is in checkpoints, which share contents by links.
+
+    Args:
+        folder: where the folder is made.
+        most_bytes: bytes of main memory for records.
+
+    Raises:
+        StoreError: the folder cannot be used.
+    """
+
+    def __init__(self, folder: str, most_bytes: int) -> None:
+        self._folder = StoreFolder(Path(folder))
+        self._names = itertools.count()
+        self._files: list[RecordFile] = []
+        self._current: dict[int, RecordFile] = {}  # what is written, by number
+        # Files of checkpoints by device and number; None where they cannot be linked.
+        self._adopted: dict[tuple[int, int], Optional[RecordFile]] = {}
+        self._buffers = Buffers(most_bytes)
+        self._transfers = Transfers(self._buffers)
+        # Holds no reference to this object, so that one that is forgotten is closed as well.
+        self._finalizer = weakref.finalize(
+            self, _close, self._transfers, self._buffers, self._files, self._folder
+        )
+
+    @property
+    def most_bytes(self) -> int:
+        """See Disk.most_bytes."""
+        return self._buffers.most_bytes
+
+    @property
+    def bytes(self) -> int:
+        """See Disk.bytes."""
+        return self._buffers.bytes
+
+    @property
+    def traffic(self) -> Traffic:
+        """See Disk.traffic."""
+        return self._transfers.traffic
+
+    def take(self, size: int) -> Array:
+        """See Disk.take; waits for room."""
+        return self._buffers.take(size)
+
+    def give(self, buffer: Array) -> None:
+        """See Disk.give."""
+        self._buffers.give(buffer)
+
+    def array(self, record: Record) -> Array:
+        """See Disk.array."""
+        assert record.buffer is not None
+        type = record.spec.type
+        content = record.buffer[: type.most_bytes].view(type.storage_dtype)
+        return content.reshape(type.static_shape)
+
+    def read(self, records: Sequence[Record]) -> None:
+        """See Disk.read."""
+        self._transfers.read(records)
+
+    def write(self, records: Sequence[Record], keep: bool) -> None:
+        """See Disk.write. What lies in a file that must not change is written to a new one."""
+        for record in records:
+            current = self._current.get(record.number)
+            if current is None or current.is_frozen:
+                current = RecordFile(self._new_path())
+                self._files.append(current)
+                self._current[record.number] = current
+            if record.file is not current:
+                self._move(record, current, record.home)
+                record.needs_room = True
+            record.is_dirty = False
+        self._transfers.write(records, keep)
+
+    def finish(self, records: Iterable[Record]) -> None:
+        """See Disk.finish."""
+        self._transfers.finish(records)
+
+    def raise_failure(self) -> None:
+        """See Disk.raise_failure."""
+        self._transfers.raise_failure()
+
+    def adopt(self, record: Record, entry: Entry) -> bool:
+        """See Disk.adopt; what does not lie at a multiple of ALIGNMENT_BYTES cannot be."""
+        if entry.offset % ALIGNMENT_BYTES:
+            return False
+        file = self._adopted_file(entry.path)
+        if file is None:
+            return False
+        self._move(record, file, entry.offset)
+        return True
+
+    def settle(self, records: Iterable[Record]) -> dict[str, Entry]:
+        """See Disk.settle."""
+        found = {}
+        for record in records:
+            if record.has_value:
+                assert record.file is not None and record.checksum is not None
+                type = record.spec.type
+                place = str(record.file.path), record.offset, type.most_bytes
+                found[record.spec.name] = Entry(
+                    type.dtype, type.static_shape, *place, record.checksum
+                )
+                if not record.file.is_frozen:
+                    record.file.sync()
+                    record.file.is_frozen = True
+        return found
+
+    def close(self) -> None:
+        """See Disk.close."""
+        self._finalizer()
+
+    def _move(self, record: Record, file: RecordFile, offset: int) -> None:
+        """Says that the record's content lies elsewhere from now on."""
+        before = record.file
+        record.file, record.offset = file, offset
+        file.records += 1
+        if before is not None:
+            before.records -= 1
+            if not before.records and before is not self._current.get(record.number):
+                self._files.remove(before)
+                self._adopted = {key: f for key, f in self._adopted.items() if f is not before}
+                before.close()
+                before.path.unlink()
+
+    def _adopted_file(self, path: str) -> Optional[RecordFile]:
+        """The file of a checkpoint, which stays here though the checkpoint be deleted."""
+        found = os.stat(path)
+        key = found.st_dev, found.st_ino
+        if key not in self._adopted:
+            link = self._new_path()
+            self._adopted[key] = None
+            with contextlib.suppress(OSError):  # another file system, or one without links
+                os.link(path, link)
+                file = self._adopted[key] = RecordFile(link, origin=path)
+                self._files.append(file)
+        return self._adopted[key]
+
+    def _new_path(self) -> Path:
+        return self._folder.path / f"{next(self._names):06d}.bin"
+
+
+def _close(
+    transfers: Transfers, buffers: Buffers, files: list[RecordFile], folder: StoreFolder
+) -> None:
+    buffers.close()  # whoever waits for one gets an error
+    transfers.close()
+    for file in files:
+        file.close()
+    files.clear()
+    folder.remove()
+
+
+class PlannedDisk:
+    """Moves nothing and counts it: what a disk with so much memory would do.
+
+    Args:
+        most_bytes: bytes of main memory for records.
+    """
+
+    def __init__(self, most_bytes: int) -> None:
+        self.most_bytes = most_bytes
+        self.bytes = 0
+        self.traffic = Traffic()
+
+    def take(self, size: int) -> Array:
+        """See Disk.take; an array that takes no memory."""
+        self.bytes += size
+        return np.broadcast_to(np.zeros((), np.uint8), (size,))
+
+    def give(self, buffer: Array) -> None:
+        """See Disk.give."""
+        self.bytes -= buffer.nbytes
+
+    def array(self, record: Record) -> Array:
+        """See Disk.array; all elements are zero, in one element's memory."""
+        type = record.spec.type
+        return np.broadcast_to(np.zeros((), type.storage_dtype), type.static_shape)
+
+    def read(self, records: Sequence[Record]) -> None:
+        """See Disk.read."""
+        for record in records:
+            record.reading = Future()
+            record.reading.set_result(self.take(record.size))
+            self.traffic.bytes_read += record.size
+
+    def write(self, records: Sequence[Record], keep: bool) -> None:
+        """See Disk.write."""
+        for record in records:
+            self.traffic.bytes_written += record.size
+            record.is_dirty = False
+            if not keep and record.buffer is not None:
+                self.give(record.buffer)
+                record.buffer = None
+
+    def finish(self, records: Iterable[Record]) -> None:
+        """See Disk.finish."""
+
+    def raise_failure(self) -> None:
+        """See Disk.raise_failure."""
+
+    def adopt(self, record: Record, entry: Entry) -> bool:
+        """See Disk.adopt."""
+        return True
+
+    def settle(self, records: Iterable[Record]) -> dict[str, Entry]:
+        """See Disk.settle; there are no places."""
+        return {}
+
+    def close(self) -> None:
+        """See Disk.close."""

@@ -1,0 +1,186 @@
+"""The threads that read records from files and write them."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NamedTuple, Optional
+
+from cerebras_tf.errors import CheckpointError, StoreError
+from cerebras_tf.ir import Array
+from cerebras_tf.kernels.compiled_crc32c import crc32c
+from cerebras_tf.memoryx.buffers import Buffers
+from cerebras_tf.memoryx.record import Record
+from cerebras_tf.memoryx.record_file import RecordFile
+from cerebras_tf.memoryx.store import Traffic
+
+_READERS = 2
+_WRITERS = 2
+# Neighbours in a file are moved together up to this size, so that several threads share the rest.
+_RUN_BYTES = 1 << 26
+
+
+class _Move(NamedTuple):
+    """A record as it stood when its transfer was asked for."""
+
+    record: Record
+    file: RecordFile
+    offset: int
+    before: Optional[Future[None]]  # a write that must end first
+    done: Future  # type: ignore[type-arg]
+    buffer: Optional[Array] = None
+    keep: bool = False
+
+
+class Transfers:
+    """Threads that read and write records.
+
+    Args:
+        buffers: where memory for what is read comes from, and that of what is written goes.
+
+    Attributes:
+        traffic: what was moved.
+    """
+
+    def __init__(self, buffers: Buffers) -> None:
+        self.traffic = Traffic()
+        self._buffers = buffers
+        self._failure: Optional[BaseException] = None
+        self._lock = threading.Lock()
+        self._readers = ThreadPoolExecutor(_READERS, "cerebras_tf-read")
+        self._writers = ThreadPoolExecutor(_WRITERS, "cerebras_tf-write")
+
+    def raise_failure(self) -> None:
+        """Raises StoreError where something could not be written: nothing may go on then."""
+        if self._failure is not None:
+            raise self._failure
+
+    def read(self, records: Sequence[Record]) -> None:
+        """Starts to read records; each gets a `reading`."""
+        moves = []
+        for record in records:
+            assert record.file is not None
+            record.reading = Future()
+            moves.append(_Move(record, record.file, record.offset, record.writing, record.reading))
+        for run in _runs(moves):
+            self._readers.submit(self._read, run)
+
+    def write(self, records: Sequence[Record], keep: bool) -> None:
+        """Starts to write records; each gets a `writing`.
+
+        Args:
+            records: they have buffers and places.
+            keep: whether they keep their buffers, which must not change until they are written.
+        """
+        moves = []
+        for record in records:
+            assert record.file is not None
+            before, record.writing = record.writing, Future()
+            place = record.file, record.offset, before, record.writing
+            moves.append(_Move(record, *place, record.buffer, keep))
+            if not keep:
+                record.buffer = None
+        for run in _runs(moves):
+            self._writers.submit(self._write, run)
+
+    def finish(self, records: Iterable[Record]) -> None:
+        """Waits until everything is written; raises StoreError where something could not be."""
+        for record in records:
+            if record.writing is not None:
+                record.writing.exception()
+                record.writing = None
+        self.raise_failure()
+
+    def close(self) -> None:
+        """Ends the threads."""
+        self._readers.shutdown(cancel_futures=True)
+        self._writers.shutdown(cancel_futures=True)
+
+    def _read(self, run: Sequence[_Move]) -> None:
+        try:
+            for move in run:
+                if move.before is not None:
+                    move.before.result()
+            buffers = [self._buffers.take(move.record.size) for move in run]
+            count = run[0].file.read(run[0].offset, buffers)
+            with self._lock:
+                self.traffic.bytes_read += count
+            for move, buffer in zip(run, buffers):
+                _check(move, buffer, count)
+                count -= buffer.nbytes
+                move.done.set_result(buffer)
+        except BaseException as error:  # handed to whoever waits
+            if isinstance(error, OSError):
+                error = _store_error("read", run[0], error)
+            for move in run:
+                if not move.done.done():
+                    move.done.set_exception(error)
+
+    def _write(self, run: Sequence[_Move]) -> None:
+        buffers = []
+        try:
+            for move in run:
+                if move.before is not None:
+                    move.before.result()
+                assert move.buffer is not None
+                if move.record.needs_room:
+                    move.file.allocate(move.offset, move.buffer.nbytes)
+                    move.record.needs_room = False
+                content = move.buffer[: move.record.spec.type.most_bytes]
+                if not move.record.lives_within_step:
+                    move.record.checksum = crc32c(content)
+                buffers.append(move.buffer)
+            run[0].file.write(run[0].offset, buffers)
+            with self._lock:
+                self.traffic.bytes_written += sum(buffer.nbytes for buffer in buffers)
+        except BaseException as error:  # told to the next who acquires
+            if isinstance(error, OSError):
+                error = _store_error("written", run[0], error)
+            self._failure = error
+        for move in run:
+            if not move.keep and move.buffer is not None:
+                self._buffers.give(move.buffer)
+            move.done.set_result(None)
+
+
+def _runs(moves: Sequence[_Move]) -> Iterator[list[_Move]]:
+    """Neighbours in a file, in the order given by files and offsets."""
+    run: list[_Move] = []
+    end = size = 0
+    for move in sorted(moves, key=lambda move: (str(move.file.path), move.offset)):
+        follows = bool(run) and move.file is run[0].file and move.offset == end
+        if run and not (follows and size < _RUN_BYTES):
+            yield run
+            run, size = [], 0
+        run.append(move)
+        size += move.record.size
+        end = move.offset + move.record.size
+    if run:
+        yield run
+
+
+def _check(move: _Move, buffer: Array, count: int) -> None:
+    """Raises CheckpointError where a record was not read whole, or is not what was written."""
+    size = move.record.spec.type.most_bytes
+    found = ""
+    if count < size:
+        found = f"{max(count, 0)} of {size} bytes"
+    elif move.record.is_unchecked and crc32c(buffer[:size]) != move.record.checksum:
+        found = "a checksum that differs"
+    if found:
+        raise CheckpointError(
+            f"{move.file.origin}: the content of variable {move.record.spec.name} must be what was "
+            f"written. Received: {found}. Restore the file, or go on from an earlier checkpoint."
+        )
+
+
+def _store_error(what: str, move: _Move, error: OSError) -> StoreError:
+    advice = "Check the disk; the last checkpoint is untouched."
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        advice = "Free disk space, then start again; the last checkpoint is untouched."
+    return StoreError(
+        f"memoryx_dir: {move.file.path} must be {what}, for variable {move.record.spec.name}. "
+        f"Received: {error.strerror}. {advice}"
+    )
