@@ -292,7 +292,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
             return _with_host_call(spec, mode)
 
         self._call.examples, self._call.tokens = sizes(features)
-        if not self._call.use_cs or tf.executing_eagerly():  # without a graph nothing is captured
+        if not (self._call.use_cs and _can_be_captured()):
             return call()
         options = Options(streaming=execution_mode_from_environment() == "weight_streaming")
         around = training_around() if mode == tf.estimator.ModeKeys.EVAL else None
@@ -321,6 +321,20 @@ class CerebrasEstimator(tf.estimator.Estimator):
 
     # tf.estimator's current class hides its older name; SavedModels by it are the same.
     export_savedmodel = tf.compat.v1.estimator.Estimator.export_savedmodel
+
+
+def _can_be_captured() -> bool:
+    """Whether model_fn is called in a graph, and one whose global step the wafer can set."""
+    if tf.executing_eagerly():
+        return False
+    step = tf.compat.v1.train.get_global_step()
+    if step is None or getattr(step, "handle", None) is not None:
+        return True
+    tf.compat.v1.logging.warning(
+        "the model stays on the host: its global step %s was made with use_resource=False",
+        step.name,
+    )
+    return False
 
 
 def _with_host_call(spec: Any, mode: str) -> Any:

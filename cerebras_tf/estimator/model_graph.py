@@ -18,7 +18,7 @@ from cerebras_tf.capture.capture import Capture
 from cerebras_tf.capture.custom_gradients import CustomGradient, prepare_custom_gradients
 from cerebras_tf.capture.placement import Placement
 from cerebras_tf.capture.recording import GradientCall, GradientRecorder
-from cerebras_tf.capture.variables import managed_variables, variable_spec
+from cerebras_tf.capture.variables import managed_variables, resource_variables, variable_spec
 from cerebras_tf.compiler.pipeline import Options
 from cerebras_tf.errors import UnsupportedOpError
 from cerebras_tf.estimator.scaffold import wafer_scaffold
@@ -159,7 +159,8 @@ def _record(call_model_fn: Callable[[], Any]) -> _Recording:
     recorder = GradientRecorder()
     with recorder:
         spec = call_model_fn()
-    global_step = tf.compat.v1.train.get_or_create_global_step()  # perhaps model_fn's own
+    with resource_variables():
+        global_step = tf.compat.v1.train.get_or_create_global_step()  # perhaps model_fn's own
     custom = prepare_custom_gradients(graph, recorder)
     owned = managed_variables(graph, start)
     handles = {op: variable_spec(variable) for op, variable in owned.items()}

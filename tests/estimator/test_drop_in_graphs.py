@@ -74,7 +74,7 @@ def test_a_plain_run_config_has_the_lines_and_rates_of_tf_estimator(tmp_path, ca
         lines = [record.getMessage().partition(":")[0] for record in caplog.records]
         said = [line for line in lines if line.startswith(("global_step", "loss"))]
         rates = [step for step, _ in summaries(tmp_path / kind.__name__)["global_step/sec"]]
-        return [line.partition(" (")[0] for line in said], rates
+        return [line.partition(",")[0] for line in said], rates
 
     theirs, ours = outcomes(tmp_path, run)
     assert theirs == ours
@@ -115,6 +115,20 @@ def test_the_public_model_fn_passes_what_it_is_given(tmp_path):
         assert made.model_fn(1, 2, "eval", 3).loss.shape == ()
     with pytest.raises(ValueError, match="should return an EstimatorSpec"):
         CerebrasEstimator(lambda features, labels, mode: "none").model_fn(1, 2, "train", None)
+
+
+def test_a_model_stays_on_the_host_with_a_global_step_that_is_no_resource(tmp_path, caplog):
+    made = CerebrasEstimator(line_model, str(tmp_path))
+    with tf.Graph().as_default(), v1.variable_scope("", use_resource=False):
+        v1.disable_resource_variables()
+        try:
+            v1.train.create_global_step()
+            with caplog.at_level("WARNING", logger="tensorflow"):
+                spec = made.model_fn(*pair(), "train", made.config)
+        finally:
+            v1.enable_resource_variables()
+        assert spec.scaffold.saver is None
+    assert "the model stays on the host: its global step" in caplog.text
 
 
 def counting():
