@@ -91,13 +91,12 @@ def capture_training(params: Any) -> Any:
     tree = schema.as_tree(params)
     with tf.Graph().as_default():
         tf.compat.v1.set_random_seed(1)
-        global_step = tf.compat.v1.train.get_or_create_global_step()
         blank = data.INPUTS.blank(tree).element_spec
         fed = tf.nest.map_structure(
             lambda each: tf.compat.v1.placeholder(each.dtype, each.shape), blank
         )
         mode = tf.estimator.ModeKeys.TRAIN
-        model = record(lambda: room.model_fn(*fed, mode, tree), global_step)
+        model = record(lambda: room.model_fn(*fed, mode, tree))
         types = {tensor: tensor_type(tensor) for tensor in tf.nest.flatten(fed)}
         train_op = model.spec.train_op
         effects = [getattr(train_op, "op", train_op)]

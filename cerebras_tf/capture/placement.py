@@ -125,6 +125,11 @@ class Placement:
         found = all_before(fetches, self.control_inputs)
         return [op for op in found if op.type.startswith(_ASSIGNING) and self.stands_for(op)]
 
+    def assignments_beside(self, fetches: Iterable[Any]) -> list[Any]:
+        """Operations that assign variables in the session where it fetches these."""
+        found = all_before(fetches, self.control_inputs)
+        return [op for op in found if op.type.startswith(_ASSIGNING) and not self.on_wafer(op)]
+
     def is_backward(self, op: Any) -> bool:
         """Whether TensorFlow made the operation for a gradient that is recorded."""
         return op in self._backward

@@ -46,23 +46,26 @@ def resource_variables() -> Iterator[None]:
         yield
 
 
-def managed_variables(graph: tf.Graph) -> dict[Operation, tf.Variable]:
+def managed_variables(graph: tf.Graph, model_start: int = 0) -> dict[Operation, tf.Variable]:
     """TensorFlow variables the wafer owns, by the op that makes their handle.
 
     Args:
         graph: a graph whose model_fn has run.
+        model_start: number of operations that existed before; variables among them belong to the
+            input function and stay in the session with it.
 
     Raises:
-        UnsupportedOpError: a variable of the input function is no resource variable.
+        UnsupportedOpError: a variable is no resource variable.
     """
     step = tf.compat.v1.train.get_global_step(graph)
+    inputs = set(graph.get_operations()[:model_start])
     found = {}
     for variable in graph.get_collection(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES):
         # Private API of TF 2.15: a partitioned variable has no public list of its parts that may be
         # asked of other variables too.
         parts: Iterable[tf.Variable] = getattr(variable, "_variable_list", None) or [variable]
         for part in parts:
-            if part is step or part.dtype.base_dtype == tf.string:
+            if part is step or part.dtype.base_dtype == tf.string or part.op in inputs:
                 continue
             if getattr(part, "handle", None) is None:
                 raise UnsupportedOpError(

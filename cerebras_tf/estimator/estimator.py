@@ -14,7 +14,7 @@ import itertools
 import os
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 import tensorflow as tf
 
@@ -32,7 +32,12 @@ from cerebras_tf.estimator.hooks import EvaluationStopHook, GracefulStopHook
 from cerebras_tf.estimator.host_call import host_call_to_eval_metric_ops
 from cerebras_tf.estimator.model_graph import ModelGraph, build
 from cerebras_tf.estimator.progress import PhaseReporter
-from cerebras_tf.estimator.run_config import CSRunConfig, check_wafer_address, refuse_strategies
+from cerebras_tf.estimator.run_config import (
+    CSRunConfig,
+    check_wafer_address,
+    execution_mode_from_environment,
+    refuse_strategies,
+)
 from cerebras_tf.estimator.saver import HostSaver
 from cerebras_tf.estimator.training import guarded, reporting, sizes
 from cerebras_tf.ir import TensorType, print_step
@@ -41,6 +46,9 @@ from cerebras_tf.ir.program_file import save_program
 from cerebras_tf.runtime.capacity import check_memory
 
 _TRAIN = tf.estimator.ModeKeys.TRAIN
+# Private API of TF 2.15: the module of tf.estimator's class, also where a test puts this class in
+# the place of theirs.
+_theirs: Any = inspect.getmodule(tf.estimator.Estimator)
 
 
 class CerebrasEstimator(tf.estimator.Estimator):
@@ -49,8 +57,11 @@ class CerebrasEstimator(tf.estimator.Estimator):
     Args:
         model_fn: as tf.estimator takes it; returns an EstimatorSpec or a CSEstimatorSpec.
         model_dir: folder of checkpoints and events.
-        compile_dir: folder for compiled programs; `model_dir`/compiled where not given.
-        config: a CSRunConfig or RunConfig.
+        compile_dir: folder for compiled programs; `model_dir`/compiled where not given. From a
+            RunConfig in this place on, the order is tf.estimator's: config, params,
+            warm_start_from.
+        config: a CSRunConfig or RunConfig. With a CSRunConfig, console lines and rates are those of
+            ProgressHook and PerformanceSummaryHook instead of tf.estimator's.
         params: given to model_fn.
         warm_start_from: as tf.estimator takes it.
         use_cs: what methods do that are not told: True for the wafer, False for the host.
@@ -63,28 +74,31 @@ class CerebrasEstimator(tf.estimator.Estimator):
         self,
         model_fn: Callable[..., Any],
         model_dir: Optional[str] = None,
-        compile_dir: Optional[str] = None,
+        compile_dir: Union[str, tf.estimator.RunConfig, None] = None,
         config: Optional[tf.estimator.RunConfig] = None,
         params: Optional[dict[str, Any]] = None,
         warm_start_from: Any = None,
         use_cs: bool = True,
     ) -> None:
-        config = CSRunConfig() if config is None else config
+        if isinstance(compile_dir, tf.estimator.RunConfig):
+            if config is not None:
+                params, warm_start_from = config, params
+            compile_dir, config = None, compile_dir
         super().__init__(model_fn, model_dir, config, params, warm_start_from)
         self.compile_dir = compile_dir or os.path.join(self.model_dir, "compiled")
         self.phases = PhaseReporter()
         self._call = Call(bool(use_cs))
         self._given_config = self._config
-        # Lines and rates are those of ProgressHook and PerformanceSummaryHook; tf.estimator's own
-        # would double them. In a cluster its hooks know which task reports what.
-        if not self._config.cluster_spec:
+        # tf.estimator's own lines and rates would double ours. In a cluster its hooks know which
+        # task reports what.
+        self._reports = isinstance(config, CSRunConfig) and not config.cluster_spec
+        if self._reports:
             self._config: Any = self._config.replace(log_step_count_steps=None)
 
     def _assert_members_are_not_overridden(self) -> None:
         """This class overrides tf.estimator's methods; those of this class stay as they are."""
         # Private API of TF 2.15: the check that every estimator makes of its subclasses.
-        module: Any = inspect.getmodule(tf.compat.v1.estimator.Estimator)
-        module._assert_members_are_not_overridden(CerebrasEstimator, self)
+        _theirs._assert_members_are_not_overridden(CerebrasEstimator, self)
 
     @property
     def config(self) -> Any:
@@ -287,23 +301,23 @@ class CerebrasEstimator(tf.estimator.Estimator):
             return _with_host_call(spec, mode)
 
         self._call.examples, self._call.tokens = sizes(features)
-        if not self._call.use_cs:
+        if not (self._call.use_cs and _can_be_captured()):
             return call()
-        files = getattr(config, "memoryx_dir", None) is not None
-        options = Options(streaming=_streaming(config), staging=files)
+        options = Options(
+            streaming=execution_mode_from_environment() == "weight_streaming",
+            staging=getattr(self._config, "memoryx_dir", None) is not None,
+        )
         around = training_around() if mode == tf.estimator.ModeKeys.EVAL else None
         lender = None if around is None or around.model is None else around.model.step
-        self._call.model = build(call, mode, options, self.phases.phase, config, lender)
+        self._call.model = build(call, mode, options, self.phases.phase, self._config, lender)
         return self._call.model.spec
 
     def _train_with_estimator_spec(
         self, spec: Any, worker_hooks: Any, hooks: Any, global_step: Any, listeners: Any
     ) -> Any:
         """tf.estimator's training loop, with guards and reports."""
-        log_every = None
-        if not self._config.cluster_spec:
-            log_every = self._given_config.log_step_count_steps
-        spec = reporting(spec, self._call, self._config, log_every)
+        if self._reports:
+            spec = reporting(spec, self._call, self._given_config)
         if not (self._call.use_cs or spec.scaffold.saver):
             savers = tf.compat.v1.GraphKeys.SAVERS
             if not tf.compat.v1.get_collection(savers):
@@ -321,12 +335,22 @@ class CerebrasEstimator(tf.estimator.Estimator):
     export_savedmodel = tf.compat.v1.estimator.Estimator.export_savedmodel
 
 
+def _can_be_captured() -> bool:
+    """Whether model_fn is called in a graph, and one whose global step the wafer can set."""
+    if tf.executing_eagerly():
+        return False
+    step = tf.compat.v1.train.get_global_step()
+    if step is None or getattr(step, "handle", None) is not None:
+        return True
+    tf.compat.v1.logging.warning(
+        "the model stays on the host: its global step %s was made with use_resource=False",
+        step.name,
+    )
+    return False
+
+
 def _with_host_call(spec: Any, mode: str) -> Any:
     host_call = getattr(spec, "host_call", None)
     if host_call is None or mode != tf.estimator.ModeKeys.EVAL:
         return spec
     return spec._replace(host_call=None, eval_metric_ops=host_call_to_eval_metric_ops(host_call))
-
-
-def _streaming(config: Any) -> bool:
-    return getattr(config, "execution_mode", "weight_streaming") == "weight_streaming"

@@ -18,7 +18,7 @@ from cerebras_tf.capture.capture import Capture
 from cerebras_tf.capture.custom_gradients import CustomGradient, prepare_custom_gradients
 from cerebras_tf.capture.placement import Placement
 from cerebras_tf.capture.recording import GradientCall, GradientRecorder
-from cerebras_tf.capture.variables import managed_variables, variable_spec
+from cerebras_tf.capture.variables import managed_variables, resource_variables, variable_spec
 from cerebras_tf.compiler.pipeline import Options
 from cerebras_tf.errors import UnsupportedOpError
 from cerebras_tf.estimator.scaffold import wafer_scaffold
@@ -76,12 +76,11 @@ def build(
     Raises:
         UnsupportedOpError: the model needs operations without an IR form; all are listed.
     """
-    global_step = tf.compat.v1.train.get_or_create_global_step()
+    training_util._get_or_create_global_step_read()  # ahead of the model, where there is a step
+    model = record(call_model_fn)
+    spec, placement, global_step = model.spec, model.placement, model.global_step
     step_read = training_util._get_or_create_global_step_read()
-    model = record(call_model_fn, global_step)
-    spec, placement = model.spec, model.placement
-    effects = [spec.train_op.op if isinstance(spec.train_op, tf.Tensor) else spec.train_op]
-    effects = effects if mode == tf.estimator.ModeKeys.TRAIN else []
+    effects = _effects(model) if mode == tf.estimator.ModeKeys.TRAIN else []
     fed, beside = placement.boundary(model.capture({}), _roots(placement, spec, effects))
     placement.refuse_stranded(_fetched(spec))
     if mode != tf.estimator.ModeKeys.TRAIN:
@@ -97,7 +96,8 @@ def build(
         options,
         phase,
     )
-    wiring = Wiring(step, placement, fed, global_step, step_read, beside, bool(effects))
+    metrics = _operations(spec.eval_metric_ops)
+    wiring = Wiring(step, placement, fed, global_step, step_read, beside, bool(effects), metrics)
     stored = StoredVariables(model.variables, store)
     hook = WaferHook(wiring, effects[0] if effects else None, stored)
     scaffold = wafer_scaffold(
@@ -130,6 +130,7 @@ class Recording:
     """A called model function: its spec, and what capture needs to know of its graph."""
 
     spec: Any
+    global_step: Any
     variables: dict[str, Any]
     handles: dict[Any, Variable]
     gradients: list[GradientCall]
@@ -160,21 +161,23 @@ class Recording:
         )
 
 
-def record(call_model_fn: Callable[[], Any], global_step: Any) -> Recording:
+def record(call_model_fn: Callable[[], Any]) -> Recording:
     """Calls a model function in the default graph, and keeps what capture needs to know."""
     graph = tf.compat.v1.get_default_graph()
     start = len(graph.get_operations())
     recorder = GradientRecorder()
     with recorder:
         spec = call_model_fn()
+    with resource_variables():
+        global_step = tf.compat.v1.train.get_or_create_global_step()  # perhaps model_fn's own
     custom = prepare_custom_gradients(graph, recorder)
-    owned = managed_variables(graph)
+    owned = managed_variables(graph, start)
     handles = {op: variable_spec(variable) for op, variable in owned.items()}
     handles[global_step.handle.op] = variable_spec(global_step)
     placement = Placement(graph, start, handles, global_step.handle.op, recorder.calls)
     placement.update()
     variables = {variable.op.name: variable for variable in owned.values()}
-    return Recording(spec, variables, handles, recorder.calls, custom, placement)
+    return Recording(spec, global_step, variables, handles, recorder.calls, custom, placement)
 
 
 def _roots(placement: Placement, spec: Any, effects: list[Any]) -> list[Any]:
@@ -183,6 +186,28 @@ def _roots(placement: Placement, spec: Any, effects: list[Any]) -> list[Any]:
     named = [spec.loss, *leaves(spec.predictions)]
     own = [t.op for t in named if isinstance(t, tf.Tensor) and placement.on_wafer(t.op)]
     return [*effects, *own, *readers]
+
+
+def _effects(model: Recording) -> list[Any]:
+    """Operations whose assignments a training step makes.
+
+    Raises:
+        UnsupportedOpError: they would update what the session reads before the step.
+    """
+    foreign = [
+        v.op.name
+        for v in tf.compat.v1.global_variables()
+        if isinstance(v, tf.Variable) and v.trainable
+        if v.dtype.is_floating and v.op.name not in model.variables
+    ]
+    if foreign:
+        raise UnsupportedOpError(
+            "input_fn: variables that are trained must be made in model_fn. Received: "
+            f"{', '.join(foreign[:3])}{', ...' if len(foreign) > 3 else ''}. Make them there, or "
+            "give them trainable=False."
+        )
+    train_op = model.spec.train_op
+    return [train_op.op if isinstance(train_op, tf.Tensor) else train_op]
 
 
 def _refuse_assignments(assignments: list[Any], mode: str) -> None:
@@ -199,10 +224,15 @@ def _refuse_assignments(assignments: list[Any], mode: str) -> None:
 def _fetched(spec: Any) -> list[Any]:
     """Operations that tf.estimator's loop fetches of a model."""
     summaries = tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.SUMMARIES)
-    found = tf.nest.flatten([spec.loss, spec.predictions, spec.eval_metric_ops, summaries])
+    return _operations([spec.loss, spec.predictions, spec.eval_metric_ops, summaries])
+
+
+def _operations(structure: Any) -> list[Any]:
+    """Operations that make the leaves of a structure."""
     # Assignments of variables are neither tensors nor operations, yet have one.
     operations = [
-        item if isinstance(item, tf.Operation) else getattr(item, "op", None) for item in found
+        item if isinstance(item, tf.Operation) else getattr(item, "op", None)
+        for item in tf.nest.flatten(structure)
     ]
     return [op for op in operations if isinstance(op, tf.Operation)]
 

@@ -102,7 +102,8 @@ class WaferSaver(tf.compat.v1.train.Saver):
 
     Args:
         store: the wafer's variables.
-        beside: what is saved and lives in the session: the global step, tables, strings.
+        find_beside: finds what is saved and lives in the session: the global step, tables, strings;
+            asked when the graph is complete, since hooks add variables too.
         config: the run configuration.
         initialise: gives variables of these names their first values, in a session.
         connect: told of a session after a restore.
@@ -117,7 +118,7 @@ class WaferSaver(tf.compat.v1.train.Saver):
     def __init__(
         self,
         store: Store,
-        beside: Sequence[Any],
+        find_beside: Callable[[], Sequence[Any]],
         config: Any,
         initialise: Callable[[Any, list[str]], None],
         connect: Callable[[Any], None],
@@ -131,18 +132,26 @@ class WaferSaver(tf.compat.v1.train.Saver):
         self._step = training
         self._partitions = partitions or Partitions({})
         self._wafer_store = store
-        self._beside = list(beside)
+        self._find_beside = find_beside
+        self._beside: list[Any] = []
         self._strict = training is not None
         self._partially = self._strict and _restores_partially(config)
         self._initialise = initialise
         self._connect = connect
         self._restored: Optional[str] = None
         super().__init__(
-            var_list=self._beside,
             max_to_keep=config.keep_checkpoint_max,
             keep_checkpoint_every_n_hours=config.keep_checkpoint_every_n_hours,
+            defer_build=True,
             save_relative_paths=True,
         )
+
+    def build(self) -> None:
+        """Finds what to save beside the wafer's variables; see tf.train.Saver.build."""
+        if not self._is_built:
+            # Private API of TF 2.15: a Saver that is built late takes no list of variables.
+            self._beside = self._var_list = list(self._find_beside())
+        super().build()
 
     def save(
         self,

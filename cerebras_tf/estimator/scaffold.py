@@ -6,6 +6,7 @@ they do to variables on the wafer ends in the store.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, Optional
@@ -39,7 +40,9 @@ def wafer_scaffold(
     training: Optional[WaferStep] = None,
     lender: Optional[WaferStep] = None,
 ) -> Any:
-    """A scaffold that leaves the wafer's variables out of the session.
+    """Makes a model's scaffold leave the wafer's variables out of the session.
+
+    It stays the same object: a user's hooks and subclass may hold on to it.
 
     Args:
         given: the scaffold of the model.
@@ -63,7 +66,11 @@ def wafer_scaffold(
     def initialise(session: Any, names: list[str]) -> None:
         initial_values.initialise(session, {name: variables[name] for name in names}, stored.store)
 
+    known = _initializers_of_session(variables)
+
     def init_fn(scaffold: Any, session: Any) -> None:
+        # A warm start replaces initializers; hooks make variables of their own.
+        session.run([op for op in _initializers_of_session(variables) if op not in known])
         with phase("sending weights"):
             asked.run_init_op(stored, session, given.init_feed_dict)
             initialise(session, stored.missing())
@@ -73,20 +80,13 @@ def wafer_scaffold(
     if asked.saver is not None:
         saver: Any = UserSaver(_as_saver(asked.saver), stored, connect)
     else:
-        beside, parts = _beside(variables), Partitions(variables)
+        beside, parts = functools.partial(_beside, variables), Partitions(variables)
         saver = WaferSaver(
             stored.store, beside, config, initialise, connect, phase, parts, training, lender
         )
         v1.add_to_collection(_KEYS.SAVERS, saver)
-    for_local = _or_ready(asked.ready_for_local_init_op, "wafer/ready_for_local_init")
-    return v1.train.Scaffold(
-        init_op=_collected(_KEYS.INIT_OP, _init_of_session(variables)),
-        init_fn=init_fn,
-        ready_op=_collected(_KEYS.READY_OP, _or_ready(asked.ready_op, "wafer/ready")),
-        ready_for_local_init_op=_collected(_KEYS.READY_FOR_LOCAL_INIT_OP, for_local),
-        saver=saver,
-        copy_from_scaffold=given,
-    )
+    _replace_parts(given, asked, _init_of_session(known), init_fn, saver)
+    return given
 
 
 @dataclass(frozen=True)
@@ -129,6 +129,20 @@ class _Asked:
                 self.init_fn(scaffold, session)
         if self.anything:
             stored.adopt_all(session)
+
+
+def _replace_parts(given: Any, asked: _Asked, init_op: Any, init_fn: Any, saver: Any) -> None:
+    """Makes anew what a scaffold holds; a summary op and local initialization stay."""
+    for_local = _or_ready(asked.ready_for_local_init_op, "wafer/ready_for_local_init")
+    v1.train.Scaffold.__init__(
+        given,
+        init_op=_collected(_KEYS.INIT_OP, init_op),
+        init_fn=init_fn,
+        ready_op=_collected(_KEYS.READY_OP, _or_ready(asked.ready_op, "wafer/ready")),
+        ready_for_local_init_op=_collected(_KEYS.READY_FOR_LOCAL_INIT_OP, for_local),
+        saver=saver,
+        copy_from_scaffold=given,
+    )
 
 
 def _or_ready(op: Any, name: str) -> Any:
@@ -180,11 +194,15 @@ def _beside(variables: dict[str, Any]) -> list[Any]:
     return found
 
 
-def _init_of_session(variables: dict[str, Any]) -> Any:
+def _initializers_of_session(variables: dict[str, Any]) -> list[Any]:
+    """Initializers of the variables that live in the session, as they are now."""
+    return [v.initializer for v in v1.global_variables() if not _is_stored(v, variables)]
+
+
+def _init_of_session(initializers: list[Any]) -> Any:
     """Initializes what lives in the session."""
-    own = [v for v in v1.global_variables() if not _is_stored(v, variables)]
     return tf.group(
-        v1.variables_initializer(own),
+        initializers,
         resources.initialize_resources(resources.shared_resources()),
         v1.get_collection("saved_model_initializers"),
     )

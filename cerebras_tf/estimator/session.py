@@ -63,6 +63,8 @@ class WaferHook(tf.estimator.SessionRunHook):
     def _run(self, run: Any, graph: Any, fetches: Any, *rest: Any) -> Any:
         """Runs the step where it is asked for, then what concerns variables alone."""
         uses = [(leaf, self._use(graph, leaf)) for leaf in leaves(fetches)]
+        if all(use == _Use() for _, use in uses):  # such as a queue's threads, beside a step
+            return run(fetches, *rest)
         trains = any(use.trains for _, use in uses)
         alone = {id(leaf): leaf for leaf, u in uses if u.assigns or (u.reads and not trains)}
         if not alone:
@@ -87,20 +89,22 @@ class WaferHook(tf.estimator.SessionRunHook):
     def _find_use(self, op: Any) -> _Use:
         wiring, before = self._wiring, ancestors(op)
         if op is self._train_op or TRAINS in wiring.needs(op):
-            return _Use(trains=True)
-        if not (wiring.placement.on_wafer(op) or any(map(self._stored.touches, before))):
-            return _Use()
+            return _Use(steps=True, trains=True)
+        on_wafer = wiring.placement.on_wafer(op)
+        steps = on_wafer or wiring.token.op in before
+        if not (on_wafer or any(map(self._stored.touches, before))):
+            return _Use(steps)
         assigned = [other for other in before if self._stored.assigns(other)]
         if any(map(wiring.placement.is_computed, assigned)):
-            return _Use()
+            return _Use(steps)
         if wiring.token.op in before or not wiring.fed_operations.isdisjoint(before):
             if assigned:
                 raise ConfigError(
                     "session.run: what assigns variables on the wafer must not depend on a batch. "
                     f"Received: {op.name!r}. Make it part of train_op, or train with use_cs=False."
                 )
-            return _Use()
-        return _Use(assigns=bool(assigned), reads=not assigned)
+            return _Use(steps)
+        return _Use(steps, assigns=bool(assigned), reads=not assigned)
 
     def _run_step(self, run: Any, graph: Any, fetches: Any, *rest: Any) -> Any:
         direct: dict[str, Any] = {}
@@ -145,8 +149,9 @@ class WaferHook(tf.estimator.SessionRunHook):
 
 @dataclass(frozen=True)
 class _Use:
-    """What a fetch does: train, or without a batch assign or read variables of the wafer."""
+    """What a fetch does: make a step, train, or alone assign or read variables of the wafer."""
 
+    steps: bool = False
     trains: bool = False
     assigns: bool = False
     reads: bool = False

@@ -122,7 +122,7 @@ class StoredVariables:
         Raises:
             ConfigError: the graph was not prepared for it.
         """
-        if not self._drops:
+        if self._variables and not self._drops:
             raise ConfigError(
                 "session.run: an operation that assigns variables on the wafer must consist of "
                 f"plain assignments. Received: one that sets {named(list(names))} in another way. "

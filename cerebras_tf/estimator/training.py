@@ -62,18 +62,18 @@ def guarded(spec: Any, given: list[Any], listeners: Any, call: Call, config: Any
     return spec, [*given, NanGuardHook(spec.loss)], listeners
 
 
-def reporting(spec: Any, call: Call, config: Any, log_every: Optional[int]) -> Any:
+def reporting(spec: Any, call: Call, config: Any) -> Any:
     """The spec with console lines, rates and the memory mark.
 
     Args:
         spec: what model_fn returned.
         call: the context of this training.
-        config: the run configuration.
-        log_every: steps between lines; None for none.
+        config: the run configuration, as it was given.
     """
     lines: list[Any] = []
-    if log_every:
-        lines.append(ProgressHook(spec.loss, log_every, call.last_step, call.steps))
+    if config.log_step_count_steps:
+        every = config.log_step_count_steps
+        lines.append(ProgressHook(spec.loss, every, call.last_step, call.steps))
     rates: list[Any] = []
     if config.save_summary_steps:
         rates.append(

@@ -44,6 +44,7 @@ class Wiring:
         global_step_read: Any,
         beside: Iterable[Any],
         training: bool,
+        metrics: Iterable[Any] = (),
     ) -> None:
         """Adds the step node.
 
@@ -55,12 +56,14 @@ class Wiring:
             global_step_read: a tensor with its value before the step.
             beside: operations of the session that must run with the step (checks, prints).
             training: whether the step updates the global step.
+            metrics: operations of the session that sum up metrics over steps.
         """
         self.step = step
         self.placement = placement
         fed = list(fed)
         self.fed_operations = {tensor.op for tensor in fed}
         self._global_step = global_step
+        self._metrics = list(metrics)
         self._entries: dict[str, Any] = {}
         self._names: dict[Any, str] = {}  # of the wafer tensor that a node brings
         self._stand_ins: dict[Any, Any] = {}
@@ -77,7 +80,8 @@ class Wiring:
         if training:
             with tf.name_scope(_SCOPE), tf.control_dependencies(self._behind):
                 # The increment is computed on the wafer: a skipped step may skip it.
-                self.train_op = tf.compat.v1.assign(global_step, self.token, name="train_op").op
+                count = tf.cast(self.token, global_step.dtype.base_dtype)
+                self.train_op = tf.compat.v1.assign(global_step, count, name="train_op").op
 
     def _run(self, global_step: np.ndarray, *arrays: np.ndarray) -> np.ndarray:
         try:
@@ -195,6 +199,10 @@ class Wiring:
                 others = [] if op in before else [other for other in given if other not in kept]
                 after = dict.fromkeys(map(self._in_place_of, others))
                 self.placement.replace_control_inputs(op, [*kept, *after])
+        # At the end of the data the step fails, and no part of a metric may count once more.
+        for op in self.placement.assignments_beside(self._metrics):
+            if op not in before and op not in awaiting:
+                self.placement.replace_control_inputs(op, [*op.control_inputs, self.token.op])
         self._update_after_reads()
 
     def _update_after_reads(self) -> None:

@@ -33,7 +33,7 @@ def training_steps(
         target = _placeholder("labels", labels)
         global_step = tf.compat.v1.train.get_or_create_global_step()
         mode = tf.estimator.ModeKeys.TRAIN
-        model = record(lambda: model_fn(places, target, mode, None), global_step)
+        model = record(lambda: model_fn(places, target, mode, None))
     types = {places[name]: type for name, type in features.items()}
     types[target] = labels
 
