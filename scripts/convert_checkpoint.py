@@ -54,6 +54,11 @@ def parse_arguments(argv):
         add = command.add_argument
         add("-p", "--params", help="our YAML (default: params.yaml beside the checkpoint)")
         add("--dtype", choices=tuple(DTYPES), default="float32", help="type of weights there")
+    from_tf.add_argument(
+        "--config_from",
+        metavar="FOLDER",
+        help="model it began as, for token ids and generation (default: beside the checkpoint)",
+    )
     from_tf.add_argument("--max_shard_gb", type=float, default=5.0, help="size of a file, GB")
     return parser.parse_args(argv)
 
@@ -93,6 +98,7 @@ def convert_from_tf(args, advance):
         args.output,
         args.program,
         args.params,
+        args.config_from,
         args.dtype,
         int(args.max_shard_gb * 1e9),
         args.overwrite,
@@ -104,7 +110,7 @@ def convert_from_tf(args, advance):
 def _told(done):
     text = f"{done.tensors} tensors, {done.weights} weights: {done.path}."
     if done.dropped:
-        text += f" Left out: {len(done.dropped)} tensors that are no weights, such as "
+        text += f" Left out: {len(done.dropped)} tensors that its outputs do not need, such as "
         text += f"{done.dropped[0]}."
     return text
 
@@ -116,7 +122,9 @@ def verify_both(args, advance):
             f"--logits: needs --program hugging_face. Received: {args.program}. Convert the "
             "checkpoint to Hugging Face's form and compare with that."
         )
-    count = verify_weights(args.source, args.checkpoint, args.program, args.dtype, advance)
+    count = verify_weights(
+        args.source, args.checkpoint, args.program, args.dtype, advance, args.params
+    )
     text = f"{count} weights are equal bit for bit."
     if args.logits:
         largest = compare_logits(args.source, args.checkpoint, args.params)
