@@ -5,6 +5,7 @@ For example::
     python scripts/convert_checkpoint.py to_tf EleutherAI/gpt-j-6B model_dir/gptj_6b
     python scripts/convert_checkpoint.py from_tf model_dir/gptj_6b gpt-j-6B-trained
     python scripts/convert_checkpoint.py verify gpt-j-6B-trained model_dir/gptj_6b --logits
+    python scripts/convert_checkpoint.py renumber model_dir/first model_dir/second 38000
 
 It deliberately only reads its arguments and shows progress; ``modelzoo/common/checkpoints`` does
 the work.
@@ -20,11 +21,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from cerebras_tf.cli.arguments import positive_int
 from cerebras_tf.cli.exit_codes import run_main
 from cerebras_tf.errors import ConfigError
 from modelzoo.common.checkpoints.compare_logits import TOLERANCE, compare_logits
 from modelzoo.common.checkpoints.convert import from_tensorflow, to_tensorflow
 from modelzoo.common.checkpoints.programs import PROGRAMS
+from modelzoo.common.checkpoints.renumber import renumber
 from modelzoo.common.checkpoints.safetensors_file import DTYPES
 from modelzoo.common.checkpoints.verify import verify_weights
 from modelzoo.common.console import quiet_native_logging
@@ -44,11 +47,16 @@ def parse_arguments(argv):
     verify.add_argument("source", help="folder of the other program's model")
     verify.add_argument("checkpoint", help="prefix of the TensorFlow checkpoint, or folder")
     verify.add_argument("--logits", action="store_true", help="also run both, on random tokens")
+    copy = commands.add_parser("renumber", help="copy a checkpoint as that of another step")
+    copy.add_argument("source", help="prefix of the checkpoint, or folder: its latest")
+    copy.add_argument("output", help="folder in which training goes on")
+    copy.add_argument("step", type=positive_int, help="its global step")
     for command in (to_tf, from_tf, verify):
         add = command.add_argument
         add("--program", choices=tuple(PROGRAMS), default="hugging_face", help="the other program")
-        add("--debug", action="store_true", help="show the traceback of an error")
-    for command in (to_tf, from_tf):
+    for command in (to_tf, from_tf, verify, copy):
+        command.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    for command in (to_tf, from_tf, copy):
         command.add_argument("--overwrite", action="store_true", help="replace what is there")
     for command in (from_tf, verify):
         add = command.add_argument
@@ -78,6 +86,9 @@ def main(argv):
 
     prepare_tensorflow()
     args = parse_arguments(argv)
+    if args.command == "renumber":
+        print(f"{renumber(args.source, args.output, args.step, args.overwrite)}: as {args.source}.")
+        return
     started = time.monotonic()
     with tqdm.tqdm(unit=" weights", unit_scale=True, disable=None) as bar:
         lines = COMMANDS[args.command](args, bar.update)

@@ -255,6 +255,9 @@ class RunConfigParams:
 
     With `restore_partially` training goes on from a checkpoint of model_dir that fits in part:
     variables that the model lacks are left out, those that the checkpoint lacks start anew.
+
+    A step trains on the batches of `num_csx` wafers, whose gradients are averaged. The emulated
+    wafer computes them in turn, and adds the gradients up as `optimizer.grad_accum_steps` does.
     """
 
     max_steps: Optional[int] = field(None, minimum=0)
