@@ -139,7 +139,9 @@ def _check_num_csx(num_csx: Any) -> int:
     if num_csx > 1:
         raise ConfigError(
             "num_csx: this version runs on one wafer, so it must be 1. "
-            f"Received: {num_csx}. Set num_csx to 1."
+            f"Received: {num_csx}. Set num_csx to 1, and let model_fn add up the gradients of "
+            f"{num_csx} batches before an update, as the models of modelzoo do with "
+            "runconfig.num_csx."
         )
     return num_csx
 

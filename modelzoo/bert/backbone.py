@@ -19,7 +19,6 @@ from modelzoo.common.layers.layer_norm import layer_norm
 from modelzoo.common.sections import TruncatedNormal
 
 INITIAL = TruncatedNormal("truncated_normal", 0.0, 0.02)  # Devlin et al.'s released code
-SEGMENTS = 2
 
 
 def bert_encoder(features, model, vocab_size, max_positions, training):
@@ -47,11 +46,17 @@ def bert_encoder(features, model, vocab_size, max_positions, training):
     )
     if model.use_position_embedding:
         learned = embedding_initial if model.position_embedding_type == "learned" else None
-        x = add_position_embedding(x, max_positions, "position_embedding", learned, seed)
+        offset = model.position_embedding_offset
+        x = add_position_embedding(
+            x, max_positions, "position_embedding", learned, seed, offset=offset
+        )
     if model.use_segment_embedding:
         segments = features.get("segment_ids")
-        segments = tf.zeros_like(ids) if segments is None else segments
-        x = x + segment_embedding(segments, size, embedding_initial, dtype, seed)
+        if segments is None or model.num_segments == 1:
+            segments = tf.zeros_like(ids)
+        x = x + segment_embedding(
+            segments, model.num_segments, size, embedding_initial, dtype, seed
+        )
     if size != model.hidden_size:
         x = dense(x, model.hidden_size, "embedding_projection", initial, False, seed=seed)
     x = layer_norm(x, model.layer_norm_epsilon, "pre_encoder_layer_norm")
@@ -85,11 +90,12 @@ def pooled(hidden, model):
         )
 
 
-def segment_embedding(segment_ids, size, initializer, dtype, seed=None):
-    """Looks segments up: ``segment_embedding/segment_embedding_weights`` [2, E].
+def segment_embedding(segment_ids, num_segments, size, initializer, dtype, seed=None):
+    """Looks segments up: ``segment_embedding/segment_embedding_weights`` [num_segments, E].
 
     Args:
-        segment_ids: [B, S] int32, 0 or 1.
+        segment_ids: [B, S] int32, below `num_segments`.
+        num_segments: 1 or 2.
         size: E.
         initializer: initializer dataclass.
         dtype: type to compute in.
@@ -99,7 +105,7 @@ def segment_embedding(segment_ids, size, initializer, dtype, seed=None):
         [B, S, E] of type `dtype`.
     """
     with tf.variable_scope("segment_embedding"):
-        shape = [SEGMENTS, size]
+        shape = [num_segments, size]
         table = make_variable("segment_embedding_weights", shape, initializer, seed)
         # Times one makes the gradient dense.
         return tf.cast(tf.gather(table * 1.0, segment_ids), dtype)

@@ -21,12 +21,17 @@ class BertModelParams(CommonModelParams):
     it. ``gelu`` is the tanh form of the original zoo, ``gelu_exact`` Hugging Face's. `use_vsl` and
     `enable_gpu_optimizations` are read for the sake of existing YAMLs: they tell how padding is
     computed, which never changes the numbers, and nothing here depends on them.
+
+    RoBERTa's tables begin with `position_embedding_offset` learned positions that no token has, and
+    have `num_segments` 1: all tokens are of the same segment, whatever the data says.
     """
 
     share_embedding_weights: bool = field(True, choices=(True,))
     use_position_embedding: bool = True
     position_embedding_type: str = field("learned", choices=("learned", "fixed"))
+    position_embedding_offset: int = field(0, minimum=0)
     use_segment_embedding: bool = False
+    num_segments: int = field(2, choices=(1, 2))
     embedding_dropout_rate: Optional[float] = field(None, minimum=0.0)
     use_pre_normalization: bool = field(False, choices=(False,))
     attention_type: str = field("scaled_dot_product", choices=("scaled_dot_product", "dot_product"))
@@ -45,6 +50,12 @@ class BertModelParams(CommonModelParams):
     mlm_loss_weight: float = 1.0
     use_vsl: bool = False
     enable_gpu_optimizations: bool = False
+
+    def problems(self):
+        """Yields what is wrong between the fields."""
+        yield from super().problems()
+        if self.position_embedding_offset and self.position_embedding_type == "fixed":
+            yield "position_embedding_offset", "must be 0 where positions are fixed."
 
     @property
     def activation(self):

@@ -5,9 +5,9 @@ For example::
     cerebras-tf convert to_tf EleutherAI/gpt-j-6B model_dir/gptj_6b
     cerebras-tf convert from_tf model_dir/gptj_6b gpt-j-6B-trained
     cerebras-tf convert verify gpt-j-6B-trained model_dir/gptj_6b --logits
+    cerebras-tf convert renumber model_dir/first model_dir/second 38000
 
-It only reads its arguments and shows progress; ``modelzoo/common/checkpoints`` does
-the work.
+It only reads its arguments and shows progress; ``modelzoo/common/checkpoints`` does the work.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ from __future__ import annotations
 import os
 import time
 
+from cerebras_tf.cli.arguments import positive_int
 from cerebras_tf.errors import ConfigError
 from modelzoo.common.checkpoints.compare_logits import TOLERANCE, compare_logits
 from modelzoo.common.checkpoints.convert import from_tensorflow, to_tensorflow
 from modelzoo.common.checkpoints.programs import PROGRAMS
+from modelzoo.common.checkpoints.renumber import renumber
 from modelzoo.common.checkpoints.safetensors_file import DTYPES
 from modelzoo.common.checkpoints.verify import verify_weights
 
@@ -35,6 +37,10 @@ OPERANDS = {
         "source": "folder of the other program's model",
         "checkpoint": "prefix of the TensorFlow checkpoint, or folder",
     },
+    "renumber": {
+        "source": "prefix of the checkpoint, or folder: its latest",
+        "output": "folder in which training goes on",
+    },
 }
 
 
@@ -44,15 +50,23 @@ def add_arguments(parser, what):
     parser.set_defaults(what=what)
     for name, text in OPERANDS[what].items():
         add(name, help=text)
-    add("--program", choices=tuple(PROGRAMS), default="hugging_face", help="the other program")
     if what == "verify":
         add("--logits", action="store_true", help="also run both, on random tokens")
     else:
         add("--overwrite", action="store_true", help="replace what is there")
+    if what == "renumber":
+        add("step", type=positive_int, help="its global step")
+        return
+    add("--program", choices=tuple(PROGRAMS), default="hugging_face", help="the other program")
     if what != "to_tf":
         add("-p", "--params", help="our YAML (default: params.yaml beside the checkpoint)")
         add("--dtype", choices=tuple(DTYPES), default="float32", help="type of weights there")
     if what == "from_tf":
+        add(
+            "--config_from",
+            metavar="FOLDER",
+            help="model it began as, for token ids and generation (default: beside the checkpoint)",
+        )
         add("--max_shard_gb", type=float, default=5.0, help="size of a file, GB")
 
 
@@ -83,6 +97,7 @@ def convert_from_tf(args, advance):
         args.output,
         args.program,
         args.params,
+        args.config_from,
         args.dtype,
         int(args.max_shard_gb * 1e9),
         args.overwrite,
@@ -94,7 +109,7 @@ def convert_from_tf(args, advance):
 def _told(done):
     text = f"{done.tensors} tensors, {done.weights} weights: {done.path}."
     if done.dropped:
-        text += f" Left out: {len(done.dropped)} tensors that are no weights, such as "
+        text += f" Left out: {len(done.dropped)} tensors that its outputs do not need, such as "
         text += f"{done.dropped[0]}."
     return text
 
@@ -106,7 +121,9 @@ def verify_both(args, advance):
             f"--logits: needs --program hugging_face. Received: {args.program}. Convert the "
             "checkpoint to Hugging Face's form and compare with that."
         )
-    count = verify_weights(args.source, args.checkpoint, args.program, args.dtype, advance)
+    count = verify_weights(
+        args.source, args.checkpoint, args.program, args.dtype, advance, args.params
+    )
     text = f"{count} weights are equal bit for bit."
     if args.logits:
         largest = compare_logits(args.source, args.checkpoint, args.params)
@@ -115,4 +132,15 @@ def verify_both(args, advance):
     return text
 
 
-ACTIONS = {"to_tf": convert_to_tf, "from_tf": convert_from_tf, "verify": verify_both}
+def copy_renumbered(args, advance):
+    """Copies a checkpoint as that of another step; returns what to print."""
+    path = renumber(args.source, args.output, args.step, args.overwrite)
+    return f"{path}: as {args.source}."
+
+
+ACTIONS = {
+    "to_tf": convert_to_tf,
+    "from_tf": convert_from_tf,
+    "verify": verify_both,
+    "renumber": copy_renumbered,
+}

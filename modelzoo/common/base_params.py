@@ -52,6 +52,16 @@ class BaseParams:
         """Yields what is wrong between the sections."""
         yield from self.csconfig.problems_with(self.model)
 
+    @property
+    def batches_per_step(self):
+        """Batches that the emulated wafer reads for a step: those of `num_csx` wafers, in turn."""
+        return self.optimizer.grad_accum_steps * self.runconfig.num_csx
+
+    @property
+    def global_batch_size(self):
+        """Examples of a step, of all its batches."""
+        return self.train_input.batch_size * self.batches_per_step
+
     def inputs(self):
         """Yields name and section of every input section that is given."""
         for name in INPUT_SECTIONS:

@@ -58,7 +58,6 @@ def make_estimator(model_fn, params, use_cs, warm_start_excludes=()):
     every = runconfig.log_step_count_steps or runconfig.save_summary_steps
     config = CSRunConfig(
         cs_ip=runconfig.cs_ip,
-        num_csx=runconfig.num_csx,
         model_dir=runconfig.model_dir,
         stack_params={"ir_mode": runconfig.ir_mode},
         tf_random_seed=runconfig.tf_random_seed,
@@ -124,7 +123,7 @@ class CheckpointHook(tf.estimator.SessionRunHook):
 
 
 class StartHook(tf.estimator.SessionRunHook):
-    """Writes the parameters once training begins.
+    """Writes the parameters once training begins, and says how one wafer stands for several.
 
     ``params.yaml`` and its text for TensorBoard are written when the model is ready, so a run that
     is refused before, for its data or for a checkpoint of another shape, leaves the folder as it
@@ -141,6 +140,14 @@ class StartHook(tf.estimator.SessionRunHook):
 
     def after_create_session(self, session, coord):
         """Writes the parameters."""
+        wafers = self._params.runconfig.num_csx
+        if wafers > 1:
+            tf.logging.info(
+                "num_csx %d: one wafer computes their batches of %d in turn, %d examples a step",
+                wafers,
+                self._params.train_input.batch_size,
+                self._params.global_batch_size,
+            )
         model_dir = self._params.runconfig.model_dir
         write_text_summary(model_dir, save_params(self._params, model_dir), self._step)
 

@@ -26,7 +26,9 @@ def loss_spec(mode, params, loss, metrics, summaries=None):
     if mode == tf.estimator.ModeKeys.TRAIN:
         for name, value in ({"train/cost": loss} if summaries is None else summaries).items():
             tf.summary.scalar(name, value)
-        train_op = make_train_op(loss, params.optimizer, params.model.mixed_precision)
+        train_op = make_train_op(
+            loss, params.optimizer, params.model.mixed_precision, params.batches_per_step
+        )
         return CSEstimatorSpec(mode=mode, loss=loss, train_op=train_op)
     if getattr(params.eval_input, "disable_eval_metrics", False):
         return CSEstimatorSpec(mode=mode, loss=loss)

@@ -259,6 +259,9 @@ class RunConfigParams:
     With `memoryx_dir` weights and optimizer state rest in files of that folder, so that a model may
     be larger than memory; `memoryx_ram_gb` is how much of main memory they may take, in 10^9 bytes
     (half of what is free where it is not given).
+
+    A step trains on the batches of `num_csx` wafers, whose gradients are averaged. The emulated
+    wafer computes them in turn, and adds the gradients up as `optimizer.grad_accum_steps` does.
     """
 
     max_steps: Optional[int] = field(None, minimum=0)

@@ -119,4 +119,5 @@ def block_settings(model, initial):
         model.nonlinearity,
         attention_keys(model),
         use_pre_normalization=model.use_pre_normalization,
+        scale_attn_by_inverse_layer_idx=model.scale_attn_by_inverse_layer_idx,
     )

@@ -18,13 +18,18 @@ from modelzoo.common.sections import build_initializer, field
 
 @dataclass(frozen=True, kw_only=True)
 class GptModelParams(CommonModelParams):
-    """The section ``model``."""
+    """The section ``model``.
+
+    With `scale_attn_by_inverse_layer_idx` the attention scores of layer i, counted from 0, are
+    divided by i + 1.
+    """
 
     use_position_embedding: bool = True
     position_embedding_type: str = field("learned", choices=("learned", "fixed"))
     embedding_dropout_rate: Optional[float] = field(None, minimum=0.0)
     use_pre_normalization: bool = True
     attention_type: str = field("scaled_dot_product", choices=("scaled_dot_product", "dot_product"))
+    scale_attn_by_inverse_layer_idx: bool = False
     use_projection_bias_in_attention: bool = True
     use_ffn_bias_in_attention: bool = True
     use_ffn_bias: bool = True

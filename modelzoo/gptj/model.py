@@ -87,11 +87,12 @@ def gptj_logits(input_ids, params, training, cache=None, positions=None, mask=No
     length = sizes(input_ids)[1]
     positions = tf.range(length)[None, :] if positions is None else positions
     mask = causal_mask(length, dtype) if mask is None else mask
-    rotary = Rotary(model.head_size, model.rotary_dim or model.head_size, positions, dtype)
+    rotated = model.rotary_dim or model.head_size
+    rotary = Rotary(model.head_size, rotated, positions, dtype, model.rotary_emb_base)
     settings = block_settings(model, initial, rotary)
     with tf.variable_scope("gptj_decoder"):
         for index in range(model.num_hidden_layers):
-            x = block(x, mask, index, settings, model.use_untied_layer_norm, training, cache)
+            x = block(x, mask, index, settings, model, training, cache)
     if wanted is not None:
         x = tf.gather(x, wanted, axis=1, batch_dims=1)  # (B, N)
     x = layer_norm(x, model.layer_norm_epsilon, "post_decoder_layer_norm")
@@ -99,17 +100,19 @@ def gptj_logits(input_ids, params, training, cache=None, positions=None, mask=No
     return lm_logits(x, vocab_size, table, initial, seed, "lm_head", model.use_bias_in_output)
 
 
-def block(x, mask, index, settings, use_untied_layer_norm, training, cache=None):
-    """Adds attention and feed-forward, which run side by side, to the residual stream.
+def block(x, mask, index, settings, model, training, cache=None):
+    """Adds attention and feed-forward to the residual stream, side by side or in turn.
 
     y = x + attention(ln_1(x)) + feed_forward(ln_1(x)), or of ln_2(x) where the norms are untied.
+    Without ``use_parallel_residual`` the feed-forward sees what attention has added:
+    z = x + attention(ln_1(x)), y = z + feed_forward(ln_2(z)).
 
     Args:
         x: [B, S, N].
         mask: additive attention mask.
         index: number of the block.
         settings: BlockSettings.
-        use_untied_layer_norm: whether the feed-forward has a layer norm of its own.
+        model: GptjModelParams.
         training: whether dropout applies.
         cache: KeyValueCache of the positions before.
 
@@ -119,10 +122,13 @@ def block(x, mask, index, settings, use_untied_layer_norm, training, cache=None)
     rate, seed = settings.dropout_rate, settings.attention.dropout_seed
     with tf.variable_scope(str(index)):
         y = layer_norm(x, settings.layer_norm_epsilon, "ln_1")
-        z = layer_norm(x, settings.layer_norm_epsilon, "ln_2") if use_untied_layer_norm else y
         attended = attention(y, y, mask, settings.attention, "attn", training, cache)
-        fed = feed_forward(z, settings, "mlp", 2 * index)
-        return x + dropout(attended, rate, training, seed) + dropout(fed, rate, training, seed)
+        attended = x + dropout(attended, rate, training, seed)
+        if model.use_untied_layer_norm:
+            z = x if model.use_parallel_residual else attended
+            y = layer_norm(z, settings.layer_norm_epsilon, "ln_2")
+        fed = feed_forward(y, settings, "mlp", 2 * index)
+        return attended + dropout(fed, rate, training, seed)
 
 
 def block_settings(model, initial, rotary):

@@ -31,7 +31,9 @@ def build_listed_initializer(value, path, report):
 class GptjModelParams(CommonModelParams):
     """The section ``model``.
 
-    `rotary_dim` is how many features of a head are turned by their position, null all of them.
+    `rotary_dim` is how many features of a head are turned by their position, null all of them;
+    of these, pair j turns by rotary_emb_base^(-2j / rotary_dim) a position. Attention and
+    feed-forward run side by side (`use_parallel_residual`) or one after the other.
     `dropout_rate` applies where `embedding_dropout_rate` or `residual_dropout_rate` is null.
     """
 
@@ -39,7 +41,9 @@ class GptjModelParams(CommonModelParams):
     embedding_initializer: Any = field(None, build=build_listed_initializer)
     output_layer_initializer: Any = field(None, build=build_listed_initializer)
     rotary_dim: Optional[int] = field(None, minimum=2)
+    rotary_emb_base: float = 10_000.0
     use_untied_layer_norm: bool = False
+    use_parallel_residual: bool = True
     use_projection_bias_in_attention: bool = False
     use_ffn_bias_in_attention: bool = False
     use_ffn_bias: bool = True
@@ -56,6 +60,11 @@ class GptjModelParams(CommonModelParams):
             self.rotary_dim % 2 or self.rotary_dim > self.head_size
         ):
             yield "rotary_dim", f"must be even and at most the head size ({self.head_size})."
+        if self.rotary_emb_base <= 0:
+            yield "rotary_emb_base", "must be above 0."
+        if not (self.use_parallel_residual or self.use_untied_layer_norm):
+            text = "is required where use_parallel_residual is False. Set it to True."
+            yield "use_untied_layer_norm", text
         if self.embedding_size not in (None, self.hidden_size):
             yield "embedding_size", f"must equal hidden_size ({self.hidden_size})."
 

@@ -31,7 +31,6 @@ def training_steps(
     with graph.as_default():
         places = {name: _placeholder(name, type) for name, type in features.items()}
         target = _placeholder("labels", labels)
-        global_step = tf.compat.v1.train.get_or_create_global_step()
         mode = tf.estimator.ModeKeys.TRAIN
         model = record(lambda: model_fn(places, target, mode, None))
     types = {places[name]: type for name, type in features.items()}

@@ -226,6 +226,19 @@ def test_mixed_precision_with_a_dynamic_loss_scale_trains(command_line):
     assert command_line("eval").exit_code == 0
 
 
+def test_several_wafers_are_one_that_takes_their_batches_in_turn(command_line):
+    several = command_line("train", "--num_csx", "2", out="several")
+    said = "num_csx 2: one wafer computes their batches of 4 in turn, 8 examples a step"
+    assert said in several.lines
+    command_line.change(("learning_rate: 1e-2", "learning_rate: 1e-2\n    grad_accum_steps: 2"))
+    parts = command_line("train", out="parts")
+    assert several.exit_code == parts.exit_code == 0
+    assert losses(several) == losses(parts)
+    found, expected = (command_line.variables(out) for out in ("several", "parts"))
+    assert found.keys() == expected.keys()
+    assert all((found[name] == value).all() for name, value in expected.items())
+
+
 def test_gradient_accumulation_agrees_with_the_host(command_line):
     command_line.change(("learning_rate: 1e-2", "learning_rate: 1e-2\n    grad_accum_steps: 2"))
     wafer, host = (

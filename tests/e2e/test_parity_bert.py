@@ -65,9 +65,17 @@ def drawn():
 
 PAIRS = {"disable_nsp": False, "use_segment_embedding": True}
 ALONE = {"disable_nsp": True, "encoder_nonlinearity": "gelu_exact"}
+ROBERTA = {
+    **ALONE,
+    "use_segment_embedding": True,
+    "position_embedding_offset": 2,
+    "num_segments": 1,
+}
 
 
-@pytest.mark.parametrize("model", [PAIRS, ALONE], ids=["mlm_and_nsp", "mlm_only"])
+@pytest.mark.parametrize(
+    "model", [PAIRS, ALONE, ROBERTA], ids=["mlm_and_nsp", "mlm_only", "roberta"]
+)
 def test_tiny_bert_trains_as_on_the_host(model, tmp_path):
     host, _ = check_parity(bert(**model), drawn(), tmp_path)
     assert host.losses[-1] < host.losses[0]

@@ -45,8 +45,10 @@ def batches():
     ]
 
 
-def test_tiny_gpt_trains_as_on_the_host(tmp_path):
-    host, _ = check_parity(gpt(), batches(), tmp_path)
+@pytest.mark.parametrize("by_layer", [False, True])
+def test_tiny_gpt_trains_as_on_the_host(by_layer, tmp_path):
+    model = gpt(scale_attn_by_inverse_layer_idx=by_layer)
+    host, _ = check_parity(model, batches(), tmp_path)
     assert host.losses[-1] < host.losses[0]
 
 

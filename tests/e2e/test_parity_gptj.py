@@ -44,9 +44,12 @@ def examples():
     ]
 
 
-@pytest.mark.parametrize("name", ["gptj", "gpt_neox"])
-def test_tiny_model_trains_as_on_the_host(name, tmp_path):
-    host, _ = check_parity(tiny(name), examples(), tmp_path)
+SERIAL = {"use_parallel_residual": False, "rotary_emb_base": 100.0}
+
+
+@pytest.mark.parametrize("name, model", [("gptj", {}), ("gpt_neox", {}), ("gpt_neox", SERIAL)])
+def test_tiny_model_trains_as_on_the_host(name, model, tmp_path):
+    host, _ = check_parity(tiny(name, **model), examples(), tmp_path)
     assert host.losses[-1] < host.losses[0]
 
 

@@ -7,12 +7,22 @@ from modelzoo.common.checkpoints.convert import from_tensorflow, to_tensorflow
 from modelzoo.common.checkpoints.verify import verify_weights
 
 
+def write_random(model, folder):
+    """Draws the weights of a model of transformers anew, so large that every one matters; saves."""
+    import torch
+
+    torch.manual_seed(0)
+    for name, parameter in model.named_parameters():
+        is_gain = parameter.dim() == 1 and name.endswith("weight")
+        torch.nn.init.normal_(parameter, mean=1.0 if is_gain else 0.0, std=0.3)
+    model.save_pretrained(folder)
+
+
 def check_both_ways(model, folder, back=True):
     """Converts a model to TensorFlow and back, and compares outputs and weights.
 
     Args:
-        model: a model of transformers; its weights are drawn anew, so large that every one
-            matters.
+        model: a model of transformers; its weights are drawn anew.
         folder: a folder to work in.
         back: whether what comes back must be of the same class and type.
 
@@ -21,11 +31,7 @@ def check_both_ways(model, folder, back=True):
     """
     import torch
 
-    torch.manual_seed(0)
-    for name, parameter in model.named_parameters():
-        is_gain = parameter.dim() == 1 and name.endswith("weight")
-        torch.nn.init.normal_(parameter, mean=1.0 if is_gain else 0.0, std=0.3)
-    model.save_pretrained(folder / "theirs")
+    write_random(model, folder / "theirs")
     to_tensorflow(folder / "theirs", folder / "ours")
     verify_weights(folder / "theirs", folder / "ours")
     largest = compare_logits(folder / "theirs", folder / "ours")

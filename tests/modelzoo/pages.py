@@ -20,11 +20,3 @@ def cells_of(room):
         if cells[0].startswith("`configs/") and len(cells) > 2:
             rows[Path(cells[0].strip("`")).stem] = cells[1:]
     return rows
-
-
-def listed(room):
-    """Returns the same of a room whose tables have whole numbers only."""
-    return {
-        name: [int(cell.replace(",", "")) for cell in cells]
-        for name, cells in cells_of(room).items()
-    }

@@ -25,7 +25,11 @@ _OUTPUTS = {
     "seq_relationship_logits": "sentence_logits",
     "last_hidden_state": "hidden",
     "pooler_output": "pooled",
+    "start_logits": "starts",
+    "end_logits": "ends",
 }
+_ONE_SENTENCE = "BertForNextSentencePrediction"
+_PER_TOKEN = ("starts", "ends")  # [B, S], and all of three dimensions
 
 
 def compare_logits(theirs, ours, params_path=None, seed=0):
@@ -45,13 +49,13 @@ def compare_logits(theirs, ours, params_path=None, seed=0):
     """
     checkpoint = TensorFlowReader(ours)
     params = load_params(str(params_path or checkpoint.folder / "params.yaml"))
-    batch = random_batch(params.train_input, seed)
+    batch = random_batch(params.train_input, seed, HuggingFaceReader(theirs).config)
     expected = their_outputs(theirs, batch)
     found = our_outputs(checkpoint.path, params, batch, expected)
     largest = {}
     for name, value in expected.items():
         difference = np.abs(value - found[name])
-        if difference.ndim == 3:  # (B, S, ...), where padding does not count
+        if difference.ndim == 3 or name in _PER_TOKEN:  # where padding does not count
             difference = difference[batch["input_mask"] == 0]
         largest[name] = float(difference.max())
     if not max(largest.values()) <= TOLERANCE:  # NaN is not
@@ -63,12 +67,14 @@ def compare_logits(theirs, ours, params_path=None, seed=0):
     return largest
 
 
-def random_batch(section, seed):
+def random_batch(section, seed, config):
     """Makes tokens, segments and padding.
 
     Args:
         section: input section, which has the vocabulary's size and the longest sequence.
         seed: of the generator.
+        config: their configuration. No token is RoBERTa's padding, which it does not count as a
+            position; one segment is all there is where it has no more.
 
     Returns:
         ``input_ids``, ``segment_ids`` and ``input_mask`` (1 where there is padding), all [B, S]
@@ -78,9 +84,14 @@ def random_batch(section, seed):
     shape = (_BATCH, min(section.max_sequence_length, _MAX_LENGTH))
     mask = np.zeros(shape, np.int32)
     mask[-1, -(shape[1] // 3) :] = 1
+    ids = generator.integers(0, section.vocab_size, shape, dtype=np.int32)
+    if config.get("model_type") == "roberta":
+        padding = config["pad_token_id"]
+        ids[ids == padding] = (padding + 1) % section.vocab_size
+    segments = np.sort(generator.integers(0, 2, shape, dtype=np.int32))
     return {
-        "input_ids": generator.integers(0, section.vocab_size, shape, dtype=np.int32),
-        "segment_ids": np.sort(generator.integers(0, 2, shape, dtype=np.int32)),
+        "input_ids": ids,
+        "segment_ids": np.minimum(segments, config.get("type_vocab_size", 2) - 1),
         "input_mask": mask,
     }
 
@@ -93,29 +104,33 @@ def their_outputs(folder, batch):
         batch: see `random_batch`.
 
     Returns:
-        ``logits`` [B, S, V], and what else the model has: ``sentence_logits`` [B, 2]; ``hidden``
-        [B, S, N] and ``pooled`` [B, N] of a BertModel.
+        ``logits`` [B, S, V], or [B, S, C] or [B, C] of a classifier; and what else the model has:
+        ``sentence_logits`` [B, 2]; ``hidden`` [B, S, N] and ``pooled`` [B, N] of a BertModel;
+        ``starts`` and ``ends`` [B, S].
     """
     try:
         import torch
         import transformers
     except ImportError as error:
         raise ConfigError(
-            f"--logits: needs PyTorch and transformers. Received: {error}. Run `pip install torch "
-            "transformers`, or compare weights only."
+            f"--logits: needs PyTorch and transformers. Received: {error}. Run `pip install "
+            "'.[peers]'` in the checkout (cerebras_tf[peers]), or compare weights only."
         ) from error
     reader = HuggingFaceReader(folder)
-    is_bert = architecture_of(reader).name == "bert"
+    architecture = architecture_of(reader)
+    is_bert = architecture.name in ("bert", "roberta")
     cls = transformers.AutoModelForCausalLM
     if is_bert:
-        cls = getattr(transformers, reader.config["architectures"][0])
+        named = reader.config.get("architectures") or architecture.classes
+        cls = getattr(transformers, named[0])
     model = cls.from_pretrained(str(folder)).float().eval()
     inputs = {"input_ids": batch["input_ids"], "attention_mask": 1 - batch["input_mask"]}
     if is_bert:
         inputs["token_type_ids"] = batch["segment_ids"]
     with torch.no_grad():
         outputs = model(**{name: torch.tensor(x).long() for name, x in inputs.items()})
-    known = {_OUTPUTS[name]: value for name, value in outputs.items() if name in _OUTPUTS}
+    names = _OUTPUTS if cls.__name__ != _ONE_SENTENCE else {"logits": "sentence_logits"}
+    known = {names[name]: value for name, value in outputs.items() if name in names}
     return {name: value.numpy() for name, value in known.items() if value is not None}
 
 
@@ -134,7 +149,7 @@ def our_outputs(checkpoint, params, batch, wanted):
     import tensorflow.compat.v1 as tf
 
     model = importlib.import_module(f"modelzoo.{params.model_name}.model")
-    build = _bert_outputs if params.model_name == "bert" else _next_token_outputs
+    build = _BUILDERS.get(params.model_name, _next_token_outputs)
     with tf.Graph().as_default(), tf.Session() as session:
         features = {name: tf.constant(value) for name, value in batch.items()}
         outputs = build(tf, model, features, params, wanted)
@@ -163,3 +178,24 @@ def _bert_outputs(tf, model, features, params, wanted):
     if "pooled" in wanted:
         outputs["pooled"] = model.pooled(hidden, settings)
     return {name: outputs[name] for name in wanted}
+
+
+def _sequence_outputs(tf, model, features, params, wanted):
+    return {"logits": model.classifier_logits(features, params, training=False)}
+
+
+def _token_outputs(tf, model, features, params, wanted):
+    return {"logits": model.token_logits(features, params, training=False)}
+
+
+def _span_outputs(tf, model, features, params, wanted):
+    starts, ends = model.span_logits(features, params, training=False)
+    return {"starts": starts, "ends": ends}
+
+
+_BUILDERS = {
+    "bert": _bert_outputs,
+    "bert.fine_tuning.classifier": _sequence_outputs,
+    "bert.fine_tuning.token_classifier": _token_outputs,
+    "bert.fine_tuning.question_answering": _span_outputs,
+}

@@ -7,13 +7,14 @@ converted checkpoint holds weights and the global step.
 from __future__ import annotations
 
 import math
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import yaml
 
-from cerebras_tf.errors import CheckpointError
+from cerebras_tf.errors import CheckpointError, ConfigError
 from modelzoo.common import registry
 from modelzoo.common.checkpoints.matching import match_ours, match_theirs
 from modelzoo.common.checkpoints.programs import PROGRAMS
@@ -78,10 +79,14 @@ def to_tensorflow(
             _tell(advance, link)
 
     name = f"model.ckpt-{reader.global_step}"
-    with whole_folder(output, (f"{name}.*", PARAMS, STATE), overwrite) as folder:
+    texts = {PARAMS: _HEADER + yaml.safe_dump(tree, sort_keys=False)}
+    texts |= architecture.files(reader.config)
+    patterns = (f"{name}.*", *program.carried, *texts, STATE)
+    with whole_folder(output, patterns, overwrite) as folder:
         write_tensorflow(folder, name, tensors(), reader.global_step, shard_bytes)
-        text = _HEADER + yaml.safe_dump(tree, sort_keys=False)
-        (folder / PARAMS).write_text(text, encoding="utf-8")
+        for file_name, text in texts.items():
+            (folder / file_name).write_text(text, encoding="utf-8")
+        _copy(program.carried, reader.folder, folder)
     dropped = sorted(set(reader.shapes) - set(names.values()) - {GLOBAL_STEP})
     return _conversion(layout, str(Path(output) / name), dropped)
 
@@ -91,6 +96,7 @@ def from_tensorflow(
     output,
     program="hugging_face",
     params_path=None,
+    config_from=None,
     dtype="float32",
     max_shard_bytes=5 * 10**9,
     overwrite=False,
@@ -103,6 +109,8 @@ def from_tensorflow(
         output: folder of the new model.
         program: a key of PROGRAMS.
         params_path: the model's YAML; None takes params.yaml beside the checkpoint.
+        config_from: folder of the model that ours began as, for what our YAML does not say, such as
+            token ids and generation_config.json; None takes the checkpoint's folder.
         dtype: type of the weights there: float32, float16 or bfloat16.
         max_shard_bytes: largest size of a file there.
         overwrite: whether a model there may be replaced.
@@ -121,7 +129,9 @@ def from_tensorflow(
     params = load_params(params_path)
     architecture = program.architecture_for(params, params_path)
     layout = architecture.layout(params).without_groups(reader.shapes)
+    origin = Path(config_from or reader.folder)
     config = architecture.config(params, params_path, reader.shapes)
+    config = program.completed(config, origin)
     dropped = match_ours(reader, layout)
 
     def tensors():
@@ -132,6 +142,7 @@ def from_tensorflow(
 
     shapes = {link.theirs: link.shape for link in layout.links}
     with whole_folder(output, program.written, overwrite) as folder:
+        _copy(program.carried, origin, folder)
         step = reader.global_step
         program.write(folder, config, shapes, tensors(), step, dtype, max_shard_bytes)
     dropped = sorted(set(dropped) - {GLOBAL_STEP})
@@ -155,8 +166,20 @@ def describe(program, reader):
     names = {architecture.canonical(name) for name in reader.shapes}
     tree = architecture.tree(reader.config, reader.config_path, names)
     cls = registry.params_class(architecture.room, where=reader.config_path)
-    params = params_from_dict(cls, tree, where=reader.config_path)
+    try:
+        params = params_from_dict(cls, tree, where=f"{architecture.room} of it")
+    except ConfigError as error:
+        raise ConfigError(
+            f"{reader.config_path}: must describe a model that this zoo's {architecture.room} can "
+            f"be. Received: one whose YAML is refused.\n{error}"
+        ) from error
     return architecture, tree, architecture.layout(params).without_groups(names)
+
+
+def _copy(names, source, target):
+    for name in names:
+        if (source / name).exists():
+            shutil.copyfile(source / name, target / name)
 
 
 def _check_copies(reader, layout, names):

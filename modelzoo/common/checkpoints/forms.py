@@ -108,4 +108,45 @@ class FusedHeads:
         return order
 
 
+@dataclass(frozen=True)
+class Preceded:
+    """The tensor has rows of zeros before those of the variable, which nothing reads."""
+
+    rows: int
+    output_axis = -1
+
+    def our_shapes(self, shape):
+        """Returns the shapes of the variables made of a tensor of `shape`."""
+        return [(shape[0] - self.rows, *shape[1:])]
+
+    def to_ours(self, array):
+        """Returns the variables made of a tensor."""
+        return [array[self.rows :]]
+
+    def to_theirs(self, arrays):
+        """Returns the tensor made of the variables."""
+        zeros = np.zeros((self.rows, *arrays[0].shape[1:]), arrays[0].dtype)
+        return np.concatenate([zeros, arrays[0]])
+
+
+@dataclass(frozen=True)
+class Zeros:
+    """The tensor is of zeros, of the given shape, and there is no variable."""
+
+    shape: tuple[int, ...]
+    output_axis = -1
+
+    def our_shapes(self, shape):
+        """Returns the shapes of the variables made of a tensor of `shape`: none."""
+        return []
+
+    def to_ours(self, array):
+        """Returns the variables made of a tensor: none."""
+        return []
+
+    def to_theirs(self, arrays):
+        """Returns the tensor."""
+        return np.zeros(self.shape, np.float32)
+
+
 SAME, TRANSPOSED, THIRDS = Same(), Transposed(), Thirds()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from modelzoo.common.checkpoints import bert
 from modelzoo.common.checkpoints.forms import SAME, TRANSPOSED
-from modelzoo.common.checkpoints.keys import refuse_other, refuse_others
+from modelzoo.common.checkpoints.keys import refuse_others, refuse_ours
 from modelzoo.common.checkpoints.layout import Architecture, Layout, Row, expand
 from modelzoo.common.checkpoints.layout import dense as any_dense
 from modelzoo.common.checkpoints.layout import norm as any_norm
@@ -28,7 +28,7 @@ def norm(theirs, ours, group=None):
     return any_norm(theirs, ours, group, ends=("/gamma", "/beta"))
 
 
-# Dimensions and groups are those of bert.TABLE.
+# Dimensions are those of bert.encoder_rows, groups those of bert.TABLE.
 TABLE = [
     Row(f"{EMBEDDINGS}/word_embeddings", ("input_embedding/embedding_weights",), "V N"),
     Row(
@@ -82,8 +82,10 @@ def tree(config, where, names):
 
 def config(params, where, names):
     """Returns the bert_config.json of our parameters; see Architecture."""
-    refuse_other("nonlinearity", params.model.activation, "gelu", where)
-    return bert.bert_config(params, where, "gelu")
+    theirs = "Google's BERT"
+    refuse_ours("nonlinearity", params.model.activation, "gelu", where, theirs)
+    refuse_ours("num_cls_classes", params.model.num_cls_classes, 2, where, theirs)
+    return bert.bert_config(params, where, "gelu", theirs)
 
 
 def canonical(name):

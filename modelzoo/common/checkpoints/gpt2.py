@@ -7,8 +7,8 @@ from modelzoo.common.checkpoints.keys import (
     gpt_tree,
     our_nonlinearity,
     rate_of,
-    refuse_other,
     refuse_others,
+    refuse_ours,
     their_nonlinearity,
     token_ids,
 )
@@ -17,6 +17,7 @@ from modelzoo.common.checkpoints.layout import Architecture, Layout, Row, dense,
 ATTENTION = "decoder/self_attention{_i}"
 QKV = tuple(f"{ATTENTION}/{kind}_projection" for kind in "qkv")
 BLOCK = "transformer.h.{i}"
+THEIRS = "Hugging Face's GPT2LMHeadModel"
 # V vocabulary, P positions, N hidden size, Q = 3 * N, F filter size.
 TABLE = [
     Row("transformer.wte.weight", ("input_embedding/embedding_weights",), "V N"),
@@ -51,11 +52,7 @@ def layout(params):
 
 def tree(config, where, names):
     """Returns our YAML's dictionary of a config.json; see Architecture."""
-    refuse_others(
-        config,
-        where,
-        {"scale_attn_by_inverse_layer_idx": False, "add_cross_attention": False},
-    )
+    refuse_others(config, where, {"add_cross_attention": False})
     scaled = config.get("scale_attn_weights", True)
     hidden_size = config.get("n_embd", 768)
     return gpt_tree(
@@ -71,6 +68,7 @@ def tree(config, where, names):
             "use_position_embedding": True,
             "share_embedding_weights": config.get("tie_word_embeddings", True),
             "attention_type": "scaled_dot_product" if scaled else "dot_product",
+            "scale_attn_by_inverse_layer_idx": config.get("scale_attn_by_inverse_layer_idx", False),
             "nonlinearity": our_nonlinearity(config, "activation_function", "gelu_new", where),
             "dropout_rate": config.get("resid_pdrop", 0.1),
             "attention_dropout_rate": config.get("attn_pdrop", 0.1),
@@ -90,16 +88,16 @@ def config(params, where, names):
         "use_ffn_bias_in_attention",
         "use_ffn_bias",
     ):
-        refuse_other(key, getattr(model, key), True, where)
-    refuse_other(
-        "embedding_size", model.embedding_size or model.hidden_size, model.hidden_size, where
-    )
+        refuse_ours(key, getattr(model, key), True, where, THEIRS)
+    refuse_ours("position_embedding_type", model.position_embedding_type, "learned", where, THEIRS)
+    hidden_size = model.hidden_size
+    refuse_ours("embedding_size", model.embedding_size or hidden_size, hidden_size, where, THEIRS)
     return {
         "model_type": "gpt2",
         "architectures": ["GPT2LMHeadModel"],
         "vocab_size": params.train_input.vocab_size,
         "n_positions": params.max_position_embeddings,
-        "n_embd": model.hidden_size,
+        "n_embd": hidden_size,
         "n_layer": model.num_hidden_layers,
         "n_head": model.num_heads,
         "n_inner": model.filter_size,
@@ -109,6 +107,7 @@ def config(params, where, names):
         "embd_pdrop": rate_of(model, "embedding_dropout_rate"),
         "layer_norm_epsilon": model.layer_norm_epsilon,
         "scale_attn_weights": model.attention_type == "scaled_dot_product",
+        "scale_attn_by_inverse_layer_idx": model.scale_attn_by_inverse_layer_idx,
         "tie_word_embeddings": model.share_embedding_weights,
         **token_ids(params.train_input.vocab_size, 50256),
     }
@@ -119,4 +118,6 @@ def canonical(name):
     return name if name.startswith(("transformer.", "lm_head.")) else f"transformer.{name}"
 
 
-GPT2 = Architecture("gpt2", "gpt3", layout, tree, config, canonical)
+GPT2 = Architecture(
+    "gpt2", "gpt3", layout, tree, config, canonical, classes=("GPT2LMHeadModel", "GPT2Model")
+)

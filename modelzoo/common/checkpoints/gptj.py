@@ -6,7 +6,7 @@ from modelzoo.common.checkpoints.keys import (
     gpt_tree,
     our_nonlinearity,
     rate_of,
-    refuse_other,
+    refuse_ours,
     their_nonlinearity,
     token_ids,
 )
@@ -14,6 +14,7 @@ from modelzoo.common.checkpoints.layout import Architecture, Layout, Row, dense,
 
 BLOCK = "transformer.h.{i}"
 OURS = "gptj_decoder/{i}"
+THEIRS = "Hugging Face's GPTJForCausalLM"
 # V vocabulary, N hidden size, F filter size.
 TABLE = [
     Row("transformer.wte.weight", ("input_embedding/embedding_weights",), "V N"),
@@ -87,9 +88,10 @@ def config(params, where, names):
         "use_ffn_bias_in_attention": False,
         "use_ffn_bias": True,
         "use_bias_in_output": True,
+        "rotary_emb_base": 10_000.0,
     }
     for key, value in wanted.items():
-        refuse_other(key, getattr(model, key), value, where)
+        refuse_ours(key, getattr(model, key), value, where, THEIRS)
     length = model.max_position_embeddings or params.train_input.max_sequence_length
     return {
         "model_type": "gptj",
@@ -116,4 +118,13 @@ def canonical(name):
     return name if name.startswith(("transformer.", "lm_head.")) else f"transformer.{name}"
 
 
-GPTJ = Architecture("gptj", "gptj", layout, tree, config, canonical)
+GPTJ = Architecture(
+    "gptj",
+    "gptj",
+    layout,
+    tree,
+    config,
+    canonical,
+    classes=("GPTJForCausalLM", "GPTJModel"),
+    is_ours=lambda params: not is_neox(params),
+)

@@ -18,9 +18,15 @@ from modelzoo.common.checkpoints.safetensors_file import (
     SafetensorsWriter,
 )
 
-CONFIG = "config.json"
+CONFIG, GENERATION_CONFIG = "config.json", "generation_config.json"
+# Files that go with a model of ours, so that what its YAML does not say comes back.
+CARRIED = (CONFIG, GENERATION_CONFIG)
 # What a conversion writes into the folder, the file that makes the rest a model last.
-WRITTEN = ("*.safetensors", "*.safetensors.index.json", CONFIG)
+WRITTEN = ("*.safetensors", "*.safetensors.index.json", GENERATION_CONFIG, CONFIG)
+# Keys of a config.json that tell of its own files, or are other spellings of what is written anew.
+_OWN_KEYS = {"_name_or_path", "transformers_version", "torch_dtype", "dtype", "num_labels"}
+_ASSUMED = ("bos_token_id", "eos_token_id")  # which our YAML does not say
+_OTHER_SPELLINGS = {"rope_parameters", "rope_scaling", "rope_theta"}
 _SINGLE_FILES = ("model.safetensors", "pytorch_model.bin")
 _INDEX = "model.safetensors.index.json"
 _INDEX_FILES = (_INDEX, "pytorch_model.bin.index.json")
@@ -82,6 +88,31 @@ class HuggingFaceReader:
     def where(self, name):
         """Returns the path of the file that holds a tensor."""
         return str(self.folder / self._places[name])
+
+
+def with_carried(config, folder):
+    """Adds to a configuration what that of the original model says besides, such as token ids.
+
+    Args:
+        config: made of our parameters, whose keys win, but for the tokens it assumes.
+        folder: folder of the original model's config.json, or of the checkpoint made of it.
+
+    Raises:
+        ConfigError: the file there is another architecture's.
+    """
+    path = Path(folder) / CONFIG
+    if not path.exists():
+        return config
+    carried = read_json(path)
+    if carried.get("model_type") != config["model_type"]:
+        raise ConfigError(
+            f"{path}: model_type must be {config['model_type']!r}, as our YAML says. Received: "
+            f"{carried.get('model_type')!r}. Name the original model's folder by --config_from."
+        )
+    left = _OWN_KEYS | _OTHER_SPELLINGS
+    kept = {key: value for key, value in carried.items() if key not in left}
+    first = {key: kept[key] for key in _ASSUMED if key in kept}
+    return {**kept, **config, **first}
 
 
 def shapes_of(reader):

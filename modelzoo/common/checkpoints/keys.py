@@ -48,24 +48,41 @@ def their_nonlinearity(name, tanh_gelu, where):
     if name != "gelu" and name not in theirs:
         raise ConfigError(
             f"{where}: model.nonlinearity must be one of gelu, {', '.join(theirs)}. Received: "
-            f"{name!r}. The other program has no such activation."
+            f"{name!r}. Hugging Face's models have no such activation."
         )
     return tanh_gelu if name == "gelu" else theirs[name]
 
 
-def refuse_other(key, value, wanted, where, section="model."):
-    """Raises ConfigError where a key has not the only value that can be converted."""
+def refuse_ours(key, value, wanted, where, theirs):
+    """Raises ConfigError where a key of our section ``model`` is a variant that they lack.
+
+    Args:
+        key: the key.
+        value: what it is.
+        wanted: the only value that can be converted.
+        where: path of our YAML.
+        theirs: name of the model there, such as ``Hugging Face's GPT2LMHeadModel``.
+    """
     if value != wanted:
         raise ConfigError(
-            f"{where}: {section}{key} must be {wanted!r} to be converted. Received: {value!r}. "
-            "The other program's model has no such variant."
+            f"{where}: model.{key} must be {wanted!r} to be converted. Received: {value!r}. "
+            f"{theirs} has no such variant; this zoo's model can only be trained and read here."
+        )
+
+
+def refuse_theirs(key, value, wanted, where):
+    """Raises ConfigError where a key of their configuration is a variant that this zoo lacks."""
+    if value != wanted:
+        raise ConfigError(
+            f"{where}: {key} must be {wanted!r} to be converted. Received: {value!r}. This zoo's "
+            "model has no such variant."
         )
 
 
 def refuse_others(config, where, wanted):
     """Raises ConfigError where a key of a config.json is there with another value than wanted."""
     for key, value in wanted.items():
-        refuse_other(key, config.get(key, value), value, where, section="")
+        refuse_theirs(key, config.get(key, value), value, where)
 
 
 def rate_of(model, key):

@@ -81,7 +81,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Architecture:
-    """A family of models of another program.
+    """A family of models of another program, and the model of this zoo that it is.
 
     Attributes:
         name: as their configuration calls it.
@@ -92,6 +92,11 @@ class Architecture:
         config: function of our parameters, their path and the names of our variables; returns
             their configuration.
         canonical: function of a tensor's name in a file, returns the name in the table.
+        classes: what their configuration calls the models, with which heads ever.
+        is_theirs: function of the canonical names of their tensors, tells whether a model whose
+            configuration names no class is of these; asked in the order of the program's list.
+        is_ours: function of our parameters, tells whether a model of the room becomes one of these.
+        files: function of their configuration, returns further files of our model: text by name.
     """
 
     name: str
@@ -100,6 +105,10 @@ class Architecture:
     tree: Callable
     config: Callable
     canonical: Callable
+    classes: tuple[str, ...] = ()
+    is_theirs: Callable = lambda names: True
+    is_ours: Callable = lambda params: True
+    files: Callable = lambda config: {}
 
 
 def dense(theirs, ours, shape, form=TRANSPOSED, bias=True, group=None, ends=(".weight", ".bias")):

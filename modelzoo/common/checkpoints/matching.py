@@ -15,6 +15,7 @@ _SHOWN = 8
 _TRAINING_STATE = re.compile(
     r"(.*/)?(beta[12]_power|global_step|current_loss_scale|steps_since_rescale"
     r"|overflows_since_rescale|accum_step_counter)|.*_grad_accum_\d+"
+    r"|cerebras_tf/random_step(/.*)?|_CHECKPOINTABLE_OBJECT_GRAPH|save_counter/.*"
 )
 
 

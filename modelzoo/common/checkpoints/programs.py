@@ -12,17 +12,33 @@ from dataclasses import dataclass
 from cerebras_tf.errors import ConfigError
 from modelzoo.common.checkpoints import hugging_face
 from modelzoo.common.checkpoints.bert import BERT
+from modelzoo.common.checkpoints.bert_fine_tuning import (
+    BERT_CLASSIFIER,
+    BERT_QUESTION_ANSWERING,
+    BERT_TOKEN_CLASSIFIER,
+)
 from modelzoo.common.checkpoints.google_bert import GOOGLE_BERT
 from modelzoo.common.checkpoints.gpt2 import GPT2
 from modelzoo.common.checkpoints.gpt_neox import GPT_NEOX
-from modelzoo.common.checkpoints.gptj import GPTJ, is_neox
+from modelzoo.common.checkpoints.gptj import GPTJ
+from modelzoo.common.checkpoints.roberta import ROBERTA
 from modelzoo.common.checkpoints.tensorflow_checkpoint import (
     STATE,
     TensorFlowReader,
     write_tensorflow,
 )
 
-_HUGGING_FACE = {item.name: item for item in (GPT2, GPTJ, GPT_NEOX, BERT)}
+# Where no class is named, the first whose tensors are there.
+_HUGGING_FACE = (
+    GPT2,
+    GPTJ,
+    GPT_NEOX,
+    BERT_QUESTION_ANSWERING,
+    BERT_CLASSIFIER,
+    BERT_TOKEN_CLASSIFIER,
+    BERT,
+    ROBERTA,
+)
 _BERT_CONFIG = "bert_config.json"
 _BERT_NAME = "bert_model.ckpt"
 
@@ -38,6 +54,9 @@ class Program:
         write: function of a folder, configuration, shapes, tensors, global step, type and largest
             size of a file; see `hugging_face.write_hugging_face`.
         written: file name patterns of what `write` writes.
+        carried: names of files that are copied beside a checkpoint of ours and back.
+        completed: function of a configuration made of our parameters and of the folder of carried
+            files, returns the whole configuration.
     """
 
     open: Callable
@@ -45,6 +64,8 @@ class Program:
     architecture_for: Callable
     write: Callable
     written: tuple[str, ...]
+    carried: tuple[str, ...] = ()
+    completed: Callable = lambda config, folder: config
 
 
 class GoogleBertReader(TensorFlowReader):
@@ -62,25 +83,36 @@ def architecture_of(reader):
     Raises:
         ConfigError: it is not known here.
     """
-    name = reader.config.get("model_type")
-    if name not in _HUGGING_FACE:
+    config, path = reader.config, reader.config_path
+    kinds = tuple(dict.fromkeys(item.name for item in _HUGGING_FACE))
+    known = [item for item in _HUGGING_FACE if item.name == config.get("model_type")]
+    if not known:
         raise ConfigError(
-            f"{reader.config_path}: model_type must be one of {', '.join(_HUGGING_FACE)}. "
-            f"Received: {name!r}. Other models cannot be converted."
+            f"{path}: model_type must be one of {', '.join(kinds)}. Received: "
+            f"{config.get('model_type')!r}. This zoo has no such model."
         )
-    return _HUGGING_FACE[name]
+    named = (config.get("architectures") or [None])[0]
+    if named is None:
+        return next(item for item in known if item.is_theirs(reader.shapes))
+    for item in known:
+        if named in item.classes:
+            return item
+    classes = [name for item in known for name in item.classes]
+    raise ConfigError(
+        f"{path}: architectures must be one of {', '.join(classes)}. Received: {named!r}. This "
+        "zoo's models have no such head."
+    )
 
 
 def _architecture_for(params, where):
-    rooms = {item.room for item in _HUGGING_FACE.values()}
+    rooms = {item.room for item in _HUGGING_FACE}
     if params.model_name not in rooms:
         raise ConfigError(
             f"{where}: model_name must be one of {', '.join(sorted(rooms))}. Received: "
-            f"{params.model_name!r}. Other models cannot be converted."
+            f"{params.model_name!r}. No model of Hugging Face's that is converted is like it."
         )
-    if params.model_name == GPTJ.room:
-        return GPT_NEOX if is_neox(params) else GPTJ
-    return next(item for item in _HUGGING_FACE.values() if item.room == params.model_name)
+    of_room = (item for item in _HUGGING_FACE if item.room == params.model_name)
+    return next(item for item in of_room if item.is_ours(params))
 
 
 def _google_bert_for(params, where):
@@ -112,6 +144,8 @@ PROGRAMS = {
         _architecture_for,
         _write_hugging_face,
         hugging_face.WRITTEN,
+        hugging_face.CARRIED,
+        hugging_face.with_carried,
     ),
     "google_bert": Program(
         GoogleBertReader,

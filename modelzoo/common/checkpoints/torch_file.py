@@ -34,7 +34,8 @@ class TorchReader:
         except ImportError as error:
             raise ConfigError(
                 f"{path}: needs PyTorch to be read. Received: no module torch. Run `pip install "
-                "torch`, or take the model's .safetensors files."
+                "'.[peers]'` in the checkout (cerebras_tf[peers]), or take the model's "
+                ".safetensors files, which need nothing."
             ) from error
         self.path = str(path)
         try:

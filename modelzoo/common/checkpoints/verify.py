@@ -11,16 +11,19 @@ import math
 import numpy as np
 
 from cerebras_tf.errors import CheckpointError
-from modelzoo.common.checkpoints.convert import describe
+from modelzoo.common.checkpoints.convert import PARAMS
 from modelzoo.common.checkpoints.matching import match_ours, match_theirs
 from modelzoo.common.checkpoints.programs import PROGRAMS
 from modelzoo.common.checkpoints.safetensors_file import DTYPES, narrow, widen
 from modelzoo.common.checkpoints.tensorflow_checkpoint import TensorFlowReader
+from modelzoo.common.params import load_params
 
 _SHOWN = 10
 
 
-def verify_weights(theirs, ours, program="hugging_face", dtype="float32", advance=None):
+def verify_weights(
+    theirs, ours, program="hugging_face", dtype="float32", advance=None, params_path=None
+):
     """Compares all weights.
 
     Args:
@@ -29,6 +32,7 @@ def verify_weights(theirs, ours, program="hugging_face", dtype="float32", advanc
         program: a key of PROGRAMS.
         dtype: type of the weights there, to which ours are rounded before they are compared.
         advance: called with every number of weights that is done.
+        params_path: our YAML; None takes params.yaml beside the checkpoint.
 
     Returns:
         Number of weights compared.
@@ -38,7 +42,10 @@ def verify_weights(theirs, ours, program="hugging_face", dtype="float32", advanc
     """
     program, checkpoint = PROGRAMS[program], TensorFlowReader(ours)
     reader = program.open(theirs)
-    architecture, _, layout = describe(program, reader)
+    params_path = str(params_path or checkpoint.folder / PARAMS)
+    params = load_params(params_path)
+    architecture = program.architecture_for(params, params_path)
+    layout = architecture.layout(params).without_groups(checkpoint.shapes)
     names = match_theirs(reader, layout, architecture.canonical)
     match_ours(checkpoint, layout)
     faults, count = [], 0

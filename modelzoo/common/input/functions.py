@@ -29,7 +29,7 @@ class InputFunctions:
     def train(self, params):
         """Returns the training batches, going on where the checkpoint of model_dir stands."""
         params = params_from_dict(self._params_class, params)
-        per_step = params.optimizer.grad_accum_steps
+        per_step = params.batches_per_step
         skip = resume.batches_to_skip(params.train_input, params.runconfig, per_step)
         return self.processor(params.train_input).create_dataset(True, skip, False)
 

@@ -5,6 +5,7 @@ Shapes: B batch, S sequence, N hidden size.
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,10 @@ from modelzoo.common.layers.layer_norm import layer_norm
 
 @dataclass(frozen=True)
 class BlockSettings:
-    """What a block is made of."""
+    """What a block is made of.
+
+    With `scale_attn_by_inverse_layer_idx` the scores of block i are divided by i + 1.
+    """
 
     attention: AttentionSettings
     filter_size: int
@@ -28,6 +32,13 @@ class BlockSettings:
     use_ffn_bias: bool = True
     dropout_rate: float = 0.0
     use_pre_normalization: bool = True
+    scale_attn_by_inverse_layer_idx: bool = False
+
+    def attention_of(self, index):
+        """Returns the settings of attention in block number `index`."""
+        if not self.scale_attn_by_inverse_layer_idx:
+            return self.attention
+        return dataclasses.replace(self.attention, scale=self.attention.scale / (index + 1))
 
 
 def make_block_settings(model, initial, output_initial, nonlinearity, attention=None, **others):

@@ -47,15 +47,14 @@ def decoder(
     Returns:
         [B, S, N], of the type of `x`.
     """
-    of_self = settings.attention
 
     def attend_to_self(index, y):
         name = numbered("self_attention", index)
-        return attention(y, y, mask, of_self, name, training, cache)
+        return attention(y, y, mask, settings.attention_of(index), name, training, cache)
 
     def attend_to_memory(index, y):
         name = numbered("encoder_decoder_attention", index)
-        return attention(y, memory, memory_mask, of_self, name, training)
+        return attention(y, memory, memory_mask, settings.attention, name, training)
 
     def feed(index, y):
         return feed_forward(y, settings, numbered("ffn", index), first_dense + 2 * index)

@@ -52,10 +52,11 @@ def fixed_positions(positions, size):
     return np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(positions, size).astype("f")
 
 
-def add_position_embedding(x, positions, name, initializer=None, seed=None, indices=None):
+def add_position_embedding(x, positions, name, initializer=None, seed=None, indices=None, offset=0):
     """Adds an embedding of the position to every token.
 
-    Variable ``<name>/position_embedding_weights`` [P, N]; not trainable where it holds sinusoids.
+    Variable ``<name>/position_embedding_weights`` [offset + P, N]; not trainable where it holds
+    sinusoids.
 
     Args:
         x: [B, S, N].
@@ -64,11 +65,13 @@ def add_position_embedding(x, positions, name, initializer=None, seed=None, indi
         initializer: initializer dataclass of learned positions; None for fixed sinusoids.
         seed: model-wide seed of initial values.
         indices: [B, S] int32, the position of every token; None for 0 to S - 1.
+        offset: number of rows before that of position 0.
 
     Returns:
         [B, S, N], of the type of `x`.
     """
     _, length, size = sizes(x)
+    positions += offset
     with tf.variable_scope(name):
         if initializer is None:
             table = tf.get_variable(
@@ -82,7 +85,7 @@ def add_position_embedding(x, positions, name, initializer=None, seed=None, indi
             shape = [positions, size]
             table = make_variable("position_embedding_weights", shape, initializer, seed)
         if indices is not None:
-            rows = tf.gather(table, indices)
+            rows = tf.gather(table, indices + offset)
         else:
-            rows = table if x.shape[1] == positions else table[:length]
+            rows = table if x.shape[1] == positions else table[offset : offset + length]
         return x + tf.cast(rows, x.dtype)

@@ -14,17 +14,18 @@ from modelzoo.common.layers.dense import sizes
 BASE = 10_000.0  # Su et al., section 3.2.2
 
 
-def rotation_rates(head_size, rotary_dim):
+def rotation_rates(head_size, rotary_dim, base=BASE):
     """Returns by how many radians a position turns each feature: [D] float32.
 
-    Features 2j and 2j + 1 turn by BASE^(-2j / R). Those behind R do not turn: their rate is 0.
+    Features 2j and 2j + 1 turn by base^(-2j / R). Those behind R do not turn: their rate is 0.
 
     Args:
         head_size: D, even.
         rotary_dim: R, even, at most D.
+        base: above 0.
     """
     pairs = np.arange(head_size) // 2
-    rates = BASE ** (-2.0 * pairs / rotary_dim)
+    rates = base ** (-2.0 * pairs / rotary_dim)
     return np.where(np.arange(head_size) < rotary_dim, rates, 0.0).astype(np.float32)
 
 
@@ -39,10 +40,11 @@ class Rotary:
         rotary_dim: R, how many features of a head turn.
         positions: [B, S] or [1, S] integers.
         dtype: type of the queries and keys.
+        base: see `rotation_rates`.
     """
 
-    def __init__(self, head_size, rotary_dim, positions, dtype):
-        rates = tf.constant(rotation_rates(head_size, rotary_dim))
+    def __init__(self, head_size, rotary_dim, positions, dtype, base=BASE):
+        rates = tf.constant(rotation_rates(head_size, rotary_dim, base))
         signs = tf.constant(np.resize([-1.0, 1.0], head_size).astype(np.float32))
         angles = tf.cast(positions, tf.float32)[:, None, :, None] * rates  # (B, 1, S, D)
         self._cos = tf.cast(tf.cos(angles), dtype)

@@ -48,19 +48,20 @@ def make_optimizer(params, rate, mixed_precision=False):
     )
 
 
-def make_train_op(loss, params, mixed_precision=False):
+def make_train_op(loss, params, mixed_precision=False, batches_per_step=1):
     """Makes the operation that trains all trainable variables by one step.
 
     Gradients are taken of the loss as float32 times the loss scale, and divided by it again. With
     a dynamic loss scale, a step whose gradients are not finite changes no variable of the model;
     it still counts in the global step, so that the global step tells which batches were read.
-    With `grad_accum_steps` N, every Nth call applies the mean of N gradients and counts as a step.
+    With N batches a step, every Nth call applies the mean of N gradients and counts as a step.
     Adds the summaries train/lr, train/unclipped_grad_norm and train/loss_scale.
 
     Args:
         loss: scalar tensor.
         params: OptimizerParams.
         mixed_precision: see `make_optimizer`.
+        batches_per_step: N.
 
     Returns:
         The operation.
@@ -70,8 +71,8 @@ def make_train_op(loss, params, mixed_precision=False):
     scale = make_loss_scale(params)
     grads = scaled_gradients(tf.cast(loss, tf.float32), variables, scale)
     is_last, accumulation = tf.constant(True), []
-    if params.grad_accum_steps > 1:
-        grads, is_last, accumulation = accumulate(grads, variables, params.grad_accum_steps)
+    if batches_per_step > 1:
+        grads, is_last, accumulation = accumulate(grads, variables, batches_per_step)
     norm = tf.linalg.global_norm(grads)
     rate = learning_rate(params.learning_rate, global_step, not params.disable_lr_steps_reset)
     add_summaries(params, rate, norm, scale, grads, variables)

@@ -8,7 +8,8 @@ pytestmark = pytest.mark.tf
 pytest.importorskip("tensorflow")
 
 from tests.modelzoo.configs import build, count, count_by_layers, load, names_of  # noqa: E402
-from tests.modelzoo.pages import listed  # noqa: E402
+from tests.modelzoo.pages import cells_of  # noqa: E402
+from tests.modelzoo.runs import cells  # noqa: E402
 
 # BERT base and large uncased with the heads of pre-training, as released (Devlin et al. 2018);
 # PubMedBERT's are of the same dimensions. RoBERTa's and the small ones: their formula.
@@ -83,11 +84,11 @@ def test_variables_have_the_names_of_the_original_checkpoints():
     assert names == expected
 
 
-def test_readme_lists_every_config_with_its_dimensions():
+def test_readme_lists_every_config_with_its_dimensions_and_its_run():
     expected = {}
     for name in NAMES:
         params = load(name)
         m, length = params.model, params.train_input.max_sequence_length
         sizes = [m.num_hidden_layers, m.hidden_size, m.num_heads, m.filter_size, length]
-        expected[name] = [*sizes, formula(params)]
-    assert listed("bert") == expected
+        expected[name] = [*map("{:,}".format, sizes), *cells(params, formula(params))]
+    assert cells_of("bert") == expected

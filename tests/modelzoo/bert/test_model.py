@@ -173,6 +173,25 @@ def test_missing_segments_are_all_the_first():
     assert loss == run(EVAL, zeros)[0] != run(EVAL)[0]
 
 
+def test_rows_before_the_first_position_are_nobodys_and_one_segment_is_all():
+    """RoBERTa's form: the same loss as of the model without rows before, and segments of zeros."""
+    model = {"disable_nsp": True, "mlm_loss_scaling": "num_masked"}
+    loss, weights = run(EVAL, position_embedding_offset=2, num_segments=1, **model)
+    positions = "position_embedding/position_embedding_weights"
+    assert weights[positions].shape == (S + 2, N)
+    weights[positions] = weights[positions][2:]
+    segments = "segment_embedding/segment_embedding_weights"
+    assert weights[segments].shape == (1, N)
+    weights[segments] = np.repeat(weights[segments], 2, axis=0)
+    total, count, _ = expected_costs(weights)
+    np.testing.assert_allclose(loss, total / count, rtol=1e-5)
+
+
+def test_fixed_positions_begin_at_the_first_row():
+    with pytest.raises(ConfigError, match="position_embedding_offset must be 0 where positions"):
+        run(EVAL, position_embedding_offset=2, position_embedding_type="fixed")
+
+
 def test_metrics_count_every_masked_word_once():
     metrics, weights = run(EVAL, wanted="metrics")
     features, labels = batch()

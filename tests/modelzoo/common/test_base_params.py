@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 
 from modelzoo.common import registry
 from modelzoo.common.base_params import INPUT_SECTIONS, BaseParams, inherit_inputs
+from modelzoo.common.params import load_params
+
+TINY = Path(__file__).parents[3] / "configs" / "params_gpt3_tiny.yaml"
 
 
 @pytest.mark.parametrize("name", registry.model_names())
@@ -34,3 +38,11 @@ def test_inputs_inherit_the_named_keys_and_of_another_processor_their_shapes():
     other = {"train_input": train, "eval_input": {"data_processor": "B"}}
     tree = inherit_inputs(other, ("buckets", "batch_size"))
     assert tree["eval_input"]["batch_size"] == 4 and "buckets" not in tree["eval_input"]
+
+
+def test_a_step_reads_the_batches_of_all_wafers_and_parts():
+    params = load_params(str(TINY))
+    assert (params.batches_per_step, params.global_batch_size) == (1, 24)
+    several = {"runconfig.num_csx": 4, "optimizer.grad_accum_steps": 3}
+    params = load_params(str(TINY), several)
+    assert (params.batches_per_step, params.global_batch_size) == (12, 288)

@@ -16,6 +16,7 @@ VARIANTS = {
     "cerebras_gpt": {"activation_function": "gelu", "n_inner": 40},
     "untied": {"tie_word_embeddings": False},
     "unscaled": {"scale_attn_weights": False},
+    "by_layer": {"scale_attn_by_inverse_layer_idx": True, "reorder_and_upcast_attn": True},
 }
 
 

@@ -79,19 +79,19 @@ def log_softmax(x):
     return x - np.log(np.exp(x).sum(-1, keepdims=True))
 
 
-def oracle(ids, weights):
+def oracle(ids, weights, by_layer=False):
     """Log-probabilities [B, S, V] by the formulas of Radford et al. (2019), pre-norm."""
     weights = {name: value.astype(np.float64) for name, value in weights.items()}
 
     def dense(x, name):
         return x @ weights[f"{name}/kernel"] + weights[f"{name}/bias"]
 
-    def attention(x, name):
+    def attention(x, name, share):
         heads = {
             kind: dense(x, f"{name}/{kind}_projection/{kind}_projection").reshape(B, S, H, N // H)
             for kind in "qkv"
         }
-        scores = np.einsum("bshd,bthd->bhst", heads["q"], heads["k"]) / math.sqrt(N // H)
+        scores = np.einsum("bshd,bthd->bhst", heads["q"], heads["k"]) / math.sqrt(N // H) * share
         scores = np.where(np.tril(np.ones((S, S))), scores, -np.inf)
         mixed = np.einsum("bhst,bthd->bshd", np.exp(log_softmax(scores)), heads["v"])
         return dense(mixed.reshape(B, S, N), f"{name}/output_transform/output_transform")
@@ -103,7 +103,7 @@ def oracle(ids, weights):
         norms = [f"layer_normalization_layer{s}" for s in (("", "_2"), ("_3", "_5"))[i]]
         first, second = (("", "_1"), ("_2", "_3"))[i]
         y = layer_norm(x, weights, f"decoder/{norms[0]}/{norms[0]}")
-        x = x + attention(y, f"decoder/self_attention{suffix}")
+        x = x + attention(y, f"decoder/self_attention{suffix}", 1 / (i + 1) if by_layer else 1)
         y = layer_norm(x, weights, f"decoder/{norms[1]}/{norms[1]}")
         ffn = f"decoder/ffn{suffix}/dense_layer"
         y = gelu(dense(y, f"{ffn}{first}/dense_layer{first}"))
@@ -112,15 +112,17 @@ def oracle(ids, weights):
     return log_softmax(layer_norm(x, weights, f"{name}/{name}") @ table.T)
 
 
-def expected_loss(weights):
+def expected_loss(weights, by_layer=False):
     ids, mask, labels = batch()
-    log_probs = np.take_along_axis(oracle(ids, weights), labels[..., None], -1)[..., 0]
+    log_probs = oracle(ids, weights, by_layer)
+    log_probs = np.take_along_axis(log_probs, labels[..., None], -1)[..., 0]
     return -(log_probs * (1 - mask)).sum(), (1 - mask).sum()
 
 
-def test_loss_is_the_mean_over_valid_tokens():
-    loss, weights = run(tf.estimator.ModeKeys.EVAL)
-    total, count = expected_loss(weights)
+@pytest.mark.parametrize("by_layer", [False, True])
+def test_loss_is_the_mean_over_valid_tokens(by_layer):
+    loss, weights = run(tf.estimator.ModeKeys.EVAL, scale_attn_by_inverse_layer_idx=by_layer)
+    total, count = expected_loss(weights, by_layer)
     np.testing.assert_allclose(loss, total / count, rtol=1e-5)
 
 

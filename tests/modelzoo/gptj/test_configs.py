@@ -8,7 +8,8 @@ pytestmark = pytest.mark.tf
 pytest.importorskip("tensorflow")
 
 from tests.modelzoo.configs import build, count, count_by_layers, load, names_of  # noqa: E402
-from tests.modelzoo.pages import listed  # noqa: E402
+from tests.modelzoo.pages import cells_of  # noqa: E402
+from tests.modelzoo.runs import cells  # noqa: E402
 
 # Tensors of the released checkpoints, EleutherAI/gpt-j-6B and EleutherAI/gpt-neox-20b.
 PARAMETERS = {
@@ -73,12 +74,12 @@ def test_given_initializers_follow_from_the_sizes(name):
         assert embedding.stddev == pytest.approx(expected, rel=1e-4)
 
 
-def test_readme_lists_every_config_with_its_dimensions():
+def test_readme_lists_every_config_with_its_dimensions_and_its_run():
     expected = {}
     for name in NAMES:
         params = load(name)
         m, length = params.model, params.train_input.max_sequence_length
-        sizes = [m.num_hidden_layers, m.hidden_size, m.num_heads, m.filter_size]
         rotated = m.rotary_dim or m.head_size
-        expected[name] = [*sizes, rotated, length, formula(params)]
-    assert listed("gptj") == expected
+        sizes = [m.num_hidden_layers, m.hidden_size, m.num_heads, m.filter_size, rotated, length]
+        expected[name] = [*map("{:,}".format, sizes), *cells(params, formula(params))]
+    assert cells_of("gptj") == expected

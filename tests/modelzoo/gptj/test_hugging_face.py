@@ -35,6 +35,9 @@ def test_logits_of_gptj_are_those_of_hugging_face_and_weights_come_back(rotary_d
         {"hidden_act": "gelu_fast"},
         {"rope_parameters": {"rope_theta": 10000.0, "partial_rotary_factor": 1.0}},
         {"tie_word_embeddings": True},
+        {"use_parallel_residual": False},
+        {"attention_bias": False},
+        {"rope_parameters": {"rope_theta": 500.0, "partial_rotary_factor": 0.5}},
     ],
     ids=lambda variant: "-".join(f"{k}={v}" for k, v in variant.items())[:30],
 )

@@ -24,6 +24,7 @@ NEOX = {
     "use_bias_in_output": False,
 }
 TIED = {"share_embedding_weights": True}
+SERIAL = {**NEOX, "use_parallel_residual": False, "rotary_emb_base": 100.0}
 
 
 def tree(**model):
@@ -105,16 +106,16 @@ def log_softmax(x):
     return x - np.log(np.exp(x).sum(-1, keepdims=True))
 
 
-def turn(x):
+def turn(x, base):
     """The rotation of [B, S, H, D] as complex numbers."""
     pairs = x[..., 0:R:2] + 1j * x[..., 1:R:2]
-    rates = 10000.0 ** (-np.arange(0, R, 2) / R)
+    rates = base ** (-np.arange(0, R, 2) / R)
     pairs = pairs * np.exp(1j * np.arange(S)[:, None, None] * rates)
     both = np.stack([pairs.real, pairs.imag], axis=-1).reshape(*x.shape[:-1], R)
     return np.concatenate([both, x[..., R:]], axis=-1)
 
 
-def oracle(ids, weights):
+def oracle(ids, weights, parallel=True, base=10000.0):
     """Log-probabilities [B, S, V] by the formulas of Black et al. (2022, section 2.1)."""
     weights = {name: value.astype(np.float64) for name, value in weights.items()}
 
@@ -124,7 +125,7 @@ def oracle(ids, weights):
 
     def attention(x, name):
         q, k, v = (dense(x, f"{name}/{kind}_proj").reshape(B, S, H, N // H) for kind in "qkv")
-        scores = np.einsum("bshd,bthd->bhst", turn(q), turn(k)) / math.sqrt(N // H)
+        scores = np.einsum("bshd,bthd->bhst", turn(q, base), turn(k, base)) / math.sqrt(N // H)
         scores = np.where(np.tril(np.ones((S, S))), scores, -np.inf)
         mixed = np.einsum("bhst,bthd->bshd", np.exp(log_softmax(scores)), v)
         return dense(mixed.reshape(B, S, N), f"{name}/out_proj")
@@ -136,20 +137,23 @@ def oracle(ids, weights):
         first, second = (("dense_layer", "dense_layer_1"), ("dense_layer_2", "dense_layer_3"))[i]
         y = layer_norm(x, weights, f"{block}/ln_1")
         untied = f"{block}/ln_2/ln_2/gamma" in weights
-        z = layer_norm(x, weights, f"{block}/ln_2") if untied else y
+        attended = x + attention(y, f"{block}/attn")
+        z = layer_norm(x if parallel else attended, weights, f"{block}/ln_2") if untied else y
         fed = dense(gelu(dense(z, f"{block}/mlp/{first}")), f"{block}/mlp/{second}")
-        x = x + attention(y, f"{block}/attn") + fed
+        x = attended + fed
     x = layer_norm(x, weights, "post_decoder_layer_norm")
     if "lm_head/lm_head/kernel" in weights:
         return log_softmax(dense(x, "lm_head"))
     return log_softmax(x @ table.T + weights.get("bias", 0.0))
 
 
-@pytest.mark.parametrize("model", [{}, NEOX, TIED], ids=["gptj", "neox", "tied"])
+@pytest.mark.parametrize("model", [{}, NEOX, TIED, SERIAL], ids=["gptj", "neox", "tied", "serial"])
 def test_loss_is_the_mean_over_tokens_that_count(model):
     loss, weights = run(tf.estimator.ModeKeys.EVAL, **model)
     ids, mask, labels = batch()
-    log_probs = np.take_along_axis(oracle(ids, weights), labels[..., None], -1)[..., 0]
+    variant = (False, 100.0) if model is SERIAL else ()
+    log_probs = oracle(ids, weights, *variant)
+    log_probs = np.take_along_axis(log_probs, labels[..., None], -1)[..., 0]
     expected = -(log_probs * (1 - mask)).sum() / (1 - mask).sum()
     np.testing.assert_allclose(loss, expected, rtol=1e-5)
 
@@ -184,10 +188,11 @@ def test_mixed_precision_is_close_to_float32():
     "model",
     [
         NEOX,
+        SERIAL,
         {"rotary_dim": None, "embedding_dropout_rate": 0.1, "residual_dropout_rate": 0.1},
         {"attention_dropout_rate": 0.1, "use_ffn_bias": False, **TIED},
     ],
-    ids=["neox", "full_head", "tied"],
+    ids=["neox", "serial", "full_head", "tied"],
 )
 def test_variant_trains(model):
     """Training refuses variables that the loss does not depend on."""

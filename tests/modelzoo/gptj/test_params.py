@@ -58,3 +58,10 @@ def test_embedding_of_another_size_is_refused():
 def test_weight_decay_may_be_told_what_to_leave_alone():
     _, params = messages(optimizer={"exclude_from_weight_decay": ["bias"]})
     assert params.optimizer.exclude_from_weight_decay == ("bias",)
+
+
+def test_blocks_in_turn_need_two_norms_and_rotation_a_base_above_zero():
+    faults, _ = messages(use_parallel_residual=False, rotary_emb_base=0.0)
+    assert len(faults) == 2
+    assert "model.rotary_emb_base must be above 0" in faults[0]
+    assert "model.use_untied_layer_norm is required where use_parallel_residual" in faults[1]

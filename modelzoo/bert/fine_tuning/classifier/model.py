@@ -18,13 +18,22 @@ from modelzoo.common.layers.dense import dense
 from modelzoo.common.loss_spec import loss_spec
 from modelzoo.common.params import params_from_dict
 
+POOLER = "cls_layer/cls_dense/cls_dense/kernel"
+
 
 def new_layers(params):
     """Returns what training from a pre-trained checkpoint begins anew, as parts of names.
 
-    That is the output layer, and where pre-training had no next sentences the layer before it.
+    That is the output layer, and the layer before it where pre-training had no next sentences and
+    the checkpoint does not hold it all the same, as one made of a BertModel does.
     """
-    return ("cls_layer",) if params.model.disable_nsp else ("cls_output_dense",)
+    path = params.runconfig.checkpoint_path
+    has_pooler = not params.model.disable_nsp or (
+        path is not None
+        and tf.train.checkpoint_exists(path)
+        and tf.train.NewCheckpointReader(path).has_tensor(POOLER)
+    )
+    return ("cls_output_dense",) if has_pooler else ("cls_layer",)
 
 
 WARM_START_EXCLUDES = new_layers

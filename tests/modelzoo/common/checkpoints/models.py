@@ -11,10 +11,16 @@ import numpy as np
 
 from modelzoo.common import registry
 from modelzoo.common.checkpoints.bert import BERT
+from modelzoo.common.checkpoints.bert_fine_tuning import (
+    BERT_CLASSIFIER,
+    BERT_QUESTION_ANSWERING,
+    BERT_TOKEN_CLASSIFIER,
+)
 from modelzoo.common.checkpoints.gpt2 import GPT2
 from modelzoo.common.checkpoints.gpt_neox import GPT_NEOX
 from modelzoo.common.checkpoints.gptj import GPTJ
 from modelzoo.common.checkpoints.hugging_face import write_hugging_face
+from modelzoo.common.checkpoints.roberta import ROBERTA
 from modelzoo.common.params import params_from_dict
 
 BERT_SIZES = {
@@ -36,6 +42,8 @@ GPT_SIZES = {
 }
 NEOX_SIZES = {**BERT_SIZES, "hidden_size": 32, "rotary_pct": 0.25, "rotary_emb_base": 10000}
 del NEOX_SIZES["type_vocab_size"]
+FINE_TUNED = {"model_type": "bert", **BERT_SIZES, "max_position_embeddings": 9}
+LABELS = {"0": "no", "1": "perhaps", "2": "yes"}
 # Architecture and configuration by name of the case.
 CASES = {
     "gpt2": (GPT2, {"model_type": "gpt2", **GPT_SIZES}),
@@ -46,7 +54,27 @@ CASES = {
         {"model_type": "gptj", **GPT_SIZES, "rotary_dim": 4, "tie_word_embeddings": True},
     ),
     "gpt_neox": (GPT_NEOX, {"model_type": "gpt_neox", **NEOX_SIZES}),
+    "gpt_neox_serial": (
+        GPT_NEOX,
+        {
+            "model_type": "gpt_neox",
+            **NEOX_SIZES,
+            "use_parallel_residual": False,
+            "rotary_emb_base": 500.0,
+        },
+    ),
+    "gpt2_by_layer": (
+        GPT2,
+        {"model_type": "gpt2", **GPT_SIZES, "scale_attn_by_inverse_layer_idx": True},
+    ),
     "bert": (BERT, {"model_type": "bert", **BERT_SIZES}),
+    "roberta": (
+        ROBERTA,
+        {"model_type": "roberta", **BERT_SIZES, "type_vocab_size": 1, "pad_token_id": 1},
+    ),
+    "bert_classifier": (BERT_CLASSIFIER, {**FINE_TUNED, "id2label": LABELS}),
+    "bert_token_classifier": (BERT_TOKEN_CLASSIFIER, {**FINE_TUNED, "id2label": LABELS}),
+    "bert_question_answering": (BERT_QUESTION_ANSWERING, FINE_TUNED),
 }
 
 

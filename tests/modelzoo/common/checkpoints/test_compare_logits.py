@@ -49,7 +49,14 @@ def test_weights_that_are_no_numbers_are_no_success(tmp_path):
 
 
 def test_random_batch_has_every_kind_of_token():
-    batch = random_batch(params_of("bert").train_input, seed=0)
+    batch = random_batch(params_of("bert").train_input, 0, {})
     assert batch["input_mask"].sum() == 2
     assert set(np.unique(batch["segment_ids"])) == {0, 1}
     assert batch["input_ids"].max() < 13
+
+
+def test_random_tokens_of_roberta_are_no_padding_and_of_one_segment():
+    config = {"model_type": "roberta", "pad_token_id": 12, "type_vocab_size": 1}
+    batch = random_batch(params_of("bert").train_input, 0, config)
+    assert 0 <= batch["input_ids"].min() <= batch["input_ids"].max() < 12
+    assert not batch["segment_ids"].any()

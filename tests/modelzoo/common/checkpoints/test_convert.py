@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import types
 
 import numpy as np
 import pytest
@@ -12,8 +13,10 @@ pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow")
 
 from cerebras_tf.errors import CheckpointError, ConfigError  # noqa: E402
+from modelzoo.bert.fine_tuning.token_classifier.labels import read_label_names  # noqa: E402
 from modelzoo.common.checkpoints import google_bert  # noqa: E402
 from modelzoo.common.checkpoints.convert import from_tensorflow, to_tensorflow  # noqa: E402
+from modelzoo.common.checkpoints.gpt_neox import rotary_share  # noqa: E402
 from modelzoo.common.checkpoints.hugging_face import HuggingFaceReader  # noqa: E402
 from modelzoo.common.checkpoints.tensorflow_checkpoint import (  # noqa: E402
     TensorFlowReader,
@@ -65,7 +68,7 @@ def test_configuration_comes_back(tmp_path, name):
     config = CASES[name][1]
     assert {key: back[key] for key in config} == config
     to_tensorflow(tmp_path / "back", tmp_path / "again")
-    first, again = (load_params(tmp_path / k / "params.yaml") for k in ("ours", "again"))
+    first, again = ((tmp_path / k / "params.yaml").read_text() for k in ("ours", "again"))
     assert first == again
 
 
@@ -108,6 +111,77 @@ def test_bert_with_any_head_comes_back(tmp_path, names, architecture):
     back = HuggingFaceReader(tmp_path / "back")
     same(read_all(back), tensors)
     assert back.config["architectures"] == [architecture]
+
+
+def test_token_ids_and_generation_come_back_from_beside_the_checkpoint(tmp_path):
+    ids = {"bos_token_id": 3, "eos_token_id": [4, 5], "pad_token_id": 6, "task": {"a": 1}}
+    write_model(tmp_path / "theirs", "gpt_neox", **ids)
+    generation = '{"max_length": 7,\n "temperature": 0.5}'
+    (tmp_path / "theirs" / "generation_config.json").write_text(generation)
+    to_tensorflow(tmp_path / "theirs", tmp_path / "ours")
+    from_tensorflow(tmp_path / "ours", tmp_path / "back")
+    back = HuggingFaceReader(tmp_path / "back").config
+    assert {key: back[key] for key in ids} == ids
+    assert (tmp_path / "back" / "generation_config.json").read_text() == generation
+
+
+def test_token_ids_come_from_the_folder_that_is_named(tmp_path):
+    """As after a training, whose folder does not hold them."""
+    write_model(tmp_path / "theirs", "gpt2", eos_token_id=4, rope_theta=3.0, torch_dtype="x")
+    to_tensorflow(tmp_path / "theirs", tmp_path / "ours")
+    (tmp_path / "ours" / "config.json").unlink()
+    from_tensorflow(tmp_path / "ours", tmp_path / "none")
+    assert HuggingFaceReader(tmp_path / "none").config["eos_token_id"] is None
+    from_tensorflow(tmp_path / "ours", tmp_path / "back", config_from=tmp_path / "theirs")
+    back = HuggingFaceReader(tmp_path / "back").config
+    assert (back["eos_token_id"], back["torch_dtype"]) == (4, "float32")
+    assert "rope_theta" not in back
+    write_model(tmp_path / "other", "bert")
+    text = refused(
+        ConfigError,
+        from_tensorflow,
+        tmp_path / "ours",
+        tmp_path / "no",
+        config_from=tmp_path / "other",
+    )
+    assert "config.json: model_type must be 'gpt2', as our YAML says. Received: 'bert'" in text
+
+
+def test_names_of_labels_go_with_a_classifier(tmp_path):
+    write_model(tmp_path / "theirs", "bert_classifier")
+    to_tensorflow(tmp_path / "theirs", tmp_path / "ours")
+    section = load_params(tmp_path / "ours" / "params.yaml").train_input
+    assert section.task.labels == ("no", "perhaps", "yes")
+    write_model(tmp_path / "tags", "bert_token_classifier")
+    to_tensorflow(tmp_path / "tags", tmp_path / "tagger")
+    section = load_params(tmp_path / "tagger" / "params.yaml").train_input
+    assert read_label_names(section.label_vocab_file) == ["no", "perhaps", "yes"]
+    (tmp_path / "tagger" / "label2id.json").unlink()
+    from_tensorflow(tmp_path / "tagger", tmp_path / "back")
+    back = HuggingFaceReader(tmp_path / "back").config
+    assert back["label2id"] == {"LABEL_0": 0, "LABEL_1": 1, "LABEL_2": 2}
+
+
+@pytest.mark.parametrize(
+    "name", ["bert_classifier", "bert_token_classifier", "bert_question_answering"]
+)
+def test_head_is_told_by_its_class_or_its_tensors(tmp_path, name):
+    tensors = write_model(tmp_path / "theirs", name)
+    pooler = {"bert.pooler.dense.weight": (8, 8), "bert.pooler.dense.bias": (8,)}
+    extra = {k: np.ones(v, np.float32) for k, v in pooler.items() if k not in tensors}
+    architecture = CASES[name][0]
+    write_model(tmp_path / "old", name, extra=extra, architectures=[*architecture.classes])
+    for folder, dropped in ("theirs", ()), ("old", tuple(sorted(extra))):
+        done = to_tensorflow(tmp_path / folder, tmp_path / folder / "ours")
+        params = load_params(tmp_path / folder / "ours" / "params.yaml")
+        assert (params.model_name, done.dropped) == (architecture.room, dropped)
+
+
+def test_share_of_a_head_that_turns_is_read_there_as_it_was_meant():
+    for head_size in range(2, 130, 2):
+        for rotary_dim in range(2, head_size + 1, 2):
+            model = types.SimpleNamespace(head_size=head_size, rotary_dim=rotary_dim)
+            assert int(head_size * rotary_share(model)) == rotary_dim
 
 
 def test_names_of_old_files_buffers_and_tied_copies_are_understood(tmp_path):
@@ -160,15 +234,21 @@ def test_missing_unexpected_and_misshapen_tensors_are_listed_together(tmp_path):
 @pytest.mark.parametrize(
     "name, changes, word",
     [
-        ("gpt2", {"model_type": "opt"}, "model_type must be one of gpt2, gptj, gpt_neox, bert"),
+        ("gpt2", {"model_type": "opt"}, "must be one of gpt2, gptj, gpt_neox, bert, roberta."),
+        ("gpt2", {"architectures": ["GPT2ForSequenceClassification"]}, "one of GPT2LMHeadModel,"),
+        ("bert", {"architectures": ["BertForMultipleChoice"]}, "have no such head"),
+        ("roberta", {"architectures": ["RobertaForMultipleChoice"]}, "must be one of Roberta"),
         ("gpt2", {"activation_function": "silu"}, "activation_function must be one of gelu"),
-        ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx"),
-        ("gpt_neox", {"use_parallel_residual": False}, "use_parallel_residual must be True"),
+        ("gpt2", {"add_cross_attention": True}, "This zoo's model has no such variant"),
+        ("gpt_neox", {"rotary_pct": 0.32}, "rotary_dim must be even and at most"),
         ("gpt_neox", {"hidden_act": "swish"}, "hidden_act must be one of gelu"),
-        ("gpt_neox", {"rotary_emb_base": 5000}, "rotary_emb_base must be 10000"),
         ("gpt_neox", {"rope_scaling": {"type": "linear"}}, "rope_type must be 'default'"),
         ("bert", {"position_embedding_type": "relative_key"}, "position_embedding_type must be"),
         ("bert", {"hidden_size": None}, "must have the key hidden_size"),
+        ("roberta", {"type_vocab_size": 3}, "num_segments must be one of"),
+        ("bert_classifier", {"id2label": {"0": "height"}}, "num_cls_classes must be at least 2"),
+        ("bert_classifier", {"problem_type": "multi_label_classification"}, "problem_type must be"),
+        ("bert_question_answering", {"num_labels": 3}, "number of labels must be 2"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
 )
@@ -193,9 +273,11 @@ def change_params(folder, **model):
         ("gpt2", {"use_pre_normalization": False}),
         ("gpt2", {"use_ffn_bias": False}),
         ("gptj", {"use_bias_in_output": False}),
-        ("gpt_neox", {"use_projection_bias_in_attention": False}),
+        ("gpt_neox", {"use_ffn_bias_in_attention": False}),
         ("bert", {"use_segment_embedding": False}),
         ("bert", {"mlm_nonlinearity": "relu"}),
+        ("bert_classifier", {"num_segments": 1}),
+        ("roberta", {"mlm_nonlinearity": "gelu"}),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
 )
@@ -205,6 +287,7 @@ def test_parameters_without_a_counterpart_are_refused_by_their_key(tmp_path, nam
     change_params(tmp_path / "ours", **changes)
     text = refused(ConfigError, from_tensorflow, tmp_path / "ours", tmp_path / "back")
     assert f"params.yaml: model.{next(iter(changes))} must be" in text
+    assert "Hugging Face's " in text and "has no such variant" in text
 
 
 def test_model_of_another_room_is_refused(tmp_path):
@@ -232,6 +315,7 @@ SLOTS = {
     "input_embedding/embedding_weights_grad_accum_0": (13, 8),
     "beta1_power": (),
     "current_loss_scale": (),
+    "cerebras_tf/random_step": (),
 }
 
 

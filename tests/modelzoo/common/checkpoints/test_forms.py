@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from modelzoo.common.checkpoints.forms import SAME, THIRDS, TRANSPOSED, FusedHeads
+from modelzoo.common.checkpoints.forms import SAME, THIRDS, TRANSPOSED, FusedHeads, Preceded, Zeros
 
 H, D, N, R = 3, 8, 24, 4
 
@@ -23,6 +23,16 @@ def test_form_is_undone_bit_for_bit_and_has_the_shapes_it_says(form, shape):
     back = form.to_theirs(parts)
     assert back.shape == array.shape
     np.testing.assert_array_equal(back.view(np.uint32), array.view(np.uint32))
+
+
+def test_rows_of_zeros_come_before_a_table_and_stand_for_none():
+    table = random(4, 3)
+    assert Preceded(2).our_shapes((6, 3)) == [(4, 3)]
+    (back,) = Preceded(2).to_ours(Preceded(2).to_theirs([table]))
+    np.testing.assert_array_equal(back, table)
+    np.testing.assert_array_equal(Preceded(2).to_theirs([table])[:2], np.zeros((2, 3)))
+    assert Zeros((1, 3)).our_shapes((1, 3)) == Zeros((1, 3)).to_ours(table[:1]) == []
+    np.testing.assert_array_equal(Zeros((1, 3)).to_theirs([]), np.zeros((1, 3)))
 
 
 def test_thirds_are_queries_keys_and_values():

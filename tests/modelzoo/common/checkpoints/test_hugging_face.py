@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 
 import numpy as np
 import pytest
 
-from cerebras_tf.errors import CheckpointError
+from cerebras_tf.errors import CheckpointError, ConfigError
 from modelzoo.common.checkpoints.hugging_face import (
     HuggingFaceReader,
     split_into_shards,
@@ -125,3 +126,11 @@ def test_truncated_bin_file_is_refused(tmp_path):
     path.write_bytes(path.read_bytes()[:-500])
     (tmp_path / "config.json").write_text("{}")
     assert "pytorch_model.bin: must be a whole PyTorch file of weights" in refused(tmp_path)
+
+
+def test_bin_file_without_pytorch_names_what_to_install(tmp_path, monkeypatch):
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "pytorch_model.bin").write_bytes(b"PK\x03\x04")
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(ConfigError, match=r"pytorch_model.bin: needs PyTorch.*'\.\[peers\]'"):
+        HuggingFaceReader(tmp_path)

@@ -34,7 +34,7 @@ def gradients(values, step):
     return {name: (step + 1.0) * value for name, value in values.items()}
 
 
-def train(params, steps=STEPS, loss_factor=1.0):
+def train(params, steps=STEPS, loss_factor=1.0, batches_per_step=1):
     """Trains the two variables and returns their values after each step."""
     history = []
     with tf.Graph().as_default():
@@ -45,7 +45,7 @@ def train(params, steps=STEPS, loss_factor=1.0):
         }
         weight = tf.cast(step + 1, tf.float32)
         loss = tf.add_n([0.5 * weight * tf.reduce_sum(v**2) for v in variables.values()])
-        train_op = make_train_op(loss * loss_factor, params)
+        train_op = make_train_op(loss * loss_factor, params, batches_per_step=batches_per_step)
         with tf.Session() as session:
             session.run(tf.global_variables_initializer())
             for _ in range(steps):
@@ -153,7 +153,7 @@ def test_dynamic_loss_scale_skips_a_step_that_overflows_but_counts_it():
 
 
 def test_accumulated_gradients_equal_one_step_on_their_mean():
-    history = train(settings(grad_accum_steps=3), steps=3)
+    history = train(settings(), steps=3, batches_per_step=3)
     kept, moved = history[1], history[2]
     assert history[-1] == 1
     for name, value in start().items():

@@ -12,8 +12,10 @@ pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow.compat.v1")
 
 from cerebras_tf.errors import CheckpointError, ConfigError  # noqa: E402
+from modelzoo.bert.fine_tuning.classifier.model import POOLER  # noqa: E402
 from modelzoo.bert.fine_tuning.classifier.tasks import TASKS, read_rows  # noqa: E402
 from modelzoo.common import run  # noqa: E402
+from modelzoo.common.checkpoints.tensorflow_checkpoint import write_tensorflow  # noqa: E402
 from tests.modelzoo.bert.fine_tuning.made_data import (  # noqa: E402
     MODEL,
     SIZES,
@@ -194,6 +196,24 @@ def test_encoder_starts_from_pretraining_and_the_head_anew(tmp_path, before, fla
     assert shapes["position_embedding/position_embedding_weights"] == [24, 16]
     assert shapes["cls_layer/cls_output_dense/cls_output_dense/kernel"] == [16, 2]
     assert not any(name.startswith("mlm_layer") for name in shapes)
+
+
+def test_pooler_of_a_checkpoint_without_next_sentences_is_taken_over(tmp_path, before):
+    """As one made of a BertModel has it."""
+    first = tf.train.load_checkpoint(str(before / "out/model.ckpt-2"))
+    tensors = {
+        name: first.get_tensor(name)
+        for name in first.get_variable_to_shape_map()
+        if name.startswith(("encoder/", "pre_encoder", "input_emb", "position_emb", "segment_emb"))
+    }
+    pooler = np.full((16, 16), 0.25, np.float32)
+    tensors |= {POOLER: pooler, POOLER.replace("kernel", "bias"): pooler[0]}
+    write_tensorflow(tmp_path, "pooled.ckpt", iter(tensors.items()))
+    sections = {"optimizer": {"learning_rate": 0.0}, "runconfig": {"max_steps": 1}}
+    content, _ = fine_tuning(tmp_path, before, **sections)
+    path = str(tmp_path / "pooled.ckpt")
+    out = call(tmp_path, content, "train", "--checkpoint_path", path, *HOST)
+    np.testing.assert_array_equal(tf.train.load_checkpoint(str(out)).get_tensor(POOLER), pooler)
 
 
 def test_own_keys_win_over_those_of_pretraining(tmp_path, before):
