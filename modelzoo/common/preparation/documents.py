@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import gzip
 import hashlib
 import io
 import json
-import lzma
 import os
 import tarfile
-import zlib
 from pathlib import Path
-from typing import Any
 
-from cerebras_tf.errors import ConfigError, DataError
+from cerebras_tf.errors import DataError
+from modelzoo.common.preparation.compressed import is_compressed, open_decompressed
 
 SUFFIXES = (".txt", ".jsonl", ".jsonl.zst", ".jsonl.gz", ".xz", ".tar.gz", ".tgz")
 BUFFER_BYTES = 1 << 17
@@ -128,7 +125,7 @@ def _read(path, keys, start, end, on_read):
             position = max(start - 1, 0) + skipped
             yield from _rows(counted, path, keys, position, end)
             return
-        with _guarded(path), _decompressed(counted, path) as stream:
+        with _opened(counted, path) as stream:
             if stream.peek(512)[TAR_MAGIC[1] :].startswith(TAR_MAGIC[0]):
                 yield from _members(stream, path, keys)
             else:
@@ -151,8 +148,12 @@ class _Counted(io.RawIOBase):
         return size
 
 
+def _opened(file, path):
+    return open_decompressed(file, path) if is_compressed(path) else file
+
+
 def _inner_name(path):
-    return path.rsplit(".", 1)[0] if path.endswith((".zst", ".gz", ".xz")) else path
+    return path.rsplit(".", 1)[0] if is_compressed(path) else path
 
 
 def _documents(stream, path, keys, name):
@@ -165,44 +166,22 @@ def _documents(stream, path, keys, name):
 
 
 def _members(stream, path, keys):
-    with tarfile.open(fileobj=stream, mode="r|") as archive:
+    with _archive_errors_named(path), tarfile.open(fileobj=stream, mode="r|") as archive:
         for member in archive:
             if member.isfile():
                 file = archive.extractfile(member)
                 yield from _documents(file, f"{path}:{member.name}", keys, member.name)
-
-
-def _decompressed(file, path):
-    raw: Any
-    if path.endswith((".gz", ".tgz")):
-        raw = gzip.GzipFile(fileobj=file)
-    elif path.endswith(".xz"):
-        raw = lzma.LZMAFile(file)  # noqa: SIM115 - read to its end by the caller
-    elif path.endswith(".zst"):
-        try:
-            import zstandard
-        except ImportError as error:
-            raise ConfigError(
-                f"{path}: needs the package zstandard. Received: {error}. Run: pip install "
-                "zstandard"
-            ) from error
-        raw = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)
-    else:
-        raw = file
-    return raw if raw is file else io.BufferedReader(raw, 1 << 20)
+        while stream.read(1 << 20):
+            pass  # an archive ends before its file does, whose end is to be checked too
 
 
 @contextlib.contextmanager
-def _guarded(path):
+def _archive_errors_named(path):
     try:
         yield
-    except Exception as error:  # zstandard's error type, without importing it for other files
-        known = (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile, tarfile.ReadError)
-        if not isinstance(error, known) and type(error).__name__ != "ZstdError":
-            raise
-        kind = path.rsplit(".", 1)[-1]
+    except tarfile.ReadError as error:
         raise DataError(
-            f"{path}: must be a whole {kind} file. Received: {error}. Copy it again."
+            f"{path}: must hold a whole tar archive. Received: {error}. Copy it again."
         ) from error
 
 
