@@ -116,6 +116,7 @@ class BertMlmOnlyTfRecordsDynamicMaskProcessor:
         """
         section = self.section
         files = tf_records.find_record_files(section.data_dir)
+        tf_records.check_section(section, files)
         tf_records.check_files(files, {}, 1 if keep_rest else section.batch_size)
         check_tokens(files, section.max_sequence_length)
         masker = TokenMasker(section)

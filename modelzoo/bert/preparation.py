@@ -351,7 +351,11 @@ def prepare(inputs, output_dir, settings, processes=1, on_progress=lambda size: 
     settings.check()
     files = documents.find_inputs(inputs)
     tokenizer = _tokenizer(settings)
-    described = {**vars(settings), "inputs": documents.describe(files)}
+    described = {
+        **vars(settings),
+        "inputs": documents.describe(files),
+        "vocabulary": documents.describe_vocabulary(settings),
+    }
     units = documents.plan_units(files, UNIT_BYTES)
     return pipeline.prepare(
         units,

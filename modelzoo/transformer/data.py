@@ -20,6 +20,7 @@ import tensorflow.compat.v1 as tf
 from cerebras_tf.errors import DataError
 from modelzoo.common.input import tf_records
 from modelzoo.common.input.functions import InputFunctions
+from modelzoo.common.input.prepared import check_prepared
 from modelzoo.transformer.identifiers import identifier_pairs
 from modelzoo.transformer.pairs import FEATURES, PairBatches, Pairs
 from modelzoo.transformer.params import Params
@@ -185,6 +186,9 @@ class TransformerTfRecordsProcessor(PairProcessor):
     def tokens(self, training):
         """Reads all records into memory."""
         files = tf_records.find_record_files(self.section.data_dir)
+        keys = ("src_vocab_size", "tgt_vocab_size")
+        folders = as_list(self.section.data_dir)
+        check_prepared(folders, {key: getattr(self.section, key) for key in keys})
         for path in files:
             tf_records.check_frames(path)
         with tf.Graph().as_default(), tf.Session() as session:

@@ -13,6 +13,8 @@ import struct
 import tensorflow.compat.v1 as tf
 
 from cerebras_tf.errors import DataError
+from modelzoo.common.input.prepared import check_prepared
+from modelzoo.common.model_sections import count_vocabulary
 
 INTEGER, FLOAT = "int64", "float32"  # kinds of a column
 FRAME = struct.Struct("<Q")  # a record: its length, 4 bytes of checksum, data, 4 bytes of checksum
@@ -44,6 +46,17 @@ def find_record_files(data_dir):
 def integers(names, length):
     """Returns the layout of records that hold `length` integers under each of `names`."""
     return dict.fromkeys(names, (length, INTEGER))
+
+
+def check_section(section, files):
+    """Compares the folders of `files` with the vocabulary and length of an input section.
+
+    Raises:
+        DataError: see prepared.check_prepared.
+    """
+    folders = dict.fromkeys(os.path.dirname(path) for path in files)
+    vocab_sizes = {"vocab_size": count_vocabulary(section)}
+    check_prepared(folders, vocab_sizes, section.max_sequence_length)
 
 
 def check_files(files, layout, batch_size=1):
@@ -242,6 +255,7 @@ def read_batches(section, layout, skip, keep_rest=False, group=None, files=None)
         DataError: for a missing, truncated or misshapen file.
     """
     files = files or find_record_files(section.data_dir)
+    check_section(section, files)
     check_files(files, layout, 1 if keep_rest else section.batch_size)
     dataset = record_batches(section, files, skip, keep_rest, group)
     return dataset.map(parse_records(layout), num_parallel_calls=2, deterministic=True)

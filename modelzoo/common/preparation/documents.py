@@ -12,6 +12,7 @@ from pathlib import Path
 
 from cerebras_tf.errors import DataError
 from modelzoo.common.preparation.compressed import is_compressed, open_decompressed
+from modelzoo.common.preparation.records import sha256_of
 
 SUFFIXES = (".txt", ".jsonl", ".jsonl.zst", ".jsonl.gz", ".xz", ".tar.gz", ".tgz")
 BUFFER_BYTES = 1 << 17
@@ -243,9 +244,19 @@ def _row_of(line, path, place, keys):
 
 
 def describe(files):
-    """Returns what a manifest tells of input files: (path, bytes) of each, or a sum for many."""
-    listed = [[path, os.path.getsize(path)] for path in files]
+    """Returns what a manifest tells of input files, so that a changed one is noticed.
+
+    That is path, bytes and SHA-256 of each, or a sum for many. Hashing reads every file once, at a
+    hundred times the speed of tokenizing it.
+    """
+    listed = [[path, os.path.getsize(path), sha256_of(path)] for path in files]
     if len(listed) <= LISTED_FILES:
         return listed
     digest = hashlib.sha256(json.dumps(listed).encode("utf-8")).hexdigest()
-    return {"files": len(listed), "bytes": sum(size for _, size in listed), "sha256": digest}
+    return {"files": len(listed), "bytes": sum(size for _, size, _ in listed), "sha256": digest}
+
+
+def describe_vocabulary(settings):
+    """Returns what `describe` does of the vocabulary files that settings name."""
+    named = (getattr(settings, key, None) for key in ("vocab_file", "encoder_file"))
+    return describe([path for path in named if path])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import io
 import json
 import lzma
@@ -195,9 +196,10 @@ def test_many_inputs_are_described_by_a_sum_that_changes_with_them(tmp_path, mon
     for name in "abc":
         (tmp_path / f"{name}.txt").write_text(name)
     files = documents.find_inputs([str(tmp_path)])
-    assert documents.describe(files) == [[path, 1] for path in files]
+    digests = [hashlib.sha256(name.encode()).hexdigest() for name in "abc"]
+    assert documents.describe(files) == [[f, 1, d] for f, d in zip(files, digests)]
     monkeypatch.setattr(documents, "LISTED_FILES", 2)
     before = documents.describe(files)
     assert (before["files"], before["bytes"]) == (3, 3)
-    (tmp_path / "b.txt").write_text("bb")
+    (tmp_path / "b.txt").write_text("B")
     assert documents.describe(files)["sha256"] != before["sha256"]
