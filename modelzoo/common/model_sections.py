@@ -65,7 +65,7 @@ class RecordInput:
 
 @dataclass(frozen=True, kw_only=True)
 class OrderKeys:
-    """How examples are ordered and repeated."""
+    """How examples are ordered and repeated; evaluation reads them once in any case."""
 
     shuffle: bool = True
     shuffle_seed: Optional[int] = 0

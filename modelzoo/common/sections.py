@@ -253,13 +253,15 @@ class OptimizerParams:
 class RunConfigParams:
     """The section ``runconfig``; every command line flag lands here.
 
-    With `restore_partially` training goes on from a checkpoint of model_dir that fits in part:
-    variables that the model lacks are left out, those that the checkpoint lacks start anew.
+    `eval_steps` are the batches of an evaluation; null, 0 or less, or more than there are, stand
+    for the whole set. With `restore_partially` training goes on from a checkpoint of model_dir that
+    fits in part: variables that the model lacks are left out, those that the checkpoint lacks start
+    anew.
     """
 
     max_steps: Optional[int] = field(None, minimum=0)
     steps: Optional[int] = field(None, minimum=0)
-    eval_steps: int = 0
+    eval_steps: Optional[int] = None
     predict_steps: int = field(1, minimum=1)
     save_summary_steps: int = field(100, minimum=1)
     save_checkpoints_steps: int = field(1000, minimum=1)

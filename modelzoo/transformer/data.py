@@ -83,11 +83,11 @@ class PairProcessor:
             tf.logging.warning("cut %d sources to %d tokens", pairs.cut, longest[0])
         return pairs
 
-    def batches(self, training, keep_rest=False):
+    def batches(self, training, predicting=False):
         """Returns the batches of a split, a PairBatches.
 
         In training, pairs that fill no batch are left out. Otherwise the last batch is filled up
-        with empty rows. With `keep_rest`, as in prediction, sentences that
+        with empty rows. With `predicting`, as in prediction, sentences that
         are too long are cut, not dropped.
 
         Raises:
@@ -96,16 +96,16 @@ class PairProcessor:
         section = self.section
         seed = (section.shuffle_seed or 0) if section.shuffle else None
         return PairBatches(
-            self.pairs(training, cut=keep_rest),
+            self.pairs(training, cut=predicting),
             section.bucket_lengths,
             section.batch_size,
             seed,
             keep_all=not training,
         )
 
-    def create_dataset(self, training, skip, keep_rest=False):
+    def create_dataset(self, training, skip, predicting=False):
         """Returns the dataset of `batches`, without the first `skip`."""
-        batches = self.batches(training, keep_rest)
+        batches = self.batches(training, predicting)
         types = [tf.float32 if name == "loss_scale" else tf.int32 for name in FEATURES]
 
         def example(number):

@@ -60,11 +60,11 @@ def section(processor, folder, **keys):
     return built
 
 
-def read(settings, count=None, skip=0, keep_rest=False, training=True):
+def read(settings, count=None, skip=0, training=True):
     """Returns the first batches, all without `count`: pairs of features and labels."""
     made = data.PROCESSORS[settings.data_processor](settings)
     with tf.Graph().as_default(), tf.Session() as session:
-        dataset = made.create_dataset(training, skip, keep_rest)
+        dataset = made.create_dataset(training, skip)
         iterator = tf.data.make_initializable_iterator(dataset)
         session.run(iterator.initializer)
         following, found = iterator.get_next(), []
@@ -168,8 +168,8 @@ def test_a_bucket_holds_lengths_from_its_lower_bound_to_its_upper(bounds, limits
 def test_buckets_lose_nothing_where_the_rest_is_kept(folder):
     given = folder(ALONE)
     order = {"repeat": False, "shuffle": False}
-    whole = read(section(ALONE, given, **order), keep_rest=True)
-    buckets = read(section(ALONE, given, buckets=4, **order), keep_rest=True)
+    whole = read(section(ALONE, given, **order), training=False)
+    buckets = read(section(ALONE, given, buckets=4, **order), training=False)
 
     def rows(batches):
         return sorted(tuple(row) for features, _ in batches for row in features["input_ids"])
