@@ -87,6 +87,7 @@ setup(
         *dropin_packages(),
     ],
     package_dir=DROPIN_FOLDERS,
+    package_data={"modelzoo.common.input": ["shakespeare/*"]},
     install_requires=CORE,
     extras_require={"data": DATA, "test": TEST, "peers": PEERS, "lm-eval": LM_EVAL, "mpi": MPI},
     entry_points={"console_scripts": ["cerebras-tf = cerebras_tf.cli.main:main"]},

@@ -17,8 +17,8 @@ BYTE_VOCAB_SIZE = 257  # 256 byte values and the end-of-document token
 class TextFileKeys(OrderKeys):
     """Which text files an input section reads as bytes, and which of them are for evaluation.
 
-    `data_dir` is a folder, a file, a glob or a list of them; null reads the sources of the Python
-    standard library. In folders, files that match one of `file_patterns` are read. The share
+    `data_dir` is a folder, a file, a glob or a list of them; null reads the plays that come with
+    the package. In folders, files that match one of `file_patterns` are read. The share
     `eval_fraction` of the files, chosen by a hash of their path in the folder, is kept for
     evaluation.
     """

@@ -196,7 +196,7 @@ class TransformerTfRecordsProcessor(PairProcessor):
 
 
 class IdentifierDataProcessor(PairProcessor):
-    """Names of the Python standard library in snake_case and in CamelCase, byte by byte.
+    """Names of two words in snake_case and in CamelCase, byte by byte; see identifiers.py.
 
     Args:
         section: IdentifierInput.
