@@ -209,7 +209,11 @@ def build_loss_scaling_factor(value, path, report):
 
 @dataclass(frozen=True)
 class OptimizerParams:
-    """The section ``optimizer``."""
+    """The section ``optimizer``.
+
+    AdamW adds `epsilon` to the root of the second moment as it is, or where `epsilon_mode` is
+    ``corrected`` to the root of the moment corrected for its start at zero, as PyTorch does.
+    """
 
     optimizer_type: str = field(choices=("sgd", "momentum", "adam", "adamw", "rmsprop"))
     learning_rate: Any = field(build=build_schedule)
@@ -218,6 +222,7 @@ class OptimizerParams:
     beta1: float = field(0.9, minimum=0.0)
     beta2: float = field(0.999, minimum=0.0)
     epsilon: Optional[float] = None
+    epsilon_mode: str = field("uncorrected", choices=("uncorrected", "corrected"))
     use_bias_correction: bool = False
     weight_decay_rate: float = field(0.0, minimum=0.0)
     exclude_from_weight_decay: list[str] = field(("LayerNorm", "layer_norm", "bias", "Bias"))
@@ -242,6 +247,11 @@ class OptimizerParams:
             yield "max_gradient_value", "excludes max_gradient_norm. Set one of them."
         if self.weight_decay_rate and self.optimizer_type != "adamw":
             yield "weight_decay_rate", f"has no effect with {self.optimizer_type}. Use adamw."
+        if self.epsilon_mode == "corrected":
+            if self.optimizer_type != "adamw":
+                yield "epsilon_mode", f"has no effect with {self.optimizer_type}. Use adamw."
+            elif not self.use_bias_correction:
+                yield "epsilon_mode", "needs use_bias_correction. Set that to True."
         if self.min_loss_scale > self.max_loss_scale:
             yield "min_loss_scale", f"must not exceed max_loss_scale ({self.max_loss_scale})."
 
