@@ -67,7 +67,7 @@ class _Decompressed(io.RawIOBase):
         self._stream: Any = None  # None between two streams
         self._streams = 0
         self._left = b""  # read behind the end of a stream
-        self._ready = b""
+        self._ready = memoryview(b"")
 
     def readable(self):
         return True
@@ -79,7 +79,7 @@ class _Decompressed(io.RawIOBase):
                 self._check_end()
                 return 0
             self._left = b""
-            self._ready = self._decompress(data)
+            self._ready = memoryview(self._decompress(data))
         size = min(len(buffer), len(self._ready))
         buffer[:size], self._ready = self._ready[:size], self._ready[size:]
         return size

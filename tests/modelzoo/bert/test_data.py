@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 
 import numpy as np
@@ -175,6 +176,25 @@ def test_buckets_lose_nothing_where_the_rest_is_kept(folder):
         return sorted(tuple(row) for features, _ in batches for row in features["input_ids"])
 
     assert rows(buckets) == rows(whole)
+
+
+@pytest.mark.parametrize("processor", [STATIC, ALONE, DYNAMIC, TEXT])
+def test_evaluation_has_every_record_and_training_whole_batches(processor, folder, text):
+    given = text if processor == TEXT else folder(processor)
+    splits = {"eval_fraction": 0.0} if processor == TEXT else {}
+    once = {"repeat": False, "shuffle": False, "batch_size": 11, **splits}
+
+    def sizes(**options):
+        found = read(section(processor, given, **once), **options)
+        return [len(features["input_ids"]) for features, _ in found]
+
+    if processor == TEXT:
+        count = (3 * 721 - 1) // (S - 2)  # files of 60 lines of 12 bytes, and a token at their end
+    else:
+        with open(f"{given}/manifest.json") as file:
+            count = json.load(file)["counts"]["records"]
+    assert count % 11 and sizes(training=False) == [11] * (count // 11) + [count % 11]
+    assert sizes() == [11] * (count // 11)
 
 
 def test_drawn_masks_are_others_in_every_epoch_over_the_same_tokens(folder):
