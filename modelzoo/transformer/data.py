@@ -20,7 +20,7 @@ import tensorflow.compat.v1 as tf
 from cerebras_tf.errors import DataError
 from modelzoo.common.input import tf_records
 from modelzoo.common.input.functions import InputFunctions
-from modelzoo.common.input.prepared import check_prepared
+from modelzoo.common.input.prepared import check_prepared, check_tokens
 from modelzoo.transformer.identifiers import identifier_pairs
 from modelzoo.transformer.pairs import FEATURES, PairBatches, Pairs
 from modelzoo.transformer.params import Params
@@ -192,7 +192,11 @@ class TransformerTfRecordsProcessor(PairProcessor):
         for path in files:
             tf_records.check_frames(path)
         with tf.Graph().as_default(), tf.Session() as session:
-            return read_records(files, session)
+            sides = read_records(files, session)
+        for key, rows in zip(keys, sides):
+            largest = [int(row.max()) for row in rows if len(row)]
+            check_tokens(folders[0], largest, getattr(self.section, key), key)
+        return sides
 
 
 class IdentifierDataProcessor(PairProcessor):

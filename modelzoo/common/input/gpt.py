@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as tf
 from cerebras_tf.errors import DataError
 from modelzoo.common.input import hdf5_files, text_files, tf_records
 from modelzoo.common.input.order import EpochOrder
-from modelzoo.common.input.prepared import check_prepared
+from modelzoo.common.input.prepared import check_prepared, check_tokens
 from modelzoo.common.input.prompts import read_prompts
 from modelzoo.common.tokenizers import load_tokenizer
 
@@ -108,6 +108,8 @@ class GptHDF5DataProcessor:
         folders = hdf5_files.as_folders(section.data_dir)
         check_prepared(folders, {"vocab_size": section.vocab_size}, length)
         records = hdf5_files.Hdf5Records(section.data_dir, length)
+        if len(records):
+            check_tokens(folders[0], records.rows([0])[0, 0].tolist(), section.vocab_size)
         seed = (section.shuffle_seed or 0) if section.shuffle else None
         order = EpochOrder(len(records), size, seed, not training)
         if not order.batches_per_epoch:

@@ -1,6 +1,6 @@
 """Compares folders of records with what reads them, by the manifest.json of their preparation.
 
-It deliberately reads no record: their shapes are checked where they are read.
+It deliberately reads no record: who does hands in their tokens, and checks their shapes.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ UNUSED_SHARE = 8
 def check_prepared(folders, vocab_sizes, length=None):
     """Checks that records are of the model's vocabulary and sequence length.
 
-    A folder without a manifest of this package was made by hand: a line of the log says that it is
-    not checked.
+    A folder without a manifest of this package was made by hand: a line of the log says that
+    nothing tells its vocabulary. What `check_tokens` sees of it is checked all the same.
 
     Args:
         folders: paths.
@@ -56,6 +56,26 @@ def check_prepared(folders, vocab_sizes, length=None):
             )
 
 
+def check_tokens(where, tokens, vocab_size, key="vocab_size"):
+    """Checks that tokens are among the model's, also of records that no manifest describes.
+
+    Args:
+        where: file of the tokens.
+        tokens: sequence of integers, such as those of the first record.
+        vocab_size: tokens that the model has; None where it is not known.
+        key: what gives that number.
+
+    Raises:
+        DataError: if one of them is not.
+    """
+    largest = max(tokens, default=0)
+    if vocab_size is not None and largest >= vocab_size:
+        raise DataError(
+            f"{where}: must hold tokens below {key}, {vocab_size}. Received: {largest}. Name "
+            "another data_dir, or make the records again with the vocabulary of the model."
+        )
+
+
 def differs(records, model):
     """Tells whether records of so many tokens are of another vocabulary than the model's."""
     unused = model - records
@@ -79,7 +99,7 @@ def read_facts(folder):
 @functools.cache  # one line a folder and run
 def _tell_unchecked(folder):
     tf.logging.info(
-        "%s: no %s of a preparation, so the vocabulary of its records is not checked",
+        "%s: no %s of a preparation, so nothing tells the vocabulary of its records",
         folder,
         MANIFEST,
     )

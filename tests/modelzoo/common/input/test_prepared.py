@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 
+import numpy as np
 import pytest
 
 pytestmark = pytest.mark.tf
@@ -29,6 +30,8 @@ from modelzoo.bert.input_sections import (  # noqa: E402
 )
 from modelzoo.common.input import gpt, prepared  # noqa: E402
 from modelzoo.common.input_sections import GptHdf5Input, GptTfRecordsInput  # noqa: E402
+from modelzoo.common.preparation.hdf5 import Hdf5Writer  # noqa: E402
+from modelzoo.common.preparation.records import RecordWriter  # noqa: E402
 from modelzoo.transformer.data import TransformerTfRecordsProcessor  # noqa: E402
 from modelzoo.transformer.params import TransformerRecordsInput  # noqa: E402
 
@@ -130,6 +133,30 @@ def test_folder_made_by_hand_is_told_in_one_line_and_read(tmp_path, monkeypatch,
     for _ in range(2):
         prepared.check_prepared([str(tmp_path)], {"vocab_size": V}, S)
     assert told == [
-        f"{tmp_path}: no manifest.json of a preparation, so the vocabulary of its records is not "
-        "checked"
+        f"{tmp_path}: no manifest.json of a preparation, so nothing tells the vocabulary of its "
+        "records"
     ]
+
+
+def test_token_that_the_model_lacks_is_refused_without_a_manifest():
+    prepared.check_tokens("a.tfrecords", [0, 9], 10)
+    prepared.check_tokens("a.tfrecords", [], 10)
+    prepared.check_tokens("a.tfrecords", [10], None)
+    with pytest.raises(DataError, match="a.tfrecords: must hold tokens below vocab_size, 10"):
+        prepared.check_tokens("a.tfrecords", [3, 10], 10)
+
+
+@pytest.mark.parametrize("kind", ["tfrecords", "hdf5"])
+def test_first_record_by_hand_is_compared_with_the_vocabulary(tmp_path, kind):
+    row = np.array([0, 1, 2, V])
+    record = {"input_ids": row, "input_mask": np.ones(4), "labels": row}
+    maker = {"tfrecords": RecordWriter, "hdf5": Hdf5Writer}[kind]
+    writer = maker(tmp_path, "part")
+    for _ in range(2):
+        writer.write({name: values.astype(np.int64) for name, values in record.items()})
+    writer.close()
+    processor, section = READERS["gpt" if kind == "tfrecords" else "hdf5"]
+    given = {**GIVEN, "max_sequence_length": 4, "data_dir": str(tmp_path)}
+    made = processor(section(data_processor=processor.__name__, **given))
+    with pytest.raises(DataError, match="below vocab_size, 50257. Received: 50257"):
+        made.create_dataset(True, 0)
