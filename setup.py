@@ -100,7 +100,7 @@ setup(
         CONFIGS,
     ],
     package_dir={**DROPIN_FOLDERS, CONFIGS: "configs"},
-    package_data={CONFIGS: ["*.yaml"]},
+    package_data={CONFIGS: ["*.yaml"], "modelzoo.common.input": ["shakespeare/*"]},
     install_requires=CORE,
     extras_require={"data": DATA, "test": TEST, "peers": PEERS, "lm-eval": LM_EVAL, "mpi": MPI},
     entry_points={"console_scripts": ["cerebras-tf = modelzoo.commands.main:main"]},

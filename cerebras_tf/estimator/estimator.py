@@ -49,6 +49,8 @@ _TRAIN = tf.estimator.ModeKeys.TRAIN
 # Private API of TF 2.15: the module of tf.estimator's class, also where a test puts this class in
 # the place of theirs.
 _theirs: Any = inspect.getmodule(tf.estimator.Estimator)
+LOSS = "loss"  # tf.estimator's name of the mean of the losses of all batches
+HOST_CALL_LOSS = "loss of the host call"
 
 
 class CerebrasEstimator(tf.estimator.Estimator):
@@ -312,6 +314,12 @@ class CerebrasEstimator(tf.estimator.Estimator):
         self._call.model = build(call, mode, options, self.phases.phase, self._config, lender)
         return self._call.model.spec
 
+    def _call_model_fn_eval(self, input_fn: Any, config: Any) -> Any:
+        """tf.estimator's call, with the host call's loss in place of the batches' mean loss."""
+        *others, results = super()._call_model_fn_eval(input_fn, config)
+        results[LOSS] = results.pop(HOST_CALL_LOSS, results[LOSS])
+        return (*others, results)
+
     def _train_with_estimator_spec(
         self, spec: Any, worker_hooks: Any, hooks: Any, global_step: Any, listeners: Any
     ) -> Any:
@@ -353,4 +361,7 @@ def _with_host_call(spec: Any, mode: str) -> Any:
     host_call = getattr(spec, "host_call", None)
     if host_call is None or mode != tf.estimator.ModeKeys.EVAL:
         return spec
-    return spec._replace(host_call=None, eval_metric_ops=host_call_to_eval_metric_ops(host_call))
+    metrics = host_call_to_eval_metric_ops(host_call)
+    if LOSS in metrics:  # tf.estimator refuses the name
+        metrics[HOST_CALL_LOSS] = metrics.pop(LOSS)
+    return spec._replace(host_call=None, eval_metric_ops=metrics)

@@ -20,7 +20,9 @@ class CSEstimatorSpec(tf.estimator.EstimatorSpec):
       mode: a `tf.estimator.ModeKeys`.
       *args: the other fields of `EstimatorSpec` in its order; better given by name.
       host_call: `(function, [tensor, ...])`, an alternative to `eval_metric_ops`: the tensors are
-        computed on the wafer and the function builds the metrics from them on the host.
+        computed on the wafer and the function builds the metrics from them on the host. A metric
+        called `loss` stands in for the mean of the batches' losses, in which a batch that is
+        smaller than the others counts as much as they do.
       **kwargs: the fields of `EstimatorSpec` by name.
 
     Raises:

@@ -38,16 +38,14 @@ class BertTfRecordsProcessor:
     def __init__(self, section):
         self.section = section
 
-    def create_dataset(self, training, skip, keep_rest=False):
-        """Returns the batches, without the first `skip`; `training` makes no difference here.
-
-        With `keep_rest` the last batch may be smaller than the others.
+    def create_dataset(self, training, skip, predicting=False):
+        """Returns the batches, without the first `skip`; see ``InputFunctions``.
 
         Raises:
             DataError: for a missing, truncated or misshapen file.
         """
-        group = bucketing(self.section, _real_tokens(self.section), keep_rest)
-        dataset = tf_records.read_batches(self.section, self.layout(), skip, keep_rest, group)
+        group = bucketing(self.section, _real_tokens(self.section), not training)
+        dataset = tf_records.read_batches(self.section, self.layout(), skip, not training, group)
         return dataset.map(self._example, num_parallel_calls=2, deterministic=True).prefetch(2)
 
     def blank(self):
@@ -105,10 +103,8 @@ class BertMlmOnlyTfRecordsDynamicMaskProcessor:
     def __init__(self, section):
         self.section = section
 
-    def create_dataset(self, training, skip, keep_rest=False):
-        """Returns the batches, without the first `skip`; `training` makes no difference here.
-
-        With `keep_rest` the last batch may be smaller than the others.
+    def create_dataset(self, training, skip, predicting=False):
+        """Returns the batches, without the first `skip`; see ``InputFunctions``.
 
         Raises:
             ConfigError: for a vocabulary that cannot be read or lacks a special token.
@@ -116,15 +112,16 @@ class BertMlmOnlyTfRecordsDynamicMaskProcessor:
         """
         section = self.section
         files = tf_records.find_record_files(section.data_dir)
-        tf_records.check_files(files, {}, 1 if keep_rest else section.batch_size)
+        tf_records.check_section(section, files)
+        tf_records.check_files(files, {}, section.batch_size if training else 1)
         check_tokens(files, section.max_sequence_length)
         masker = TokenMasker(section)
-        group = bucketing(section, _token_count, keep_rest)
-        dataset = tf_records.record_batches(section, files, skip, keep_rest, group)
+        group = bucketing(section, _token_count, not training)
+        dataset = tf_records.record_batches(section, files, skip, not training, group)
 
         def example(number, records):
             tokens, lengths = _parse_tokens(records)
-            return _drawn(masker.batch, [number, tokens, lengths], section, keep_rest)
+            return _drawn(masker.batch, [number, tokens, lengths], section, training)
 
         return dataset.enumerate(skip).map(example).prefetch(2)
 
@@ -146,10 +143,10 @@ class BertTextDataProcessor:
     def __init__(self, section):
         self.section = section
 
-    def create_dataset(self, training, skip, keep_rest=False):
+    def create_dataset(self, training, skip, predicting=False):
         """Returns the batches of one split of the files, without the first `skip`.
 
-        With `keep_rest` the last batch may be smaller than the others.
+        See ``InputFunctions``.
 
         Raises:
             DataError: if files are missing or too few.
@@ -157,7 +154,7 @@ class BertTextDataProcessor:
         section = self.section
         seed = section.shuffle_seed or 0
         length = section.max_sequence_length - 2
-        windows = text_files.open_windows(section, training, length, keep_rest)
+        windows = text_files.open_windows(section, training, length, not training)
         settings = mask_settings(section, MASK, (FIRST_BYTE, section.vocab_size))
 
         def batch(number):
@@ -169,7 +166,7 @@ class BertTextDataProcessor:
             return mask_rows(rows, allowed, None, settings, section, generator)
 
         def example(number):
-            return _drawn(batch, [number], section, keep_rest)
+            return _drawn(batch, [number], section, training)
 
         last = tf.int64.max if section.repeat else windows.batches_per_epoch
         return tf.data.Dataset.range(skip, last).map(example).prefetch(2)
@@ -272,9 +269,9 @@ def _parse_tokens(records):
     return parsed["tokens"], lengths["tokens"]
 
 
-def _drawn(function, inputs, section, keep_rest):
+def _drawn(function, inputs, section, training):
     """Features and labels from a function of `inputs` that returns what `mask_rows` does."""
-    batch = None if keep_rest else section.batch_size
+    batch = section.batch_size if training else None
     length, places = section.max_sequence_length, section.max_predictions_per_seq
     types = [tf.int32, tf.int32, tf.int32, tf.int32, tf.float32]
     shapes = [[batch, length]] * 2 + [[batch, places]] * 3

@@ -9,7 +9,13 @@ from dataclasses import dataclass
 from typing import Optional, Union
 
 from modelzoo.common.input_sections import TextFileKeys
-from modelzoo.common.model_sections import RecordInput, SequenceInput, StreamKeys
+from modelzoo.common.model_sections import (
+    RecordInput,
+    SequenceInput,
+    StreamKeys,
+    count_lines,
+    count_vocabulary,
+)
 from modelzoo.common.schema import build_variant
 from modelzoo.common.sections import field
 
@@ -25,24 +31,11 @@ class VocabularyKeys:
 
     def problems(self):
         """Yields what is wrong between the fields."""
-        lines = _count_lines(self.vocab_file)
+        lines = count_lines(self.vocab_file)
         if self.vocab_size is None and lines is None:
             yield "vocab_size", "is required where no readable vocab_file tells it."
         elif self.vocab_size is not None and lines not in (None, self.vocab_size):
             yield "vocab_size", f"must equal the {lines} lines of {self.vocab_file}."
-
-
-def count_vocabulary(section):
-    """Returns the number of tokens: vocab_size, else the lines of vocab_file."""
-    return section.vocab_size or _count_lines(section.vocab_file)
-
-
-def _count_lines(path):
-    try:
-        with open(path or "", "rb") as file:
-            return sum(1 for _ in file)
-    except OSError:
-        return None
 
 
 @dataclass(frozen=True, kw_only=True)

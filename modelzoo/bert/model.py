@@ -51,10 +51,14 @@ def model_fn(features, labels, mode, params):
     batch_size = features["input_ids"].shape[0] or tf.shape(features["input_ids"])[0]
     word_cost = masked_lm_loss(words, weights, model.mlm_loss_scaling, batch_size)
     loss = word_cost * model.mlm_loss_weight
-    costs = {"train/cost_masked_lm": loss}
+    masked = tf.reduce_sum(tf.cast(weights > 0, tf.float32))
+    of_batch = model.mlm_loss_scaling == "batch_size"
+    costs = [(loss, batch_size if of_batch else masked)]
+    summaries = {"train/cost_masked_lm": loss}
     if sentence_logits is not None:
         sentence_cost = tf.reduce_mean(token_cross_entropy(sentence_logits, labels))
-        costs["train/cost_cls"] = sentence_cost
+        costs.append((sentence_cost, batch_size))
+        summaries["train/cost_cls"] = sentence_cost
         loss = loss + sentence_cost
 
     def of_words_and_sentences():
@@ -64,7 +68,8 @@ def model_fn(features, labels, mode, params):
             tensors += [tf.reshape(labels, [-1]), choices(sentence_logits)]
         return pretraining_metrics, tensors
 
-    return loss_spec(mode, params, loss, of_words_and_sentences, {**costs, "train/cost": loss})
+    summaries["train/cost"] = loss
+    return loss_spec(mode, params, costs, of_words_and_sentences, summaries)
 
 
 def masked_lm_logits(hidden, positions, table, model):

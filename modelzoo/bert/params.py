@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Optional
 
-from modelzoo.bert.input_sections import INHERITED_KEYS, build_bert_input, count_vocabulary
+from modelzoo.bert.input_sections import INHERITED_KEYS, build_bert_input
 from modelzoo.common.base_params import INPUT_SECTIONS, BaseParams
-from modelzoo.common.model_sections import NONLINEARITIES, CommonModelParams
+from modelzoo.common.model_sections import NONLINEARITIES, CommonModelParams, count_vocabulary
 from modelzoo.common.sections import field
 
 LOSS_SCALINGS = ("precomputed_num_masked", "num_masked", "batch_size")

@@ -21,6 +21,7 @@ from modelzoo.common import tokenizers
 from modelzoo.common.preparation import documents, pipeline, text_cleaning
 
 UNIT_BYTES = 8 << 20  # input of one unit of work; its records are shuffled together
+FEWEST_DOCUMENTS = 4  # that a random second sentence is drawn from, where the input has as many
 SHORTEST_PAIR = 2  # tokens; and a single sequence has one at least
 
 
@@ -234,23 +235,28 @@ def sequences(texts, settings, maker, separator_id):
             start += max(1, length - settings.overlap_size)
 
 
-def write_unit(parts, output, settings):
+def write_unit(parts, output, settings, units):
     """Makes the records of one unit.
 
     Args:
         parts: see `read_documents`.
         output: pipeline.UnitOutput.
         settings: PreparationSettings.
+        units: the parts of all units, this one among them.
 
     Returns:
         The counts of documents, sentences and tokens, of one round.
+
+    Raises:
+        DataError: if pairs are to be made and the whole input has one document.
     """
     found = list(read_documents(parts, settings, output.advance))
+    others = [] if settings.mlm_only else other_documents(found, output.index, settings, units)
     generator = np.random.default_rng([settings.seed, output.index])
     maker = RecordMaker(settings, generator)
     writer = output.writer(settings.name, settings.files_per_record)
     for _ in range(settings.rounds):
-        for record in _shuffled(list(_one_round(found, parts, settings, maker)), generator):
+        for record in _shuffled(list(_one_round(found, others, settings, maker)), generator):
             if settings.disable_masking:
                 writer.write_sequence({"tokens": [[word] for word in record]})
             else:
@@ -259,9 +265,44 @@ def write_unit(parts, output, settings):
     return {"documents": len(found), "sentences": sum(map(len, found)), "tokens": tokens}
 
 
-def _one_round(found, parts, settings, maker):
+def other_documents(found, index, settings, units):
+    """Reads documents of other units where a unit has too few to draw second sentences from.
+
+    The units are gone through in an order that follows from the seed, until there are
+    FEWEST_DOCUMENTS.
+
+    Args:
+        found: documents of the unit.
+        index: its number.
+        settings: PreparationSettings.
+        units: the parts of all units.
+
+    Returns:
+        A list of documents, see `read_documents`.
+
+    Raises:
+        DataError: if the one document found is the only one of all units.
+    """
+    if not found or len(found) >= FEWEST_DOCUMENTS:
+        return []
+    others: list = []
+    order = np.random.default_rng([settings.seed, index, len(units)]).permutation(len(units))
+    for unit in order[order != index]:
+        others += read_documents(units[unit], settings)
+        if len(found) + len(others) >= FEWEST_DOCUMENTS:
+            return others
+    if len(found) + len(others) == 1:
+        raise DataError(
+            f"{units[index][0][0]}: must come with a second document, for sentences that do not "
+            "follow. Received: one in the whole input. Give --multiple_docs_in_single_file where "
+            "a blank line separates documents, more files, or --mlm_only."
+        )
+    return others
+
+
+def _one_round(found, others, settings, maker):
     if not settings.mlm_only:
-        yield from _pairs(found, parts, settings, maker)
+        yield from _pairs(found, others, settings, maker)
         return
     name = settings.document_separator_token
     separator_id = _tokenizer(settings).token_id(name)
@@ -275,16 +316,12 @@ def _one_round(found, parts, settings, maker):
         yield maker.words(sequence) if settings.disable_masking else maker.single(sequence)
 
 
-def _pairs(found, parts, settings, maker):
-    if len(found) == 1:
-        raise DataError(
-            f"{parts[0][0]}: must come with a second document, for sentences that do not follow. "
-            "Received: one. Give --multiple_docs_in_single_file where a blank line separates "
-            "documents, more files, or --mlm_only."
-        )
+def _pairs(found, others, settings, maker):
+    """Makes the pairs of the documents `found`; random second segments are also from `others`."""
     room = settings.max_seq_length - 3
+    known = found + others
     for index in range(len(found)):
-        for pair in sentence_pairs(found, index, lambda: maker.draw_length(room), maker.generator):
+        for pair in sentence_pairs(known, index, lambda: maker.draw_length(room), maker.generator):
             yield maker.pair(*pair)
 
 
@@ -306,17 +343,23 @@ def prepare(inputs, output_dir, settings, processes=1, on_progress=lambda size: 
         The manifest: settings, vocab_size, counts, files with checksums.
 
     Raises:
-        DataError: names the file and line of a bad row.
+        DataError: names the file and line of a bad row, or says that the input is one document
+            where pairs need two.
         ConfigError: if options do not go together, the folder holds other records, or the
             vocabulary is wrong.
     """
     settings.check()
     files = documents.find_inputs(inputs)
     tokenizer = _tokenizer(settings)
-    described = {**vars(settings), "inputs": documents.describe(files)}
+    described = {
+        **vars(settings),
+        "inputs": documents.describe(files),
+        "vocabulary": documents.describe_vocabulary(settings),
+    }
+    units = documents.plan_units(files, UNIT_BYTES)
     return pipeline.prepare(
-        documents.plan_units(files, UNIT_BYTES),
-        functools.partial(write_unit, settings=settings),
+        units,
+        functools.partial(write_unit, settings=settings, units=units),
         output_dir,
         described,
         processes,

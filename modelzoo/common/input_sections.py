@@ -17,8 +17,8 @@ BYTE_VOCAB_SIZE = 257  # 256 byte values and the end-of-document token
 class TextFileKeys(OrderKeys):
     """Which text files an input section reads as bytes, and which of them are for evaluation.
 
-    `data_dir` is a folder, a file, a glob or a list of them; null reads the sources of the Python
-    standard library. In folders, files that match one of `file_patterns` are read. The share
+    `data_dir` is a folder, a file, a glob or a list of them; null reads the plays that come with
+    the package. In folders, files that match one of `file_patterns` are read. The share
     `eval_fraction` of the files, chosen by a hash of their path in the folder, is kept for
     evaluation.
     """
@@ -63,6 +63,7 @@ class GptPromptsInput:
     ``prompt_tokens``; any other file holds one prompt a line. A completion ends after
     `max_new_tokens`, at the end of text, before one of the texts `stop`, or where
     `max_sequence_length` tokens, the prompt's included, are reached (null: the model's positions).
+    A `repetition_penalty` above 1 makes tokens of prompt and completion less likely to come again.
     Temperature 0 takes the likeliest token; above, tokens are drawn from the `top_k` likeliest, and
     of these from the fewest that make up the probability `top_p`.
     """
@@ -81,6 +82,7 @@ class GptPromptsInput:
     temperature: float = field(1.0, minimum=0.0)
     top_k: Optional[int] = field(None, minimum=1)
     top_p: float = field(1.0, minimum=0.0)
+    repetition_penalty: float = field(1.0, minimum=0.0)
     seed: int = field(0, minimum=0)
     stop: list[str] = field(())
     # Taken over from evaluation, which has other values for other processors.
@@ -92,6 +94,8 @@ class GptPromptsInput:
         """Yields what is wrong between the fields."""
         if not 0 < self.top_p <= 1:
             yield "top_p", "must be above 0 and at most 1."
+        if not self.repetition_penalty > 0:
+            yield "repetition_penalty", "must be above 0; 1 changes nothing."
         if "" in self.stop:
             yield "stop", "must hold texts of at least one character."
 

@@ -41,6 +41,7 @@ def language_model_spec(
     weights = tf.reshape(1.0 - tf.cast(features["input_mask"], tf.float32), [-1])
     batch_size = tf.shape(labels)[0] if labels.shape[0] is None else labels.shape[0]
     loss = lm_loss(cross_entropy, weights, loss_scaling, batch_size) * loss_weight
+    count = tf.reduce_sum(weights) if loss_scaling == "num_tokens" else batch_size
     training = mode == tf.estimator.ModeKeys.TRAIN
     summaries = token_costs(cross_entropy, weights, params) if training else {}
 
@@ -49,7 +50,7 @@ def language_model_spec(
         tensors = [tf.reshape(labels, [-1]), choices, cross_entropy, weights]
         return functools.partial(metrics.lm_metrics, ratio=ratio), tensors
 
-    return loss_spec(mode, params, loss, token_metrics, summaries)
+    return loss_spec(mode, params, [(loss, count)], token_metrics, summaries)
 
 
 def token_costs(cross_entropy, weights, params):

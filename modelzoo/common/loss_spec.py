@@ -5,16 +5,21 @@ from __future__ import annotations
 import tensorflow.compat.v1 as tf
 
 from modelzoo.common.estimator import CSEstimatorSpec
+from modelzoo.common.metrics.streaming import streaming_mean
 from modelzoo.common.optimizers.training import make_train_op
 
 
-def loss_spec(mode, params, loss, metrics, summaries=None):
+def loss_spec(mode, params, costs, metrics, summaries=None):
     """Makes what a model_fn returns in training and in evaluation.
+
+    The loss of an evaluation is that of the whole set as one batch: a cost counts as often as the
+    tokens or examples that it is the mean of, whichever batches they came in.
 
     Args:
         mode: ``tf.estimator.ModeKeys.TRAIN`` or ``EVAL``.
         params: BaseParams of the model.
-        loss: float32 scalar.
+        costs: list of pairs, whose first parts make up the loss: a float32 scalar, the mean over
+            something, and the number of what it is the mean of, a scalar.
         metrics: function that returns what ``host_call`` takes, a function of tensors and a list of
             them. It is called in evaluation, unless ``eval_input.disable_eval_metrics`` is set.
         summaries: float32 scalars by the tags they have in training; None shows the loss as
@@ -23,6 +28,7 @@ def loss_spec(mode, params, loss, metrics, summaries=None):
     Returns:
         A CSEstimatorSpec.
     """
+    loss = sum_of(cost for cost, _ in costs)
     if mode == tf.estimator.ModeKeys.TRAIN:
         for name, value in ({"train/cost": loss} if summaries is None else summaries).items():
             tf.summary.scalar(name, value)
@@ -30,6 +36,26 @@ def loss_spec(mode, params, loss, metrics, summaries=None):
             loss, params.optimizer, params.model.mixed_precision, params.batches_per_step
         )
         return CSEstimatorSpec(mode=mode, loss=loss, train_op=train_op)
-    if getattr(params.eval_input, "disable_eval_metrics", False):
-        return CSEstimatorSpec(mode=mode, loss=loss)
-    return CSEstimatorSpec(mode=mode, loss=loss, host_call=metrics())
+    wanted = not getattr(params.eval_input, "disable_eval_metrics", False)
+    metric_fn, tensors = metrics() if wanted else (dict, [])
+    parts = [tensor for pair in costs for tensor in pair]
+
+    def with_loss(*given):
+        return {**metric_fn(*given[len(parts) :]), "loss": mean_loss(given[: len(parts)])}
+
+    return CSEstimatorSpec(mode=mode, loss=loss, host_call=(with_loss, [*parts, *tensors]))
+
+
+def mean_loss(parts):
+    """Makes the metric pair of the loss from costs and counts, one after the other."""
+    means = [
+        streaming_mean(cost, count, f"loss_{index}")
+        for index, (cost, count) in enumerate(zip(parts[::2], parts[1::2]))
+    ]
+    return tuple(map(sum_of, zip(*means)))
+
+
+def sum_of(values):
+    """Adds up scalars; a single one stays the tensor it is."""
+    first, *others = values
+    return tf.add_n([first, *others]) if others else first

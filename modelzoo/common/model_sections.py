@@ -62,7 +62,7 @@ class RecordInput:
 
 @dataclass(frozen=True, kw_only=True)
 class OrderKeys:
-    """How examples are ordered and repeated."""
+    """How examples are ordered and repeated; evaluation reads them once in any case."""
 
     shuffle: bool = True
     shuffle_seed: Optional[int] = 0
@@ -77,3 +77,17 @@ class StreamKeys(OrderKeys):
     shuffle_buffer: Optional[int] = field(None, minimum=1)
     n_parallel_reads: int = field(4, minimum=1)
     use_multiple_workers: bool = False
+
+
+def count_vocabulary(section):
+    """Returns the number of tokens of an input section: vocab_size, else vocab_file's lines."""
+    return section.vocab_size or count_lines(getattr(section, "vocab_file", None))
+
+
+def count_lines(path):
+    """Returns the number of lines of a file, None if there is none."""
+    try:
+        with open(path or "", "rb") as file:
+            return sum(1 for _ in file)
+    except OSError:
+        return None

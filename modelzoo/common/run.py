@@ -254,8 +254,9 @@ def check_size(estimator, data, missing):
 
 
 def eval_steps(runconfig):
-    """Returns the batches of an evaluation; None, the whole set, where the number is 0 or less."""
-    return runconfig.eval_steps if runconfig.eval_steps > 0 else None
+    """Returns the batches of an evaluation; None, the whole set, where no number above 0 is set."""
+    steps = runconfig.eval_steps
+    return steps if steps is not None and steps > 0 else None
 
 
 def evaluate(estimator, data, mode, runconfig, use_cs):

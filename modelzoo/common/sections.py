@@ -209,7 +209,11 @@ def build_loss_scaling_factor(value, path, report):
 
 @dataclass(frozen=True)
 class OptimizerParams:
-    """The section ``optimizer``."""
+    """The section ``optimizer``.
+
+    AdamW adds `epsilon` to the root of the second moment as it is, or where `epsilon_mode` is
+    ``corrected`` to the root of the moment corrected for its start at zero, as PyTorch does.
+    """
 
     optimizer_type: str = field(choices=("sgd", "momentum", "adam", "adamw", "rmsprop"))
     learning_rate: Any = field(build=build_schedule)
@@ -218,6 +222,7 @@ class OptimizerParams:
     beta1: float = field(0.9, minimum=0.0)
     beta2: float = field(0.999, minimum=0.0)
     epsilon: Optional[float] = None
+    epsilon_mode: str = field("uncorrected", choices=("uncorrected", "corrected"))
     use_bias_correction: bool = False
     weight_decay_rate: float = field(0.0, minimum=0.0)
     exclude_from_weight_decay: list[str] = field(("LayerNorm", "layer_norm", "bias", "Bias"))
@@ -242,6 +247,11 @@ class OptimizerParams:
             yield "max_gradient_value", "excludes max_gradient_norm. Set one of them."
         if self.weight_decay_rate and self.optimizer_type != "adamw":
             yield "weight_decay_rate", f"has no effect with {self.optimizer_type}. Use adamw."
+        if self.epsilon_mode == "corrected":
+            if self.optimizer_type != "adamw":
+                yield "epsilon_mode", f"has no effect with {self.optimizer_type}. Use adamw."
+            elif not self.use_bias_correction:
+                yield "epsilon_mode", "needs use_bias_correction. Set that to True."
         if self.min_loss_scale > self.max_loss_scale:
             yield "min_loss_scale", f"must not exceed max_loss_scale ({self.max_loss_scale})."
 
@@ -253,20 +263,23 @@ class OptimizerParams:
 class RunConfigParams:
     """The section ``runconfig``; every command line flag lands here.
 
-    With `restore_partially` training goes on from a checkpoint of model_dir that fits in part:
-    variables that the model lacks are left out, those that the checkpoint lacks start anew.
+        `eval_steps` are the batches of an evaluation; null, 0 or less, or more than there are, stand
+    for the whole set.
 
-    With `memoryx_dir` weights and optimizer state rest in files of that folder, so that a model may
-    be larger than memory; `memoryx_ram_gb` is how much of main memory they may take, in 10^9 bytes
-    (half of what is free where it is not given).
+        With `restore_partially` training goes on from a checkpoint of model_dir that fits in part:
+        variables that the model lacks are left out, those that the checkpoint lacks start anew.
 
-    A step trains on the batches of `num_csx` wafers, whose gradients are averaged. The emulated
-    wafer computes them in turn, and adds the gradients up as `optimizer.grad_accum_steps` does.
+        With `memoryx_dir` weights and optimizer state rest in files of that folder, so that a model may
+        be larger than memory; `memoryx_ram_gb` is how much of main memory they may take, in 10^9 bytes
+        (half of what is free where it is not given).
+
+        A step trains on the batches of `num_csx` wafers, whose gradients are averaged. The emulated
+        wafer computes them in turn, and adds the gradients up as `optimizer.grad_accum_steps` does.
     """
 
     max_steps: Optional[int] = field(None, minimum=0)
     steps: Optional[int] = field(None, minimum=0)
-    eval_steps: int = 0
+    eval_steps: Optional[int] = None
     predict_steps: int = field(1, minimum=1)
     save_summary_steps: int = field(100, minimum=1)
     save_checkpoints_steps: int = field(1000, minimum=1)

@@ -206,7 +206,11 @@ def prepare(inputs, output_dir, settings, processes=1, on_progress=lambda size: 
     files = documents.find_inputs(inputs)
     tokenizer = _tokenizer(settings)
     tokenizers.require_tokens(tokenizer, "eos")
-    described = {**vars(settings), "inputs": documents.describe(files)}
+    described = {
+        **vars(settings),
+        "inputs": documents.describe(files),
+        "vocabulary": documents.describe_vocabulary(settings),
+    }
     return pipeline.prepare(
         documents.plan_units(files, UNIT_BYTES),
         functools.partial(write_unit, settings=settings),

@@ -167,11 +167,16 @@ def prepare(inputs, output_dir, settings, processes=1, on_progress=lambda size: 
     files = documents.find_inputs(inputs, cnn_dailymail.SUFFIXES)
     eos_id, sep_id, pad_id = special_ids(settings)
     vocab_size = max(load_tokenizer(settings).vocab_size, 1 + max(eos_id, sep_id, pad_id))
+    described = {
+        **vars(settings),
+        "inputs": documents.describe(files),
+        "vocabulary": documents.describe_vocabulary(settings),
+    }
     return pipeline.prepare(
         documents.plan_units(files, UNIT_BYTES),
         functools.partial(write_unit, settings=settings),
         output_dir,
-        {**vars(settings), "inputs": documents.describe(files)},
+        described,
         processes,
         on_progress,
         {"eos_id": eos_id, "sep_id": sep_id, "pad_id": pad_id, "vocab_size": vocab_size},

@@ -20,6 +20,7 @@ import tensorflow.compat.v1 as tf
 from cerebras_tf.errors import DataError
 from modelzoo.common.input import tf_records
 from modelzoo.common.input.functions import InputFunctions
+from modelzoo.common.input.prepared import check_prepared, check_tokens
 from modelzoo.transformer.identifiers import identifier_pairs
 from modelzoo.transformer.pairs import FEATURES, PairBatches, Pairs
 from modelzoo.transformer.params import Params
@@ -82,11 +83,11 @@ class PairProcessor:
             tf.logging.warning("cut %d sources to %d tokens", pairs.cut, longest[0])
         return pairs
 
-    def batches(self, training, keep_rest=False):
+    def batches(self, training, predicting=False):
         """Returns the batches of a split, a PairBatches.
 
         In training, pairs that fill no batch are left out. Otherwise the last batch is filled up
-        with empty rows. With `keep_rest`, as in prediction, sentences that
+        with empty rows. With `predicting`, as in prediction, sentences that
         are too long are cut, not dropped.
 
         Raises:
@@ -95,16 +96,16 @@ class PairProcessor:
         section = self.section
         seed = (section.shuffle_seed or 0) if section.shuffle else None
         return PairBatches(
-            self.pairs(training, cut=keep_rest),
+            self.pairs(training, cut=predicting),
             section.bucket_lengths,
             section.batch_size,
             seed,
             keep_all=not training,
         )
 
-    def create_dataset(self, training, skip, keep_rest=False):
+    def create_dataset(self, training, skip, predicting=False):
         """Returns the dataset of `batches`, without the first `skip`."""
-        batches = self.batches(training, keep_rest)
+        batches = self.batches(training, predicting)
         types = [tf.float32 if name == "loss_scale" else tf.int32 for name in FEATURES]
 
         def example(number):
@@ -185,14 +186,21 @@ class TransformerTfRecordsProcessor(PairProcessor):
     def tokens(self, training):
         """Reads all records into memory."""
         files = tf_records.find_record_files(self.section.data_dir)
+        keys = ("src_vocab_size", "tgt_vocab_size")
+        folders = as_list(self.section.data_dir)
+        check_prepared(folders, {key: getattr(self.section, key) for key in keys})
         for path in files:
             tf_records.check_frames(path)
         with tf.Graph().as_default(), tf.Session() as session:
-            return read_records(files, session)
+            sides = read_records(files, session)
+        for key, rows in zip(keys, sides):
+            largest = [int(row.max()) for row in rows if len(row)]
+            check_tokens(folders[0], largest, getattr(self.section, key), key)
+        return sides
 
 
 class IdentifierDataProcessor(PairProcessor):
-    """Names of the Python standard library in snake_case and in CamelCase, byte by byte.
+    """Names of two words in snake_case and in CamelCase, byte by byte; see identifiers.py.
 
     Args:
         section: IdentifierInput.

@@ -1,6 +1,6 @@
 """A translation task that needs no download: names in snake_case and the same in CamelCase.
 
-The names are those of the sources of the Python standard library.
+The names are the first two words of the lines of the text that comes with the package.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import zlib
 
 from modelzoo.common.input.text_files import find_text_files
 
-SNAKE_CASE = re.compile(rb"\b[a-z]+(?:_[a-z]+)+\b")
+WORD = re.compile(rb"[a-z]+")
+WORDS_OF_A_NAME = 2
 SPLIT_BUCKETS = 10_000
 
 
@@ -27,7 +28,10 @@ def identifier_pairs(eval_fraction, training):
     found: set[bytes] = set()
     for _, path in find_text_files(None, []):
         with open(path, "rb") as file:
-            found.update(SNAKE_CASE.findall(file.read()))
+            for line in file:
+                words = WORD.findall(line.lower().replace(b"'", b""))[:WORDS_OF_A_NAME]
+                if len(words) == WORDS_OF_A_NAME:
+                    found.add(b"_".join(words))
     limit = eval_fraction * SPLIT_BUCKETS
     names = [
         name.decode("ascii")

@@ -70,7 +70,8 @@ def model_fn(features, labels, mode, params):
         tensors = [tf.reshape(labels, [-1]), choices, cross_entropy, weights]
         return metrics.seq2seq_lm_metrics, tensors
 
-    return loss_spec(mode, params, loss, token_metrics, {"loss/total_loss": loss})
+    costs = [(loss, tf.reduce_sum(weights))]
+    return loss_spec(mode, params, costs, token_metrics, {"loss/total_loss": loss})
 
 
 class EncoderDecoder:

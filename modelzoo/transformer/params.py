@@ -171,9 +171,9 @@ class TransformerRecordsInput(PairInput):
 class IdentifierInput(PairInput):
     """An input section with ``data_processor: IdentifierDataProcessor``.
 
-    Reads no file of yours: its pairs are the names in the sources of the Python standard library,
-    as ``snake_case`` and as ``CamelCase``, byte by byte. The share `eval_fraction` of the names,
-    chosen by a hash, is kept for evaluation.
+    Reads no file of yours: its pairs are names of two words each from the text that comes with the
+    package, as ``snake_case`` and as ``CamelCase``, byte by byte. The share `eval_fraction` of the
+    names, chosen by a hash, is kept for evaluation.
     """
 
     eval_fraction: float = field(0.05, minimum=0.0)

@@ -47,7 +47,7 @@ def predict(estimator, inputs, params, checkpoint_path, use_cs):
             f"predict_input.data_processor: must read text to translate. Received: "
             f"{section.data_processor}. Use TransformerDynamicDataProcessor."
         )
-    batches = processor.batches(False, keep_rest=True)
+    batches = processor.batches(False, predicting=True)
     first = section.skip_steps or 0
     last = min(batches.batches_per_epoch, first + params.runconfig.predict_steps)
     found = {}

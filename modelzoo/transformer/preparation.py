@@ -6,11 +6,9 @@ Nothing is dropped: the processor drops pairs that are empty or too long for a m
 from __future__ import annotations
 
 import functools
-import os
-from pathlib import Path
 
 from cerebras_tf.errors import DataError
-from modelzoo.common.preparation import pipeline
+from modelzoo.common.preparation import documents, pipeline
 from modelzoo.transformer.text_lines import decode_lines
 from modelzoo.transformer.vocabulary import load_joint_tokenizer
 
@@ -50,13 +48,12 @@ def prepare(source, target, output_dir, tokenizer_file, processes=1, on_progress
         for i in range(len(source_ends) - 1)
     ]
     settings = {
-        "source": [os.path.basename(source), os.path.getsize(source)],
-        "target": [os.path.basename(target), os.path.getsize(target)],
-        "tokenizer": Path(tokenizer_file).name,
-        "vocab_size": tokenizer.vocab_size,
+        "inputs": documents.describe([source, target]),
+        "vocabulary": documents.describe([tokenizer_file]),
     }
+    facts = {"vocab_size": tokenizer.vocab_size}
     work = functools.partial(write_unit, tokenizer_file=tokenizer_file)
-    return pipeline.prepare(units, work, output_dir, settings, processes, on_progress)
+    return pipeline.prepare(units, work, output_dir, settings, processes, on_progress, facts)
 
 
 def line_ends(path, every):

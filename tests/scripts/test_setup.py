@@ -46,3 +46,11 @@ def test_names_of_the_original_software_are_installed(setup_fields):
     names = {"cerebras.tf", "cerebras.tf.ws", "cerebras.pb.stack", "cerebras_appliance", "tfwse"}
     assert names <= set(setup_fields["packages"])
     assert not [name for name in setup_fields["packages"] if ".dropin" in name]
+
+
+def test_text_of_the_tiny_configs_is_installed(setup_fields):
+    from modelzoo.common.input.text_files import OWN_TEXT
+
+    (package, (pattern,)), *others = setup_fields["package_data"].items()
+    found = folder_of(package, setup_fields["package_dir"]).glob(pattern)
+    assert not others and set(found) == set(OWN_TEXT.iterdir())

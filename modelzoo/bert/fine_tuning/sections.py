@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from typing import ClassVar, Optional
 
 from cerebras_tf.errors import ConfigError
-from modelzoo.bert.input_sections import VocabularyKeys, count_vocabulary
+from modelzoo.bert.input_sections import VocabularyKeys
 from modelzoo.bert.params import BertModelParams
 from modelzoo.common import schema
 from modelzoo.common.base_params import BaseParams
-from modelzoo.common.model_sections import StreamKeys
+from modelzoo.common.model_sections import StreamKeys, count_vocabulary
 from modelzoo.common.params import load_params
 from modelzoo.common.sections import field
 

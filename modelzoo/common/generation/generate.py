@@ -23,7 +23,8 @@ class Request:
         stop: texts it ends before.
         key: what the caller knows it by.
         tokens: what was chosen, the end of text included.
-        log_probs: log-probability of each under the model, before temperature and filters.
+        log_probs: log-probability of each under the model, before penalty, temperature and
+            filters.
         text: what `tokens` decode to, up to a stop text.
         finish_reason: END_OF_TEXT, STOP or LENGTH once it has ended.
     """
@@ -75,7 +76,7 @@ def generate(decoder, requests, tokenizer, batch_size, limit):
 
 def _extend(request, logits, tokenizer, limit):
     """Chooses the next token of a request, and ends it where that is its last."""
-    token, log_prob = request.sampler.choose(logits)
+    token, log_prob = request.sampler.choose(logits, (request.prompt, request.tokens))
     request.tokens.append(token)
     request.log_probs.append(log_prob)
     if token == tokenizer.eos_id:

@@ -103,6 +103,7 @@ def make_requests(prompts, section):
                 section.top_k,
                 section.top_p,
                 (section.seed, number, sample),
+                section.repetition_penalty,
             ),
             section.max_new_tokens,
             section.stop,

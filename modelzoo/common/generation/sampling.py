@@ -45,6 +45,27 @@ def keep_top_p(logits, p):
     return kept
 
 
+def penalize(logits, tokens, penalty):
+    """Makes tokens less likely that were there before.
+
+    Source: Keskar et al., CTRL (2019), section 4.1, which divides their logits; here those below
+    zero are multiplied, as in Hugging Face, since dividing would make them likelier.
+
+    Args:
+        logits: [V].
+        tokens: those that were there, integers below V.
+        penalty: above 0; 1 changes nothing.
+
+    Returns:
+        [V].
+    """
+    changed = np.array(logits)
+    there = np.unique(np.asarray(tokens, np.int64))
+    values = changed[there]
+    changed[there] = np.where(values < 0, values * penalty, values / penalty)
+    return changed
+
+
 class Sampler:
     """Chooses the tokens of one completion.
 
@@ -56,26 +77,32 @@ class Sampler:
         top_k: draw from this many likeliest tokens; None from all.
         top_p: draw from the nucleus of this probability; 1 from all.
         seed: whole numbers that seed the generator.
+        repetition_penalty: see `penalize`; before temperature and filters.
     """
 
-    def __init__(self, temperature=0.0, top_k=None, top_p=1.0, seed=(0,)):
+    def __init__(self, temperature=0.0, top_k=None, top_p=1.0, seed=(0,), repetition_penalty=1.0):
         self._temperature = temperature
         self._top_k = top_k
         self._top_p = top_p
         self._generator = np.random.default_rng(seed)
+        self._repetition_penalty = repetition_penalty
 
-    def choose(self, logits):
+    def choose(self, logits, before=()):
         """Chooses a token.
 
         Args:
             logits: [V] float32.
+            before: sequences of the tokens that were there, of prompt and completion.
 
         Returns:
             The token, and its log-probability under the model itself: of these logits, before
-            temperature and filters.
+            penalty, temperature and filters.
         """
         logits = np.asarray(logits, np.float64)
-        token = self._draw(logits) if self._temperature and self._top_k != 1 else logits.argmax()
+        weighed = logits
+        if self._repetition_penalty != 1:
+            weighed = penalize(logits, np.concatenate([[], *before]), self._repetition_penalty)
+        token = self._draw(weighed) if self._temperature and self._top_k != 1 else weighed.argmax()
         return int(token), float(log_softmax(logits)[token])
 
     def _draw(self, logits):

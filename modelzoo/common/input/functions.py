@@ -1,12 +1,14 @@
 """Makes a model's input functions from its data processors.
 
 A data processor is a class made from its input section. It has ``create_dataset(training, skip,
-keep_rest)``, which returns batches of features and labels without the first `skip`, the last one
-smaller where `keep_rest` says so; and ``blank()``, which returns one batch of zeros of the same
-shapes and types.
+predicting)``, which returns batches of features and labels without the first `skip`: in training of
+one size, else of every example, so that the last may be smaller; and ``blank()``, which returns one
+batch of zeros of the same shapes and types.
 """
 
 from __future__ import annotations
+
+import dataclasses
 
 import tensorflow.compat.v1 as tf
 
@@ -34,8 +36,9 @@ class InputFunctions:
         return self.processor(params.train_input).create_dataset(True, skip, False)
 
     def eval(self, params):
-        """Returns the evaluation batches."""
+        """Returns the evaluation batches: every example once, so the last batch may be smaller."""
         section = params_from_dict(self._params_class, params).eval_input
+        section = dataclasses.replace(section, repeat=False)
         return self.processor(section).create_dataset(False, section.skip_steps or 0, False)
 
     def predict(self, params):

@@ -12,6 +12,7 @@ import tensorflow.compat.v1 as tf
 from cerebras_tf.errors import DataError
 from modelzoo.common.input import hdf5_files, text_files, tf_records
 from modelzoo.common.input.order import EpochOrder
+from modelzoo.common.input.prepared import check_prepared, check_tokens
 from modelzoo.common.input.prompts import read_prompts
 from modelzoo.common.tokenizers import load_tokenizer
 
@@ -28,10 +29,8 @@ class GptTfRecordsProcessor:
     def __init__(self, section):
         self.section = section
 
-    def create_dataset(self, training, skip, keep_rest=False):
-        """Returns the batches, without the first `skip`; `training` makes no difference here.
-
-        With `keep_rest` the last batch may be smaller than the others.
+    def create_dataset(self, training, skip, predicting=False):
+        """Returns the batches, without the first `skip`; see ``functions.py``.
 
         Raises:
             DataError: for a missing, truncated or misshapen file.
@@ -42,7 +41,7 @@ class GptTfRecordsProcessor:
             features = {"input_ids": parsed["input_ids"], "input_mask": 1 - parsed["input_mask"]}
             return features, parsed["labels"]
 
-        dataset = tf_records.read_batches(self.section, layout, skip, keep_rest)
+        dataset = tf_records.read_batches(self.section, layout, skip, not training)
         return dataset.map(example, num_parallel_calls=2, deterministic=True).prefetch(2)
 
     def blank(self):
@@ -60,18 +59,18 @@ class GptTextDataProcessor:
     def __init__(self, section):
         self.section = section
 
-    def create_dataset(self, training, skip, keep_rest=False):
+    def create_dataset(self, training, skip, predicting=False):
         """Returns the batches of one split of the files, without the first `skip`.
 
-        With `keep_rest` the last batch may be smaller than the others.
+        See ``functions.py``.
 
         Raises:
             DataError: if files are missing or too few.
         """
         section = self.section
         length = section.max_sequence_length
-        shape = [None if keep_rest else section.batch_size, length + 1]
-        windows = text_files.open_windows(section, training, length, keep_rest)
+        shape = [section.batch_size if training else None, length + 1]
+        windows = text_files.open_windows(section, training, length, not training)
 
         def example(number):
             tokens = tf.ensure_shape(tf.numpy_function(windows.batch, [number], tf.int32), shape)
@@ -98,17 +97,21 @@ class GptHDF5DataProcessor:
     def __init__(self, section):
         self.section = section
 
-    def create_dataset(self, training, skip, keep_rest=False):
-        """Returns the batches, without the first `skip`; `training` makes no difference here.
+    def create_dataset(self, training, skip, predicting=False):
+        """Returns the batches, without the first `skip`; see ``functions.py``.
 
         Raises:
             DataError: for a missing, damaged or misshapen file, or too few records.
         """
         section = self.section
         length, size = section.max_sequence_length, section.batch_size
+        folders = hdf5_files.as_folders(section.data_dir)
+        check_prepared(folders, {"vocab_size": section.vocab_size}, length)
         records = hdf5_files.Hdf5Records(section.data_dir, length)
+        if len(records):
+            check_tokens(folders[0], records.rows([0])[0, 0].tolist(), section.vocab_size)
         seed = (section.shuffle_seed or 0) if section.shuffle else None
-        order = EpochOrder(len(records), size, seed, keep_rest)
+        order = EpochOrder(len(records), size, seed, not training)
         if not order.batches_per_epoch:
             raise DataError(
                 f"data_dir: must hold at least {size} records, one batch. Received: "
@@ -119,7 +122,7 @@ class GptHDF5DataProcessor:
             return records.rows(order.examples_of(number))
 
         def example(number):
-            shape = [None if keep_rest else size, len(RECORD_FEATURES), length]
+            shape = [size if training else None, len(RECORD_FEATURES), length]
             data = tf.ensure_shape(tf.numpy_function(rows, [number], tf.int32), shape)
             ids, mask, labels = tf.unstack(data, axis=1)
             return {"input_ids": ids, "input_mask": 1 - mask}, labels
@@ -144,8 +147,8 @@ class GptPromptsProcessor:
     def __init__(self, section):
         self.section = section
 
-    def create_dataset(self, training, skip, keep_rest=False):
-        """Returns the batches, without the first `skip`; `training` makes no difference here.
+    def create_dataset(self, training, skip, predicting=False):
+        """Returns the batches, without the first `skip`; see ``functions.py``.
 
         Raises:
             DataError: with file and line, for a row that is no prompt.
@@ -164,7 +167,7 @@ class GptPromptsProcessor:
             ids[row, : len(prompt.tokens)] = prompt.tokens
             mask[row, : len(prompt.tokens)] = 0
         dataset = tf.data.Dataset.from_tensor_slices({"input_ids": ids, "input_mask": mask})
-        return dataset.batch(section.batch_size, drop_remainder=not keep_rest).skip(skip)
+        return dataset.batch(section.batch_size, drop_remainder=training).skip(skip)
 
 
 def _blank(section):

@@ -16,6 +16,11 @@ from cerebras_tf.errors import ConfigError, DataError
 COLUMNS = ("input_ids", "input_mask", "labels")
 
 
+def as_folders(data_dir):
+    """Returns a list of folders, also of one."""
+    return [data_dir] if isinstance(data_dir, str) else list(data_dir)
+
+
 class Hdf5Records:
     """The records of all ``*.h5`` files of a folder or a list of folders, by their number.
 
@@ -35,7 +40,7 @@ class Hdf5Records:
             raise ConfigError(
                 f"data_dir: HDF5 needs the package h5py. Received: {error}. Run: pip install h5py"
             ) from error
-        folders = [data_dir] if isinstance(data_dir, str) else list(data_dir)
+        folders = as_folders(data_dir)
         paths = [path for f in folders for path in sorted(glob.glob(os.path.join(f, "*.h5")))]
         if not paths:
             raise DataError(

@@ -9,7 +9,6 @@ from __future__ import annotations
 import fnmatch
 import glob
 import os
-import sysconfig
 import zlib
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from cerebras_tf.errors import DataError
 from modelzoo.common.input.order import EpochOrder
 
 END_OF_DOCUMENT = 256  # the token after every file; bytes are their own tokens
-LEFT_OUT_FOLDERS = {"__pycache__", "site-packages", "dist-packages", "test", "tests", "idle_test"}
+OWN_TEXT = Path(__file__).resolve().parent / "shakespeare"  # comes with the package
 SPLIT_BUCKETS = 10_000
 
 
@@ -27,8 +26,7 @@ def find_text_files(sources, patterns):
     """Lists text files.
 
     Args:
-        sources: a folder, file or glob, a list of them, or None for the sources of the Python
-            standard library (its tests and installed packages left out).
+        sources: a folder, file or glob, a list of them, or None for OWN_TEXT.
         patterns: names read in folders, such as ``*.txt``.
 
     Returns:
@@ -38,12 +36,9 @@ def find_text_files(sources, patterns):
         DataError: if a source does not exist or nothing matches.
     """
     if sources is None:
-        folder, patterns = sysconfig.get_paths()["stdlib"], ["*.py"]
-        found = _walk(folder, patterns, LEFT_OUT_FOLDERS)
-        sources = [folder]
-    else:
-        sources = [sources] if isinstance(sources, str) else list(sources)
-        found = [pair for source in sources for pair in _expand(source, patterns)]
+        sources, patterns = str(OWN_TEXT), ["*.txt"]
+    sources = [sources] if isinstance(sources, str) else list(sources)
+    found = [pair for source in sources for pair in _expand(source, patterns)]
     if not found:
         raise DataError(
             f"data_dir: must hold files named {' or '.join(patterns)}. Received: "
@@ -52,10 +47,9 @@ def find_text_files(sources, patterns):
     return sorted(found)
 
 
-def _walk(folder, patterns, left_out=frozenset()):
+def _walk(folder, patterns):
     pairs = []
-    for parent, folders, names in os.walk(folder):
-        folders[:] = sorted(set(folders) - left_out)
+    for parent, _, names in os.walk(folder):
         for name in names:
             if any(fnmatch.fnmatch(name, pattern) for pattern in patterns):
                 path = os.path.join(parent, name)

@@ -13,6 +13,8 @@ import struct
 import tensorflow.compat.v1 as tf
 
 from cerebras_tf.errors import DataError
+from modelzoo.common.input.prepared import check_prepared, check_tokens
+from modelzoo.common.model_sections import count_vocabulary
 
 INTEGER, FLOAT = "int64", "float32"  # kinds of a column
 FRAME = struct.Struct("<Q")  # a record: its length, 4 bytes of checksum, data, 4 bytes of checksum
@@ -47,13 +49,25 @@ def integers(names, length):
     return dict.fromkeys(names, (length, INTEGER))
 
 
-def check_files(files, layout, batch_size=1):
+def check_section(section, files):
+    """Compares the folders of `files` with the vocabulary and length of an input section.
+
+    Raises:
+        DataError: see prepared.check_prepared.
+    """
+    folders = dict.fromkeys(os.path.dirname(path) for path in files)
+    vocab_sizes = {"vocab_size": count_vocabulary(section)}
+    check_prepared(folders, vocab_sizes, section.max_sequence_length)
+
+
+def check_files(files, layout, batch_size=1, vocab_size=None):
     """Checks the first record of each file, and small data sets for truncation and for too few.
 
     Args:
         files: paths.
         layout: features each record must have: the number of values and INTEGER or FLOAT, by name.
         batch_size: records there must be at least.
+        vocab_size: tokens that the model has; None where it is not known.
 
     Raises:
         DataError: names the first bad file, or says that there are too few records.
@@ -61,7 +75,7 @@ def check_files(files, layout, batch_size=1):
     whole = sum(os.path.getsize(path) for path in files) <= WHOLE_CHECK_BYTES
     count = 0
     for path in files:
-        check_first_record(path, layout)
+        check_first_record(path, layout, vocab_size)
         if whole:
             count += check_frames(path)
     if whole and count < batch_size:
@@ -71,8 +85,8 @@ def check_files(files, layout, batch_size=1):
         )
 
 
-def check_first_record(path, layout):
-    """Raises a DataError if the first record of `path` does not have the `layout`."""
+def check_first_record(path, layout, vocab_size=None):
+    """Raises a DataError if the first record of `path` does not fit; see `check_files`."""
     data = read_first_record(path)
     try:
         features = tf.train.Example.FromString(data).features.feature
@@ -95,6 +109,8 @@ def check_first_record(path, layout):
                 f"{received}. Set the key it follows from (max_sequence_length for tokens) to "
                 "what the files hold, or make the files again with that length."
             )
+    if "input_ids" in layout:
+        check_tokens(path, features["input_ids"].int64_list.value, vocab_size)
 
 
 def check_frames(path):
@@ -243,6 +259,7 @@ def read_batches(section, layout, skip, keep_rest=False, group=None, files=None)
         DataError: for a missing, truncated or misshapen file.
     """
     files = files or find_record_files(section.data_dir)
-    check_files(files, layout, 1 if keep_rest else section.batch_size)
+    check_section(section, files)
+    check_files(files, layout, 1 if keep_rest else section.batch_size, count_vocabulary(section))
     dataset = record_batches(section, files, skip, keep_rest, group)
     return dataset.map(parse_records(layout), num_parallel_calls=2, deterministic=True)

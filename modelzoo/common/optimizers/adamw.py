@@ -14,7 +14,9 @@ class AdamWOptimizer(tf.train.Optimizer):
     """Moves each variable x along its gradient g by the moments m and v.
 
     m <- b1 m + (1 - b1) g;  v <- b2 v + (1 - b2) g^2;  x <- x - lr (c m / (sqrt(v) + eps) + w x)
-    c is sqrt(1 - b2^t) / (1 - b1^t) with `use_bias_correction`, else 1; epsilon is not corrected.
+    c is sqrt(1 - b2^t) / (1 - b1^t) with `use_bias_correction`, else 1. eps is epsilon, and with
+    `corrects_epsilon` epsilon times sqrt(1 - b2^t), which is the same as to add it to the root of
+    the corrected moment, v / (1 - b2^t): so do the paper and PyTorch.
     w is 0 for variables whose name matches one of `exclude_from_weight_decay`.
 
     Args:
@@ -25,6 +27,7 @@ class AdamWOptimizer(tf.train.Optimizer):
         weight_decay_rate: w.
         exclude_from_weight_decay: regular expressions, searched in the variable's name.
         use_bias_correction: whether c corrects for moments that start at zero.
+        corrects_epsilon: whether epsilon is corrected too; needs `use_bias_correction`.
         name: scope of the slots.
     """
 
@@ -37,6 +40,7 @@ class AdamWOptimizer(tf.train.Optimizer):
         weight_decay_rate=0.0,
         exclude_from_weight_decay=(),
         use_bias_correction=False,
+        corrects_epsilon=False,
         name="AdamW",
     ):
         super().__init__(use_locking=False, name=name)
@@ -47,6 +51,7 @@ class AdamWOptimizer(tf.train.Optimizer):
         self._weight_decay_rate = weight_decay_rate
         self._exclude = tuple(exclude_from_weight_decay)
         self._use_bias_correction = use_bias_correction
+        self._corrects_epsilon = corrects_epsilon
 
     def decays(self, variable_name):
         """Tells whether weight decay applies to the variable of that name."""
@@ -68,16 +73,19 @@ class AdamWOptimizer(tf.train.Optimizer):
             self._zeros_slot(variable, "v", self._name)
 
     def _prepare(self):
-        self._correction = 1.0
+        self._correction, self._added = 1.0, self._epsilon
         if self._use_bias_correction:
             power1, power2 = self._powers()
-            self._correction = tf.sqrt(1.0 - power2) / (1.0 - power1)
+            root = tf.sqrt(1.0 - power2)
+            self._correction = root / (1.0 - power1)
+            if self._corrects_epsilon:
+                self._added = self._epsilon * root
 
     def _resource_apply_dense(self, grad, handle):
         m, v = self.get_slot(handle, "m"), self.get_slot(handle, "v")
         next_m = self._beta1 * m + (1.0 - self._beta1) * grad
         next_v = self._beta2 * v + (1.0 - self._beta2) * tf.square(grad)
-        update = self._correction * next_m / (tf.sqrt(next_v) + self._epsilon)
+        update = self._correction * next_m / (tf.sqrt(next_v) + self._added)
         if self.decays(handle.name):
             update += self._weight_decay_rate * handle
         next_value = handle - self._rate * update

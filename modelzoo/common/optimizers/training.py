@@ -45,6 +45,7 @@ def make_optimizer(params, rate, mixed_precision=False):
         params.weight_decay_rate,
         params.exclude_from_weight_decay,
         params.use_bias_correction,
+        params.epsilon_mode == "corrected",
     )
 
 

@@ -12,6 +12,7 @@ from modelzoo.common.preparation import examples
 
 MANIFEST = "manifest.json"
 PROGRESS = ".progress"
+MOST_NAMED = 3  # changed files in an error
 
 
 class RecordWriter:
@@ -98,6 +99,17 @@ def write_json(path, value):
     partial.replace(path)
 
 
+def _files_changed(before, now):
+    """Names the files that differ between two descriptions of input files, see documents.py."""
+    if not all(isinstance(value, list) and value and value[0] for value in (before, now)):
+        return ""
+    if not all(isinstance(entry, list) for value in (before, now) for entry in value):
+        return ""
+    names = dict.fromkeys(e[0] for e in [*before, *now] if e not in before or e not in now)
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return f" ({', '.join(list(names)[:MOST_NAMED])}{more})"
+
+
 class Progress:
     """Remembers which units of a preparation are done, so that it can be started again.
 
@@ -123,7 +135,11 @@ class Progress:
             return
         before = json.loads(path.read_text(encoding="utf-8"))["settings"]
         keys = sorted(set(before) | set(self.settings))
-        changed = [key for key in keys if before.get(key) != self.settings.get(key)]
+        changed = [
+            key + _files_changed(before.get(key), self.settings.get(key))
+            for key in keys
+            if before.get(key) != self.settings.get(key)
+        ]
         if changed:
             raise ConfigError(
                 f"{self.folder}: holds records made with another {' and '.join(changed)}. "

@@ -81,6 +81,7 @@ class ZooLM(LM):
                 options.get("top_k"),
                 float(options.get("top_p", 1.0)),
                 (number,),
+                float(options.get("repetition_penalty", 1.0)),
             ),
             most,
             (until,) if isinstance(until, str) else tuple(until),

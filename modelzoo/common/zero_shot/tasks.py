@@ -60,23 +60,28 @@ class MultipleChoice:
     def result(self, scores):
         """Returns what the scores of `texts` say: a dictionary for the results file."""
         log_probs = [score.log_prob for score in scores]
-        lengths = [len(choice.encode("utf-8")) for choice in self.choices]
-        best = int(np.argmax(log_probs))
-        best_norm = int(np.argmax(np.divide(log_probs, lengths)))
+        characters = [len(choice) for choice in self.choices]
+        in_bytes = [len(choice.encode("utf-8")) for choice in self.choices]
         return {
             "where": self.where,
             "log_probs": [round(value, 5) for value in log_probs],
-            "choice": best,
-            "choice_norm": best_norm,
+            "choice": int(np.argmax(log_probs)),
+            "choice_norm": int(np.argmax(np.divide(log_probs, characters))),
+            "choice_bytes": int(np.argmax(np.divide(log_probs, in_bytes))),
             "answer": self.answer,
         }
 
     @staticmethod
     def summary(results):
-        """Returns acc, the share of right choices; acc_norm, with log_probs divided by bytes."""
+        """Returns the share of right choices, as EleutherAI's lm-eval names them.
+
+        That is acc; acc_norm, by log_probs over the characters of the choice; acc_bytes, over its
+        bytes of UTF-8. The space that is put before a choice counts in neither.
+        """
+        names = {"acc": "choice", "acc_norm": "choice_norm", "acc_bytes": "choice_bytes"}
         return {
-            "acc": np.mean([row["choice"] == row["answer"] for row in results]),
-            "acc_norm": np.mean([row["choice_norm"] == row["answer"] for row in results]),
+            name: np.mean([row[key] == row["answer"] for row in results])
+            for name, key in names.items()
         }
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+
 import numpy as np
 import pytest
 
@@ -58,11 +61,11 @@ def section(processor, folder, **keys):
     return built
 
 
-def read(settings, count=None, skip=0, keep_rest=False, training=True):
+def read(settings, count=None, skip=0, training=True):
     """Returns the first batches, all without `count`: pairs of features and labels."""
     made = data.PROCESSORS[settings.data_processor](settings)
     with tf.Graph().as_default(), tf.Session() as session:
-        dataset = made.create_dataset(training, skip, keep_rest)
+        dataset = made.create_dataset(training, skip)
         iterator = tf.data.make_initializable_iterator(dataset)
         session.run(iterator.initializer)
         following, found = iterator.get_next(), []
@@ -166,13 +169,32 @@ def test_a_bucket_holds_lengths_from_its_lower_bound_to_its_upper(bounds, limits
 def test_buckets_lose_nothing_where_the_rest_is_kept(folder):
     given = folder(ALONE)
     order = {"repeat": False, "shuffle": False}
-    whole = read(section(ALONE, given, **order), keep_rest=True)
-    buckets = read(section(ALONE, given, buckets=4, **order), keep_rest=True)
+    whole = read(section(ALONE, given, **order), training=False)
+    buckets = read(section(ALONE, given, buckets=4, **order), training=False)
 
     def rows(batches):
         return sorted(tuple(row) for features, _ in batches for row in features["input_ids"])
 
     assert rows(buckets) == rows(whole)
+
+
+@pytest.mark.parametrize("processor", [STATIC, ALONE, DYNAMIC, TEXT])
+def test_evaluation_has_every_record_and_training_whole_batches(processor, folder, text):
+    given = text if processor == TEXT else folder(processor)
+    splits = {"eval_fraction": 0.0} if processor == TEXT else {}
+    once = {"repeat": False, "shuffle": False, "batch_size": 11, **splits}
+
+    def sizes(**options):
+        found = read(section(processor, given, **once), **options)
+        return [len(features["input_ids"]) for features, _ in found]
+
+    if processor == TEXT:
+        count = (3 * 721 - 1) // (S - 2)  # files of 60 lines of 12 bytes, and a token at their end
+    else:
+        with open(f"{given}/manifest.json") as file:
+            count = json.load(file)["counts"]["records"]
+    assert count % 11 and sizes(training=False) == [11] * (count // 11) + [count % 11]
+    assert sizes() == [11] * (count // 11)
 
 
 def test_drawn_masks_are_others_in_every_epoch_over_the_same_tokens(folder):
@@ -253,6 +275,7 @@ def test_records_of_another_kind_are_refused(made_for, read_by, message, folder)
 
 def test_records_longer_than_the_model_are_refused(folder):
     given = folder(DYNAMIC)
+    os.remove(f"{given}/manifest.json")  # which tells it too
     with pytest.raises(DataError, match="a feature list tokens, 1 to 6 long. Received: "):
         read(section(DYNAMIC, given, max_sequence_length=6), 1)
 
@@ -275,6 +298,7 @@ def test_keys_that_do_not_fit_are_told():
 
 def test_vocabulary_without_a_mask_is_refused_before_training(folder, tmp_path):
     given = folder(DYNAMIC)
+    os.remove(f"{given}/manifest.json")
     (tmp_path / "bare.txt").write_text("[UNK]\na\n")
     with pytest.raises(ConfigError, match=r"bare\.txt: must have the token \[MASK\]"):
         read(section(DYNAMIC, given, vocab_file=str(tmp_path / "bare.txt")), 1)

@@ -11,6 +11,7 @@ pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow.compat.v1")
 
 from cerebras_tf.errors import ConfigError, DataError  # noqa: E402
+from modelzoo.bert import preparation  # noqa: E402
 from modelzoo.bert.preparation import (  # noqa: E402
     PreparationSettings,
     listed_inputs,
@@ -22,8 +23,8 @@ from tests.modelzoo.bert import corpus  # noqa: E402
 S, P = 32, 5
 
 
-def run(tmp_path, name="out", processes=1, **options):
-    """Prepares the made-up documents and returns the manifest and the records' features."""
+def run(tmp_path, name="out", processes=1, inputs=None, **options):
+    """Prepares documents and returns the manifest and the records' features."""
     given = {
         "vocab_file": corpus.write_vocabulary(tmp_path),
         "do_lower_case": True,
@@ -33,7 +34,7 @@ def run(tmp_path, name="out", processes=1, **options):
         "dupe_factor": 2,
     }
     settings = PreparationSettings(**{**given, **options})
-    inputs = [corpus.write_documents(tmp_path)]
+    inputs = inputs or [corpus.write_documents(tmp_path)]
     manifest = prepare(inputs, str(tmp_path / name), settings, processes)
     records = []
     for entry in manifest["files"]:
@@ -197,6 +198,61 @@ def test_wikitext_is_read_as_it_was_written(tmp_path):
 def test_one_document_cannot_be_paired(tmp_path):
     with pytest.raises(DataError, match=r"documents\.txt: must come with a second document"):
         run(tmp_path, multiple_docs_in_single_file=False)
+
+
+def write_books(folder, count, sentences=40):
+    """Writes `count` books of one letter each, in words of one to three of it, a file each."""
+    folder.mkdir()
+    for letter in corpus.LETTERS[:count]:
+        lines = [" ".join(letter * (1 + (i + j) % 3) for j in range(5)) for i in range(sentences)]
+        (folder / f"{letter}.txt").write_text("\n".join(lines), encoding="utf-8")
+    return str(folder)
+
+
+def letters_of(tokens):
+    return {corpus.VOCABULARY[token].lstrip("#") for token in tokens}
+
+
+@pytest.mark.parametrize("count", [2, 3, 7])
+def test_unit_of_one_document_is_paired_with_those_of_others(tmp_path, monkeypatch, count):
+    monkeypatch.setattr(preparation, "UNIT_BYTES", 1)  # each book is a unit by itself
+    books = write_books(tmp_path / "books", count)
+    manifest, records = run(tmp_path, inputs=[books], multiple_docs_in_single_file=False)
+    assert manifest["counts"]["documents"] == count and len(manifest["files"]) == count
+    met = {letter: set() for letter in corpus.LETTERS[:count]}
+    for record in records:
+        ids = restored(record)
+        middle, _ = np.flatnonzero(ids == corpus.SEP)
+        (first,), (second,) = letters_of(ids[1:middle]), letters_of(ids[middle + 1 : -1])
+        assert (first != second) == bool(record["next_sentence_labels"][0])
+        met[first] |= {second}
+    assert all(len(others) == min(count, preparation.FEWEST_DOCUMENTS) for others in met.values())
+
+
+def test_pairs_over_units_do_not_depend_on_the_processes(tmp_path, monkeypatch):
+    monkeypatch.setattr(preparation, "UNIT_BYTES", 1)
+    books = write_books(tmp_path / "books", 3)
+
+    def digests(name, **options):
+        options.update(inputs=[books], multiple_docs_in_single_file=False)
+        return [entry["sha256"] for entry in run(tmp_path, name, **options)[0]["files"]]
+
+    first = digests("first")
+    assert len(first) == 3 and first == digests("again", processes=2) != digests("other", seed=1)
+
+
+def test_blank_units_give_no_document_to_pair_with(tmp_path, monkeypatch):
+    monkeypatch.setattr(preparation, "UNIT_BYTES", 1)
+    books = write_books(tmp_path / "books", 1)
+    (tmp_path / "books" / "blank.txt").write_text(" \n ")
+    with pytest.raises(
+        DataError, match=r"a\.txt: must come with a second .*one in the whole input"
+    ):
+        run(tmp_path, inputs=[books], multiple_docs_in_single_file=False)
+    write_books(tmp_path / "more", 2)
+    inputs = [books, str(tmp_path / "more" / "b.txt")]
+    manifest, _ = run(tmp_path, "two", inputs=inputs, multiple_docs_in_single_file=False)
+    assert manifest["counts"]["documents"] == 2
 
 
 @pytest.mark.parametrize(

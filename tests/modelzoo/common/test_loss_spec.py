@@ -27,8 +27,12 @@ def params(**eval_input):
 
 def make(mode, summaries=None, **eval_input):
     """The spec of the loss w^2, and the tags of its graph's summaries."""
+
+    def metrics():
+        return lambda value: {"square": (value, value)}, [loss]
+
     loss = tf.get_variable("w", initializer=3.0) ** 2
-    spec = loss_spec(mode, params(**eval_input), loss, lambda: (max, [loss]), summaries)
+    spec = loss_spec(mode, params(**eval_input), [(loss, 1)], metrics, summaries)
     scalars = tf.get_collection(tf.GraphKeys.SUMMARIES)
     return spec, {scalar.op.name for scalar in scalars}
 
@@ -53,11 +57,25 @@ def test_training_shows_the_given_scalars_instead():
 def test_evaluation_asks_for_the_metrics(section):
     with tf.Graph().as_default():
         spec, names = make(MODES.EVAL, **section)
-        assert spec.host_call[0] is max and spec.host_call[1] == [spec.loss]
+        assert spec.host_call[0](*spec.host_call[1]).keys() == {"square", "loss"}
         assert spec.train_op is None and not names
 
 
-def test_evaluation_without_metrics_makes_none():
+def test_evaluation_without_metrics_makes_the_loss_alone():
     with tf.Graph().as_default():
         spec, _ = make(MODES.EVAL, disable_eval_metrics=True)
-        assert spec.host_call is None
+        assert spec.host_call[0](*spec.host_call[1]).keys() == {"loss"}
+
+
+def test_loss_of_an_evaluation_weighs_each_cost_by_what_it_is_the_mean_of():
+    costs, counts, others = [2.0, 5.0, 1.0], [10, 3, 0], [0.5, 1.5, 2.5]
+    with tf.Graph().as_default(), tf.Session() as session:
+        fed = [tf.placeholder(tf.float32, []) for _ in range(3)]
+        cost, count, other = fed
+        pairs = [(cost, count), (other, tf.constant(4))]
+        spec = loss_spec(MODES.EVAL, params(), pairs, lambda: (dict, []))
+        value, update = spec.host_call[0](*spec.host_call[1])["loss"]
+        session.run(tf.local_variables_initializer())
+        for batch in zip(costs, counts, others):
+            session.run(update, dict(zip(fed, batch)))
+        assert session.run(value) == pytest.approx(35 / 13 + 1.5)

@@ -104,6 +104,16 @@ def test_other_settings_in_the_same_folder_are_refused(inputs, tmp_path):
         prepare([inputs], tmp_path / "out", dataclasses.replace(BYTES, max_seq_length=4), 1)
 
 
+def test_changed_input_of_the_same_size_is_noticed_and_named(inputs, tmp_path):
+    manifest = prepare([inputs], tmp_path / "out", BYTES, 1)
+    changed = Path(inputs, "a.txt")
+    changed.write_text(TEXTS[0].upper())
+    with pytest.raises(ConfigError, match=r"made with another inputs \(.*a\.txt\)"):
+        prepare([inputs], tmp_path / "out", BYTES, 1)
+    changed.write_text(TEXTS[0])  # what it was, at another time
+    assert prepare([inputs], tmp_path / "out", BYTES, 1) == manifest
+
+
 def test_files_hold_at_most_the_records_asked_for(inputs, tmp_path):
     manifest = prepare(
         [inputs], tmp_path / "out", dataclasses.replace(BYTES, files_per_record=2), 1

@@ -33,17 +33,17 @@ class TsvDataProcessor:
     def __init__(self, section):
         self.section = section
 
-    def create_dataset(self, training, skip, keep_rest=False):
+    def create_dataset(self, training, skip, predicting=False):
         """Returns the batches, without the first `skip`.
 
-        Evaluation and prediction (`keep_rest`) see every example, so their last batch may be
+        Evaluation and prediction (`predicting`) see every example, so their last batch may be
         smaller; prediction reads the files for it, in their order, and needs no labels.
 
         Raises:
             DataError: names the file and line of a bad row.
         """
         section = self.section
-        use = "train" if training else "predict" if keep_rest else "eval"
+        use = "train" if training else "predict" if predicting else "eval"
         rows = read_examples(section, use)
         encoder = PairEncoder(section.vocab_file, section.do_lower, section.max_sequence_length)
         examples = encoder.encode([row.texts for row in rows])
@@ -88,7 +88,7 @@ class GlueTfRecordsProcessor:
     def __init__(self, section):
         self.section = section
 
-    def create_dataset(self, training, skip, keep_rest=False):
+    def create_dataset(self, training, skip, predicting=False):
         """Returns the batches, without the first `skip`; evaluation sees every record.
 
         Raises:

@@ -34,6 +34,10 @@ class PairEncoder:
         do_lower: whether text is put in lower case, without accents.
         max_length: S.
 
+    Attributes:
+        pad_id: the number of [PAD].
+        vocab_size: numbers that tokens may have.
+
     Raises:
         ConfigError: if the vocabulary cannot be read or lacks [CLS] or [SEP].
     """
@@ -43,6 +47,7 @@ class PairEncoder:
         require_tokens(self._tokenizer, "cls", "sep", "pad")
         self._max_length = max_length
         self.pad_id = self._tokenizer.pad_id
+        self.vocab_size = self._tokenizer.vocab_size
 
     def encode(self, texts):
         """Encodes examples.

@@ -71,7 +71,7 @@ def model_fn(features, labels, mode, params):
         metric_fn = functools.partial(_metrics, num_classes=params.model.num_cls_classes)
         return metric_fn, [labels, choices, *matched]
 
-    return loss_spec(mode, params, loss, class_metrics)
+    return loss_spec(mode, params, [(loss, tf.shape(labels)[0])], class_metrics)
 
 
 def classifier_logits(features, params, training):

@@ -14,7 +14,7 @@ import numpy as np
 
 from modelzoo.bert.fine_tuning.classifier.encoding import PairEncoder, pad_rows
 from modelzoo.bert.fine_tuning.classifier.tasks import TASKS, find_files, read_rows
-from modelzoo.common.preparation import pipeline
+from modelzoo.common.preparation import documents, pipeline
 
 ROWS_A_UNIT = 20_000
 BATCH_ROWS = 1_000  # rows tokenized at a time
@@ -66,14 +66,23 @@ def prepare(data_dir, use, output_dir, settings, processes=1, on_progress=lambda
         for path, count in counts.items()
         for start in range(0, count, ROWS_A_UNIT)
     ]
-    inputs = [[path, os.path.getsize(path)] for path in files]
+    described = {
+        **vars(settings),
+        "inputs": documents.describe(files),
+        "vocabulary": documents.describe_vocabulary(settings),
+        "labels": settings.columns.labels,
+    }
+    vocab_size = PairEncoder(
+        settings.vocab_file, settings.do_lower_case, settings.max_seq_length
+    ).vocab_size
     return pipeline.prepare(
         units,
         functools.partial(write_unit, settings=settings),
         os.path.join(output_dir, use),
-        {**vars(settings), "inputs": inputs, "labels": settings.columns.labels},
+        described,
         processes,
         on_progress,
+        {"vocab_size": vocab_size},
     )
 
 

@@ -56,7 +56,7 @@ def model_fn(features, labels, mode, params):
         tensors += [features["highlight_ids"]] if "highlight_ids" in features else []
         return functools.partial(_metrics, sep_id=section.sep_id, top_k=section.top_k), tensors
 
-    return loss_spec(mode, params, loss, summary_metrics)
+    return loss_spec(mode, params, [(loss, tf.shape(labels)[0])], summary_metrics)
 
 
 def sentence_logits(features, params, training):

@@ -44,7 +44,11 @@ def prepare(inputs, output_dir, settings, processes=1, on_progress=lambda amount
         documents.plan_units(files, UNIT_BYTES),
         functools.partial(write_unit, settings=settings),
         output_dir,
-        {**vars(settings), "input": documents.describe(files)},
+        {
+            **vars(settings),
+            "inputs": documents.describe(files),
+            "vocabulary": documents.describe_vocabulary(settings),
+        },
         processes,
         on_progress,
         {"vocab_size": ArticleEncoder(settings).vocab_size},

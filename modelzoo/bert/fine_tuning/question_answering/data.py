@@ -37,17 +37,17 @@ class QuestionAnsweringDataProcessor:
     def __init__(self, section):
         self.section = section
 
-    def create_dataset(self, training, skip, keep_rest=False):
+    def create_dataset(self, training, skip, predicting=False):
         """Returns the batches, without the first `skip`.
 
         Evaluation sees every record, so its last batch may be smaller; so does prediction
-        (`keep_rest`), which reads `predict_file` in its order.
+        (`predicting`), which reads `predict_file` in its order.
 
         Raises:
             DataError: for a missing, truncated or misshapen file.
             ConfigError: if prediction lacks predict_file or vocab_file.
         """
-        if keep_rest:
+        if predicting:
             return self._predict_batches(skip)
         section = self.section
         length = section.max_sequence_length

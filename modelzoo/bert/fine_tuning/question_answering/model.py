@@ -55,7 +55,7 @@ def model_fn(features, labels, mode, params):
         places = [tf.argmax(logits, axis=-1, output_type=tf.int32) for logits in (starts, ends)]
         return span_metrics, [labels, *places]
 
-    return loss_spec(mode, params, loss, place_metrics)
+    return loss_spec(mode, params, [(loss, tf.shape(labels)[0])], place_metrics)
 
 
 def span_logits(features, params, training):

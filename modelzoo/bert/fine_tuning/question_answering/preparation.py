@@ -7,7 +7,6 @@ end_positions [1]. squad_files.py reads the files and encoding.py makes the toke
 from __future__ import annotations
 
 import functools
-import os
 import sys
 from dataclasses import dataclass
 from typing import Optional
@@ -23,7 +22,7 @@ from modelzoo.bert.fine_tuning.question_answering.encoding import (
     token_span,
 )
 from modelzoo.bert.fine_tuning.question_answering.squad_files import read_articles
-from modelzoo.common.preparation import pipeline
+from modelzoo.common.preparation import documents, pipeline
 
 ARTICLES_A_UNIT = 8
 COUNTS = ("questions", "skipped_answers", "without_answer", "windows_without_answer")
@@ -67,8 +66,12 @@ def prepare(
         ConfigError: if the folder holds other records, or the vocabulary is wrong.
     """
     first, last = chosen_articles(input_file, articles)
-    described = {**vars(settings), "articles": [first, last]}
-    described["input"] = [input_file, os.path.getsize(input_file)]
+    described = {
+        **vars(settings),
+        "articles": [first, last],
+        "inputs": documents.describe([input_file]),
+        "vocabulary": documents.describe_vocabulary(settings),
+    }
     return pipeline.prepare(
         [
             (input_file, start, min(start + ARTICLES_A_UNIT, last))

@@ -29,10 +29,10 @@ class NerDataProcessor:
     def __init__(self, section):
         self.section = section
 
-    def create_dataset(self, training, skip, keep_rest=False):
+    def create_dataset(self, training, skip, predicting=False):
         """Returns the batches, without the first `skip`.
 
-        Evaluation and prediction (`keep_rest`) see every record, so their last batch may be
+        Evaluation and prediction (`predicting`) see every record, so their last batch may be
         smaller. Prediction keeps whole rows and also reads which word a token begins.
 
         Raises:
@@ -43,13 +43,13 @@ class NerDataProcessor:
         length = section.max_sequence_length
         read_label_names(section.label_vocab_file)
         layout = tf_records.integers(RECORD_FEATURES, length)
-        if keep_rest:
+        if predicting:
             layout["word_ids"] = (length, tf_records.INTEGER)
             layout["sentence_ids"] = (1, tf_records.INTEGER)
         dataset = tf_records.read_batches(section, layout, skip, not training)
 
         def example(parsed):
-            if section.buckets is not None and not keep_rest:
+            if section.buckets is not None and not predicting:
                 lengths = tf.reduce_sum(parsed["input_mask"], axis=1)
                 parsed = crop_padding(parsed, lengths, row_lengths(section))
             labels = parsed.pop("label_ids")

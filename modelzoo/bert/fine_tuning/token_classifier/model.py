@@ -56,7 +56,8 @@ def model_fn(features, labels, mode, params):
         metric_fn = functools.partial(metrics.token_classification_metrics, label_names=names)
         return metric_fn, [labels, choices, weights]
 
-    return loss_spec(mode, params, loss, label_metrics)
+    count = tf.size(labels) if model.include_padding_in_loss else tf.shape(labels)[0]
+    return loss_spec(mode, params, [(loss, count)], label_metrics)
 
 
 def token_logits(features, params, training):

@@ -23,7 +23,7 @@ from modelzoo.bert.fine_tuning.token_classifier.labels import (
     label_names,
     read_sentences,
 )
-from modelzoo.common.preparation import pipeline, records
+from modelzoo.common.preparation import documents, pipeline, records
 from modelzoo.common.tokenizers import load_tokenizer, require_tokens
 
 SPLITS = {"train": ("train.tsv",), "dev": ("devel.tsv", "dev.tsv"), "test": ("test.tsv",)}
@@ -97,7 +97,12 @@ def prepare(data_dir, split, output_dir, settings, processes=1, on_progress=lamb
     sentences = {name: read_sentences(path) for name, path in files.items()}
     names = label_names(sentence for part in sentences.values() for sentence in part)
     path = files[split]
-    described = {**vars(settings), "input": [path, os.path.getsize(path)], "labels": names}
+    described = {
+        **vars(settings),
+        "inputs": documents.describe([path]),
+        "vocabulary": documents.describe_vocabulary(settings),
+        "labels": names,
+    }
     starts = range(0, len(sentences[split]), SENTENCES_A_UNIT)
     manifest = pipeline.prepare(
         [(path, start, start + SENTENCES_A_UNIT) for start in starts],

@@ -5,7 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from modelzoo.common.generation.sampling import Sampler, keep_top_k, keep_top_p, log_softmax
+from modelzoo.common.generation.sampling import (
+    Sampler,
+    keep_top_k,
+    keep_top_p,
+    log_softmax,
+    penalize,
+)
 
 
 def logits(size=20, seed=0):
@@ -49,6 +55,33 @@ def test_filters_equal_hugging_faces():
         for p in (0.2, 0.7, 0.95):
             expected = process.TopPLogitsWarper(p)(None, scores)[0].numpy()
             np.testing.assert_array_equal(keep_top_p(values, p), expected)
+
+
+@pytest.mark.parametrize("penalty", [0.7, 1.0, 1.2, 5.0])
+def test_penalty_of_repetitions_is_hugging_faces(penalty):
+    torch = pytest.importorskip("torch")
+    process = pytest.importorskip("transformers.generation.logits_process")
+    for seed in range(5):
+        values, tokens = logits(50, seed), np.random.default_rng(seed).integers(0, 50, 12)
+        processor = process.RepetitionPenaltyLogitsProcessor(penalty)
+        expected = processor(torch.tensor(tokens[None]), torch.tensor(values[None]))[0].numpy()
+        np.testing.assert_allclose(penalize(values, tokens, penalty), expected, rtol=1e-12)
+
+
+def test_penalty_divides_likely_tokens_and_multiplies_unlikely_ones():
+    values = np.array([2.0, -2.0, 2.0, -2.0])
+    assert penalize(values, [0, 1, 0], 2.0).tolist() == [1.0, -4.0, 2.0, -2.0]
+    assert values[0] == 2.0 and penalize(values, [], 2.0).tolist() == values.tolist()
+
+
+def test_penalty_reaches_tokens_of_prompt_and_completion_and_no_log_probability():
+    values = np.array([3.0, 2.9, 2.8])
+    sampler = Sampler(repetition_penalty=1.5)
+    token, log_prob = sampler.choose(values, ([0], [1, 1]))
+    assert token == 2 and log_prob == pytest.approx(log_softmax(values)[2])
+    assert sampler.choose(values)[0] == 0
+    drawn = Sampler(1.0, seed=(1,), repetition_penalty=1e9)
+    assert {drawn.choose(values - 2.0, ([0], []))[0] for _ in range(99)} == {0, 1, 2}
 
 
 def test_temperature_zero_takes_the_likeliest_and_low_temperatures_come_near():

@@ -35,9 +35,9 @@ def section(folder, **keys):
     return GptHdf5Input("GptHDF5DataProcessor", folder, **given)
 
 
-def read(settings, batches, skip=0, keep_rest=False):
+def read(settings, batches, skip=0, training=True):
     with tf.Graph().as_default(), tf.Session() as session:
-        dataset = GptHDF5DataProcessor(settings).create_dataset(True, skip, keep_rest)
+        dataset = GptHDF5DataProcessor(settings).create_dataset(training, skip)
         batch = tf.data.make_one_shot_iterator(dataset).get_next()
         return [session.run(batch) for _ in range(batches)]
 
@@ -47,7 +47,7 @@ def first_ids(batches):
 
 
 def test_unshuffled_records_come_in_the_order_of_the_files(folder):
-    batches = read(section(folder, shuffle=False, repeat=False), 3, keep_rest=True)
+    batches = read(section(folder, shuffle=False, repeat=False), 3, training=False)
     assert first_ids(batches) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
     features, labels = batches[0]
     assert labels[:, 0].tolist() == [100, 101, 102, 103]

@@ -122,6 +122,41 @@ def test_adamw_decays_kernels_and_spares_biases(corrected):
     assert_same(train(params), simulate(update))
 
 
+def adamw_settings(**keys):
+    given = {"beta2": 0.95, "epsilon": 0.3, "weight_decay_rate": 0.1, "use_bias_correction": True}
+    return settings(optimizer_type="adamw", exclude_from_weight_decay=[], **{**given, **keys})
+
+
+def test_adamw_with_a_corrected_epsilon_is_pytorchs():
+    torch = pytest.importorskip("torch")
+    tensors = {n: torch.tensor(x.astype("f"), requires_grad=True) for n, x in start().items()}
+    options = {"betas": (0.9, 0.95), "eps": 0.3, "weight_decay": 0.1}
+    optimizer = torch.optim.AdamW(list(tensors.values()), lr=RATE, **options)
+    expected = []
+    for step in range(STEPS):
+        for tensor in tensors.values():
+            tensor.grad = (step + 1.0) * tensor.detach()
+        optimizer.step()
+        expected.append({name: x.detach().numpy().copy() for name, x in tensors.items()})
+    assert_same(train(adamw_settings(epsilon_mode="corrected")), expected)
+    with pytest.raises(AssertionError, match="Not equal to tolerance"):
+        assert_same(train(adamw_settings()), expected)
+
+
+@pytest.mark.parametrize(
+    ("keys", "text"),
+    [
+        ({"optimizer_type": "adam"}, "epsilon_mode has no effect with adam"),
+        ({"optimizer_type": "adamw"}, "epsilon_mode needs use_bias_correction"),
+    ],
+)
+def test_corrected_epsilon_without_a_correction_is_refused(keys, text):
+    report = schema.Report("test")
+    tree = {"learning_rate": RATE, "epsilon_mode": "corrected", **keys}
+    schema.build(sections.OptimizerParams, tree, report)
+    assert text in " ".join(report.messages)
+
+
 def test_clipping_by_norm_bounds_the_norm_of_all_gradients_together():
     def clip(grads):
         norm = np.sqrt(sum(np.sum(g**2) for g in grads.values()))

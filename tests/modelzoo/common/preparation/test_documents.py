@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import io
 import json
 import lzma
 import tarfile
 
-import numpy as np
 import pytest
 
 from cerebras_tf.errors import DataError
@@ -54,6 +54,15 @@ def test_zstd_is_read_over_its_frames(tmp_path):
     assert read(path) == TEXTS
 
 
+def test_zstd_cut_at_any_byte_is_refused(tmp_path):
+    zstandard = pytest.importorskip("zstandard")
+    whole = zstandard.ZstdCompressor().compress(ROWS)
+    for end in range(len(whole)):
+        (tmp_path / "x.jsonl.zst").write_bytes(whole[:end])
+        with pytest.raises(DataError, match="x.jsonl.zst: must be a whole zst file"):
+            read(tmp_path / "x.jsonl.zst")
+
+
 def test_compressed_text_is_one_document(tmp_path):
     (tmp_path / "x.txt.xz").write_bytes(lzma.compress(b"one\ntwo"))
     assert read(tmp_path / "x.txt.xz") == ["one\ntwo"]
@@ -81,12 +90,23 @@ def test_damaged_file_is_named(tmp_path, suffix):
         read(tmp_path / f"x{suffix}")
 
 
-def test_truncated_gzip_is_named(tmp_path):
-    noise = np.random.default_rng(0).integers(33, 126, 4000).astype(np.uint8).tobytes()
-    path = tmp_path / "x.txt.gz"
-    path.write_bytes(gzip.compress(noise)[:-900])
-    with pytest.raises(DataError, match="must be a whole gz file"):
-        read(path)
+def test_archive_cut_at_any_byte_is_refused(tmp_path):
+    make_archive(tmp_path / "whole.tar.gz", "w:gz", {"0.txt": b"zero", "1.jsonl": ROWS})
+    whole = (tmp_path / "whole.tar.gz").read_bytes()
+    for end in range(len(whole)):
+        (tmp_path / "cut.tar.gz").write_bytes(whole[:end])
+        with pytest.raises(DataError, match="cut.tar.gz: must be a whole gz file"):
+            read(tmp_path / "cut.tar.gz")
+    (tmp_path / "cut.tar.gz").write_bytes(whole + b"more")
+    with pytest.raises(DataError, match="cut.tar.gz: must be a whole gz file"):
+        read(tmp_path / "cut.tar.gz")
+
+
+def test_archive_cut_before_it_was_compressed_is_named(tmp_path):
+    make_archive(tmp_path / "x.tar", "w", {"0.txt": b"zero" * 999})
+    (tmp_path / "x.xz").write_bytes(lzma.compress((tmp_path / "x.tar").read_bytes()[:2000]))
+    with pytest.raises(DataError, match="x.xz: must hold a whole tar archive"):
+        read(tmp_path / "x.xz")
 
 
 @pytest.mark.parametrize(
@@ -176,9 +196,10 @@ def test_many_inputs_are_described_by_a_sum_that_changes_with_them(tmp_path, mon
     for name in "abc":
         (tmp_path / f"{name}.txt").write_text(name)
     files = documents.find_inputs([str(tmp_path)])
-    assert documents.describe(files) == [[path, 1] for path in files]
+    digests = [hashlib.sha256(name.encode()).hexdigest() for name in "abc"]
+    assert documents.describe(files) == [[f, 1, d] for f, d in zip(files, digests)]
     monkeypatch.setattr(documents, "LISTED_FILES", 2)
     before = documents.describe(files)
     assert (before["files"], before["bytes"]) == (3, 3)
-    (tmp_path / "b.txt").write_text("bb")
+    (tmp_path / "b.txt").write_text("B")
     assert documents.describe(files)["sha256"] != before["sha256"]

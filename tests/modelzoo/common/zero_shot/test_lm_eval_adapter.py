@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 
-import numpy as np
 import pytest
 
 pytestmark = pytest.mark.tf
@@ -19,13 +18,15 @@ try:
 except Exception as error:
     pytest.skip(f"the lm-eval harness cannot be imported: {error}", allow_module_level=True)
 
+from modelzoo.common.zero_shot.evaluate import evaluate  # noqa: E402
 from modelzoo.common.zero_shot.lm_eval_adapter import ZooLM  # noqa: E402
-from modelzoo.common.zero_shot.scoring import split_tokens  # noqa: E402
+from modelzoo.common.zero_shot.tasks import MultipleChoice  # noqa: E402
 from tests.modelzoo.language_models import POSITIONS, SmallModel  # noqa: E402
 
 ROWS = [
-    {"question": f"{n} and {n} are", "choices": [str(2 * n), "green", "so so"], "answer": n % 3}
+    {"question": f"{n} and {n} are", "choices": choices, "answer": n % 3}
     for n in range(7)
+    for choices in ([str(2 * n), "green", "so so"], ["ééééé", "five!", "in all eleven"])
 ]
 TASK = """\
 task: made
@@ -40,6 +41,8 @@ doc_to_choice: choices
 doc_to_target: answer
 metric_list:
     - metric: acc
+    - metric: acc_norm
+    - metric: acc_bytes
 """
 
 
@@ -62,14 +65,16 @@ def test_the_harness_evaluates_a_task_made_here(session, tmp_path):
     found = lm_eval.simple_evaluate(
         model=ZooLM(session), tasks=["made"], task_manager=manager, bootstrap_iters=0
     )
-    pairs = [
-        split_tokens(session.tokenizer, row["question"], f" {choice}", 256)
-        for row in ROWS
-        for choice in row["choices"]
+    rows = [
+        MultipleChoice("x", row["question"], tuple(row["choices"]), row["answer"]) for row in ROWS
     ]
-    log_probs = np.array([score.log_prob for score in session.score(pairs)]).reshape(-1, 3)
-    right = log_probs.argmax(1) == [row["answer"] for row in ROWS]
-    assert found["results"]["made"]["acc,none"] == pytest.approx(right.mean())
+    results, scores = evaluate(session, rows)
+    assert scores == {
+        name: pytest.approx(found["results"]["made"][f"{name},none"])
+        for name in ("acc", "acc_norm", "acc_bytes")
+    }
+    chosen = [[row[key] for row in results] for key in ("choice", "choice_norm", "choice_bytes")]
+    assert chosen[0] != chosen[1] != chosen[2] != chosen[0]  # the rows tell them apart
 
 
 def test_rolling_log_likelihood_predicts_each_token_of_a_long_text_once(session):

@@ -42,13 +42,14 @@ def test_choices_follow_the_context_after_one_space(tmp_path):
     assert rows[3].texts()[0] == ("", "woof")
 
 
-def test_acc_takes_the_likeliest_choice_and_acc_norm_the_likeliest_a_byte():
+def test_accuracies_take_the_likeliest_choice_by_itself_by_character_and_by_byte():
     row = MultipleChoice("a:1", "c", ("né", "a long choice"), 1)
     result = row.result(scores(-3.0, -6.0))
-    assert (result["choice"], result["choice_norm"]) == (0, 1)
-    assert MultipleChoice.summary([result]) == {"acc": 0.0, "acc_norm": 1.0}
-    # Three bytes, though two characters: -2.9 / 3 is more than -13 / 13, and -2.9 / 2 is less.
-    assert row.result(scores(-2.9, -13.0))["choice_norm"] == 0
+    assert [result[key] for key in ("choice", "choice_norm", "choice_bytes")] == [0, 1, 1]
+    assert MultipleChoice.summary([result]) == {"acc": 0.0, "acc_norm": 1.0, "acc_bytes": 1.0}
+    # Two characters of three bytes: -2.9 / 3 is more than -13 / 13, and -2.9 / 2 is less.
+    result = row.result(scores(-2.9, -13.0))
+    assert [result[key] for key in ("choice", "choice_norm", "choice_bytes")] == [0, 1, 0]
 
 
 def test_the_last_word_is_scored_after_all_before_it(tmp_path):

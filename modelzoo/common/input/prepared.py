@@ -1,0 +1,105 @@
+"""Compares folders of records with what reads them, by the manifest.json of their preparation.
+
+Records are not read here: who reads them hands in their tokens, and checks their shapes.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+
+import tensorflow.compat.v1 as tf
+
+from cerebras_tf.errors import DataError
+from modelzoo.common.preparation.records import MANIFEST
+
+LENGTH_KEYS = ("max_seq_length", "max_sequence_length")
+# A table of embeddings may have rows that no token uses, to be of a round size: those of GPT-J and
+# GPT-NeoX have 143 and 155. More than that, or than an eighth, is another vocabulary.
+MOST_UNUSED = 1024
+UNUSED_SHARE = 8
+
+
+def check_prepared(folders, vocab_sizes, length=None):
+    """Checks that records are of the model's vocabulary and sequence length.
+
+    A folder without a manifest of this package was made by hand: a line of the log says that
+    nothing tells its vocabulary. What `check_tokens` sees of it is checked all the same.
+
+    Args:
+        folders: paths.
+        vocab_sizes: numbers of tokens that the model has, by the key that gives them; None for one
+            that is not known.
+        length: the input section's max_sequence_length; None where records have no such length.
+
+    Raises:
+        DataError: names the first folder that differs, with its numbers and the model's.
+    """
+    for folder in folders:
+        facts = read_facts(folder)
+        if facts is None:
+            _tell_unchecked(str(folder))
+            continue
+        own_size, own_length = facts
+        wrong = []
+        for key, vocab_size in vocab_sizes.items():
+            if own_size is not None and vocab_size is not None and differs(own_size, vocab_size):
+                wrong.append(f"a vocabulary of {own_size} tokens where {key} is {vocab_size}")
+        if None not in (own_length, length) and own_length != length:
+            wrong.append(f"sequences of {own_length} where max_sequence_length is {length}")
+        if wrong:
+            raise DataError(
+                f"{folder}: must hold records of the model's vocabulary and sequence length. "
+                f"Received: {', '.join(wrong)}, as its {MANIFEST} tells. Name another data_dir, "
+                "make the records again, or set these keys to what the records are."
+            )
+
+
+def check_tokens(where, tokens, vocab_size, key="vocab_size"):
+    """Checks that tokens are among the model's, also of records that no manifest describes.
+
+    Args:
+        where: file of the tokens.
+        tokens: sequence of integers, such as those of the first record.
+        vocab_size: tokens that the model has; None where it is not known.
+        key: what gives that number.
+
+    Raises:
+        DataError: if one of them is not.
+    """
+    largest = max(tokens, default=0)
+    if vocab_size is not None and largest >= vocab_size:
+        raise DataError(
+            f"{where}: must hold tokens below {key}, {vocab_size}. Received: {largest}. Name "
+            "another data_dir, or make the records again with the vocabulary of the model."
+        )
+
+
+def differs(records, model):
+    """Tells whether records of so many tokens are of another vocabulary than the model's."""
+    unused = model - records
+    return not 0 <= unused <= min(MOST_UNUSED, records // UNUSED_SHARE)
+
+
+def read_facts(folder):
+    """Returns vocabulary size and sequence length of a folder, each None where it is not told.
+
+    None stands for both where the folder has no manifest of a preparation.
+    """
+    try:
+        manifest = json.loads(Path(folder, MANIFEST).read_text(encoding="utf-8"))
+        settings = manifest["settings"]
+        lengths = (settings[key] for key in LENGTH_KEYS if key in settings)
+        return manifest.get("vocab_size"), next(lengths, None)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+@functools.cache  # one line a folder and run
+def _tell_unchecked(folder):
+    tf.logging.info(
+        "%s: no %s of a preparation, so nothing tells the vocabulary of its records",
+        folder,
+        MANIFEST,
+    )

@@ -1,0 +1,162 @@
+"""Tests of prepared.py: every processor of records refuses those made for another model."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.tf
+tf = pytest.importorskip("tensorflow.compat.v1")
+
+from cerebras_tf.errors import DataError  # noqa: E402
+from modelzoo.bert.data import PROCESSORS as BERT  # noqa: E402
+from modelzoo.bert.fine_tuning.classifier import data as classifier  # noqa: E402
+from modelzoo.bert.fine_tuning.classifier.params import GlueRecordsInput  # noqa: E402
+from modelzoo.bert.fine_tuning.extractive_summarization import data as summarization  # noqa: E402
+from modelzoo.bert.fine_tuning.extractive_summarization.params import BertSumInput  # noqa: E402
+from modelzoo.bert.fine_tuning.question_answering import data as answering  # noqa: E402
+from modelzoo.bert.fine_tuning.question_answering.params import (  # noqa: E402
+    QuestionAnsweringInput,
+)
+from modelzoo.bert.fine_tuning.token_classifier import data as tagging  # noqa: E402
+from modelzoo.bert.fine_tuning.token_classifier.params import NerInput  # noqa: E402
+from modelzoo.bert.input_sections import (  # noqa: E402
+    BertMlmOnlyTfRecordsDynamicMaskInput,
+    BertMlmOnlyTfRecordsStaticMaskInput,
+    BertTfRecordsInput,
+)
+from modelzoo.common.input import gpt, prepared  # noqa: E402
+from modelzoo.common.input_sections import GptHdf5Input, GptTfRecordsInput  # noqa: E402
+from modelzoo.common.preparation.hdf5 import Hdf5Writer  # noqa: E402
+from modelzoo.common.preparation.records import RecordWriter  # noqa: E402
+from modelzoo.transformer.data import TransformerTfRecordsProcessor  # noqa: E402
+from modelzoo.transformer.params import TransformerRecordsInput  # noqa: E402
+
+V, S = 50257, 128
+GIVEN = {"vocab_size": V, "max_sequence_length": S, "batch_size": 2}
+DYNAMIC = BERT["BertMlmOnlyTfRecordsDynamicMaskProcessor"]
+READERS = {
+    "gpt": (gpt.GptTfRecordsProcessor, GptTfRecordsInput),
+    "hdf5": (gpt.GptHDF5DataProcessor, GptHdf5Input),
+    "bert": (BERT["BertTfRecordsProcessor"], BertTfRecordsInput),
+    "static": (
+        BERT["BertMlmOnlyTfRecordsStaticMaskProcessor"],
+        BertMlmOnlyTfRecordsStaticMaskInput,
+    ),
+    "dynamic": (DYNAMIC, BertMlmOnlyTfRecordsDynamicMaskInput),
+    "classifier": (classifier.GlueTfRecordsProcessor, GlueRecordsInput),
+    "summarization": (summarization.BertSumTfRecordsProcessor, BertSumInput),
+    "answering": (answering.QuestionAnsweringDataProcessor, QuestionAnsweringInput),
+    "tagging": (tagging.NerDataProcessor, NerInput),
+}
+
+
+def make_folder(tmp_path, vocab_size=V, key="max_seq_length", length=S, file="a.tfrecords"):
+    (tmp_path / file).write_bytes(b"never read")
+    facts = {"settings": {key: length}, "vocab_size": vocab_size}
+    (tmp_path / "manifest.json").write_text(json.dumps(facts))
+    return str(tmp_path)
+
+
+def open_reader(name, folder):
+    processor, section = READERS[name]
+    given = {**GIVEN, "data_processor": processor.__name__, "data_dir": folder}
+    return processor(section(**given)).create_dataset(True, 0)
+
+
+@pytest.fixture(autouse=True)
+def label_names(monkeypatch):
+    monkeypatch.setattr(tagging, "read_label_names", lambda path: ["O"])
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_records_of_another_vocabulary_or_length_are_refused(tmp_path, name):
+    file = "a.h5" if name == "hdf5" else "a.tfrecords"
+    folder = make_folder(tmp_path, 30522, length=512, file=file)
+    words = (
+        f"{folder}: must hold records .*Received: a vocabulary of 30522 tokens where vocab_size "
+        "is 50257, sequences of 512 where max_sequence_length is 128"
+    )
+    with pytest.raises(DataError, match=words):
+        open_reader(name, folder)
+
+
+def test_pairs_of_another_vocabulary_are_refused(tmp_path):
+    lengths = {"src_max_sequence_length": 8, "tgt_max_sequence_length": 8, "batch_size": 2}
+    section = TransformerRecordsInput(
+        data_processor="TransformerTfRecordsProcessor",
+        data_dir=make_folder(tmp_path, 37000, key="none"),
+        src_vocab_size=37000,
+        tgt_vocab_size=8000,
+        **lengths,
+    )
+    with pytest.raises(DataError, match="of 37000 tokens where tgt_vocab_size is 8000, as"):
+        TransformerTfRecordsProcessor(section).create_dataset(True, 0)
+    section = dataclasses.replace(section, tgt_vocab_size=37000)
+    with pytest.raises(DataError, match="must be a whole TFRecord file"):  # the next check
+        TransformerTfRecordsProcessor(section).create_dataset(True, 0)
+
+
+@pytest.mark.parametrize(
+    ("records", "model", "differ"),
+    [
+        (50257, 50257, False),
+        (50257, 50400, False),  # GPT-J
+        (50277, 50432, False),  # GPT-NeoX
+        (4096, 4112, False),
+        (50258, 50257, True),  # a token that the model lacks
+        (28996, 30522, True),  # BERT, cased and uncased
+        (257, 50257, True),
+        (512, 1000, True),
+    ],
+)
+def test_rows_that_no_token_uses_make_no_other_vocabulary(records, model, differ):
+    assert prepared.differs(records, model) == differ
+
+
+def test_what_a_manifest_does_not_tell_is_not_compared(tmp_path):
+    folder = make_folder(tmp_path, None, key="max_sequence_length")
+    prepared.check_prepared([folder], {"vocab_size": V}, S)
+    with pytest.raises(DataError, match="Received: sequences of 128 where .* is 64, as"):
+        prepared.check_prepared([folder], {"vocab_size": V}, 64)
+
+
+@pytest.mark.parametrize("content", [None, "{", "[]", '{"other": 1}'])
+def test_folder_made_by_hand_is_told_in_one_line_and_read(tmp_path, monkeypatch, content):
+    if content is not None:
+        (tmp_path / "manifest.json").write_text(content)
+    told = []
+    monkeypatch.setattr(tf.logging, "info", lambda text, *args: told.append(text % args))
+    for _ in range(2):
+        prepared.check_prepared([str(tmp_path)], {"vocab_size": V}, S)
+    assert told == [
+        f"{tmp_path}: no manifest.json of a preparation, so nothing tells the vocabulary of its "
+        "records"
+    ]
+
+
+def test_token_that_the_model_lacks_is_refused_without_a_manifest():
+    prepared.check_tokens("a.tfrecords", [0, 9], 10)
+    prepared.check_tokens("a.tfrecords", [], 10)
+    prepared.check_tokens("a.tfrecords", [10], None)
+    with pytest.raises(DataError, match="a.tfrecords: must hold tokens below vocab_size, 10"):
+        prepared.check_tokens("a.tfrecords", [3, 10], 10)
+
+
+@pytest.mark.parametrize("kind", ["tfrecords", "hdf5"])
+def test_first_record_by_hand_is_compared_with_the_vocabulary(tmp_path, kind):
+    row = np.array([0, 1, 2, V])
+    record = {"input_ids": row, "input_mask": np.ones(4), "labels": row}
+    maker = {"tfrecords": RecordWriter, "hdf5": Hdf5Writer}[kind]
+    writer = maker(tmp_path, "part")
+    for _ in range(2):
+        writer.write({name: values.astype(np.int64) for name, values in record.items()})
+    writer.close()
+    processor, section = READERS["gpt" if kind == "tfrecords" else "hdf5"]
+    given = {**GIVEN, "max_sequence_length": 4, "data_dir": str(tmp_path)}
+    made = processor(section(data_processor=processor.__name__, **given))
+    with pytest.raises(DataError, match="below vocab_size, 50257. Received: 50257"):
+        made.create_dataset(True, 0)
