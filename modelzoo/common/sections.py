@@ -263,18 +263,18 @@ class OptimizerParams:
 class RunConfigParams:
     """The section ``runconfig``; every command line flag lands here.
 
-        `eval_steps` are the batches of an evaluation; null, 0 or less, or more than there are, stand
+    `eval_steps` are the batches of an evaluation; null, 0 or less, or more than there are, stand
     for the whole set.
 
-        With `restore_partially` training goes on from a checkpoint of model_dir that fits in part:
-        variables that the model lacks are left out, those that the checkpoint lacks start anew.
+    With `restore_partially` training goes on from a checkpoint of model_dir that fits in part:
+    variables that the model lacks are left out, those that the checkpoint lacks start anew.
 
-        With `memoryx_dir` weights and optimizer state rest in files of that folder, so that a model may
-        be larger than memory; `memoryx_ram_gb` is how much of main memory they may take, in 10^9 bytes
-        (half of what is free where it is not given).
+    With `memoryx_dir` weights and optimizer state rest in files of that folder, so that a model may
+    be larger than memory; `memoryx_ram_gb` is how much of main memory they may take, in 10^9 bytes
+    (half of what is free where it is not given).
 
-        A step trains on the batches of `num_csx` wafers, whose gradients are averaged. The emulated
-        wafer computes them in turn, and adds the gradients up as `optimizer.grad_accum_steps` does.
+    A step trains on the batches of `num_csx` wafers, whose gradients are averaged. The emulated
+    wafer computes them in turn, and adds the gradients up as `optimizer.grad_accum_steps` does.
     """
 
     max_steps: Optional[int] = field(None, minimum=0)
