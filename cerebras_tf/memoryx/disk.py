@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import shutil
+import time
 import weakref
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
@@ -21,6 +23,9 @@ from cerebras_tf.memoryx.record_file import RecordFile
 from cerebras_tf.memoryx.store import Traffic
 from cerebras_tf.memoryx.store_folder import StoreFolder
 from cerebras_tf.memoryx.transfers import Transfers
+
+# Bytes of the file that the disk's speed is measured with.
+_PROBE_BYTES = 1 << 26
 
 
 class Disk(Protocol):
@@ -181,6 +186,29 @@ class FileDisk:
                     record.file.sync()
                     record.file.is_frozen = True
         return found
+
+    @property
+    def free_bytes(self) -> int:
+        """Bytes that may still be written to the file system of the folder."""
+        return shutil.disk_usage(self._folder.path).free
+
+    def speeds(self) -> tuple[float, float]:
+        """(bytes read a second, bytes written a second), measured with one file."""
+        path = self._new_path()
+        file, buffer = RecordFile(path), self._buffers.take(min(_PROBE_BYTES, self.most_bytes))
+        try:
+            buffer[:] = 1  # pages that were never touched are faster to write
+            file.allocate(0, buffer.nbytes)
+            seconds = []
+            for move in (file.write, file.read):
+                started = time.perf_counter()
+                move(0, [buffer])
+                seconds.append(max(time.perf_counter() - started, 1e-9))
+        finally:
+            self._buffers.give(buffer)
+            file.close()
+            path.unlink()
+        return buffer.nbytes / seconds[1], buffer.nbytes / seconds[0]
 
     def close(self) -> None:
         """See Disk.close."""

@@ -1,0 +1,92 @@
+"""What a step from files will take, told before the first one: bytes, where they live, disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from cerebras_tf.ir import Variable
+from cerebras_tf.ir.program import Program
+from cerebras_tf.memoryx.disk import PlannedDisk
+from cerebras_tf.memoryx.file_store import FileStore
+from cerebras_tf.runtime.backend import Backend
+from cerebras_tf.runtime.executor import Machine
+from cerebras_tf.runtime.null import NullBackend, stand_in
+
+# Rounds after which what a store holds repeats from step to step, as the order of needs does.
+_ROUNDS = 3
+
+
+@dataclass(frozen=True)
+class StreamingPlan:
+    """What a step from files moves and takes.
+
+    Attributes:
+        weight_bytes: bytes of the trained variables.
+        state_bytes: bytes of all others, optimizer state above all.
+        staged_bytes: bytes of gradients that rest in files within a step.
+        memory_bytes: main memory for all of these.
+        activation_bytes: main memory for activations and gradients.
+        scratch_bytes: main memory that kernels take besides.
+        bytes_read: bytes that a step reads from files.
+        bytes_written: bytes that a step writes to files.
+        flops: floating point operations of a step.
+    """
+
+    weight_bytes: int
+    state_bytes: int
+    staged_bytes: int
+    memory_bytes: int
+    activation_bytes: int
+    scratch_bytes: int
+    bytes_read: int
+    bytes_written: int
+    flops: int
+
+    def disk_bytes(self, checkpoints: int) -> int:
+        """Bytes of the files of a run that keeps so many checkpoints, which share what is equal."""
+        return (1 + checkpoints) * (self.weight_bytes + self.state_bytes) + self.staged_bytes
+
+
+def plan_streaming(
+    program: Program, specs: Iterable[Variable], most_bytes: int, backend: Backend
+) -> StreamingPlan:
+    """Runs the program's schedule without arithmetic and without files.
+
+    Args:
+        program: what will run; sizes with a bound are taken at the bound.
+        specs: the variables.
+        most_bytes: main memory for variables.
+        backend: prices instructions.
+
+    Raises:
+        CapacityError: variables that are used together do not fit into that memory.
+    """
+    specs = list(specs)
+    sizes = {symbol.name: symbol.most for symbol in program.symbols}
+    if sizes:
+        program = program.at(sizes, backend.price)
+    disk = PlannedDisk(most_bytes)
+    store = FileStore(specs, disk)
+    for name in store.specs:
+        store.acquire([name], fresh=True)
+        store.release([name], dirty=[name])
+    machine = Machine(program, store, NullBackend(backend))
+    features = {name: stand_in(program.slots[slot].type) for name, slot in program.features.items()}
+    read = written = 0
+    for _ in range(_ROUNDS):
+        read, written = disk.traffic.bytes_read, disk.traffic.bytes_written
+        store.follow(machine.acquisitions)
+        machine.run(features)
+    staged = (program.slots[slot].type.most_bytes for slot in program.staged.values())
+    return StreamingPlan(
+        weight_bytes=sum(spec.type.most_bytes for spec in specs if spec.trainable),
+        state_bytes=sum(spec.type.most_bytes for spec in specs if not spec.trainable),
+        staged_bytes=sum(staged),
+        memory_bytes=store.total_resident_bytes,
+        activation_bytes=program.arena_bytes,
+        scratch_bytes=program.scratch_bytes,
+        bytes_read=disk.traffic.bytes_read - read,
+        bytes_written=disk.traffic.bytes_written - written,
+        flops=program.flops,
+    )
