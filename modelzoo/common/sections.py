@@ -98,8 +98,8 @@ class ConstantRate:
     """The same learning rate at every step (or, before another piece, for `steps` steps)."""
 
     scheduler: str
-    learning_rate: float
-    steps: Optional[int] = None
+    learning_rate: float = field(minimum=0.0)
+    steps: Optional[int] = field(None, minimum=1)
 
 
 @dataclass(frozen=True)
@@ -107,11 +107,11 @@ class ExponentialRate:
     """initial * decay_rate ^ (step / decay_steps); the exponent whole if `staircase`."""
 
     scheduler: str
-    initial_learning_rate: float
+    initial_learning_rate: float = field(minimum=0.0)
     decay_steps: int = field(minimum=1)
-    decay_rate: float = field(minimum=0.0)
+    decay_rate: float = field(above=0.0)
     staircase: bool = False
-    steps: Optional[int] = None
+    steps: Optional[int] = field(None, minimum=1)
 
 
 @dataclass(frozen=True)
@@ -119,9 +119,9 @@ class PiecewiseConstantRate:
     """values[i] up to and including boundaries[i], the last value after them."""
 
     scheduler: str
-    boundaries: list[int]
-    values: list[float]
-    steps: Optional[int] = None
+    boundaries: list[int] = field(minimum=0)
+    values: list[float] = field(minimum=0.0)
+    steps: Optional[int] = field(None, minimum=1)
 
     def problems(self):
         """Yields what is wrong between the fields."""
@@ -139,10 +139,10 @@ class PolynomialRate:
     """From initial to end learning rate in `steps` steps; `Linear` is the power 1."""
 
     scheduler: str
-    initial_learning_rate: float
-    end_learning_rate: float
+    initial_learning_rate: float = field(minimum=0.0)
+    end_learning_rate: float = field(minimum=0.0)
     steps: int = field(minimum=1)
-    power: float = 1.0
+    power: float = field(1.0, minimum=0.0)
     cycle: bool = False
 
 
@@ -151,9 +151,9 @@ class CosineRate:
     """Half a cosine from the initial learning rate down to alpha times it."""
 
     scheduler: str
-    initial_learning_rate: float
+    initial_learning_rate: float = field(minimum=0.0)
     decay_steps: int = field(minimum=1)
-    alpha: float = 0.0
+    alpha: float = field(0.0, minimum=0.0)
 
 
 SCHEDULES = {
@@ -178,6 +178,8 @@ def build_schedule(value, path, report):
         value = [value]
     if not isinstance(value, (list, tuple)):
         rate = convert(float, value, path, report)
+        if rate is not None and rate < 0:
+            report.add(path, f"{path} must be at least 0.0.", value)
         return None if rate is None else (ConstantRate("Constant", rate),)
     if not value:
         report.add(path, f"{path} must have at least one piece.", value)
@@ -200,7 +202,7 @@ def build_loss_scaling_factor(value, path, report):
         number = float(value)
     except (TypeError, ValueError):
         number = math.nan
-    if not number > 0 or isinstance(value, bool):
+    if not 0 < number < math.inf or isinstance(value, bool):
         words = ", ".join(LOSS_SCALING_WORDS)
         report.add(path, f"{path} must be a number above 0 or one of {words}.", value)
         return None
@@ -213,11 +215,11 @@ class OptimizerParams:
 
     optimizer_type: str = field(choices=("sgd", "momentum", "adam", "adamw", "rmsprop"))
     learning_rate: Any = field(build=build_schedule)
-    momentum: Optional[float] = None
-    decay: float = field(0.9, minimum=0.0)
-    beta1: float = field(0.9, minimum=0.0)
-    beta2: float = field(0.999, minimum=0.0)
-    epsilon: Optional[float] = None
+    momentum: Optional[float] = field(None, minimum=0.0)
+    decay: float = field(0.9, minimum=0.0, below=1.0)
+    beta1: float = field(0.9, minimum=0.0, below=1.0)
+    beta2: float = field(0.999, minimum=0.0, below=1.0)
+    epsilon: Optional[float] = field(None, minimum=0.0)
     use_bias_correction: bool = False
     weight_decay_rate: float = field(0.0, minimum=0.0)
     exclude_from_weight_decay: list[str] = field(("LayerNorm", "layer_norm", "bias", "Bias"))
@@ -225,10 +227,10 @@ class OptimizerParams:
     max_gradient_value: Optional[float] = field(None, minimum=0.0)
     grad_accum_steps: int = field(1, minimum=1)
     loss_scaling_factor: Any = field(1.0, build=build_loss_scaling_factor)
-    initial_loss_scale: float = 2.0**15
+    initial_loss_scale: float = field(2.0**15, above=0.0)
     steps_per_increase: int = field(2000, minimum=1)
     min_loss_scale: float = field(MINIMUM_LOSS_SCALE, minimum=MINIMUM_LOSS_SCALE)
-    max_loss_scale: float = 2.0**15
+    max_loss_scale: float = field(2.0**15, above=0.0)
     overflow_tolerance: float = field(0.05, minimum=0.0)
     log_summaries: bool = False
     log_grads: bool = False
@@ -264,7 +266,7 @@ class RunConfigParams:
     save_summary_steps: int = field(100, minimum=1)
     save_checkpoints_steps: int = field(1000, minimum=1)
     keep_checkpoint_max: int = field(5, minimum=0)
-    log_step_count_steps: Optional[int] = None
+    log_step_count_steps: Optional[int] = field(None, minimum=1)
     disable_standard_logs: bool = False
     throttle_secs: int = field(0, minimum=0)
     tf_random_seed: Optional[int] = None
