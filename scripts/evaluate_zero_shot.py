@@ -36,7 +36,7 @@ def parse_arguments(argv):
     add = parser.add_argument
     add("-p", "--params", required=True, help="YAML of the model")
     add("-o", "--model_dir", help="folder of the checkpoints and of the results")
-    add("--checkpoint_path", help="prefix of a checkpoint (default: the latest of model_dir)")
+    add("--checkpoint_path", help="checkpoint, or folder of some (default: model_dir)")
     add("--tasks", nargs="+", required=True, help="jsonl files, one a task")
     add("--mode", choices=list(TASKS), default="multiple_choice")
     add("--tokenizer_type", choices=tokenizers.KINDS, default="ByteTokenizer")
@@ -70,12 +70,13 @@ def main(argv):
     from tqdm import tqdm
 
     from modelzoo.common import run
+    from modelzoo.common.checkpoint_files import chosen_checkpoint
     from modelzoo.common.estimator import make_estimator
     from modelzoo.common.zero_shot.evaluate import evaluate, write_results
     from modelzoo.common.zero_shot.model_session import ModelSession
 
     quiet_logging(tf)
-    path = run.chosen_checkpoint(params.runconfig)
+    path = chosen_checkpoint(params.runconfig)
     run.check_device(params.runconfig.device)
     model, _ = registry.load_room(params.model_name)
     estimator = make_estimator(model.model_fn, params, not params.runconfig.device)

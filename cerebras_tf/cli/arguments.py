@@ -27,7 +27,8 @@ class RunArguments:
       eval_steps: batches of an evaluation; 0 or less means the whole set.
       save_checkpoints_steps: steps between checkpoints.
       save_summary_steps: steps between summaries.
-      checkpoint_path: checkpoint to start from or to evaluate.
+      checkpoint_path: checkpoint whose weights to start from, or to evaluate.
+      resume_from: checkpoint to go on from in a new folder, its step and optimizer state included.
       validate_only: only check that the model compiles.
       compile_only: only compile.
       multireplica: several replicas of the model on one wafer.
@@ -46,6 +47,7 @@ class RunArguments:
     save_checkpoints_steps: Optional[int] = None
     save_summary_steps: Optional[int] = None
     checkpoint_path: Optional[str] = None
+    resume_from: Optional[str] = None
     validate_only: Optional[bool] = None
     compile_only: Optional[bool] = None
     multireplica: Optional[bool] = None
@@ -102,6 +104,9 @@ def build_parser(program: Optional[str] = None) -> argparse.ArgumentParser:
     _add_step_arguments(parser)
     parser.add_argument(
         "--checkpoint_path", metavar="CKPT", help="checkpoint to start from or to evaluate"
+    )
+    parser.add_argument(
+        "--resume_from", metavar="CKPT", help="checkpoint to go on from in a new model_dir"
     )
     only = parser.add_mutually_exclusive_group()
     # The default is None, not False, so that an absent flag does not override the params file.

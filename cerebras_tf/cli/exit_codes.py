@@ -22,7 +22,6 @@ SUCCESS = 0
 UNEXPECTED_ERROR = 1
 USER_ERROR = 2
 INTERRUPTED = 130
-TERMINATED = 143
 
 Main = Callable[[list[str]], Optional[int]]
 
@@ -39,23 +38,29 @@ def format_error(error: BaseException, program: str, width: int) -> str:
 
 
 @contextmanager
-def sigterm_raises() -> Iterator[None]:
-    """Lets SIGTERM end the program by SystemExit(143), so that files are closed on the way.
+def termination_raises() -> Iterator[None]:
+    """Lets SIGTERM and SIGHUP end the program by SystemExit, so that files are closed on the way.
 
-    Outside the main thread, where no handler can be set, nothing changes.
+    Outside the main thread, where no handler can be set, nothing changes; nor for SIGHUP that is
+    ignored, as `nohup` asks for.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
-    def terminate(*_: Any) -> None:
-        raise SystemExit(TERMINATED)
+    def terminate(number: int, _: Any) -> None:
+        raise SystemExit(128 + number)
 
-    previous = signal.signal(signal.SIGTERM, terminate)
+    previous = {
+        number: signal.signal(number, terminate)
+        for number in (signal.SIGTERM, signal.SIGHUP)
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN
+    }
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL if previous is None else previous)
+        for number, handler in previous.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 def run_main(
@@ -68,7 +73,7 @@ def run_main(
     | returns a number or None | - | the number, or 0 |
     | CerebrasError | the message as a paragraph; the traceback with `--debug` | 2 |
     | Ctrl-C | - | 130 |
-    | SIGTERM | - | 143 |
+    | SIGTERM, SIGHUP | - | 143, 129 |
     | SystemExit | what it carries, if that is text | its code |
     | another exception | the traceback | 1 |
 
@@ -80,7 +85,7 @@ def run_main(
     arguments = list(sys.argv[1:] if argv is None else argv)
     program = program or os.path.basename(sys.argv[0]) or "cerebras-tf"
     try:
-        with sigterm_raises():
+        with termination_raises():
             return main(arguments) or SUCCESS
     except CerebrasError as error:
         if "--debug" in arguments:

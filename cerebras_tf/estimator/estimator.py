@@ -24,6 +24,8 @@ from cerebras_tf.estimator.call import (
     training,
     training_around,
 )
+from cerebras_tf.estimator.console import say
+from cerebras_tf.estimator.description import describe_program, effort
 from cerebras_tf.estimator.hooks import EvaluationStopHook, GracefulStopHook
 from cerebras_tf.estimator.host_call import host_call_to_eval_metric_ops
 from cerebras_tf.estimator.model_graph import ModelGraph, build
@@ -37,6 +39,7 @@ from cerebras_tf.ir.program_file import save_program
 from cerebras_tf.runtime.capacity import check_memory
 
 _TRAIN = tf.estimator.ModeKeys.TRAIN
+_MODES = {tf.estimator.ModeKeys.PREDICT: "predict"}  # in names of files, where not the key itself
 
 
 class CerebrasEstimator(tf.estimator.Estimator):
@@ -71,10 +74,13 @@ class CerebrasEstimator(tf.estimator.Estimator):
         self.phases = PhaseReporter()
         self._call = Call(bool(use_cs))
         self._given_config = self._config
-        # Lines and rates are those of ProgressHook and PerformanceSummaryHook; tf.estimator's own
-        # would double them. In a cluster its hooks know which task reports what.
+        # Lines, rates and summaries are those of ProgressHook, PerformanceSummaryHook and
+        # SummaryHook; tf.estimator's own would double them. In a cluster its hooks know which task
+        # reports what.
         if not self._config.cluster_spec:
-            self._config: Any = self._config.replace(log_step_count_steps=None)
+            self._config: Any = self._config.replace(
+                log_step_count_steps=None, save_summary_steps=0
+            )
 
     def _assert_members_are_not_overridden(self) -> None:
         """This class overrides tf.estimator's methods; those of this class stay as they are."""
@@ -135,7 +141,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
                 f"{type(sparsifier).__name__}. Sparse training is not available; leave it out."
             )
         bound = self._in_call(use_cs, steps=steps, last_step=max_steps)
-        with GracefulStopHook() as stop, training(bound._call):
+        with GracefulStopHook(model_dir=self.model_dir) as stop, training(bound._call):
             bound._call.stop = EvaluationStopHook(stop, self.model_dir)
             super(CerebrasEstimator, bound).train(
                 input_fn, [*(hooks or []), stop], steps, max_steps, saving_listeners
@@ -205,10 +211,10 @@ class CerebrasEstimator(tf.estimator.Estimator):
 
         Args:
             input_fn: gives the features' shapes.
-            validate_only: only check that the model compiles: nothing is written, and whether it
-                fits in this machine's memory is not asked.
+            validate_only: only check that the model compiles: nothing is written, and a model that
+                does not fit in this machine's memory is not refused.
             mode: a tf.estimator.ModeKeys.
-            save: write the program to compile_dir.
+            save: write the program to compile_dir, under the name of the mode.
 
         Returns:
             The program; None with validate_only.
@@ -232,26 +238,21 @@ class CerebrasEstimator(tf.estimator.Estimator):
             if types is None:
                 types = self._types_of_first_batch(model, input_hooks)
             program = model.step.compiled(types)
+            say("%s", describe_program(program, model.store))
             if validate_only:
                 return None
             if save:
-                self._write(program, str(model.step.graph))
+                self._write(program, str(model.step.graph), _MODES.get(mode, mode))
             check_memory(program, model.store.total_resident_bytes)
             return program
 
-    def _write(self, program: Program, text: str) -> None:
+    def _write(self, program: Program, text: str, name: str) -> None:
         os.makedirs(self.compile_dir, exist_ok=True)
-        path = os.path.join(self.compile_dir, "program.zip")
-        save_program(program, path)
-        with open(os.path.join(self.compile_dir, "program.txt"), "w", encoding="utf-8") as out:
+        stem = os.path.join(self.compile_dir, f"program_{name}")
+        save_program(program, f"{stem}.zip")
+        with open(f"{stem}.txt", "w", encoding="utf-8") as out:
             out.write(text + "\n")
-        tf.compat.v1.logging.info(
-            "compiled %d layers, %.1f MB of activations, %.3g FLOP a step; program in %s",
-            len(program.layers),
-            program.arena_bytes / 1e6,
-            program.flops,
-            path,
-        )
+        say("%s; program in %s.zip", effort(program), stem)
 
     def _types_of_first_batch(self, model: ModelGraph, input_hooks: Any) -> list[TensorType]:
         nothing = tf.constant([], tf.string)
@@ -290,10 +291,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
         self, spec: Any, worker_hooks: Any, hooks: Any, global_step: Any, listeners: Any
     ) -> Any:
         """tf.estimator's training loop, with guards and reports."""
-        log_every = None
-        if not self._config.cluster_spec:
-            log_every = self._given_config.log_step_count_steps
-        spec = reporting(spec, self._call, self._config, log_every)
+        spec = reporting(spec, self._call, self._given_config)
         if not (self._call.use_cs or spec.scaffold.saver):
             savers = tf.compat.v1.GraphKeys.SAVERS
             if not tf.compat.v1.get_collection(savers):

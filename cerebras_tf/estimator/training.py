@@ -11,6 +11,7 @@ from typing import Any, Optional
 import tensorflow as tf
 
 from cerebras_tf.estimator.call import Call
+from cerebras_tf.estimator.description import describe
 from cerebras_tf.estimator.hooks import (
     FiniteStateListener,
     LossWatch,
@@ -19,6 +20,7 @@ from cerebras_tf.estimator.hooks import (
 )
 from cerebras_tf.estimator.progress import ProgressHook
 from cerebras_tf.estimator.session import leaves
+from cerebras_tf.estimator.shown_steps import ShownSteps, SummaryHook
 
 
 def guarded(spec: Any, given: list[Any], listeners: Any, call: Call, config: Any) -> Any:
@@ -55,38 +57,37 @@ def guarded(spec: Any, given: list[Any], listeners: Any, call: Call, config: Any
         ]
         chief.extend(savers)
     if savers:
-        guard = FiniteStateListener(call.trainable_weights, watch)
+        guard = FiniteStateListener(call.trainable_weights, watch, config.model_dir)
         listeners = [guard, *(listeners or [])]
     spec = spec._replace(training_chief_hooks=[*chief, *spec.training_chief_hooks])
-    return spec, [*given, NanGuardHook(spec.loss)], listeners
+    return spec, [*given, NanGuardHook(spec.loss, config.model_dir)], listeners
 
 
-def reporting(spec: Any, call: Call, config: Any, log_every: Optional[int]) -> Any:
-    """The spec with console lines, rates and the memory mark.
+def reporting(spec: Any, call: Call, config: Any) -> Any:
+    """The spec with console lines, summaries, rates and the memory mark.
 
     Args:
         spec: what model_fn returned.
         call: the context of this training.
-        config: the run configuration.
-        log_every: steps between lines; None for none.
+        config: the run configuration as it was given.
     """
+    in_cluster = bool(config.cluster_spec)  # there tf.estimator's own hooks know who reports what
     lines: list[Any] = []
-    if log_every:
-        lines.append(ProgressHook(spec.loss, log_every, call.last_step, call.steps))
-    rates: list[Any] = []
+    if config.log_step_count_steps and not in_cluster:
+        shown = ShownSteps(config.log_step_count_steps, call.last_step, call.steps)
+        lines.append(ProgressHook(spec.loss, shown, call.tokens, lambda: describe(call)))
+    written: list[Any] = []
     if config.save_summary_steps:
-        rates.append(
-            PerformanceSummaryHook(
-                config.model_dir,
-                config.save_summary_steps,
-                call.examples,
-                call.tokens,
-                call.memory_high_water if call.use_cs else None,
-            )
+        shown = ShownSteps(config.save_summary_steps, call.last_step, call.steps)
+        memory = call.memory_high_water if call.use_cs else None
+        if not in_cluster:
+            written.append(SummaryHook(spec.scaffold, config.model_dir, shown))
+        written.append(
+            PerformanceSummaryHook(config.model_dir, shown, call.examples, call.tokens, memory)
         )
     return spec._replace(
         training_hooks=[*lines, *spec.training_hooks],
-        training_chief_hooks=[*spec.training_chief_hooks, *rates],
+        training_chief_hooks=[*spec.training_chief_hooks, *written],
     )
 
 

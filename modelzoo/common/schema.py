@@ -1,11 +1,12 @@
 """Maps a nested dictionary onto frozen dataclasses, strictly, and words every mistake.
 
 It deliberately knows no key of any model; those are dataclasses elsewhere. A field's ``metadata``
-may hold ``choices`` (allowed values), ``minimum`` (smallest allowed number), ``above`` and
-``below`` (numbers that are too small and too large; of a list, for each of them), ``path`` (True: a file system path, resolved on
-loading) and ``build`` (a function of value, path and report, for values no plain type describes). A
-dataclass may have ``problems()``, which yields ``(key, text)`` for mistakes that concern several
-fields. Numbers are finite.
+may hold ``choices`` (allowed values), ``minimum`` (smallest allowed number), ``above`` and ``below``
+(numbers that are too small and too large; of a list, for each of them), ``path`` (True: a file
+system path, resolved on loading) and ``build`` (a function of value, path and report, for values no
+plain type describes; its attributes, read by ``modelzoo/common/reference.py``, say what it takes:
+``words``, and ``classes`` by the value of the key ``tag``). A dataclass may have ``problems()``,
+which yields ``(key, text)`` for mistakes that concern several fields. Numbers are finite.
 """
 
 from __future__ import annotations
@@ -92,6 +93,22 @@ def build(cls, tree, report, path=""):
     return instance
 
 
+def taking(build_value, **told):
+    """Gives a ``build`` function the attributes that say what it takes; returns it."""
+    for name, value in told.items():
+        setattr(build_value, name, value)
+    return build_value
+
+
+def build_section(cls):
+    """Makes a ``build`` function for a section that may be left out."""
+
+    def build_given(value, path, report):
+        return build(cls, value, report, path)
+
+    return taking(build_given, classes={"": cls})
+
+
 def build_variant(tag, classes):
     """Makes a ``build`` function that picks the dataclass by the value of the key `tag`."""
 
@@ -105,7 +122,7 @@ def build_variant(tag, classes):
             return None
         return build(cls, value, report, path)
 
-    return build_tagged
+    return taking(build_tagged, classes=classes, tag=tag)
 
 
 def as_tree(instance):

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Optional
 
-from modelzoo.common.schema import build_variant, convert
+from modelzoo.common.schema import build_section, build_variant, convert, taking
 
 LOSS_SCALING_WORDS = ("dynamic", "tf_dynamic")
 MINIMUM_LOSS_SCALE = 2.0**-14
@@ -191,6 +191,13 @@ def build_schedule(value, path, report):
     return pieces
 
 
+taking(
+    build_schedule,
+    words="a finite number, a section or a list of sections",
+    classes=SCHEDULES,
+    tag="scheduler",
+)
+
 # ---- optimizer
 
 
@@ -207,6 +214,12 @@ def build_loss_scaling_factor(value, path, report):
         report.add(path, f"{path} must be a number above 0 or one of {words}.", value)
         return None
     return number
+
+
+taking(
+    build_loss_scaling_factor,
+    words=f"a number above 0 or one of {', '.join(LOSS_SCALING_WORDS)}",
+)
 
 
 @dataclass(frozen=True)
@@ -252,9 +265,34 @@ class OptimizerParams:
 
 
 @dataclass(frozen=True)
+class KeepBest:
+    """Which checkpoint of ``train_and_eval`` is copied to ``model_dir/best``: by which metric.
+
+    `mode` says whether the smallest or the largest value is the best.
+    """
+
+    metric: str = "loss"
+    mode: str = field("min", choices=("min", "max"))
+
+
+@dataclass(frozen=True)
+class EarlyStopping:
+    """When ``train_and_eval`` ends early: after `patience` evaluations without a better value.
+
+    A value is better if it differs from the best before by more than `min_delta`.
+    """
+
+    metric: str = "loss"
+    mode: str = field("min", choices=("min", "max"))
+    patience: int = field(3, minimum=1)
+    min_delta: float = field(0.0, minimum=0.0)
+
+
+@dataclass(frozen=True)
 class RunConfigParams:
     """The section ``runconfig``; every command line flag lands here.
 
+    `checkpoint_path` gives a run its first weights, `resume_from` its step and optimizer state too.
     With `restore_partially` training goes on from a checkpoint of model_dir that fits in part:
     variables that the model lacks are left out, those that the checkpoint lacks start anew.
     """
@@ -276,6 +314,9 @@ class RunConfigParams:
     cs_ip: Optional[str] = None
     device: Optional[str] = None
     checkpoint_path: Optional[str] = None
+    resume_from: Optional[str] = None
+    keep_best_checkpoint: Any = field(None, build=build_section(KeepBest))
+    early_stopping: Any = field(None, build=build_section(EarlyStopping))
     restore_partially: bool = False
     validate_only: bool = False
     compile_only: bool = False
@@ -293,6 +334,8 @@ class RunConfigParams:
         """Yields what is wrong between the fields."""
         if self.validate_only and self.compile_only:
             yield "compile_only", "excludes validate_only. Set one of them."
+        if self.checkpoint_path and self.resume_from:
+            yield "resume_from", "excludes checkpoint_path. Set one of them."
         if self.enable_distributed:
             yield "enable_distributed", "spreads over GPUs, which this system does not drive."
 

@@ -93,7 +93,7 @@ def test_another_process_trains_a_saved_program_from_a_checkpoint(tmp_path):
     weights = {name: start.get_tensor(name) for name in start.get_variable_to_shape_map()}
     build(tmp_path / "compiled", model=model_fn).compile(batches)
     np.savez(tmp_path / "given.npz", **weights, **seen.fed)
-    files = [tmp_path / "compiled" / "compiled" / "program.zip"]
+    files = [tmp_path / "compiled" / "compiled" / "program_train.zip"]
     files += [tmp_path / name for name in ("given.npz", "found.npz")]
     root = Path(__file__).parents[2]
     subprocess.run(

@@ -9,7 +9,6 @@ import pytest
 from modelzoo.common import schema
 from modelzoo.common.sections import OptimizerParams
 
-
 NUMBERS = (
     ("beta1", -0.9, "must be at least 0.0"),
     ("beta2", 1.0, "must be below 1.0"),
