@@ -1,8 +1,8 @@
 """Maps a nested dictionary onto frozen dataclasses, strictly, and words every mistake.
 
 It deliberately knows no key of any model; those are dataclasses elsewhere. A field's ``metadata``
-may hold ``choices`` (allowed values), ``minimum`` (smallest allowed number), ``above`` and ``below``
-(numbers that are too small and too large; of a list, for each of them), ``path`` (True: a file
+may hold ``choices`` (allowed values), ``minimum`` (smallest allowed number), ``above`` and
+``below`` (numbers too small and too large; of a list, for each of them), ``path`` (True: a file
 system path, resolved on loading) and ``build`` (a function of value, path and report, for values no
 plain type describes; its attributes, read by ``modelzoo/common/reference.py``, say what it takes:
 ``words``, and ``classes`` by the value of the key ``tag``). A dataclass may have ``problems()``,
