@@ -162,7 +162,7 @@ def resumed(runconfig):
     """Within: `model_dir` holds a copy of the checkpoint `resume_from`, where it has none yet.
 
     So training goes on from it in all respects: step, optimizer state, random numbers, input. If
-    the run fails before it has written anything itself, the folder is left as it was.
+    the run ends before it has written anything itself, the folder is left as it was.
 
     Raises:
         CheckpointError: if the checkpoint has no global step.
@@ -177,11 +177,10 @@ def resumed(runconfig):
     copy_checkpoint(prefix, model_dir, name)
     try:
         yield
-    except BaseException:
+    finally:
         if not os.path.exists(os.path.join(model_dir, "params.yaml")):
             remove_checkpoint(os.path.join(model_dir, name))
             os.remove(os.path.join(model_dir, LIST))
-        raise
 
 
 def step_of(prefix):
@@ -216,7 +215,7 @@ def copy_checkpoint(prefix, folder, name):
         except OSError:
             shutil.copyfile(path, partial)
         os.replace(partial, target)
-    tf.train.update_checkpoint_state(os.path.abspath(folder), name)
+    tf.train.update_checkpoint_state(os.path.abspath(folder), name, [name])
 
 
 def remove_checkpoint(prefix):

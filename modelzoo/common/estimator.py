@@ -44,10 +44,10 @@ def make_estimator(model_fn, params, use_cs, warm_start_excludes=()):
     """
     runconfig = params.runconfig
     # A folder that has a checkpoint goes on from that, and needs the other no more.
-    latest = latest_checkpoint(runconfig.model_dir)
     trains = runconfig.mode in ("train", "train_and_eval")
+    latest = latest_checkpoint(runconfig.model_dir) if trains else None
     warm_start = runconfig.checkpoint_path
-    if trains and latest:
+    if latest:
         compare = check_shapes if runconfig.restore_partially else check_whole
         model_fn = checked(model_fn, latest, tf.global_variables, compare)
     elif trains and warm_start:
