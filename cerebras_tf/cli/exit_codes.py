@@ -38,26 +38,35 @@ def format_error(error: BaseException, program: str, width: int) -> str:
 
 
 @contextmanager
-def termination_raises() -> Iterator[None]:
+def signals_raise() -> Iterator[set[int]]:
     """Lets SIGTERM and SIGHUP end the program by SystemExit, so that files are closed on the way.
 
     Outside the main thread, where no handler can be set, nothing changes; nor for SIGHUP that is
-    ignored, as `nohup` asks for.
+    ignored, as `nohup` asks for. Ctrl-C raises KeyboardInterrupt as ever.
+
+    Returns:
+      A context manager that gives the set of signals received so far: where one arrives while an
+      extension module loads, another exception may come of it.
     """
+    received: set[int] = set()
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield received
         return
 
-    def terminate(number: int, _: Any) -> None:
+    def end(number: int, _: Any) -> None:
+        received.add(number)
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt
         raise SystemExit(128 + number)
 
-    previous = {
-        number: signal.signal(number, terminate)
-        for number in (signal.SIGTERM, signal.SIGHUP)
-        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN
-    }
+    numbers = [signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    if signal.getsignal(signal.SIGINT) == signal.default_int_handler:
+        numbers.append(signal.SIGINT)
+    previous = {number: signal.signal(number, end) for number in numbers}
     try:
-        yield
+        yield received
     finally:
         for number, handler in previous.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
@@ -84,8 +93,9 @@ def run_main(
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     program = program or os.path.basename(sys.argv[0]) or "cerebras-tf"
+    received: set[int] = set()
     try:
-        with termination_raises():
+        with signals_raise() as received:
             return main(arguments) or SUCCESS
     except CerebrasError as error:
         if "--debug" in arguments:
@@ -102,5 +112,7 @@ def run_main(
         print(stop.code, file=sys.stderr)
         return UNEXPECTED_ERROR
     except Exception:
+        if signal.SIGINT in received:
+            return INTERRUPTED
         traceback.print_exc()
         return UNEXPECTED_ERROR

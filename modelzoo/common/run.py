@@ -7,6 +7,9 @@ wafer; ``--device /cpu:0`` (or ``runconfig.device``) runs it on the host instead
 
 from __future__ import annotations
 
+import modelzoo.common.interrupt  # noqa: F401 - before what takes time to load
+
+# isort: split
 import contextlib
 import dataclasses
 import functools

@@ -67,6 +67,19 @@ def test_ctrl_c_exits_130_silently(capsys):
     assert capsys.readouterr().err == ""
 
 
+def test_an_error_that_comes_of_ctrl_c_is_silent_too(capsys):
+    def main(argv):
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            raise ImportError("an extension module that was interrupted") from None
+
+    before = signal.getsignal(signal.SIGINT)
+    assert run_main(main, []) == 130
+    assert capsys.readouterr().err == ""
+    assert signal.getsignal(signal.SIGINT) is before
+
+
 @pytest.mark.parametrize("number,code", [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_termination_closes_files_and_puts_the_handler_back(number, code):
     before = signal.getsignal(number)

@@ -80,6 +80,28 @@ def test_a_signal_ends_the_step_and_the_next_run_goes_on(
     assert any(line.startswith(f"training from step {step} to") for line in result.lines)
 
 
+# Runs the runner's module, sending Ctrl-C as soon as its own imports have begun.
+EARLY = """
+import builtins, runpy, signal, sys
+load = builtins.__import__
+def interrupted(name, *rest, **named):
+    if name == "cerebras_tf.cli.arguments":
+        signal.raise_signal(signal.SIGINT)
+    return load(name, *rest, **named)
+builtins.__import__ = interrupted
+runpy.run_module("modelzoo.common.run", run_name="__main__")
+"""
+
+
+def test_ctrl_c_while_modules_load_shows_nothing():
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", EARLY], env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == -signal.SIGINT
+    assert done.stderr == ""
+
+
 def test_a_second_run_is_refused_and_a_killed_one_goes_on_as_if_never_stopped(start, command_line):
     process = start("--max_steps", "1000000")
     wait_for(process, "global_step = 10, ")
