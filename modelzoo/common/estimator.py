@@ -10,7 +10,11 @@ import tensorflow.compat.v1 as tf
 from cerebras_tf import CerebrasEstimator, CSEstimatorSpec, CSRunConfig
 from cerebras_tf.errors import CheckpointError
 from modelzoo.common import schema
-from modelzoo.common.checkpoint_files import find_checkpoint, latest_checkpoint
+from modelzoo.common.checkpoint_files import (
+    advice_instead,
+    find_checkpoint,
+    latest_checkpoint,
+)
 from modelzoo.common.model_dir import write_text_summary
 from modelzoo.common.params import save_params
 
@@ -209,8 +213,7 @@ def saved_variables(path):
         reader = tf.train.NewCheckpointReader(path)
     except (tf.OpError, ValueError) as error:
         raise CheckpointError(
-            f"{path}: must be a readable checkpoint. Received: {error}. Give the prefix of its "
-            "files, such as model_dir/model.ckpt-100."
+            f"{path}: must be a readable checkpoint. Received: {error}. {advice_instead(path)}"
         ) from error
     types = reader.get_variable_to_dtype_map()
     return {

@@ -161,7 +161,7 @@ def test_a_damaged_checkpoint_is_named(trained, device, damage):
     assert result.exit_code == 2
     assert "Traceback" not in result.error
     assert "heckpoint" in result.error
-    assert str(trained.folder / "out") in result.error
+    assert str(trained.folder / "out" / "model.ckpt-5") in result.error
     after = trained.content()
     assert {path: after[path] for path in before} == before
 

@@ -74,6 +74,13 @@ def test_a_list_of_checkpoints_that_is_none_is_refused(trained, folder, mode, co
     assert trained.content() == before
 
 
+def test_a_damaged_index_is_told_with_the_checkpoint_before_it(trained, folder):
+    (folder / "model.ckpt-10.index").write_bytes(b"nothing")
+    result = trained("eval")
+    assert result.exit_code == 2
+    assert f"take the one before: --checkpoint_path {folder}/model.ckpt-5" in result.error
+
+
 @pytest.mark.parametrize("mode", ["train", "eval", "predict"])
 def test_a_missing_shard_is_named_and_the_checkpoint_before_offered(trained, folder, mode):
     (shard,) = folder.glob("model.ckpt-10.data*")
