@@ -38,7 +38,8 @@ class RunArguments:
       eval_steps: batches of an evaluation; 0 or less means the whole set.
       save_checkpoints_steps: steps between checkpoints.
       save_summary_steps: steps between summaries.
-      checkpoint_path: checkpoint to start from or to evaluate.
+      checkpoint_path: checkpoint whose weights to start from, or to evaluate.
+      resume_from: checkpoint to go on from in a new folder, its step and optimizer state included.
       validate_only: only check that the model compiles.
       compile_only: only compile.
       multireplica: several replicas of the model on one wafer.
@@ -57,6 +58,7 @@ class RunArguments:
     save_checkpoints_steps: Optional[int] = None
     save_summary_steps: Optional[int] = None
     checkpoint_path: Optional[str] = None
+    resume_from: Optional[str] = None
     validate_only: Optional[bool] = None
     compile_only: Optional[bool] = None
     multireplica: Optional[bool] = None
@@ -131,6 +133,9 @@ def add_arguments(parser: argparse.ArgumentParser, command: Optional[str] = None
     _add_step_arguments(parser)
     parser.add_argument(
         "--checkpoint_path", metavar="CKPT", help="checkpoint to start from or to evaluate"
+    )
+    parser.add_argument(
+        "--resume_from", metavar="CKPT", help="checkpoint to go on from in a new model_dir"
     )
     if command == COMPILE:
         parser.set_defaults(compile_only=True)

@@ -22,7 +22,6 @@ SUCCESS = 0
 UNEXPECTED_ERROR = 1
 USER_ERROR = 2
 INTERRUPTED = 130
-TERMINATED = 143
 
 Main = Callable[[list[str]], Optional[int]]
 
@@ -39,23 +38,38 @@ def format_error(error: Union[BaseException, str], program: str, width: int) -> 
 
 
 @contextmanager
-def sigterm_raises() -> Iterator[None]:
-    """Lets SIGTERM end the program by SystemExit(143), so that files are closed on the way.
+def signals_raise() -> Iterator[set[int]]:
+    """Lets SIGTERM and SIGHUP end the program by SystemExit, so that files are closed on the way.
 
-    Outside the main thread, where no handler can be set, nothing changes.
+    Outside the main thread, where no handler can be set, nothing changes; nor for SIGHUP that is
+    ignored, as `nohup` asks for. Ctrl-C raises KeyboardInterrupt as ever.
+
+    Returns:
+      A context manager that gives the set of signals received so far: where one arrives while an
+      extension module loads, another exception may come of it.
     """
+    received: set[int] = set()
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield received
         return
 
-    def terminate(*_: Any) -> None:
-        raise SystemExit(TERMINATED)
+    def end(number: int, _: Any) -> None:
+        received.add(number)
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt
+        raise SystemExit(128 + number)
 
-    previous = signal.signal(signal.SIGTERM, terminate)
+    numbers = [signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    if signal.getsignal(signal.SIGINT) == signal.default_int_handler:
+        numbers.append(signal.SIGINT)
+    previous = {number: signal.signal(number, end) for number in numbers}
     try:
-        yield
+        yield received
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL if previous is None else previous)
+        for number, handler in previous.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 def run_main(
@@ -68,7 +82,7 @@ def run_main(
     | returns a number or None | - | the number, or 0 |
     | CerebrasError | the message as a paragraph; the traceback with `--debug` | 2 |
     | Ctrl-C | - | 130 |
-    | SIGTERM | - | 143 |
+    | SIGTERM, SIGHUP | - | 143, 129 |
     | SystemExit | what it carries, if that is text | its code |
     | nobody reads its output any more, as in `... | head` | - | 1 |
     | another exception | the traceback | 1 |
@@ -80,8 +94,9 @@ def run_main(
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     program = program or os.path.basename(sys.argv[0]) or "cerebras-tf"
+    received: set[int] = set()
     try:
-        with sigterm_raises():
+        with signals_raise() as received:
             return main(arguments) or SUCCESS
     except CerebrasError as error:
         if "--debug" in arguments:
@@ -102,5 +117,7 @@ def run_main(
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return UNEXPECTED_ERROR
     except Exception:
+        if signal.SIGINT in received:
+            return INTERRUPTED
         traceback.print_exc()
         return UNEXPECTED_ERROR

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Optional
 
@@ -11,6 +12,7 @@ import tensorflow as tf
 
 from cerebras_tf.errors import CheckpointError
 from cerebras_tf.estimator.checkpoint_errors import CheckpointLackError, CheckpointMismatchError
+from cerebras_tf.estimator.checkpoint_reader import CheckpointReader
 
 # How often random ops have drawn, int64 []; stands in a checkpoint where it is not the global step.
 RANDOM_STEP_KEY = "cerebras_tf/random_step"
@@ -48,9 +50,13 @@ def whole(path: str, place: str) -> Iterator[None]:
     try:
         yield
     except (tf.errors.OpError, IndexError, ValueError, RuntimeError) as error:
+        before = CheckpointReader.before(path)
+        advice = "Restore the file; no earlier checkpoint is there."
+        if before is not None:
+            listed = os.path.join(os.path.dirname(path), "checkpoint")
+            advice = f"Restore the file, or go on from the one before: name {before} in {listed}."
         raise CheckpointError(
-            f"checkpoint {path}, {place}: must be whole. Received: {first_line(error)}. Restore "
-            "the file, or remove this checkpoint and name an earlier one in model_dir/checkpoint."
+            f"checkpoint {path}, {place}: must be whole. Received: {first_line(error)}. {advice}"
         ) from error
 
 

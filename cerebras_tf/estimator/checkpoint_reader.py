@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Optional
 
 import numpy as np
 import tensorflow as tf
@@ -68,9 +70,17 @@ class CheckpointReader:
         in are found and deleted ones are not.
         """
         paths = (str(index.with_suffix("")) for index in Path(model_dir).glob("*.index"))
-        return sorted(filter(cls.is_a_checkpoint, paths), key=_step_and_path)
+        whole = filter(cls.is_a_checkpoint, paths)
+        return sorted(whole, key=lambda path: (cls.step_of(path), path))
 
+    @classmethod
+    def before(cls, path: str) -> Optional[str]:
+        """Returns the last complete checkpoint of an earlier step in the same folder, or None."""
+        found = cls.all_checkpoints(os.path.dirname(path) or ".")
+        return next((p for p in reversed(found) if cls.step_of(p) < cls.step_of(path)), None)
 
-def _step_and_path(path: str) -> tuple[int, str]:
-    step = re.search(r"-(\d+)$", path)
-    return (int(step.group(1)) if step else -1), path
+    @staticmethod
+    def step_of(path: str) -> int:
+        """Returns the step that ends a checkpoint's name, -1 where none does."""
+        step = re.search(r"-(\d+)$", path)
+        return int(step.group(1)) if step else -1

@@ -27,6 +27,8 @@ from cerebras_tf.estimator.call import (
     training,
     training_around,
 )
+from cerebras_tf.estimator.console import is_silent, say
+from cerebras_tf.estimator.description import describe_program, effort
 from cerebras_tf.estimator.folder_lock import locked
 from cerebras_tf.estimator.hooks import EvaluationStopHook, GracefulStopHook
 from cerebras_tf.estimator.host_call import host_call_to_eval_metric_ops
@@ -39,7 +41,7 @@ from cerebras_tf.estimator.run_config import (
     refuse_strategies,
 )
 from cerebras_tf.estimator.saver import HostSaver
-from cerebras_tf.estimator.training import guarded, reporting, sizes
+from cerebras_tf.estimator.training import guarded, reporting, sizes, with_lines
 from cerebras_tf.ir import TensorType, print_step
 from cerebras_tf.ir.program import Program
 from cerebras_tf.ir.program_file import save_program
@@ -51,6 +53,7 @@ _TRAIN = tf.estimator.ModeKeys.TRAIN
 _theirs: Any = inspect.getmodule(tf.estimator.Estimator)
 LOSS = "loss"  # tf.estimator's name of the mean of the losses of all batches
 HOST_CALL_LOSS = "loss of the host call"
+_MODES = {tf.estimator.ModeKeys.PREDICT: "predict"}  # in names of files, where not the key itself
 
 
 class CerebrasEstimator(tf.estimator.Estimator):
@@ -91,11 +94,13 @@ class CerebrasEstimator(tf.estimator.Estimator):
         self.phases = PhaseReporter()
         self._call = Call(bool(use_cs))
         self._given_config = self._config
-        # tf.estimator's own lines and rates would double ours. In a cluster its hooks know which
-        # task reports what.
+        # tf.estimator's own lines, rates and summaries would double ours. In a cluster its hooks
+        # know which task reports what.
         self._reports = isinstance(config, CSRunConfig) and not config.cluster_spec
         if self._reports:
-            self._config: Any = self._config.replace(log_step_count_steps=None)
+            self._config: Any = self._config.replace(
+                log_step_count_steps=None, save_summary_steps=0
+            )
 
     def _assert_members_are_not_overridden(self) -> None:
         """This class overrides tf.estimator's methods; those of this class stay as they are."""
@@ -158,7 +163,8 @@ class CerebrasEstimator(tf.estimator.Estimator):
         bound = self._in_call(use_cs, steps=steps, last_step=max_steps)
         # Of a cluster's tasks, which share the folder, one writes.
         alone = locked(self.model_dir) if self._config.is_chief else contextlib.nullcontext()
-        with alone, GracefulStopHook() as stop, training(bound._call), closing(bound._call):
+        stopping = GracefulStopHook(model_dir=self.model_dir)
+        with alone, stopping as stop, training(bound._call), closing(bound._call):
             bound._call.stop = EvaluationStopHook(stop, self.model_dir)
             super(CerebrasEstimator, bound).train(
                 input_fn, [*(hooks or []), stop], steps, max_steps, saving_listeners
@@ -228,10 +234,10 @@ class CerebrasEstimator(tf.estimator.Estimator):
 
         Args:
             input_fn: gives the features' shapes.
-            validate_only: only check that the model compiles: nothing is written, and whether it
-                fits in this machine's memory is not asked.
+            validate_only: only check that the model compiles: nothing is written, and a model that
+                does not fit in this machine's memory is not refused.
             mode: a tf.estimator.ModeKeys.
-            save: write the program to compile_dir.
+            save: write the program to compile_dir, under the name of the mode.
 
         Returns:
             The program; None with validate_only.
@@ -256,27 +262,24 @@ class CerebrasEstimator(tf.estimator.Estimator):
                 if types is None:
                     types = self._types_of_first_batch(model, input_hooks)
                 program = model.step.compiled(types)
+                say("%s", describe_program(program, model.store))
                 if validate_only:
                     return None
                 if save:
                     assert model.step.compiled_step is not None
-                    self._write(program, print_step(model.step.compiled_step))
+                    self._write(
+                        program, print_step(model.step.compiled_step), _MODES.get(mode, mode)
+                    )
                 check_memory(program, model.store.total_resident_bytes)
                 return program
 
-    def _write(self, program: Program, text: str) -> None:
+    def _write(self, program: Program, text: str, name: str) -> None:
         os.makedirs(self.compile_dir, exist_ok=True)
-        path = os.path.join(self.compile_dir, "program.zip")
-        save_program(program, path)
-        with open(os.path.join(self.compile_dir, "program.txt"), "w", encoding="utf-8") as out:
+        stem = os.path.join(self.compile_dir, f"program_{name}")
+        save_program(program, f"{stem}.zip")
+        with open(f"{stem}.txt", "w", encoding="utf-8") as out:
             out.write(text + "\n")
-        tf.compat.v1.logging.info(
-            "compiled %d layers, %.1f MB of activations, %.3g FLOP a step; program in %s",
-            len(program.layers),
-            program.arena_bytes / 1e6,
-            program.flops,
-            path,
-        )
+        say("%s; program in %s.zip", effort(program), stem)
 
     def _types_of_first_batch(self, model: ModelGraph, input_hooks: Any) -> list[TensorType]:
         nothing = tf.constant([], tf.string)
@@ -326,6 +329,8 @@ class CerebrasEstimator(tf.estimator.Estimator):
         """tf.estimator's training loop, with guards and reports."""
         if self._reports:
             spec = reporting(spec, self._call, self._given_config)
+        elif is_silent() and not self._config.cluster_spec:
+            spec = with_lines(spec, self._call, self._given_config)
         if not (self._call.use_cs or spec.scaffold.saver):
             savers = tf.compat.v1.GraphKeys.SAVERS
             if not tf.compat.v1.get_collection(savers):

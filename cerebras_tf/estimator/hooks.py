@@ -5,6 +5,7 @@ Step lines are progress.py's.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -22,40 +23,47 @@ import tensorflow as tf
 from tensorflow.python.training import training_util
 
 from cerebras_tf.errors import NumericsError
+from cerebras_tf.estimator.checkpoint_reader import CheckpointReader
 from cerebras_tf.estimator.progress import Clock, StepWindow
+from cerebras_tf.estimator.shown_steps import ShownSteps
 
 Quantity = Union[int, tf.Tensor]
 
 
 def exit_code_of_signal(signal_number: int) -> int:
-    """Returns the shell's exit code for a process ended by a signal: 130 SIGINT, 143 SIGTERM."""
+    """Returns the shell's exit code for a process ended by a signal: 143 for SIGTERM."""
     return 128 + signal_number
 
 
 class GracefulStopHook(tf.estimator.SessionRunHook):
-    """Ends training after the current step when SIGINT or SIGTERM arrives.
+    """Ends training after the current step when SIGINT, SIGTERM or SIGHUP arrives.
 
     Training then ends as usual, so the last checkpoint is written. The second signal ends the
-    process at once. Use it as a context around training, which puts the signal handlers back and
-    then raises, so that the process exits with 130 or 143:
+    process at once. Use it as a context around training, which puts the signal handlers back, says
+    where a next run goes on, and then raises, so that the process exits with 130, 143 or 129:
 
-        with GracefulStopHook() as stop:
+        with GracefulStopHook(model_dir=estimator.model_dir) as stop:
             estimator.train(input_fn, hooks=[stop])
 
     Handlers are put in place when the session is made, so that a signal during compilation acts
     as it always does. Python runs signal handlers only between bytecodes of the main thread, which
     may be inside a long step; therefore a thread watches for signals through
-    `signal.set_wakeup_fd`. Outside the main thread nothing is installed.
+    `signal.set_wakeup_fd`. Outside the main thread nothing is installed. SIGHUP that is ignored, as
+    `nohup` asks for, stays ignored.
 
     Args:
       abort: called with the exit code on the second signal; ends the process.
+      model_dir: folder of the checkpoints; None to say nothing of them.
     """
 
-    SIGNALS = (signal.SIGINT, signal.SIGTERM)
+    SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-    def __init__(self, abort: Callable[[int], Any] = os._exit) -> None:
+    def __init__(
+        self, abort: Callable[[int], Any] = os._exit, model_dir: Optional[str] = None
+    ) -> None:
         self.signal_number: Optional[int] = None
         self._abort = abort
+        self._model_dir = model_dir
         self._previous_handlers: dict[int, Any] = {}
         self._previous_wakeup_fd = -1
         self._write_end: Optional[socket.socket] = None
@@ -71,8 +79,20 @@ class GracefulStopHook(tf.estimator.SessionRunHook):
         traceback: Optional[TracebackType],
     ) -> None:
         self.restore()
+        if exception_type in (None, KeyboardInterrupt, SystemExit):
+            self._tell_where_it_goes_on()
         if exception_type is None:
             self.raise_if_signalled()
+
+    def _tell_where_it_goes_on(self) -> None:
+        if self.signal_number is None or self._model_dir is None:
+            return
+        found = CheckpointReader.all_checkpoints(self._model_dir)
+        where = "and no checkpoint was written; the same command starts anew"
+        if found:
+            step = CheckpointReader.step_of(found[-1])
+            where = f"at step {step}; the same command goes on from {found[-1]}"
+        _tell(f"{signal.Signals(self.signal_number).name}: stopped {where}")
 
     def begin(self) -> None:
         """Installs the handlers, in the main thread only."""
@@ -84,6 +104,8 @@ class GracefulStopHook(tf.estimator.SessionRunHook):
             self._write_end.fileno(), warn_on_full_buffer=False
         )
         for number in self.SIGNALS:
+            if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
+                continue
             self._previous_handlers[number] = signal.signal(number, lambda *_: None)
         self._watcher = threading.Thread(
             target=self._watch, args=(read_end,), name="signal watcher", daemon=True
@@ -100,16 +122,14 @@ class GracefulStopHook(tf.estimator.SessionRunHook):
     def _receive(self, signal_number: int) -> None:
         name = signal.Signals(signal_number).name
         if self.signal_number is not None:
-            print(f"{name} again: stopping at once", file=sys.stderr, flush=True)
+            _tell(f"{name} again: stopping at once")
             self._abort(exit_code_of_signal(signal_number))
             return
         self.signal_number = signal_number
         line_end = "\n" if sys.stderr.isatty() else ""  # a terminal has just shown ^C
-        print(
+        _tell(
             f"{line_end}{name}: stopping after this step and writing a checkpoint; "
-            "once more stops at once and loses the steps since the last checkpoint",
-            file=sys.stderr,
-            flush=True,
+            "once more stops at once and loses the steps since the last checkpoint"
         )
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
@@ -133,12 +153,18 @@ class GracefulStopHook(tf.estimator.SessionRunHook):
 
         Raises:
           KeyboardInterrupt: SIGINT arrived.
-          SystemExit: SIGTERM arrived; the exit code is 143.
+          SystemExit: SIGTERM or SIGHUP arrived; the exit code is the shell's.
         """
         if self.signal_number == signal.SIGINT:
             raise KeyboardInterrupt
         if self.signal_number is not None:
             raise SystemExit(exit_code_of_signal(self.signal_number))
+
+
+def _tell(text: str) -> None:
+    """Prints a line on stderr, which may be a terminal that is gone."""
+    with contextlib.suppress(OSError):
+        print(text, file=sys.stderr, flush=True)
 
 
 class EvaluationStopHook(tf.estimator.SessionRunHook):
@@ -186,10 +212,12 @@ class NanGuardHook(tf.estimator.SessionRunHook):
 
     Args:
       loss: scalar tensor.
+      model_dir: folder whose checkpoints the error names.
     """
 
-    def __init__(self, loss: Any) -> None:
+    def __init__(self, loss: Any, model_dir: Optional[str] = None) -> None:
         self._loss = loss
+        self._model_dir = model_dir
 
     def begin(self) -> None:
         """Finds the tensor that reads the global step."""
@@ -208,16 +236,24 @@ class NanGuardHook(tf.estimator.SessionRunHook):
         loss = float(run_values.results)
         if not np.isfinite(loss):
             step = int(run_context.session.run(self._global_step))
-            raise _loss_error(f"training, step {step}", loss)
+            raise _loss_error(step, loss, self._model_dir)
 
 
-def _loss_error(where: str, loss: float) -> NanLossError:
+def _loss_error(step: int, loss: float, model_dir: Optional[str]) -> NanLossError:
     return NanLossError(
-        f"{where}: the loss must be finite. Received: {loss}. Lower the learning rate, clip "
-        "gradients (max_gradient_norm), use dynamic loss scaling in 16-bit precision, or look for "
-        "bad input around this step; the run goes on from the last checkpoint, which was written "
-        "before."
+        f"training, step {step}: the loss must be finite. Received: {loss}. Lower the learning "
+        "rate, clip gradients (max_gradient_norm), use dynamic loss scaling in 16-bit precision, "
+        f"or look for bad input around this step; {_earlier(model_dir)}."
     )
+
+
+def _earlier(model_dir: Optional[str]) -> str:
+    """Where a run that met NaN can go on: guards keep it out of checkpoints."""
+    found = CheckpointReader.all_checkpoints(model_dir) if model_dir else []
+    if not found:
+        return "no checkpoint was written before, so start anew"
+    last = f"the run goes on from {found[-1]}, which was written before"
+    return f"{last}; if it fails again, from {found[-2]}" if found[1:] else last
 
 
 class LossWatch(tf.estimator.SessionRunHook):
@@ -251,15 +287,18 @@ class FiniteStateListener(tf.estimator.CheckpointSaverListener):
     Args:
       read_state: returns (variable name, array) pairs of what is about to be saved.
       watch: knows the loss; None to look at the weights alone.
+      model_dir: folder whose checkpoints the error names.
     """
 
     def __init__(
         self,
         read_state: Callable[[], Iterable[tuple[str, np.ndarray]]],
         watch: Optional[LossWatch] = None,
+        model_dir: Optional[str] = None,
     ) -> None:
         self._read_state = read_state
         self._watch = watch
+        self._model_dir = model_dir
 
     def before_save(self, session: Any, global_step_value: Any) -> None:
         """Checks the loss and every floating-point array.
@@ -269,7 +308,7 @@ class FiniteStateListener(tf.estimator.CheckpointSaverListener):
         """
         step = int(global_step_value)
         if self._watch is not None and not np.isfinite(self._watch.last):
-            raise _loss_error(f"training, step {step}", self._watch.last)
+            raise _loss_error(step, self._watch.last, self._model_dir)
         damaged = [
             name
             for name, array in self._read_state()
@@ -280,7 +319,7 @@ class FiniteStateListener(tf.estimator.CheckpointSaverListener):
                 f"checkpoint of step {step}: weights must be finite to be saved. "
                 f"Received: NaN or infinity in {len(damaged)} variables, the first "
                 f"{damaged[0]!r}. Lower the learning rate or clip gradients (max_gradient_norm); "
-                "the run goes on from the last checkpoint, which was written before."
+                f"{_earlier(self._model_dir)}."
             )
 
 
@@ -288,11 +327,11 @@ class PerformanceSummaryHook(tf.estimator.SessionRunHook):
     """Writes `global_step/sec`, `examples_per_sec`, `tokens_per_sec` and the wafer's memory mark.
 
     The memory mark is `wafer/memory_high_water_bytes`. Rates are of the steps since the last
-    summary; the first step is left out.
+    summary; the first step of a run, which also warms up, has none.
 
     Args:
       output_dir: folder of the event files.
-      every_n_steps: steps between summaries, at multiples of it.
+      shown: the steps that get them.
       examples_per_step: examples in a step, a number or an integer scalar tensor; None leaves
         the rate out.
       tokens_per_step: as `examples_per_step`, for tokens.
@@ -304,7 +343,7 @@ class PerformanceSummaryHook(tf.estimator.SessionRunHook):
     def __init__(
         self,
         output_dir: str,
-        every_n_steps: int = 100,
+        shown: ShownSteps,
         examples_per_step: Optional[Quantity] = None,
         tokens_per_step: Optional[Quantity] = None,
         memory_high_water_bytes: Optional[Callable[[], float]] = None,
@@ -314,7 +353,7 @@ class PerformanceSummaryHook(tf.estimator.SessionRunHook):
         self._per_step = {tag: q for tag, q in quantities.items() if q is not None}
         self._totals = dict.fromkeys(self._per_step, 0)
         self._output_dir = output_dir
-        self._every_n_steps = every_n_steps
+        self._shown = shown
         self._memory_high_water_bytes = memory_high_water_bytes
         self._window = StepWindow(clock)
 
@@ -323,6 +362,10 @@ class PerformanceSummaryHook(tf.estimator.SessionRunHook):
         self._writer = tf.compat.v1.summary.FileWriterCache.get(self._output_dir)
         self._fetches = {tag: tf.convert_to_tensor(q) for tag, q in self._per_step.items()}
         self._global_step = training_util._get_or_create_global_step_read()
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        """Notes the step that the run starts from."""
+        self._shown.begin(int(session.run(self._global_step)))
 
     def before_run(self, run_context: Any) -> Any:
         """Asks for the global step and the quantities of this step."""
@@ -333,14 +376,14 @@ class PerformanceSummaryHook(tf.estimator.SessionRunHook):
         results = run_values.results
         for tag in self._totals:
             self._totals[tag] += int(results[tag])
-        due = any((int(results["step"]) + late) % self._every_n_steps == 0 for late in (0, 1))
+        due = any(int(results["step"]) + late in self._shown for late in (0, 1))
         if self._window.is_open and not due:
             return
         global_step = int(run_context.session.run(self._global_step))
         if not self._window.is_open:
             self._window.open(global_step)
             self._totals = dict.fromkeys(self._totals, 0)
-        elif global_step % self._every_n_steps == 0:
+        elif global_step in self._shown:
             self._write(global_step)
 
     def _write(self, global_step: int) -> None:

@@ -1,6 +1,6 @@
 """What the console shows of a run: named phases with their seconds, step lines, a progress bar.
 
-What goes to tfevents, hooks.py writes.
+What goes to tfevents, hooks.py and shown_steps.py write.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ import tensorflow as tf
 from tensorflow.python.training import training_util
 from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
+
+from cerebras_tf.estimator.console import say
+from cerebras_tf.estimator.shown_steps import ShownSteps
 
 Clock = Callable[[], float]
 
@@ -49,9 +52,7 @@ class PhaseReporter:
           name: what is done, such as "capturing" or "compiling 12 layers". A phase entered again
             adds to its seconds.
         """
-        announcement = threading.Timer(
-            self._announce_after_s, tf.compat.v1.logging.info, ("%s ...", name)
-        )
+        announcement = threading.Timer(self._announce_after_s, say, ("%s ...", name))
         announcement.daemon = True
         announcement.start()
         started = self._clock()
@@ -64,7 +65,7 @@ class PhaseReporter:
             announcement.join()  # or its line could come after the next
             elapsed_s = self._clock() - started
             self.seconds[name] = self.seconds.get(name, 0.0) + elapsed_s
-            tf.compat.v1.logging.info("%s: %s%.1f s", name, outcome, elapsed_s)
+            say("%s: %s%.1f s", name, outcome, elapsed_s)
 
 
 def format_rate(steps_per_s: float) -> str:
@@ -102,35 +103,35 @@ class StepWindow:
 
 
 class ProgressHook(tf.estimator.SessionRunHook):
-    """Prints a line every so many steps, and a progress bar with the time left on a terminal.
+    """Prints a line for each step that is shown, and a progress bar on a terminal.
 
-    The line reads `global_step = 50, loss = 7.30078125, rate = 0.492 steps/sec`; the rate is that
-    of the steps since the last line. The bar is drawn on stderr, and only if that is a terminal.
-    Turn tf.estimator's own lines off with `log_step_count_steps=None`, or they come as well.
+    The line reads `global_step = 50, loss = 7.30078125, rate = 0.492 steps/sec, 252 tokens/sec,
+    03:23 left`; the rate is that of the steps since the last line. The time left stands there where
+    no bar shows it. The bar is drawn on stderr, and only if that is a terminal. Turn tf.estimator's
+    own lines off with `log_step_count_steps=None`, or they come as well.
 
     Args:
       loss: scalar tensor.
-      every_n_steps: steps between lines, at multiples of it.
-      last_step: global step at which training ends, for the bar; None where that is unknown.
-      steps: steps to train from here, an alternative to `last_step`.
+      shown: the steps that get a line.
+      tokens_per_step: tokens in a step; None leaves their rate out.
+      about: returns what is said of the model before training, if anything.
       clock: a monotonic clock in seconds.
     """
 
     def __init__(
         self,
         loss: Any,
-        every_n_steps: int = 100,
-        last_step: Optional[int] = None,
-        steps: Optional[int] = None,
+        shown: ShownSteps,
+        tokens_per_step: Optional[int] = None,
+        about: Optional[Callable[[], str]] = None,
         clock: Clock = time.monotonic,
     ) -> None:
         self._loss = loss
-        self._every_n_steps = every_n_steps
-        self._last_step = last_step
-        self._steps = steps
+        self._shown = shown
+        self._tokens_per_step = tokens_per_step
+        self._about = about
         self._clock = clock
         self._window = StepWindow(clock)
-        self._first_step = 0
         self._started_s = 0.0
         self._reported_step = -1
         self._bar: Any = None
@@ -142,17 +143,17 @@ class ProgressHook(tf.estimator.SessionRunHook):
 
     def after_create_session(self, session: Any, coord: Any) -> None:
         """Announces training and draws the bar."""
-        self._first_step = self._reported_step = int(session.run(self._global_step))
+        start = self._reported_step = int(session.run(self._global_step))
+        self._shown.begin(start)
         self._started_s = self._clock()
-        last_step = self._last_step
-        if last_step is None and self._steps is not None:
-            last_step = self._first_step + self._steps
-        until = "" if last_step is None else f" to {last_step}"
-        tf.compat.v1.logging.info("training from step %d%s ...", self._first_step, until)
+        last = self._shown.last
+        if self._about is not None:
+            say("%s", self._about())
+        say("training from step %d%s ...", start, "" if last is None else f" to {last}")
         if sys.stderr.isatty():
             self._terminal.enter_context(logging_redirect_tqdm([logging.getLogger("tensorflow")]))
             self._bar = self._terminal.enter_context(
-                tqdm(initial=self._first_step, total=last_step, unit="step", dynamic_ncols=True)
+                tqdm(initial=start, total=last, unit="step", dynamic_ncols=True)
             )
 
     def before_run(self, run_context: Any) -> Any:
@@ -166,39 +167,41 @@ class ProgressHook(tf.estimator.SessionRunHook):
         again wherever that matters.
         """
         fetched = int(run_values.results["step"])
-        due = any((fetched + late) % self._every_n_steps == 0 for late in (0, 1))
+        due = any(fetched + late in self._shown for late in (0, 1))
         if self._bar is None and self._window.is_open and not due:
             return
         global_step = int(run_context.session.run(self._global_step))
         if self._bar is not None:
             self._bar.update(global_step - self._bar.n)
-        if global_step % self._every_n_steps == 0 and global_step > self._reported_step:
+        if global_step in self._shown and global_step > self._reported_step:
             self._report(global_step, float(run_values.results["loss"]))
         if not self._window.is_open:
             self._window.open(global_step)
 
     def _report(self, global_step: int, loss: float) -> None:
         """Prints the line; 9 digits tell any two float32 losses apart."""
-        steps, seconds = self._window.close(global_step) or (
-            global_step - self._first_step,
+        window = self._window.close(global_step)
+        steps, seconds = window or (
+            global_step - self._shown.start,
             max(self._clock() - self._started_s, 1e-9),
         )
         self._reported_step = global_step
+        rate = steps / seconds
+        more = ""
+        if self._tokens_per_step is not None:
+            more += f", {rate * self._tokens_per_step:.0f} tokens/sec"
         if self._bar is not None:
             self._bar.set_postfix_str(f"loss {loss:.4g}", refresh=False)
-        tf.compat.v1.logging.info(
-            "global_step = %d, loss = %.9g, rate = %s steps/sec",
-            global_step,
-            loss,
-            format_rate(steps / seconds),
-        )
+        elif window and self._shown.last is not None and self._shown.last > global_step:
+            more += f", {tqdm.format_interval((self._shown.last - global_step) / rate)} left"
+        line = "global_step = %d, loss = %.9g, rate = %s steps/sec%s"
+        say(line, global_step, loss, format_rate(rate), more)
 
     def end(self, session: Any) -> None:
         """Removes the bar and says how long training took."""
         self.close()
-        steps = int(session.run(self._global_step)) - self._first_step
-        elapsed_s = self._clock() - self._started_s
-        tf.compat.v1.logging.info("training: %d steps in %.1f s", steps, elapsed_s)
+        steps = int(session.run(self._global_step)) - self._shown.start
+        say("training: %d steps in %.1f s", steps, self._clock() - self._started_s)
 
     def close(self) -> None:
         """Removes the bar; for runs that end in an exception, where `end` is not called."""

@@ -35,6 +35,7 @@ from cerebras_tf.estimator.checkpoint_content import (
     variables_beyond,
     whole,
 )
+from cerebras_tf.estimator.checkpoint_reader import CheckpointReader
 from cerebras_tf.estimator.partitions import Key, Partitions
 from cerebras_tf.estimator.wafer_step import WaferStep
 from cerebras_tf.memoryx.borrowing_store import BorrowingStore
@@ -70,11 +71,18 @@ class HostSaver(tf.compat.v1.train.Saver):
     def save(
         self, sess: Any, save_path: str, global_step: Any = None, *args: Any, **kwargs: Any
     ) -> Any:
-        """Writes a checkpoint, unless it is the one restored; see tf.train.Saver.save."""
+        """Writes a checkpoint, unless it is the one restored; see tf.train.Saver.save.
+
+        Raises:
+            CheckpointError: it could not be written; older checkpoints are untouched.
+        """
         prefix = _prefix(sess, save_path, global_step)
         if is_kept(prefix, self._restored):
             return prefix
-        return super().save(sess, save_path, global_step, *args, **kwargs)
+        try:
+            return super().save(sess, save_path, global_step, *args, **kwargs)
+        except (tf.errors.OpError, ValueError, OSError) as error:
+            raise _not_written(prefix, error) from error
 
     def restore(self, sess: Any, save_path: str) -> None:
         """Loads a checkpoint; see tf.train.Saver.restore.
@@ -180,17 +188,16 @@ class WaferSaver(tf.compat.v1.train.Saver):
         try:
             self._write(prefix, sess)
         except (tf.errors.OpError, OSError) as error:
-            raise CheckpointError(
-                f"checkpoint {prefix}: must be written whole. Received: {first_line(error)}. "
-                "Free disk space or correct the folder's permissions; the last checkpoint is "
-                "untouched."
-            ) from error
+            raise _not_written(prefix, error) from error
         if self._step is not None:
             self._step.saved_as(prefix)
-        if write_state:
-            self._record(prefix, latest_filename)
-        if write_meta_graph:
-            self.export_meta_graph(f"{prefix}.{meta_graph_suffix}")
+        try:
+            if write_state:
+                self._record(prefix, latest_filename)
+            if write_meta_graph:
+                self.export_meta_graph(f"{prefix}.{meta_graph_suffix}")
+        except (tf.errors.OpError, OSError) as error:
+            raise _not_written(prefix, error) from error
         return prefix
 
     def _record(self, prefix: str, latest_filename: Optional[str]) -> None:
@@ -335,6 +342,16 @@ def is_kept(prefix: str, restored: Optional[str]) -> bool:
         return False
     tf.compat.v1.logging.info("%s stays as it was restored", prefix)
     return True
+
+
+def _not_written(prefix: str, error: BaseException) -> CheckpointError:
+    found = CheckpointReader.all_checkpoints(os.path.dirname(prefix))
+    kept = [path for path in found if os.path.abspath(path) != os.path.abspath(prefix)]
+    before = f"{kept[-1]} is untouched" if kept else "none was written before"
+    return CheckpointError(
+        f"checkpoint {prefix}: must be written whole. Received: {first_line(error)}. Free disk "
+        f"space or correct the folder's permissions; {before}."
+    )
 
 
 def _prefix(session: Any, save_path: str, global_step: Any) -> str:

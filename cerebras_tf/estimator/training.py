@@ -11,6 +11,7 @@ from typing import Any, Optional
 import tensorflow as tf
 
 from cerebras_tf.estimator.call import Call
+from cerebras_tf.estimator.description import describe
 from cerebras_tf.estimator.hooks import (
     FiniteStateListener,
     LossWatch,
@@ -19,6 +20,7 @@ from cerebras_tf.estimator.hooks import (
 )
 from cerebras_tf.estimator.progress import ProgressHook
 from cerebras_tf.estimator.session import leaves
+from cerebras_tf.estimator.shown_steps import ShownSteps, SummaryHook
 from cerebras_tf.estimator.traffic import TrafficHook
 
 
@@ -56,44 +58,44 @@ def guarded(spec: Any, given: list[Any], listeners: Any, call: Call, config: Any
         ]
         chief.extend(savers)
     if savers:
-        guard = FiniteStateListener(call.trainable_weights, watch)
+        guard = FiniteStateListener(call.trainable_weights, watch, config.model_dir)
         listeners = [guard, *(listeners or [])]
     spec = spec._replace(training_chief_hooks=[*chief, *spec.training_chief_hooks])
-    return spec, [*given, NanGuardHook(spec.loss)], listeners
+    return spec, [*given, NanGuardHook(spec.loss, config.model_dir)], listeners
 
 
 def reporting(spec: Any, call: Call, config: Any) -> Any:
-    """The spec with console lines, rates and the memory mark.
+    """The spec with console lines, summaries, rates and the memory mark.
 
     Args:
         spec: what model_fn returned.
         call: the context of this training.
         config: the run configuration, as it was given.
     """
-    lines: list[Any] = []
-    if config.log_step_count_steps:
-        every = config.log_step_count_steps
-        lines.append(ProgressHook(spec.loss, every, call.last_step, call.steps))
-    rates: list[Any] = []
+    written: list[Any] = []
     if config.save_summary_steps:
-        rates.append(
-            PerformanceSummaryHook(
-                config.model_dir,
-                config.save_summary_steps,
-                call.examples,
-                call.tokens,
-                call.memory_high_water if call.use_cs else None,
-            )
+        shown = ShownSteps(config.save_summary_steps, call.last_step, call.steps)
+        memory = call.memory_high_water if call.use_cs else None
+        written.append(SummaryHook(spec.scaffold, config.model_dir, shown))
+        written.append(
+            PerformanceSummaryHook(config.model_dir, shown, call.examples, call.tokens, memory)
         )
     if call.model is not None and getattr(config, "memoryx_dir", None) is not None:
         folder = config.model_dir if config.save_summary_steps else None
         store = call.model.store
         every = config.save_summary_steps or 100
-        rates.append(TrafficHook(folder, every, lambda: store.traffic))
-    return spec._replace(
-        training_hooks=[*lines, *spec.training_hooks],
-        training_chief_hooks=[*spec.training_chief_hooks, *rates],
-    )
+        written.append(TrafficHook(folder, every, lambda: store.traffic))
+    spec = spec._replace(training_chief_hooks=[*spec.training_chief_hooks, *written])
+    return with_lines(spec, call, config)
+
+
+def with_lines(spec: Any, call: Call, config: Any) -> Any:
+    """The spec with console lines, where the run configuration asks for them; see reporting."""
+    if not config.log_step_count_steps:
+        return spec
+    shown = ShownSteps(config.log_step_count_steps, call.last_step, call.steps)
+    lines = ProgressHook(spec.loss, shown, call.tokens, lambda: describe(call))
+    return spec._replace(training_hooks=[lines, *spec.training_hooks])
 
 
 def sizes(features: Any) -> tuple[Optional[int], Optional[int]]:

@@ -43,6 +43,7 @@ class WaferStep:
         tensors: tensors whose values may be asked for, by name.
         error: the error that ended the last step, if any; TensorFlow's sessions cannot carry it.
         compiled_step: the step compiled last, as the passes left it.
+        prepared: the program made before the first step, where shapes were known.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class WaferStep:
         backend = CpuBackend()
         self.session = Session(self, store, backend, phase=phase, trains=bool(effects))
         self.compiled_step: Optional[StepGraph] = None
+        self.prepared: Optional[Program] = None
         self.tensors: dict[str, Any] = {}
         self.error: Optional[BaseException] = None
         self._make_capture = make_capture
@@ -167,7 +169,8 @@ class WaferStep:
         types = self.static_types()
         if types is not None:
             named = {tensor.name: type for tensor, type in zip(self._fed, types)}
-            self.session.prepare(Request(named, self._wanted, self._updates))
+            request = Request(named, self._wanted, self._updates)
+            self.prepared = self.session.prepare(request).program
 
     def static_types(self) -> Optional[list[TensorType]]:
         """Types of the fed tensors; None where a shape is known only with the data."""

@@ -31,6 +31,11 @@ def available_bytes() -> int:
     return available
 
 
+def activation_bytes(program: Program) -> int:
+    """Bytes that a step takes beside variables: activations and scratch memory."""
+    return program.arena_bytes + program.scratch_bytes
+
+
 def check_memory(program: Program, state_bytes: int, held_bytes: int = 0) -> None:
     """Raises CapacityError where variables, activations and scratch memory do not fit.
 
@@ -39,7 +44,7 @@ def check_memory(program: Program, state_bytes: int, held_bytes: int = 0) -> Non
         state_bytes: bytes of weights and optimizer state in memory, see Store.total_resident_bytes.
         held_bytes: bytes of all these that are allocated already.
     """
-    activations = program.arena_bytes + program.scratch_bytes
+    activations = activation_bytes(program)
     needed = state_bytes + activations
     free = available_bytes() + held_bytes
     if needed <= free:

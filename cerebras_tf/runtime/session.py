@@ -223,6 +223,11 @@ class Session:
             for name, draw in program.draws.items()
         }
 
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of variables and activations that are allocated now."""
+        return self.store.resident_bytes + (0 if self._arena is None else self._arena.nbytes)
+
     def prepare(self, request: Request) -> Machine:
         """The machine that runs such requests, made now where there is none."""
         return self._find(request)[1]
@@ -269,8 +274,7 @@ class Session:
         return machine
 
     def _check(self, program: Program) -> None:
-        held = self.store.resident_bytes + (0 if self._arena is None else self._arena.nbytes)
-        check_memory(program, self.store.total_resident_bytes, held)
+        check_memory(program, self.store.total_resident_bytes, self.held_bytes)
 
     def _memory(self, size: int) -> Array:
         """Activation memory that all machines share; grown, and given to all anew, when needed."""
@@ -285,9 +289,7 @@ class Session:
         return self._arena
 
     def _measure(self, machine: Machine) -> None:
-        taken = self.store.resident_bytes + machine.scratch_bytes
-        taken += 0 if self._arena is None else self._arena.nbytes
-        self._peak_bytes = max(self._peak_bytes, taken)
+        self._peak_bytes = max(self._peak_bytes, self.held_bytes + machine.scratch_bytes)
 
 
 def _contiguous(array: Any) -> Array:

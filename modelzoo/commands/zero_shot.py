@@ -28,7 +28,7 @@ def add_arguments(parser):
     add = parser.add_argument
     add("-p", "--params", required=True, help="YAML of the model")
     add("-o", "--model_dir", help="folder of the checkpoints and of the results")
-    add("--checkpoint_path", help="prefix of a checkpoint (default: the latest of model_dir)")
+    add("--checkpoint_path", help="checkpoint, or folder of some (default: model_dir)")
     add("--tasks", nargs="+", required=True, help="jsonl files, one a task")
     add("--mode", choices=list(TASKS), default="multiple_choice")
     add("--tokenizer_type", choices=tokenizers.KINDS, default="ByteTokenizer")
@@ -54,8 +54,9 @@ def run(args):
     import tensorflow.compat.v1 as tf
     from tqdm import tqdm
 
+    from modelzoo.common.checkpoint_files import chosen_checkpoint
     from modelzoo.common.estimator import make_estimator
-    from modelzoo.common.run import check_device, chosen_checkpoint
+    from modelzoo.common.run import check_device
     from modelzoo.common.zero_shot.evaluate import evaluate, write_results
     from modelzoo.common.zero_shot.model_session import ModelSession
 

@@ -22,6 +22,7 @@ from modelzoo.common.sections import CsConfigParams, OptimizerParams, RunConfigP
 
 INPUT_SECTIONS = ("train_input", "eval_input", "predict_input")
 SHAPE_KEYS = ("vocab_size", "vocab_file", "max_sequence_length", "batch_size")
+MOST_TOKENS = 2**31  # in a batch
 IN_ORDER_ONCE = {"shuffle": False, "repeat": False}
 
 
@@ -51,6 +52,14 @@ class BaseParams:
     def problems(self):
         """Yields what is wrong between the sections."""
         yield from self.csconfig.problems_with(self.model)
+        for name, section in self.inputs():
+            length = getattr(section, "max_sequence_length", None) or 0
+            if length * section.batch_size >= MOST_TOKENS:
+                yield (
+                    f"{name}.max_sequence_length",
+                    f"times batch_size must be below {MOST_TOKENS}: sizes are 32-bit numbers. "
+                    f"Received: {length} x {section.batch_size}. Lower one of them.",
+                )
 
     @property
     def batches_per_step(self):

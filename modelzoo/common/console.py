@@ -1,10 +1,12 @@
-"""Keeps TensorFlow's notes on its own workings off the console. Prints no line of its own."""
+"""What the console shows: lines with their time, and not TensorFlow's notes on its own workings."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import os
+import sys
+import time
 import warnings
 
 # Beginnings of tf.estimator's lines that tell of its workings, or repeat what another line says.
@@ -28,7 +30,16 @@ NOISE = (
     "Inference Time : ",
     "Finished evaluation at ",
     "Saving 'checkpoint_path' summary ",
+    "Performing the final export in the end of training.",
 )
+TIME = "%Y-%m-%d %H:%M:%S"
+LINE = "%(asctime)s %(levelname)s:%(name)s:%(message)s"
+
+
+def announce(text):
+    """Prints what begins, where loading TensorFlow would leave the console empty for seconds."""
+    if "tensorflow" not in sys.modules:
+        print(f"{time.strftime(TIME)} {text}; loading TensorFlow ...", file=sys.stderr, flush=True)
 
 
 def quiet_native_logging():
@@ -45,6 +56,9 @@ def quiet_logging(tf):
     # A tied table's gradient is made dense by TensorFlow; the wafer never runs that graph.
     warnings.filterwarnings("ignore", message="Converting sparse IndexedSlices")
     logger = logging.getLogger("tensorflow")
+    for handler in logger.handlers:
+        if getattr(handler, "stream", None) in (sys.stdout, sys.stderr):
+            handler.setFormatter(logging.Formatter(LINE, TIME))
     if not any(isinstance(item, _NoiseFilter) for item in logger.filters):
         logger.addFilter(_NoiseFilter())
 

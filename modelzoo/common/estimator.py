@@ -11,6 +11,10 @@ from cerebras_tf import CerebrasEstimator, CSEstimatorSpec, CSRunConfig
 from cerebras_tf.errors import CheckpointError
 from cerebras_tf.estimator.checkpoint_content import saved_shapes
 from modelzoo.common import schema
+from modelzoo.common.checkpoint_files import (
+    find_checkpoint,
+    latest_checkpoint,
+)
 from modelzoo.common.model_dir import write_text_summary
 from modelzoo.common.params import save_params
 
@@ -40,13 +44,14 @@ def make_estimator(model_fn, params, use_cs, warm_start_excludes=()):
     """
     runconfig = params.runconfig
     # A folder that has a checkpoint goes on from that, and needs the other no more.
-    latest = tf.train.latest_checkpoint(runconfig.model_dir)
     trains = runconfig.mode in ("train", "train_and_eval")
+    latest = latest_checkpoint(runconfig.model_dir) if trains else None
     warm_start = runconfig.checkpoint_path
-    if trains and latest:
+    if latest:
         compare = check_shapes if runconfig.restore_partially else check_whole
         model_fn = checked(model_fn, latest, tf.global_variables, compare)
     elif trains and warm_start:
+        warm_start = find_checkpoint(warm_start)
         kept = re.compile(f"^(?!.*({'|'.join(map(re.escape, warm_start_excludes)) or '(?!)'}))")
 
         def taken_over():

@@ -72,6 +72,16 @@ def save_params(params, model_dir):
     return text
 
 
+def saved_runconfig(model_dir):
+    """Returns the section ``runconfig`` that the run before saved in `model_dir`, {} without one.
+
+    Raises:
+        ConfigError: if the saved file is no YAML.
+    """
+    path = Path(model_dir) / "params.yaml"
+    return (read_yaml(path)[0].get("runconfig") or {}) if path.exists() else {}
+
+
 def saved_difference(params, model_dir, sections=None):
     """Compares parameters with those that an earlier run saved in `model_dir`.
 

@@ -7,6 +7,9 @@ runs it on the host instead.
 
 from __future__ import annotations
 
+import modelzoo.common.interrupt  # noqa: F401 - before what takes time to load
+
+# isort: split
 import contextlib
 import dataclasses
 import functools
@@ -15,10 +18,11 @@ import sys
 
 from cerebras_tf.cli.arguments import parse_arguments
 from cerebras_tf.cli.exit_codes import run_main
-from cerebras_tf.errors import CapacityError, CheckpointError, ConfigError, DataError
+from cerebras_tf.errors import CapacityError, ConfigError, DataError
 from modelzoo.common import model_dir as folder
 from modelzoo.common import registry
-from modelzoo.common.console import quiet_logging, quiet_native_logging, quieter
+from modelzoo.common.console import announce, quiet_logging, quiet_native_logging, quieter
+from modelzoo.common.file_errors import file_errors_named
 from modelzoo.common.params import load_params, saved_difference
 
 # What the launchers were called as, for help and mistakes.
@@ -61,8 +65,9 @@ def main(argv, model_name=None, program=None):
 def execute(args, model_name=None):
     """Does what the RunArguments `args` say; see `main`."""
     params = read_params(args, model_name)
-    lock = lock_for(args.mode, params.runconfig.model_dir)
-    with lock, tensorflow_errors_named(params, SECTIONS[args.mode]):
+    runconfig = params.runconfig
+    announce(f"{args.mode}: {params.model_name} of {args.params}, in {runconfig.model_dir}")
+    with file_errors_named(params, SECTIONS[args.mode]), lock_for(args.mode, runconfig.model_dir):
         run_mode(args.mode, params)
 
 
@@ -86,10 +91,7 @@ def read_params(args, model_name=None):
             f"{args.params}: mode {args.mode} needs the section {' and '.join(missing)}. "
             "Add it to the file."
         )
-    if "train" in args.mode and runconfig.max_steps is None and runconfig.steps is None:
-        raise ConfigError(
-            f"{args.params}: training needs runconfig.max_steps or --steps. Set one of them."
-        )
+    check_steps(args, runconfig)
     if runconfig.cs_ip and runconfig.device:
         raise ConfigError(
             f"device: runs the model on the host, so cs_ip must be empty. Received: device "
@@ -101,14 +103,50 @@ def read_params(args, model_name=None):
     )
 
 
+def check_steps(args, runconfig):
+    """Raises a ConfigError for keys on the length of a run that its mode lacks or cannot follow."""
+    trains = args.mode in ("train", "train_and_eval")
+    if trains and runconfig.max_steps is None and runconfig.steps is None:
+        raise ConfigError(
+            f"{args.params}: training needs runconfig.max_steps or --steps. Set one of them."
+        )
+    if args.steps is not None and not trains:
+        instead = "runconfig.predict_steps" if args.mode == "predict" else "--eval_steps"
+        raise ConfigError(
+            f"--steps: counts steps of training, and mode {args.mode} makes none. Received: "
+            f"{args.steps}. Set {instead} to the number of batches."
+        )
+    for name in ("keep_best_checkpoint", "early_stopping"):
+        if args.mode == "train" and getattr(runconfig, name):
+            raise ConfigError(
+                f"{args.params}: runconfig.{name} needs evaluations, and mode train makes none. "
+                "Run with -m train_and_eval, or leave the key out."
+            )
+
+
 def run_mode(mode, params):
     """Builds the estimator of `params` and does what `mode` says."""
     import tensorflow.compat.v1 as tf
 
-    from modelzoo.common.estimator import make_estimator
+    from modelzoo.common.checkpoint_files import check_start, resumed
 
     quiet_logging(tf)
-    show_difference(mode, params)
+    runconfig = params.runconfig
+    trains = mode in ("train", "train_and_eval")
+    only_compiles = runconfig.validate_only or runconfig.compile_only
+    if trains:
+        check_start(runconfig)
+    with resumed(runconfig) if trains and not only_compiles else contextlib.nullcontext():
+        show_difference(mode, params)
+        start_mode(mode, params)
+
+
+def start_mode(mode, params):
+    """Builds the estimator and does what `mode` says, in a folder that is ready for it."""
+    import tensorflow.compat.v1 as tf
+
+    from modelzoo.common.estimator import make_estimator
+
     runconfig = params.runconfig
     model, data = registry.load_room(params.model_name)
     use_cs = not runconfig.device
@@ -170,18 +208,19 @@ def check_device(device):
 
 
 def compile_model(estimator, data, mode, runconfig):
-    """Compiles the model for `mode` and runs nothing."""
+    """Compiles the model for `mode`, for training and evaluation where it is both; runs nothing."""
     import tensorflow.compat.v1 as tf
 
     modes = tf.estimator.ModeKeys
-    input_fn, tf_mode = {
-        "train": (data.INPUTS.train, modes.TRAIN),
-        "train_and_eval": (data.INPUTS.train, modes.TRAIN),
-        "eval": (data.INPUTS.eval, modes.EVAL),
-        "eval_all": (data.INPUTS.eval, modes.EVAL),
-        "predict": (data.INPUTS.predict, modes.PREDICT),
-    }[mode]
-    estimator.compile(input_fn, validate_only=runconfig.validate_only, mode=tf_mode)
+    training, evaluation = (data.INPUTS.train, modes.TRAIN), (data.INPUTS.eval, modes.EVAL)
+    for input_fn, key in {
+        "train": [training],
+        "train_and_eval": [training, evaluation],
+        "eval": [evaluation],
+        "eval_all": [evaluation],
+        "predict": [(data.INPUTS.predict, modes.PREDICT)],
+    }[mode]:
+        estimator.compile(input_fn, validate_only=runconfig.validate_only, mode=key)
 
 
 def last_step(runconfig, step):
@@ -194,33 +233,38 @@ def train(estimator, data, mode, params, use_cs):
     """Trains up to the last step, evaluating at every checkpoint where `mode` says so."""
     import tensorflow.compat.v1 as tf
 
+    from modelzoo.common.checkpoint_files import find_checkpoint
     from modelzoo.common.estimator import StartHook, check_variables
+    from modelzoo.common.evaluations import EarlyStopHook, Evaluations
     from modelzoo.common.input.resume import checkpoint_step
 
     runconfig = params.runconfig
     step = checkpoint_step(runconfig.model_dir)
     end = last_step(runconfig, step)
-    if step >= end:
+    evaluations = Evaluations(runconfig, step)
+    if step >= end or evaluations.stopped:
         tf.logging.info(
-            "nothing to train: %s is at step %d of %d. Raise --max_steps, or give another -o.",
+            "nothing to train: %s is at step %d of %d%s. Raise --max_steps%s, or give another -o.",
             runconfig.model_dir,
             step,
             end,
+            f", and {evaluations.stopped}" if evaluations.stopped else "",
+            " or runconfig.early_stopping.patience" if evaluations.stopped else "",
         )
         return
     if runconfig.checkpoint_path and not step:
-        check_variables(chosen_checkpoint(runconfig), [])
-    hooks = [StartHook(params, step)]
+        check_variables(find_checkpoint(runconfig.checkpoint_path), [])
+    hooks = [StartHook(params, step), EarlyStopHook(evaluations)]
     try:
-        train_until(estimator, data, mode, runconfig, hooks, end)
+        train_until(estimator, data, mode, runconfig, hooks, end, evaluations)
     except DataError as missing:
         if use_cs:
             check_size(estimator, data, missing)
         raise
 
 
-def train_until(estimator, data, mode, runconfig, hooks, end):
-    """Trains up to the global step `end`."""
+def train_until(estimator, data, mode, runconfig, hooks, end, evaluations):
+    """Trains up to the global step `end`, telling `evaluations` of those that `mode` makes."""
     import tensorflow.compat.v1 as tf
 
     if mode == "train":
@@ -232,6 +276,7 @@ def train_until(estimator, data, mode, runconfig, hooks, end):
         tf.estimator.EvalSpec(
             data.INPUTS.eval,
             steps=eval_steps(runconfig),
+            exporters=evaluations,
             start_delay_secs=0,
             throttle_secs=runconfig.throttle_secs,
         ),
@@ -263,73 +308,25 @@ def evaluate(estimator, data, mode, runconfig, use_cs):
     """Evaluates one checkpoint, or with `mode` eval_all every one in model_dir."""
     import tensorflow.compat.v1 as tf
 
+    from modelzoo.common.checkpoint_files import all_checkpoints, chosen_checkpoint
     from modelzoo.common.estimator import CheckpointHook
 
-    paths = [chosen_checkpoint(runconfig)]
-    if mode == "eval_all":
-        state = tf.train.get_checkpoint_state(runconfig.model_dir)
-        paths = list(state.all_model_checkpoint_paths) if state else paths
+    paths = all_checkpoints(runconfig.model_dir) if mode == "eval_all" else []
+    paths = paths or [chosen_checkpoint(runconfig)]
     for path in paths:
         tf.logging.info("evaluating %s", path)
         hooks = [CheckpointHook(path)]
         estimator.evaluate(data.INPUTS.eval, eval_steps(runconfig), hooks, path, use_cs=use_cs)
 
 
-def chosen_checkpoint(runconfig):
-    """Returns the checkpoint to evaluate.
-
-    Raises:
-        CheckpointError: if there is none.
-    """
-    import tensorflow.compat.v1 as tf
-
-    path = runconfig.checkpoint_path or tf.train.latest_checkpoint(runconfig.model_dir)
-    if path is None or not tf.train.checkpoint_exists(path):
-        raise CheckpointError(
-            f"{path or runconfig.model_dir}: must be a checkpoint, or a folder that holds one. "
-            "Received: none there. Train first, or name one with --checkpoint_path."
-        )
-    return path
-
-
 def predict(estimator, data, params, use_cs):
     """Predicts with one checkpoint: writes rows, or whatever the model's ``prediction.py`` does."""
     from modelzoo.common import predictions
+    from modelzoo.common.checkpoint_files import chosen_checkpoint
 
     room = registry.find_prediction(params.model_name) or predictions
     path = chosen_checkpoint(params.runconfig)
     room.predict(estimator, data.INPUTS, params, path, use_cs)
-
-
-@contextlib.contextmanager
-def tensorflow_errors_named(params, sections):
-    """Turns what TensorFlow says of damaged files into an error that names the file.
-
-    Raises:
-        CheckpointError: a checkpoint is damaged.
-        DataError: an input file is damaged.
-    """
-    try:
-        yield
-    except Exception as error:
-        path = params.runconfig.checkpoint_path or params.runconfig.model_dir
-        if getattr(getattr(error, "op", None), "type", "") == "RestoreV2":
-            raise CheckpointError(
-                f"{path}: must hold whole checkpoints. Received: files that end too early or fail "
-                "their checksum. Restore them, or start from an earlier one with --checkpoint_path "
-                "and another -o."
-            ) from error
-        if type(error).__name__ != "DataLossError":
-            raise
-        from modelzoo.common.input.tf_records import find_damage
-
-        folders = [getattr(getattr(params, name), "data_dir", None) for name in sections]
-        damage = next(filter(None, (find_damage(f) for f in folders if f)), None)
-        raise DataError(
-            damage
-            or f"{', '.join(map(str, folders))}: must hold whole TFRecord files. Received: "
-            f"{error}. Make or copy the files again."
-        ) from error
 
 
 if __name__ == "__main__":

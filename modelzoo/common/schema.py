@@ -1,10 +1,12 @@
 """Maps a nested dictionary onto frozen dataclasses, strictly, and words every mistake.
 
-The keys of a model are dataclasses elsewhere. A field's ``metadata`` may hold ``choices`` (allowed
-values), ``minimum`` (smallest allowed number), ``path`` (True: a file system path, resolved on
-loading) and ``build`` (a function of value, path and report, for values no plain type describes). A
-dataclass may have ``problems()``, which yields ``(key, text)`` for mistakes that concern several
-fields.
+The keys of a model are dataclasses elsewhere. A field's ``metadata``
+may hold ``choices`` (allowed values), ``minimum`` (smallest allowed number), ``above`` and
+``below`` (numbers too small and too large; of a list, for each of them), ``path`` (True: a file
+system path, resolved on loading) and ``build`` (a function of value, path and report, for values no
+plain type describes; its attributes, read by ``modelzoo/common/reference.py``, say what it takes:
+``words``, and ``classes`` by the value of the key ``tag``). A dataclass may have ``problems()``,
+which yields ``(key, text)`` for mistakes that concern several fields. Numbers are finite.
 """
 
 from __future__ import annotations
@@ -12,12 +14,13 @@ from __future__ import annotations
 import collections.abc
 import dataclasses
 import difflib
+import math
 import typing
 
 TYPE_WORDS = {
     bool: "true or false",
     int: "a whole number",
-    float: "a number",
+    float: "a finite number",
     str: "a text",
     type(None): "null",
 }
@@ -90,6 +93,22 @@ def build(cls, tree, report, path=""):
     return instance
 
 
+def taking(build_value, **told):
+    """Gives a ``build`` function the attributes that say what it takes; returns it."""
+    for name, value in told.items():
+        setattr(build_value, name, value)
+    return build_value
+
+
+def build_section(cls):
+    """Makes a ``build`` function for a section that may be left out."""
+
+    def build_given(value, path, report):
+        return build(cls, value, report, path)
+
+    return taking(build_given, classes={"": cls})
+
+
 def build_variant(tag, classes):
     """Makes a ``build`` function that picks the dataclass by the value of the key `tag`."""
 
@@ -103,7 +122,7 @@ def build_variant(tag, classes):
             return None
         return build(cls, value, report, path)
 
-    return build_tagged
+    return taking(build_tagged, classes=classes, tag=tag)
 
 
 def as_tree(instance):
@@ -161,8 +180,13 @@ def _build_field(field, hint, value, path, report):
         return None
     if "choices" in metadata and built not in metadata["choices"]:
         _report_choice(report, path, value, metadata["choices"])
-    if "minimum" in metadata and built < metadata["minimum"]:
+    numbers = built if isinstance(built, tuple) else (built,)
+    if "minimum" in metadata and min(numbers, default=math.inf) < metadata["minimum"]:
         report.add(path, f"{path} must be at least {metadata['minimum']}.", value)
+    if "above" in metadata and min(numbers, default=math.inf) <= metadata["above"]:
+        report.add(path, f"{path} must be above {metadata['above']}.", value)
+    if "below" in metadata and max(numbers, default=-math.inf) >= metadata["below"]:
+        report.add(path, f"{path} must be below {metadata['below']}.", value)
     if metadata.get("path"):
         return _resolve(built, report.resolve)
     return built
@@ -190,8 +214,7 @@ def convert(hint, value, path, report):
         converted = _convert_plain(option, value)
         if converted is not _MISSING:
             return converted
-    words = " or ".join(_type_words(option) for option in options)
-    report.add(path, f"{path} must be {words}.", value)
+    report.add(path, f"{path} must be {type_words(hint)}.", value)
     return None
 
 
@@ -214,18 +237,23 @@ def _convert_plain(hint, value):
 def _convert_number(hint, value):
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return _MISSING
-    if isinstance(value, int):
-        return hint(value)
+    if hint is int and isinstance(value, int):
+        return value
     try:
         number = float(value)
-    except ValueError:
+    except (ValueError, OverflowError):
+        return _MISSING
+    if not math.isfinite(number):
         return _MISSING
     if hint is float:
         return number
     return int(number) if number.is_integer() else _MISSING
 
 
-def _type_words(hint):
+def type_words(hint):
+    """Returns what a value of the type `hint` is called, such as ``a whole number or null``."""
+    if typing.get_origin(hint) is typing.Union:
+        return " or ".join(map(type_words, typing.get_args(hint)))
     if typing.get_origin(hint) in (list, tuple):
-        return f"a list of {_type_words(typing.get_args(hint)[0]).split(' ', 1)[-1]}s"
+        return f"a list of {type_words(typing.get_args(hint)[0]).split(' ', 1)[-1]}s"
     return TYPE_WORDS.get(hint, getattr(hint, "__name__", str(hint)))

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Optional
 
-from modelzoo.common.schema import build_variant, convert
+from modelzoo.common.schema import build_section, build_variant, convert, taking
 
 LOSS_SCALING_WORDS = ("dynamic", "tf_dynamic")
 MINIMUM_LOSS_SCALE = 2.0**-14
@@ -98,8 +98,8 @@ class ConstantRate:
     """The same learning rate at every step (or, before another piece, for `steps` steps)."""
 
     scheduler: str
-    learning_rate: float
-    steps: Optional[int] = None
+    learning_rate: float = field(minimum=0.0)
+    steps: Optional[int] = field(None, minimum=1)
 
 
 @dataclass(frozen=True)
@@ -107,11 +107,11 @@ class ExponentialRate:
     """initial * decay_rate ^ (step / decay_steps); the exponent whole if `staircase`."""
 
     scheduler: str
-    initial_learning_rate: float
+    initial_learning_rate: float = field(minimum=0.0)
     decay_steps: int = field(minimum=1)
-    decay_rate: float = field(minimum=0.0)
+    decay_rate: float = field(above=0.0)
     staircase: bool = False
-    steps: Optional[int] = None
+    steps: Optional[int] = field(None, minimum=1)
 
 
 @dataclass(frozen=True)
@@ -119,9 +119,9 @@ class PiecewiseConstantRate:
     """values[i] up to and including boundaries[i], the last value after them."""
 
     scheduler: str
-    boundaries: list[int]
-    values: list[float]
-    steps: Optional[int] = None
+    boundaries: list[int] = field(minimum=0)
+    values: list[float] = field(minimum=0.0)
+    steps: Optional[int] = field(None, minimum=1)
 
     def problems(self):
         """Yields what is wrong between the fields."""
@@ -139,10 +139,10 @@ class PolynomialRate:
     """From initial to end learning rate in `steps` steps; `Linear` is the power 1."""
 
     scheduler: str
-    initial_learning_rate: float
-    end_learning_rate: float
+    initial_learning_rate: float = field(minimum=0.0)
+    end_learning_rate: float = field(minimum=0.0)
     steps: int = field(minimum=1)
-    power: float = 1.0
+    power: float = field(1.0, minimum=0.0)
     cycle: bool = False
 
 
@@ -151,9 +151,9 @@ class CosineRate:
     """Half a cosine from the initial learning rate down to alpha times it."""
 
     scheduler: str
-    initial_learning_rate: float
+    initial_learning_rate: float = field(minimum=0.0)
     decay_steps: int = field(minimum=1)
-    alpha: float = 0.0
+    alpha: float = field(0.0, minimum=0.0)
 
 
 SCHEDULES = {
@@ -178,6 +178,8 @@ def build_schedule(value, path, report):
         value = [value]
     if not isinstance(value, (list, tuple)):
         rate = convert(float, value, path, report)
+        if rate is not None and rate < 0:
+            report.add(path, f"{path} must be at least 0.0.", value)
         return None if rate is None else (ConstantRate("Constant", rate),)
     if not value:
         report.add(path, f"{path} must have at least one piece.", value)
@@ -188,6 +190,13 @@ def build_schedule(value, path, report):
             report.add(path, f"{path}[{index}].steps is required before another piece.")
     return pieces
 
+
+taking(
+    build_schedule,
+    words="a finite number, a section or a list of sections",
+    classes=SCHEDULES,
+    tag="scheduler",
+)
 
 # ---- optimizer
 
@@ -200,11 +209,17 @@ def build_loss_scaling_factor(value, path, report):
         number = float(value)
     except (TypeError, ValueError):
         number = math.nan
-    if not number > 0 or isinstance(value, bool):
+    if not 0 < number < math.inf or isinstance(value, bool):
         words = ", ".join(LOSS_SCALING_WORDS)
         report.add(path, f"{path} must be a number above 0 or one of {words}.", value)
         return None
     return number
+
+
+taking(
+    build_loss_scaling_factor,
+    words=f"a number above 0 or one of {', '.join(LOSS_SCALING_WORDS)}",
+)
 
 
 @dataclass(frozen=True)
@@ -217,11 +232,11 @@ class OptimizerParams:
 
     optimizer_type: str = field(choices=("sgd", "momentum", "adam", "adamw", "rmsprop"))
     learning_rate: Any = field(build=build_schedule)
-    momentum: Optional[float] = None
-    decay: float = field(0.9, minimum=0.0)
-    beta1: float = field(0.9, minimum=0.0)
-    beta2: float = field(0.999, minimum=0.0)
-    epsilon: Optional[float] = None
+    momentum: Optional[float] = field(None, minimum=0.0)
+    decay: float = field(0.9, minimum=0.0, below=1.0)
+    beta1: float = field(0.9, minimum=0.0, below=1.0)
+    beta2: float = field(0.999, minimum=0.0, below=1.0)
+    epsilon: Optional[float] = field(None, minimum=0.0)
     epsilon_mode: str = field("uncorrected", choices=("uncorrected", "corrected"))
     use_bias_correction: bool = False
     weight_decay_rate: float = field(0.0, minimum=0.0)
@@ -230,10 +245,10 @@ class OptimizerParams:
     max_gradient_value: Optional[float] = field(None, minimum=0.0)
     grad_accum_steps: int = field(1, minimum=1)
     loss_scaling_factor: Any = field(1.0, build=build_loss_scaling_factor)
-    initial_loss_scale: float = 2.0**15
+    initial_loss_scale: float = field(2.0**15, above=0.0)
     steps_per_increase: int = field(2000, minimum=1)
     min_loss_scale: float = field(MINIMUM_LOSS_SCALE, minimum=MINIMUM_LOSS_SCALE)
-    max_loss_scale: float = 2.0**15
+    max_loss_scale: float = field(2.0**15, above=0.0)
     overflow_tolerance: float = field(0.05, minimum=0.0)
     log_summaries: bool = False
     log_grads: bool = False
@@ -260,9 +275,34 @@ class OptimizerParams:
 
 
 @dataclass(frozen=True)
+class KeepBest:
+    """Which checkpoint of ``train_and_eval`` is copied to ``model_dir/best``: by which metric.
+
+    `mode` says whether the smallest or the largest value is the best.
+    """
+
+    metric: str = "loss"
+    mode: str = field("min", choices=("min", "max"))
+
+
+@dataclass(frozen=True)
+class EarlyStopping:
+    """When ``train_and_eval`` ends early: after `patience` evaluations without a better value.
+
+    A value is better if it differs from the best before by more than `min_delta`.
+    """
+
+    metric: str = "loss"
+    mode: str = field("min", choices=("min", "max"))
+    patience: int = field(3, minimum=1)
+    min_delta: float = field(0.0, minimum=0.0)
+
+
+@dataclass(frozen=True)
 class RunConfigParams:
     """The section ``runconfig``; every command line flag lands here.
 
+    `checkpoint_path` gives a run its first weights, `resume_from` its step and optimizer state too.
     `eval_steps` are the batches of an evaluation; null, 0 or less, or more than there are, stand
     for the whole set.
 
@@ -284,7 +324,7 @@ class RunConfigParams:
     save_summary_steps: int = field(100, minimum=1)
     save_checkpoints_steps: int = field(1000, minimum=1)
     keep_checkpoint_max: int = field(5, minimum=0)
-    log_step_count_steps: Optional[int] = None
+    log_step_count_steps: Optional[int] = field(None, minimum=1)
     disable_standard_logs: bool = False
     throttle_secs: int = field(0, minimum=0)
     tf_random_seed: Optional[int] = None
@@ -294,6 +334,9 @@ class RunConfigParams:
     cs_ip: Optional[str] = None
     device: Optional[str] = None
     checkpoint_path: Optional[str] = None
+    resume_from: Optional[str] = None
+    keep_best_checkpoint: Any = field(None, build=build_section(KeepBest))
+    early_stopping: Any = field(None, build=build_section(EarlyStopping))
     restore_partially: bool = False
     memoryx_dir: Optional[str] = None
     memoryx_ram_gb: Optional[float] = field(None, minimum=0.001)
@@ -315,6 +358,8 @@ class RunConfigParams:
             yield "compile_only", "excludes validate_only. Set one of them."
         if self.memoryx_ram_gb and not self.memoryx_dir:
             yield "memoryx_ram_gb", "has no effect without memoryx_dir. Set that too."
+        if self.checkpoint_path and self.resume_from:
+            yield "resume_from", "excludes checkpoint_path. Set one of them."
         if self.enable_distributed:
             yield "enable_distributed", "spreads over GPUs, which this system does not drive."
 

@@ -13,7 +13,8 @@ from modelzoo.common.input_sections import (
     length_problems,
 )
 from modelzoo.common.model_sections import CommonModelParams
-from modelzoo.common.sections import build_initializer, field
+from modelzoo.common.schema import taking
+from modelzoo.common.sections import INITIALIZERS, build_initializer, field
 
 # Weight decay is for kernels and embeddings. The words that exclude biases and norms elsewhere do
 # not find ln_1 and ln_2, the names of this model's checkpoints.
@@ -25,6 +26,14 @@ def build_listed_initializer(value, path, report):
     if isinstance(value, (list, tuple)) and len(value) == 1:
         value = value[0]
     return build_initializer(value, path, report)
+
+
+taking(
+    build_listed_initializer,
+    words="a section or a list of one section",
+    classes=INITIALIZERS,
+    tag="name",
+)
 
 
 @dataclass(frozen=True, kw_only=True)

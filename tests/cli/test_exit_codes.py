@@ -85,20 +85,42 @@ def test_output_that_nobody_reads_any_more_ends_the_program_silently():
     process.stderr.close()
 
 
-def test_sigterm_exits_143_closes_files_and_puts_the_handler_back(tmp_path):
-    before = signal.getsignal(signal.SIGTERM)
+def test_an_error_that_comes_of_ctrl_c_is_silent_too(capsys):
+    def main(argv):
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            raise ImportError("an extension module that was interrupted") from None
+
+    before = signal.getsignal(signal.SIGINT)
+    assert run_main(main, []) == 130
+    assert capsys.readouterr().err == ""
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.mark.parametrize("number,code", [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_termination_closes_files_and_puts_the_handler_back(number, code):
+    before = signal.getsignal(number)
     closed = []
 
     def main(argv):
         try:
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), number)
             signal.pause()
         finally:
             closed.append(True)
 
-    assert run_main(main, []) == 143
+    assert run_main(main, []) == code
     assert closed == [True]
-    assert signal.getsignal(signal.SIGTERM) is before
+    assert signal.getsignal(number) is before
+
+
+def test_a_hangup_that_nohup_ignores_ends_nothing():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert run_main(lambda argv: os.kill(os.getpid(), signal.SIGHUP), []) == 0
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.parametrize("code,expected", [(None, 0), (0, 0), (2, 2), (143, 143)])

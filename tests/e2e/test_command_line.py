@@ -17,7 +17,9 @@ from cerebras_tf.ir.program_file import load_program
 from tests.e2e.command_line import WINDOWS, assert_same
 
 pytestmark = pytest.mark.tf
-LOSS = re.compile(r"^global_step = (\d+), loss = (\S+), rate = \d+\.\d{3} steps/sec$")
+LOSS = re.compile(
+    r"^global_step = (\d+), loss = (\S+), rate = \S+ steps/sec, \d+ tokens/sec(?:, [\d:]+ left)?$"
+)
 SECONDS = r"\d+\.\d s"
 
 
@@ -54,8 +56,11 @@ def test_train_prints_only_phases_steps_and_checkpoints(trained_once):
         rf"compiling \d+ layers: {SECONDS}",
         f"sending weights: {SECONDS}",
         rf"Saving checkpoints for 0 into {saved}\.",
+        r"[\d,]+ parameters, \d+ layers, [\d.]+ MB of memory \([^)]*\) of \S+ GB available, "
+        "64 tokens a batch",
         r"training from step 0 to 10 \.\.\.",
         f"{first}: {SECONDS}",
+        LOSS.pattern,
         rf"Saving checkpoints for 5 into {saved}\.",
         LOSS.pattern,
         rf"Saving checkpoints for 10 into {saved}\.",
@@ -75,7 +80,9 @@ def test_losses_are_those_of_the_host(trained_once, command_line):
     host = command_line("train", "--device", "/cpu:0")
     assert host.exit_code == 0
     wafer = losses(trained_once[1])
-    assert list(wafer) == [5, 10]
+    assert list(wafer) == [1, 5, 10]
+    shown = scalars(command_line.folder / "out", "loss")
+    assert shown == pytest.approx(losses(host), rel=1e-6)
     assert losses(host) == pytest.approx(wafer, rel=1e-5)
 
 
@@ -109,11 +116,13 @@ def test_a_finished_run_trains_no_further_and_steps_adds_some(trained):
 
 
 def test_wafer_host_wafer_has_no_seam(trained_once, command_line):
-    command_line("train", "--max_steps", "4")
+    first = command_line("train", "--max_steps", "4")
     host = command_line("train", "--max_steps", "7", "--device", "/cpu:0")
     wafer = command_line("train")
-    together = {**losses(host), **losses(wafer)}
-    assert together == pytest.approx(losses(trained_once[1]), rel=1e-5)
+    together = {**losses(first), **losses(host), **losses(wafer)}
+    assert list(together) == [1, 4, 5, 7, 8, 10]
+    for step, loss in losses(trained_once[1]).items():
+        assert together[step] == pytest.approx(loss, rel=1e-5)
 
 
 def test_a_warm_start_takes_the_weights_and_counts_from_zero(trained):
@@ -197,14 +206,22 @@ def test_validate_only_checks_and_writes_nothing(command_line, mode):
     result = command_line(mode, "--validate_only")
     assert result.exit_code == 0
     assert [line for line in result.lines if re.fullmatch(f"capturing: {SECONDS}", line)]
+    told = r"[\d,]+ parameters, \d+ layers, [\d.]+ MB of memory \(.*\) of [\d.]+ GB available"
+    assert re.fullmatch(told, result.lines[-1])
     assert not command_line.content()
 
 
-def test_compile_only_writes_the_program(command_line):
-    result = command_line("train", "--compile_only")
+def test_compile_only_writes_a_program_for_each_mode(command_line):
+    result = command_line("train_and_eval", "--compile_only")
     assert result.exit_code == 0
-    program = load_program(command_line.folder / "out" / "compiled" / "program.zip")
-    assert f"compiled {len(program.layers)} layers" in result.lines[-1]
+    flops = []
+    for name in ("train", "eval"):
+        path = command_line.folder / "out" / "compiled" / f"program_{name}.zip"
+        flops.append(load_program(path).flops)
+        words = r"[\d.]+ million floating-point operations a step, an estimated \S+ s or more at .*"
+        (line,) = [line for line in result.lines if line.endswith(f"; program in {path}")]
+        assert re.match(words, line)
+    assert flops[0] > 2 * flops[1]
     assert not command_line.steps()
 
 

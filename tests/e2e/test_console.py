@@ -21,13 +21,14 @@ import tensorflow as tf
 from cerebras_tf.cli.exit_codes import run_main
 from cerebras_tf.estimator.hooks import GracefulStopHook, NanGuardHook
 from cerebras_tf.estimator.progress import ProgressHook
+from cerebras_tf.estimator.shown_steps import ShownSteps
 
 def model_fn(features, labels, mode):
     weight = tf.compat.v1.get_variable("weight", initializer=1.0)
     step = tf.compat.v1.train.get_or_create_global_step()
     loss = tf.reduce_mean(features * weight) / tf.cast(step < int(sys.argv[2]), tf.float32)
     train_op = tf.compat.v1.train.GradientDescentOptimizer(0.0).minimize(loss, step)
-    hooks = [NanGuardHook(loss), ProgressHook(loss, 5)]
+    hooks = [NanGuardHook(loss), ProgressHook(loss, ShownSteps(5))]
     return tf.estimator.EstimatorSpec(
         mode, loss=loss, train_op=train_op, training_chief_hooks=hooks
     )
@@ -39,7 +40,7 @@ def main(argv):
     tf.compat.v1.logging.set_verbosity(tf.compat.v1.logging.INFO)
     config = tf.estimator.RunConfig(log_step_count_steps=None)
     estimator = tf.estimator.Estimator(model_fn, argv[0], config)
-    with GracefulStopHook() as stop:
+    with GracefulStopHook(model_dir=argv[0]) as stop:
         estimator.train(input_fn, hooks=[stop])
 
 sys.exit(run_main(main, program="train"))
@@ -74,17 +75,21 @@ def last_checkpoint_step(folder):
     return int(tf.train.latest_checkpoint(str(folder)).rsplit("-", 1)[1])
 
 
-@pytest.mark.parametrize("number,exit_code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    "number,exit_code", [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
 def test_a_signal_leaves_a_checkpoint_and_the_shells_exit_code(start, tmp_path, number, exit_code):
     process = start(first_bad_step=10**9)
     step = next(int(found.group(1)) for found in map(LINE.match, process.stderr) if found)
-    assert step == 5
+    assert step == 1
     process.send_signal(number)
     _, rest = process.communicate(timeout=60)
     assert process.returncode == exit_code
     assert "Traceback" not in rest
     assert f"{number.name}: stopping after this step" in rest
-    assert last_checkpoint_step(tmp_path) >= step
+    last = last_checkpoint_step(tmp_path)
+    assert last >= step
+    assert rest.splitlines()[-1].startswith(f"{number.name}: stopped at step {last}; the same")
 
 
 def test_an_infinite_loss_is_one_paragraph_and_exit_code_2(start, tmp_path):
@@ -95,6 +100,7 @@ def test_an_infinite_loss_is_one_paragraph_and_exit_code_2(start, tmp_path):
     message = " ".join(output[output.index("train: ") :].split())
     assert message.startswith("train: training, step 13: the loss must be finite. Received: inf.")
     assert [int(found.group(1)) for found in map(LINE.match, output.splitlines()) if found] == [
+        1,
         5,
         10,
     ]

@@ -58,6 +58,7 @@ def wait_for(process, text):
         (signal.SIGINT, 130, "capturing: "),  # compiling
         (signal.SIGINT, 130, "global_step = 5, "),
         (signal.SIGTERM, 143, "training from step 0"),  # the first step
+        (signal.SIGHUP, 129, "global_step = 5, "),
     ],
 )
 def test_a_signal_ends_the_step_and_the_next_run_goes_on(
@@ -73,9 +74,32 @@ def test_a_signal_ends_the_step_and_the_next_run_goes_on(
     assert "\r" not in rest  # no progress bar in a pipe
     step = command_line.steps()[-1]
     assert step >= 1
+    assert rest.splitlines()[-1].startswith(f"{number.name}: stopped at step {step}; the same")
     result = command_line("train", "--max_steps", str(step + 1))
     assert result.exit_code == 0
     assert any(line.startswith(f"training from step {step} to") for line in result.lines)
+
+
+# Runs the runner's module, sending Ctrl-C as soon as its own imports have begun.
+EARLY = """
+import builtins, runpy, signal, sys
+load = builtins.__import__
+def interrupted(name, *rest, **named):
+    if name == "cerebras_tf.cli.arguments":
+        signal.raise_signal(signal.SIGINT)
+    return load(name, *rest, **named)
+builtins.__import__ = interrupted
+runpy.run_module("modelzoo.common.run", run_name="__main__")
+"""
+
+
+def test_ctrl_c_while_modules_load_shows_nothing():
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", EARLY], env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == -signal.SIGINT
+    assert done.stderr == ""
 
 
 def test_a_second_run_is_refused_and_a_killed_one_goes_on_as_if_never_stopped(start, command_line):
@@ -115,5 +139,7 @@ def test_a_terminal_shows_a_bar_with_the_time_left_and_no_noise(start):
     lines = [line.strip() for line in re.split(r"[\r\n]+", re.sub(bar, "", text))]
     lines = [line for line in lines if line]
     assert len(lines) > 8
-    assert all(line.startswith("INFO:tensorflow:") for line in lines), lines
+    stamp = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d "
+    assert re.match(rf"{stamp}train: gpt3 of .*params_small.yaml, in .*/out; loading", lines[0])
+    assert all(re.match(f"{stamp}INFO:tensorflow:", line) for line in lines[1:]), lines
     assert sum("global_step = 5, loss = " in line for line in lines) == 1

@@ -184,16 +184,17 @@ def test_summaries_of_scalars_histograms_and_text_are_written(tmp_path):
     found = {}
     for use_cs in (False, True):
         folder = tmp_path / str(use_cs)
-        build(folder, model=model, save_summary_steps=2).train(dataset, max_steps=4, use_cs=use_cs)
+        build(folder, model=model, save_summary_steps=2).train(dataset, max_steps=5, use_cs=use_cs)
         found[use_cs] = read_summaries(folder)
     host, wafer = found[False], found[True]
     assert set(host) <= set(wafer)
+    assert list(wafer["loss"]) == [1, 2, 4, 5]
     for tag in ("error", "loss"):
         assert host[tag].keys() == wafer[tag].keys()
         for step, value in host[tag].items():
             assert wafer[tag][step].simple_value == pytest.approx(value.simple_value, rel=1e-5)
-    assert wafer["activations"][3].histo.sum == pytest.approx(host["activations"][3].histo.sum)
-    assert wafer["weights"][3].histo.num == host["weights"][3].histo.num == 6
+    assert wafer["activations"][4].histo.sum == pytest.approx(host["activations"][4].histo.sum)
+    assert wafer["weights"][4].histo.num == host["weights"][4].histo.num == 6
     assert host["words"].keys() == wafer["words"].keys()
 
 
@@ -368,8 +369,13 @@ def test_compile_says_what_a_program_needs_without_running_it(tmp_path):
     made = build(tmp_path)
     program = made.compile(dataset)
     assert program is not None and program.layers and program.arena_bytes > 0
-    text = (tmp_path / "compiled" / "program.txt").read_text()
+    text = (tmp_path / "compiled" / "program_train.txt").read_text()
     assert set(parse_step(text).variables) == set(program.variables)
+    made.compile(dataset, mode=tf.estimator.ModeKeys.PREDICT)
+    assert {path.name for path in (tmp_path / "compiled").glob("*.zip")} == {
+        "program_predict.zip",
+        "program_train.zip",
+    }
     assert made.compile(regression.ragged_dataset, validate_only=True) is None
     assert tf.train.latest_checkpoint(str(tmp_path)) is None
 

@@ -21,6 +21,7 @@ from cerebras_tf.estimator.hooks import (
     PerformanceSummaryHook,
     exit_code_of_signal,
 )
+from cerebras_tf.estimator.shown_steps import ShownSteps
 
 pytestmark = pytest.mark.tf
 
@@ -74,11 +75,18 @@ def send(number):
 
 
 @pytest.mark.parametrize(
-    "number,exception", [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)]
+    "number,exception,code",
+    [
+        (signal.SIGINT, KeyboardInterrupt, None),
+        (signal.SIGTERM, SystemExit, 143),
+        (signal.SIGHUP, SystemExit, 129),
+    ],
 )
-def test_a_signal_ends_the_step_writes_a_checkpoint_and_then_raises(tmp_path, number, exception):
+def test_a_signal_ends_the_step_writes_a_checkpoint_and_then_raises(
+    tmp_path, capsys, number, exception, code
+):
     received = threading.Event()
-    hook = GracefulStopHook()
+    hook = GracefulStopHook(model_dir=str(tmp_path))
     receive = hook._receive
 
     def receive_and_tell(signal_number):
@@ -94,8 +102,29 @@ def test_a_signal_ends_the_step_writes_a_checkpoint_and_then_raises(tmp_path, nu
     with pytest.raises(exception) as raised, hook as stop:
         build_estimator(tmp_path).train(input_fn, hooks=[AtStep(3, act), stop], max_steps=1000)
     assert last_checkpoint_step(tmp_path) == 3
-    if exception is SystemExit:
-        assert raised.value.code == 143
+    assert getattr(raised.value, "code", None) == code
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last == (
+        f"{signal.Signals(number).name}: stopped at step 3; the same command goes on from "
+        f"{tmp_path}/model.ckpt-3"
+    )
+
+
+def test_a_stop_before_the_first_checkpoint_says_so(tmp_path, capsys):
+    with pytest.raises(KeyboardInterrupt), GracefulStopHook(model_dir=str(tmp_path)) as stop:
+        stop.signal_number = signal.SIGINT
+    assert "SIGINT: stopped and no checkpoint was written" in capsys.readouterr().err
+
+
+def test_a_hangup_that_is_ignored_stays_ignored():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    hook = GracefulStopHook()
+    try:
+        hook.begin()
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        hook.restore()
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_handlers_are_back_after_training_and_after_an_error(tmp_path):
@@ -153,12 +182,13 @@ def test_exit_codes_of_signals_are_the_shells():
 def test_nan_guard_ends_training_before_the_damaged_state_is_saved(tmp_path, bad_loss):
     def chief_hooks(loss):
         return [
-            NanGuardHook(loss),
+            NanGuardHook(loss, str(tmp_path)),
             tf.estimator.CheckpointSaverHook(str(tmp_path), save_steps=1),
         ]
 
     params = {"bad_step": 3, "bad_loss": bad_loss, "chief_hooks": chief_hooks}
-    with pytest.raises(NumericsError, match="training, step 3: the loss must be finite"):
+    says = f"step 3: the loss must be finite.* goes on from {tmp_path}/model.ckpt-2.*ckpt-1"
+    with pytest.raises(NumericsError, match=says):
         build_estimator(tmp_path, params).train(input_fn, max_steps=10)
     assert last_checkpoint_step(tmp_path) == 2
 
@@ -227,7 +257,9 @@ def test_performance_summaries_hold_the_rates_and_the_memory_mark(tmp_path):
 
     def chief_hooks(loss):
         tokens = tf.constant(4 * 128)
-        return [PerformanceSummaryHook(str(tmp_path), 5, 4, tokens, lambda: 2.0**30, clock)]
+        return [
+            PerformanceSummaryHook(str(tmp_path), ShownSteps(5), 4, tokens, lambda: 2.0**30, clock)
+        ]
 
     build_estimator(tmp_path, {"chief_hooks": chief_hooks}).train(
         input_fn, hooks=[Tick()], max_steps=12
@@ -241,7 +273,7 @@ def test_performance_summaries_hold_the_rates_and_the_memory_mark(tmp_path):
 
 def test_performance_summaries_leave_out_what_is_not_known(tmp_path):
     def chief_hooks(loss):
-        return [PerformanceSummaryHook(str(tmp_path), 2)]
+        return [PerformanceSummaryHook(str(tmp_path), ShownSteps(2))]
 
     build_estimator(tmp_path, {"chief_hooks": chief_hooks}).train(input_fn, max_steps=5)
     scalars = read_scalars(tmp_path)

@@ -14,11 +14,13 @@ pytest.importorskip("tensorflow")
 
 import tensorflow as tf
 
+from cerebras_tf.estimator import console, progress
 from cerebras_tf.estimator.progress import PhaseReporter, ProgressHook, StepWindow, format_rate
+from cerebras_tf.estimator.shown_steps import ShownSteps
 
 pytestmark = pytest.mark.tf
 
-LINE = re.compile(r"^global_step = (\d+), loss = (\S+), rate = (\S+) steps/sec$")
+LINE = re.compile(r"^global_step = (\d+), loss = (\S+), rate = (\S+) steps/sec(?:, \S+ left)?$")
 
 
 class FakeClock:
@@ -90,13 +92,13 @@ def test_phase_logs_its_seconds(messages):
 
 
 def test_phase_that_lasts_is_announced(messages, monkeypatch):
-    announced, info = threading.Event(), tf.compat.v1.logging.info
+    announced = threading.Event()
 
     def log(*arguments):
-        info(*arguments)
+        console.say(*arguments)
         announced.set()
 
-    monkeypatch.setattr(tf.compat.v1.logging, "info", log)
+    monkeypatch.setattr(progress, "say", log)
     with PhaseReporter(announce_after_s=0.0).phase("capturing"):
         assert announced.wait(timeout=30)
     first, last = messages()
@@ -141,16 +143,21 @@ def test_step_window_begins_when_opened_and_yields_nothing_without_steps():
     assert window.close(6) == (1, 1.0)
 
 
-def test_step_line_has_the_exact_form_at_multiples_of_every_n_steps(messages):
+def test_step_line_has_the_exact_form_at_the_steps_that_are_shown(messages):
     clock = FakeClock()
     train(
-        lambda loss: [ProgressHook(loss, 50, clock=clock), AdvanceHook(clock, 1 / 0.492)],
+        lambda loss: [
+            ProgressHook(loss, ShownSteps(50, last_step=101), 512, clock=clock),
+            AdvanceHook(clock, 1 / 0.492),
+        ],
         steps=101,
     )
     lines = [message for message in messages() if message.startswith("global_step")]
     assert lines == [
-        "global_step = 50, loss = 7.30078125, rate = 0.492 steps/sec",
-        "global_step = 100, loss = 7.30078125, rate = 0.492 steps/sec",
+        "global_step = 1, loss = 7.30078125, rate = 0.492 steps/sec, 252 tokens/sec",
+        "global_step = 50, loss = 7.30078125, rate = 0.492 steps/sec, 252 tokens/sec, 01:43 left",
+        "global_step = 100, loss = 7.30078125, rate = 0.492 steps/sec, 252 tokens/sec, 00:02 left",
+        "global_step = 101, loss = 7.30078125, rate = 0.492 steps/sec, 252 tokens/sec",
     ]
 
 
@@ -162,21 +169,36 @@ def test_rate_leaves_out_the_first_step(messages):
             super().before_run(run_context)
             self._seconds = 0.5
 
-    train(lambda loss: [ProgressHook(loss, 10, clock=clock), SlowStart(clock, 60.0)], steps=10)
-    assert step_lines(messages()) == [("10", "7.30078125", "2.000")]
+    train(
+        lambda loss: [ProgressHook(loss, ShownSteps(10), clock=clock), SlowStart(clock, 60.0)],
+        steps=10,
+    )
+    assert step_lines(messages())[1:] == [("10", "7.30078125", "2.000")]
 
 
 def test_lines_at_every_step_repeat_no_step(messages):
     clock = FakeClock()
-    train(lambda loss: [ProgressHook(loss, 1, clock=clock), AdvanceHook(clock, 2.0)], steps=4)
+    train(
+        lambda loss: [ProgressHook(loss, ShownSteps(1), clock=clock), AdvanceHook(clock, 2.0)],
+        steps=4,
+    )
     assert [line[0] for line in step_lines(messages())] == ["1", "2", "3", "4"]
     assert {line[2] for line in step_lines(messages())} == {"0.500"}
+
+
+def test_what_is_said_of_the_model_stands_before_training(messages):
+    train(lambda loss: [ProgressHook(loss, ShownSteps(5), about=lambda: "12 parameters")], steps=1)
+    logged = messages()
+    assert logged[logged.index("12 parameters") + 1] == "training from step 0 ..."
 
 
 def test_training_phase_is_announced_and_timed(messages):
     clock = FakeClock()
     train(
-        lambda loss: [ProgressHook(loss, 100, last_step=7, clock=clock), AdvanceHook(clock, 2.0)],
+        lambda loss: [
+            ProgressHook(loss, ShownSteps(100, last_step=7), clock=clock),
+            AdvanceHook(clock, 2.0),
+        ],
         steps=7,
     )
     logged = messages()
@@ -187,9 +209,10 @@ def test_training_phase_is_announced_and_timed(messages):
 def test_no_bar_is_drawn_where_stderr_is_not_a_terminal(messages, monkeypatch):
     stream = io.StringIO()
     monkeypatch.setattr(sys, "stderr", stream)
-    train(lambda loss: [ProgressHook(loss, 2, last_step=6)], steps=6)
+    train(lambda loss: [ProgressHook(loss, ShownSteps(2, last_step=6))], steps=6)
     assert stream.getvalue() == ""
-    assert len(step_lines(messages())) == 3
+    assert [line[0] for line in step_lines(messages())] == ["1", "2", "4", "6"]
+    assert any(message.endswith(" left") for message in messages())
 
 
 def test_a_bar_with_the_remaining_time_is_drawn_on_a_terminal(messages, monkeypatch):
@@ -198,13 +221,14 @@ def test_a_bar_with_the_remaining_time_is_drawn_on_a_terminal(messages, monkeypa
     hooks = []
 
     def build(loss):
-        hooks.append(ProgressHook(loss, 2, steps=6))
+        hooks.append(ProgressHook(loss, ShownSteps(2, steps=6)))
         return hooks
 
     train(build, steps=6)
     assert "6/6 [" in stream.getvalue()
     assert "step/s" in stream.getvalue()
-    assert len(step_lines(messages())) == 3
+    assert [line[0] for line in step_lines(messages())] == ["1", "2", "4", "6"]
+    assert not any(message.endswith(" left") for message in messages())
 
 
 def test_close_after_a_failed_step_removes_the_bar_and_restores_the_log_handlers(
@@ -219,7 +243,7 @@ def test_close_after_a_failed_step_removes_the_bar_and_restores_the_log_handlers
             raise ArithmeticError("broken")
 
     def build(loss):
-        hooks.append(ProgressHook(loss, 1, last_step=3))
+        hooks.append(ProgressHook(loss, ShownSteps(1, last_step=3)))
         return [*hooks, Fail()]
 
     with pytest.raises(ArithmeticError):

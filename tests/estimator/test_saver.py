@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -108,13 +109,22 @@ def test_a_damaged_index_is_refused(tmp_path):
         made.train(dataset, max_steps=2)
 
 
+def test_a_full_disk_at_the_first_checkpoint_speaks_of_no_other(tmp_path, monkeypatch):
+    def write(prefix, shards):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(saver, "write_checkpoint", write)
+    with pytest.raises(CheckpointError, match=r"No space left on device.*none was written before"):
+        build(tmp_path).train(dataset, max_steps=2)
+
+
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs Linux's /dev/full")
 def test_a_full_disk_is_named_and_the_last_checkpoint_stays(tmp_path, monkeypatch):
     made = build(tmp_path, save_checkpoints_steps=2)
     made.train(dataset, max_steps=2)
     before = variables_of(tmp_path)
     monkeypatch.setattr(saver, "write_checkpoint", write_to_full_disk)
-    with pytest.raises(CheckpointError, match=r"No space left.*the last checkpoint is untouched"):
+    with pytest.raises(CheckpointError, match=r"No space left.*ckpt-2 is untouched"):
         made.train(dataset, max_steps=4)
     monkeypatch.undo()
     assert_equal(variables_of(tmp_path), before, 0)

@@ -122,7 +122,7 @@ def test_large_values_are_returned_only_when_asked_for(tmp_path):
         def after_run(self, run_context, run_values):
             returned.append("wide:0" in models[-1].step.program.results)
 
-    made = build(tmp_path, model=model, save_summary_steps=2)
+    made = build(tmp_path, model=model, save_summary_steps=3)
     with regression.models_built() as models:
         made.train(dataset, hooks=[Watch()], max_steps=3)
     assert returned == [True, False, True]

@@ -11,6 +11,7 @@ import os
 import tensorflow.compat.v1 as tf
 
 from cerebras_tf.errors import CheckpointError
+from modelzoo.common.checkpoint_files import advice_instead, latest_checkpoint
 
 
 def checkpoint_step(model_dir):
@@ -19,17 +20,16 @@ def checkpoint_step(model_dir):
     Raises:
         CheckpointError: if the latest checkpoint is gone or cannot be read.
     """
-    state = tf.train.get_checkpoint_state(model_dir) if model_dir else None
-    if state is None:
+    path = latest_checkpoint(model_dir) if model_dir else None
+    if path is None:
         return 0
-    path = state.model_checkpoint_path
     try:
         reader = tf.train.NewCheckpointReader(path)
     except (tf.OpError, ValueError) as error:
         raise CheckpointError(
             f"{path}: must be a readable checkpoint, because it is the latest that "
-            f"{os.path.join(model_dir, 'checkpoint')} names. Received: {error}. Restore its "
-            "files, or name an earlier one in that file."
+            f"{os.path.join(model_dir, 'checkpoint')} names. Received: {error}. "
+            f"{advice_instead(path)}"
         ) from error
     return int(reader.get_tensor("global_step")) if reader.has_tensor("global_step") else 0
 

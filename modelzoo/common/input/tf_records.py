@@ -158,12 +158,23 @@ def _truncated(path, position):
 
 
 def find_damage(data_dir):
-    """Returns a sentence naming the first truncated file of `data_dir`, or None."""
+    """Returns a sentence naming the first damaged record of `data_dir`, or None.
+
+    Reads all files, checksums included, up to the damage.
+    """
     for path in find_record_files(data_dir):
+        position = 0
         try:
             check_frames(path)
+            for record in tf.io.tf_record_iterator(path):
+                position += FRAME.size + 2 * CHECKSUM_BYTES + len(record)
         except DataError as error:
             return str(error)
+        except tf.errors.DataLossError:
+            return (
+                f"{path}: must be a whole TFRecord file. Received: the record at byte {position} "
+                "fails its checksum. Make or copy the file again."
+            )
     return None
 
 

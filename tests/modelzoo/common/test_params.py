@@ -163,3 +163,11 @@ def test_keys_of_one_side_only_are_told_as_added_or_removed(write, tmp_path):
         "+model.mixed_precision: false",
         "-model.no_longer_known: [1, a]",
     ]
+
+
+def test_a_batch_of_more_tokens_than_sizes_can_count_is_refused(write):
+    text = TINY.replace("max_sequence_length: 16", "max_sequence_length: 1073741824")
+    assert text != TINY
+    says = r"train_input.max_sequence_length times .* Received: 1073741824 x 2. Lower one of them."
+    with pytest.raises(ConfigError, match=says):
+        load_params(write(text))

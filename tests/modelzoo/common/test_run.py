@@ -14,7 +14,6 @@ tf = pytest.importorskip("tensorflow.compat.v1")
 from cerebras_tf.errors import CheckpointError, ConfigError, DataError  # noqa: E402
 from modelzoo.common import run  # noqa: E402
 from modelzoo.common.model_dir import default_model_dir  # noqa: E402
-from modelzoo.common.sections import RunConfigParams  # noqa: E402
 
 YAML = """\
 model_name: gpt3
@@ -233,27 +232,6 @@ def test_empty_data_folder_leaves_no_checkpoint(call, tmp_path):
     with pytest.raises(DataError, match="must hold files named"):
         call("train")
     assert tf.train.latest_checkpoint(str(tmp_path / "out")) is None
-
-
-def test_data_loss_while_reading_names_the_file(tmp_path):
-    folder = tmp_path / "records"
-    folder.mkdir()
-    with tf.io.TFRecordWriter(str(folder / "bad.tfrecords")) as writer:
-        writer.write(b"x" * 100)
-    data = (folder / "bad.tfrecords").read_bytes()
-    (folder / "bad.tfrecords").write_bytes(data[:-1])
-
-    class Section:
-        data_dir = str(folder)
-
-    class Params:
-        train_input = Section
-        runconfig = RunConfigParams()
-
-    error = tf.errors.DataLossError(None, None, "truncated record")
-    named = run.tensorflow_errors_named(Params, ["train_input"])
-    with pytest.raises(DataError, match="bad.tfrecords: must be a whole"), named:
-        raise error
 
 
 def test_default_folder_is_named_after_the_params_file():

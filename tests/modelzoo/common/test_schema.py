@@ -82,7 +82,7 @@ def test_unknown_key_unlike_any_lists_the_known_ones():
         ("num_hidden_layers", 2.5, "must be a whole number. Received: 2.5."),
         ("num_hidden_layers", True, "must be a whole number. Received: True."),
         ("num_hidden_layers", 0, "must be at least 1. Received: 0."),
-        ("rate", [1], "must be a number. Received: [1]."),
+        ("rate", [1], "must be a finite number. Received: [1]."),
         ("is_on", "yes", "must be true or false. Received: 'yes'."),
         ("names", "a", "must be a list of texts. Received: 'a'."),
         ("color", "gren", "must be one of red, green. Received: 'gren'. Did you mean green?"),
@@ -120,3 +120,10 @@ def test_as_tree_is_the_inverse_of_build():
     )
     again, messages = build(schema.as_tree(built))
     assert messages == [] and again == built
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), "nan", "-inf", 10**400])
+def test_numbers_that_are_not_finite_are_refused(value):
+    built, (message,) = build({"inner": {"num_hidden_layers": 1, "rate": value}})
+    assert built is None
+    assert message.startswith("f.yaml: inner.rate must be a finite number. Received: ")

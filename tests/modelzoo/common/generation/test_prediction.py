@@ -135,4 +135,4 @@ def test_prompts_without_generation_are_batches_that_the_model_compiles_for(tmp_
     predict(tmp_path, "gpt3", place=())
     command = ["-m", "predict", "-p", f"{tmp_path}/params.yaml", "-o", str(tmp_path / "new")]
     run.main([*command, "--compile_only"])
-    assert list((tmp_path / "new").rglob("program.zip"))
+    assert list((tmp_path / "new").rglob("program_*.zip"))

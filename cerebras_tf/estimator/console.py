@@ -1,0 +1,38 @@
+"""How the lines of a run reach the console, whether or not a script has set up logging."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import tensorflow as tf
+
+
+def say(message: str, *arguments: Any) -> None:
+    """Logs a line on the progress of a run, by TensorFlow's logger at level INFO.
+
+    That logger shows warnings only until it is given a level. Lines of progress show by default; a
+    level of the logger, logging set up by the script, and `logging.disable` decide otherwise.
+    """
+    logger = tf.get_logger()
+    if logger.isEnabledFor(logging.INFO):
+        logger.info(message, *arguments)
+    elif not _is_set_up(logger):
+        record = logger.makeRecord(
+            logger.name, logging.INFO, __file__, 0, message, arguments, None, "say"
+        )
+        logger.handle(record)
+
+
+def is_silent() -> bool:
+    """Whether TensorFlow's own lines of progress do not show, as nobody has set up logging."""
+    logger = tf.get_logger()
+    return not logger.isEnabledFor(logging.INFO) and not _is_set_up(logger)
+
+
+def _is_set_up(logger: logging.Logger) -> bool:
+    """Whether somebody has decided what the logger shows."""
+    root = logging.getLogger()
+    disabled = logger.manager.disable >= logging.INFO
+    chosen = logger.level != logging.NOTSET or root.level != logging.WARNING
+    return disabled or chosen or bool(root.handlers)

@@ -1,0 +1,225 @@
+"""Which checkpoint a run starts from or evaluates, and copies of checkpoints.
+
+It looks at files and at TensorFlow's list of them (the file ``checkpoint`` of a folder); what is in
+a checkpoint is compared with a model in ``modelzoo/common/estimator.py``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import os
+import re
+import shutil
+
+import tensorflow.compat.v1 as tf
+
+from cerebras_tf.errors import CheckpointError, ConfigError
+from cerebras_tf.estimator.checkpoint_reader import CheckpointReader
+from modelzoo.common.params import saved_runconfig
+
+LIST = "checkpoint"
+INSTEAD = "--checkpoint_path {} to evaluate, --resume_from {} with another -o to train"
+END = re.compile(r"\.(index|meta|data-\d{5}-of-\d{5})$")
+
+
+def find_checkpoint(path):
+    """Returns the prefix of the checkpoint that a user means.
+
+    Args:
+        path: the prefix itself, one of its files, or a folder, which means its latest.
+
+    Raises:
+        CheckpointError: if there is none, or files of it are missing.
+    """
+    if os.path.isdir(path):
+        found = latest_checkpoint(path) or next(reversed(all_checkpoints(path)), None)
+        if found is None:
+            raise no_checkpoint(path)
+        return found
+    prefix = END.sub("", path)
+    if not glob.glob(f"{glob.escape(prefix)}.index") and not data_files(prefix):
+        raise no_checkpoint(path)
+    check_files(prefix)
+    return prefix
+
+
+def no_checkpoint(path):
+    """Returns the error for a path where no checkpoint is; names those beside it."""
+    folder = path if os.path.isdir(path) else os.path.dirname(path) or "."
+    near = all_checkpoints(folder)
+    advice = (
+        f"Checkpoints there: {', '.join(near)}."
+        if near
+        else "Train first, or name another with --checkpoint_path."
+    )
+    return CheckpointError(
+        f"{path}: must be a checkpoint, or a folder that holds one. Received: none there. {advice}"
+    )
+
+
+def latest_checkpoint(folder):
+    """Returns the prefix of a folder's latest checkpoint, None where its list is absent.
+
+    Raises:
+        CheckpointError: if the list is empty or damaged, or files of the checkpoint are missing.
+    """
+    path = os.path.join(folder, LIST)
+    if not os.path.exists(path):
+        return None
+    try:
+        state = tf.train.get_checkpoint_state(folder)
+    except ValueError:  # an empty file, or no text
+        state = None
+    prefix = state.model_checkpoint_path if state else ""
+    if not prefix:
+        found = all_checkpoints(folder)
+        advice = "Remove it to start anew."
+        if found:
+            line = f'model_checkpoint_path: "{os.path.basename(found[-1])}"'
+            advice = f"To go on from {found[-1]}, make it the line {line}"
+        size = os.path.getsize(path)
+        received = f"{size} bytes of something else" if size else "an empty file"
+        raise CheckpointError(
+            f"{path}: must name the latest checkpoint of its folder. Received: {received}. {advice}"
+        )
+    check_files(prefix)
+    return prefix
+
+
+def check_files(prefix):
+    """Raises a CheckpointError if files of a checkpoint are missing."""
+    if CheckpointReader.is_a_checkpoint(prefix):
+        return
+    shards = data_files(prefix)
+    count = max((int(name[-5:]) for name in shards), default=1)
+    wanted = [f"{prefix}.data-{number:05d}-of-{count:05d}" for number in range(count)]
+    missing = [name for name in [f"{prefix}.index", *wanted] if not os.path.exists(name)]
+    raise CheckpointError(
+        f"{prefix}: must have all its files. Received: no {', no '.join(missing)}. "
+        f"{advice_instead(prefix)}"
+    )
+
+
+def advice_instead(prefix):
+    """Returns what to do about a damaged checkpoint: restore it, or take the one before."""
+    before = CheckpointReader.before(prefix)
+    if before is None:
+        return "Restore the files; no earlier checkpoint is there."
+    return f"Restore the files, or take the one before: {INSTEAD.replace('{}', before)}."
+
+
+def data_files(prefix):
+    """Returns the paths of a checkpoint's shards that are there, sorted."""
+    return sorted(glob.glob(f"{glob.escape(prefix)}.data-?????-of-?????"))
+
+
+def all_checkpoints(folder):
+    """Returns the prefixes of the whole checkpoints of a folder, in the order of their steps."""
+    return CheckpointReader.all_checkpoints(folder)
+
+
+def chosen_checkpoint(runconfig):
+    """Returns the checkpoint to evaluate: `checkpoint_path`, or the latest of `model_dir`.
+
+    Raises:
+        CheckpointError: if there is none.
+    """
+    return find_checkpoint(runconfig.checkpoint_path or runconfig.model_dir)
+
+
+def check_start(runconfig):
+    """Checks where training starts, before anything is written.
+
+    A folder that has begun goes on from its own latest checkpoint. Where it began from the one
+    that the command names, this is the same command again; any other would be ignored.
+
+    Raises:
+        ConfigError: if the folder has begun from elsewhere.
+    """
+    latest = latest_checkpoint(runconfig.model_dir)
+    saved = saved_runconfig(runconfig.model_dir) if latest else {}
+    for key in ("checkpoint_path", "resume_from"):
+        given = getattr(runconfig, key)
+        if not given:
+            continue
+        if not latest:
+            find_checkpoint(given)
+        elif not saved.get(key) or _plain(saved[key]) != _plain(given):
+            raise ConfigError(
+                f"{key}: only a run that begins can start from it. Received: {given}, and "
+                f"{runconfig.model_dir} has begun: its latest checkpoint is {latest}. Leave "
+                f"--{key} out to go on from that, or give another folder after -o."
+            )
+
+
+def _plain(path):
+    return os.path.abspath(END.sub("", path))
+
+
+@contextlib.contextmanager
+def resumed(runconfig):
+    """Within: `model_dir` holds a copy of the checkpoint `resume_from`, where it has none yet.
+
+    So training goes on from it in all respects: step, optimizer state, random numbers, input. If
+    the run ends before it has written anything itself, the folder is left as it was.
+
+    Raises:
+        CheckpointError: if the checkpoint has no global step.
+    """
+    model_dir = runconfig.model_dir
+    if not runconfig.resume_from or latest_checkpoint(model_dir):
+        yield
+        return
+    prefix = find_checkpoint(runconfig.resume_from)
+    step = step_of(prefix)
+    name = f"model.ckpt-{step}"
+    copy_checkpoint(prefix, model_dir, name)
+    try:
+        yield
+    finally:
+        if not os.path.exists(os.path.join(model_dir, "params.yaml")):
+            remove_checkpoint(os.path.join(model_dir, name))
+            os.remove(os.path.join(model_dir, LIST))
+
+
+def step_of(prefix):
+    """Returns the global step that a checkpoint holds; raises a CheckpointError without one."""
+    try:
+        return int(tf.train.load_variable(prefix, "global_step"))
+    except (tf.OpError, ValueError, IndexError, RuntimeError) as error:
+        raise CheckpointError(
+            f"{prefix}: must hold the step that training goes on from. Received: {error}. Start "
+            "from its weights with --checkpoint_path instead."
+        ) from error
+
+
+def copy_checkpoint(prefix, folder, name):
+    """Makes a checkpoint the latest of another folder.
+
+    Its list names the copy only once that is whole. Files are linked where the file system can.
+
+    Args:
+        prefix: of the checkpoint.
+        folder: made if absent.
+        name: of the copy.
+    """
+    os.makedirs(folder, exist_ok=True)
+    for path in [*data_files(prefix), f"{prefix}.meta", f"{prefix}.index"]:
+        if not os.path.exists(path):
+            continue
+        target = os.path.join(folder, name) + path[len(prefix) :]
+        partial = f"{target}.{os.getpid()}"
+        try:
+            os.link(path, partial)
+        except OSError:
+            shutil.copyfile(path, partial)
+        os.replace(partial, target)
+    tf.train.update_checkpoint_state(os.path.abspath(folder), name, [name])
+
+
+def remove_checkpoint(prefix):
+    """Removes the files of a checkpoint, its index first."""
+    for path in [f"{prefix}.index", f"{prefix}.meta", *data_files(prefix)]:
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(path)

@@ -1,0 +1,161 @@
+"""What the evaluations of a training run decide: which checkpoint is the best, and when to stop.
+
+Their metrics rest in ``eval/evaluations.json`` of model_dir, so a restarted run decides as an
+uninterrupted one would.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+
+import tensorflow.compat.v1 as tf
+
+from cerebras_tf.errors import ConfigError, DataError
+from modelzoo.common.checkpoint_files import copy_checkpoint, remove_checkpoint
+from modelzoo.common.whole_file import write_whole
+
+BEST = "best"  # folder in model_dir
+
+
+class Evaluations(tf.estimator.Exporter):
+    """Told of every evaluation by tf.estimator.train_and_evaluate; keeps the best, and says stop.
+
+    Args:
+        runconfig: RunConfigParams.
+        step: global step that training goes on from; evaluations of later steps are forgotten.
+
+    Attributes:
+        stopped: what ended training early, a sentence; None while it goes on.
+    """
+
+    def __init__(self, runconfig, step):
+        self._folder = runconfig.model_dir
+        self._path = Path(runconfig.model_dir, "eval", "evaluations.json")
+        self._keep = runconfig.keep_best_checkpoint
+        self._stopping = runconfig.early_stopping
+        self._metrics = {at: found for at, found in read(self._path).items() if at <= step}
+        self.stopped = self._reason()
+
+    @property
+    def name(self):
+        """The name by which tf.estimator knows it."""
+        return "evaluations"
+
+    def export(self, estimator, export_path, checkpoint_path, eval_result, is_the_final_export):
+        """Takes in the metrics of a checkpoint; see tf.estimator.Exporter.
+
+        Raises:
+            ConfigError: the metric that decides is not among them.
+        """
+        found = {key: float(value) for key, value in eval_result.items()}
+        step = int(found.pop("global_step"))
+        rules = {"keep_best_checkpoint": self._keep, "early_stopping": self._stopping}
+        for name, rule in rules.items():
+            if rule and rule.metric not in found:
+                raise ConfigError(
+                    f"runconfig.{name}.metric: must be one of {', '.join(sorted(found))}. "
+                    f"Received: {rule.metric!r}."
+                )
+        self._metrics[step] = found
+        told = {str(at): metrics for at, metrics in sorted(self._metrics.items())}
+        write_whole(self._path, json.dumps(told, indent=2) + "\n")
+        if self._keep and best_step(self._values(self._keep), self._keep.mode) == step:
+            self._put_aside(checkpoint_path, step, found[self._keep.metric])
+        self.stopped = self._reason()
+
+    def _values(self, rule):
+        return {
+            at: found[rule.metric] for at, found in self._metrics.items() if rule.metric in found
+        }
+
+    def _put_aside(self, prefix, step, value):
+        folder = os.path.join(self._folder, BEST)
+        copy_checkpoint(prefix, folder, os.path.basename(prefix))
+        for path in Path(folder).glob("*.index"):
+            if path.stem != os.path.basename(prefix):
+                remove_checkpoint(str(path.with_suffix("")))
+        tf.logging.info("best so far: %s = %.6g at step %d", self._keep.metric, value, step)
+
+    def _reason(self):
+        rule = self._stopping
+        if rule is None:
+            return None
+        values = self._values(rule)
+        best, waited = last_gain(values, rule.mode, rule.min_delta)
+        if waited < rule.patience:
+            return None
+        since = "is not a number" if best is None else f"has not improved since step {best}"
+        value = "" if best is None else f" ({values[best]:.6g})"
+        return (
+            f"early stopping at step {max(values)}: {rule.metric} {since}{value}, for {waited} "
+            "evaluations"
+        )
+
+
+class EarlyStopHook(tf.estimator.SessionRunHook):
+    """Ends training once the evaluations say so, at the step that was evaluated last.
+
+    Args:
+        evaluations: Evaluations.
+    """
+
+    def __init__(self, evaluations):
+        self._evaluations = evaluations
+
+    def after_run(self, run_context, run_values):
+        """Asks the loop to stop; savers, and with them evaluations, come before this hook."""
+        if self._evaluations.stopped:
+            run_context.request_stop()
+
+    def end(self, session):
+        """Says why training ended."""
+        if self._evaluations.stopped:
+            tf.logging.info("%s", self._evaluations.stopped)
+
+
+def best_step(values, mode):
+    """Returns the step with the best value, the first of equals; None without a number.
+
+    Args:
+        values: metric by step; NaN is never the best.
+        mode: ``min`` or ``max``.
+    """
+    return last_gain(values, mode, 0.0)[0]
+
+
+def last_gain(values, mode, min_delta):
+    """Returns the step of the last gain, and how many evaluations came after it.
+
+    Args:
+        values: metric by step; NaN is no gain.
+        mode: ``min`` or ``max``.
+        min_delta: a gain is larger than this.
+    """
+    sign = 1.0 if mode == "max" else -1.0
+    best, best_value, waited = None, -math.inf, 0
+    for step, value in sorted(values.items()):
+        if sign * value > best_value + (min_delta if best is not None else 0.0):
+            best, best_value, waited = step, sign * value, 0
+        else:
+            waited += 1
+    return best, waited
+
+
+def read(path):
+    """Returns the metrics of evaluations before, by step; {} without any.
+
+    Raises:
+        DataError: if the file holds something else.
+    """
+    try:
+        tree = json.loads(path.read_text(encoding="utf-8"))
+        return {int(step): dict(metrics) for step, metrics in tree.items()}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise DataError(
+            f"{path}: must hold metrics by step. Received: {error}. Move the file away."
+        ) from error

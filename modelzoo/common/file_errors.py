@@ -1,0 +1,106 @@
+"""Turns what TensorFlow and the system say of files into one paragraph that names the file."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+
+from cerebras_tf.errors import CerebrasError, CheckpointError, ConfigError, DataError
+
+# Errors of the system that a user mends: no space, no permission, something else in the way.
+MENDABLE = (
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EFBIG,
+    errno.EROFS,
+    errno.EACCES,
+    errno.EPERM,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.EEXIST,
+    errno.EIO,
+)
+# What TensorFlow's file systems make of them.
+KINDS = (
+    "AlreadyExistsError",
+    "FailedPreconditionError",
+    "PermissionDeniedError",
+    "ResourceExhaustedError",
+    "UnknownError",
+)
+
+
+@contextlib.contextmanager
+def file_errors_named(params, sections):
+    """Within: errors of files become errors of ours.
+
+    Args:
+        params: a model's parameters.
+        sections: names of the input sections that are read.
+
+    Raises:
+        CheckpointError: a checkpoint is damaged.
+        ConfigError: a file cannot be written.
+        DataError: an input file is damaged.
+    """
+    try:
+        yield
+    except CerebrasError:
+        raise
+    except Exception as error:
+        if getattr(getattr(error, "op", None), "type", "") == "RestoreV2":
+            named = damaged_checkpoint(params.runconfig)
+        elif type(error).__name__ == "DataLossError":
+            named = damaged_input(params, sections, error)
+        else:
+            named = unwritten(error, params.runconfig.model_dir)
+        if named is None:
+            raise
+        raise named from error
+
+
+def damaged_checkpoint(runconfig):
+    """Returns the error for a checkpoint that TensorFlow could not restore."""
+    from modelzoo.common.checkpoint_files import advice_instead, latest_checkpoint
+
+    path = latest_checkpoint(runconfig.model_dir)
+    if runconfig.checkpoint_path and (path is None or "train" not in runconfig.mode):
+        path = runconfig.checkpoint_path
+    return CheckpointError(
+        f"{path}: must be a whole checkpoint. Received: files that end too early or fail their "
+        f"checksum. {advice_instead(path)}"
+    )
+
+
+def damaged_input(params, sections, error):
+    """Returns the error for records that fail their checksum: with file and offset if found."""
+    from modelzoo.common.input.tf_records import find_damage
+
+    folders = [getattr(getattr(params, name), "data_dir", None) for name in sections]
+    damage = next(filter(None, (find_damage(f) for f in folders if f)), None)
+    return DataError(
+        damage
+        or f"{', '.join(map(str, folders))}: must hold whole TFRecord files. Received: {error}. "
+        "Make or copy the files again."
+    )
+
+
+def unwritten(error, folder):
+    """Returns the error for a file that could not be written; None for anything else.
+
+    Args:
+        error: an exception.
+        folder: where files are written, for errors that name none.
+    """
+    if isinstance(error, OSError) and error.errno in MENDABLE:
+        where, received = error.filename or folder, error.strerror
+    elif type(error).__name__ in KINDS and getattr(error, "op", None) is None:
+        where, _, received = str(error).partition("; ")
+        if not received:
+            where, received = folder, where
+    else:
+        return None
+    return ConfigError(
+        f"{where}: must be a place to write to. Received: {received}. Free space, correct the "
+        "permissions, or give another folder after -o."
+    )

@@ -1,0 +1,125 @@
+"""Checks where a run starts: from a checkpoint that is given, its own, or one that is damaged."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+pytest.importorskip("tensorflow")
+
+from modelzoo.common.checkpoint_files import find_checkpoint
+from tests.e2e.command_line import assert_same
+
+pytestmark = pytest.mark.tf
+
+
+@pytest.fixture
+def folder(trained):
+    return trained.folder / "out"
+
+
+@pytest.mark.parametrize("end", ["", ".index", ".data-00000-of-00001", ".meta"])
+def test_a_checkpoint_is_found_by_any_of_its_files(trained_once, end):
+    prefix = str(trained_once[0].folder / "out" / "model.ckpt-5")
+    assert find_checkpoint(prefix + end) == prefix
+    assert find_checkpoint(str(trained_once[0].folder / "out")) == prefix[:-1] + "10"
+
+
+def test_a_checkpoint_for_a_folder_that_has_begun_is_refused(trained, folder):
+    before = trained.content()
+    for flag in ("--checkpoint_path", "--resume_from"):
+        result = trained("train", flag, str(folder / "model.ckpt-5"), "--max_steps", "12")
+        assert result.exit_code == 2
+        assert f"Leave {flag} out to go on from that, or give another folder" in result.error
+        assert str(folder / "model.ckpt-10") in result.error
+    assert trained.content() == before
+
+
+def test_a_run_that_is_resumed_ends_as_if_never_stopped(trained, folder):
+    path = str(folder / "model.ckpt-5.index")
+    for last in ("7", "10"):  # the second command goes on from what the first left
+        result = trained("train", "--resume_from", path, "--max_steps", last, out="again")
+        assert result.exit_code == 0, result.error
+    assert trained.steps("again") == [5, 7, 10]
+    assert_same(trained.variables("again"), trained.variables())
+
+
+def test_a_refused_run_leaves_no_copy_behind(trained, folder):
+    trained.change(("hidden_size: 32", "hidden_size: 64"))
+    for last, exit_code in (("12", 2), ("10", 0)):  # of another model; with nothing to train
+        flags = ("--resume_from", str(folder), "--max_steps", last)
+        result = trained("train", *flags, out="again")
+        assert result.exit_code == exit_code
+        assert not trained.content("again")
+
+
+def test_steps_of_training_are_refused_where_none_are_made(trained):
+    for mode, instead in (("eval", "--eval_steps"), ("predict", "runconfig.predict_steps")):
+        result = trained(mode, "--steps", "3")
+        assert result.exit_code == 2
+        assert f"mode {mode} makes none. Received: 3. Set {instead}" in result.error
+
+
+@pytest.mark.parametrize("mode", ["train", "eval"])
+@pytest.mark.parametrize("content", [b"", b"\x00\xffgarbage", b"model: 5"])
+def test_a_list_of_checkpoints_that_is_none_is_refused(trained, folder, mode, content):
+    (folder / "checkpoint").write_bytes(content)
+    before = trained.content()
+    result = trained(mode)
+    assert result.exit_code == 2
+    assert f"{folder}/checkpoint: must name the latest checkpoint of its folder" in result.error
+    assert 'model_checkpoint_path: "model.ckpt-10"' in result.error
+    assert "Traceback" not in result.error
+    assert trained.content() == before
+
+
+def test_a_damaged_index_is_told_with_the_checkpoint_before_it(trained, folder):
+    (folder / "model.ckpt-10.index").write_bytes(b"nothing")
+    result = trained("eval")
+    assert result.exit_code == 2
+    assert f"take the one before: --checkpoint_path {folder}/model.ckpt-5" in result.error
+
+
+@pytest.mark.parametrize("mode", ["train", "eval", "predict"])
+def test_a_missing_shard_is_named_and_the_checkpoint_before_offered(trained, folder, mode):
+    (shard,) = folder.glob("model.ckpt-10.data*")
+    shard.unlink()
+    result = trained(mode, *(("--max_steps", "12") if mode == "train" else ()))
+    assert result.exit_code == 2
+    assert f"no {shard}." in result.error
+    assert f"--checkpoint_path {folder}/model.ckpt-5" in result.error
+    if mode == "eval":
+        assert trained("eval", "--checkpoint_path", f"{folder}/model.ckpt-5").exit_code == 0
+
+
+RULES = """\
+    keep_best_checkpoint:
+        metric: eval/accuracy
+        mode: max
+    early_stopping:
+        metric: loss
+        patience: 1
+        min_delta: 100
+"""
+
+
+def test_evaluations_keep_the_best_and_end_training(command_line):
+    last_line = "    tf_random_seed: 1\n"
+    command_line.change((last_line, last_line + RULES))
+    result = command_line("train_and_eval", "--max_steps", "30")
+    assert result.exit_code == 0, result.error
+    assert command_line.steps() == [0, 5, 10]
+    assert any(line.startswith("early stopping at step 10: loss has") for line in result.lines)
+    assert (
+        command_line("eval", "--checkpoint_path", str(command_line.folder / "out/best")).exit_code
+        == 0
+    )
+    again = command_line("train_and_eval", "--max_steps", "30")
+    assert again.exit_code == 0
+    assert "early stopping at step 10" in again.lines[-1]
+    assert command_line.steps() == [0, 5, 10]
+    shutil.rmtree(command_line.folder / "out")
+    alone = command_line("train")
+    assert alone.exit_code == 2
+    assert "Run with -m train_and_eval" in alone.error

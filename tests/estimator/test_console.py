@@ -1,0 +1,54 @@
+"""Checks that a script sees the lines of its training by default, and can silence them."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("tensorflow")
+
+pytestmark = pytest.mark.tf
+ROOT = Path(__file__).parents[2]
+SCRIPT = """
+import sys
+sys.path.insert(0, {tests!r})
+import tensorflow as tf
+from cerebras_tf import CerebrasEstimator, CSRunConfig
+from cerebras_tf.estimator.console import say
+{set_up}
+say("a line of progress")
+if {train}:
+    from tests.estimator import regression
+    regression.build({folder!r}, log_step_count_steps=2).train(regression.dataset, max_steps=3)
+"""
+SILENT = (
+    "tf.compat.v1.logging.set_verbosity(tf.compat.v1.logging.WARN)",
+    "import logging; logging.disable(logging.INFO)",
+    "import logging; logging.basicConfig(level=logging.WARNING)",
+    "import logging; logging.getLogger().setLevel(logging.ERROR)",
+)
+
+
+def lines_of(folder, set_up="", train=False):
+    """What a process prints that trains three steps, or says a line alone."""
+    text = SCRIPT.format(tests=str(ROOT), set_up=set_up, folder=str(folder), train=train)
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+    return done.stderr.splitlines()
+
+
+def test_a_plain_script_sees_phases_the_model_and_steps(tmp_path):
+    lines = [line for line in lines_of(tmp_path, train=True) if line.startswith("INFO:tensorflow:")]
+    text = "\n".join(lines)
+    assert "INFO:tensorflow:a line of progress" in lines
+    assert re.search(r"INFO:tensorflow:[\d,]+ parameters, \d+ layers, .* available", text)
+    assert re.findall(r"global_step = (\d+), loss = ", text) == ["1", "2", "3"]
+    assert "Calling model_fn" not in text
+
+
+@pytest.mark.parametrize("set_up", SILENT)
+def test_a_level_that_a_script_sets_silences_them(tmp_path, set_up):
+    assert not any("a line of progress" in line for line in lines_of(tmp_path, set_up))

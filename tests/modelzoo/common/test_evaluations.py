@@ -1,0 +1,86 @@
+"""Tests of evaluations.py: which checkpoint is the best, and when training ends early."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+pytestmark = pytest.mark.tf
+pytest.importorskip("tensorflow")
+
+from cerebras_tf.errors import ConfigError, DataError  # noqa: E402
+from modelzoo.common.evaluations import Evaluations, best_step, last_gain  # noqa: E402
+from modelzoo.common.sections import EarlyStopping, KeepBest, RunConfigParams  # noqa: E402
+
+
+def evaluations(folder, step, **rules):
+    return Evaluations(RunConfigParams(model_dir=str(folder), **rules), step)
+
+
+def tell(told, folder, step, **metrics):
+    """Tells of an evaluation of a checkpoint that lies in the folder."""
+    prefix = folder / f"model.ckpt-{step}"
+    for end in (".index", ".data-00000-of-00001"):
+        (folder / f"{prefix.name}{end}").write_text(f"{step}{end}")
+    told.export(None, "", str(prefix), {"global_step": step, **metrics}, False)
+
+
+def best(folder):
+    return sorted(path.name for path in (folder / "best").glob("model.ckpt-*"))
+
+
+def test_the_best_is_the_first_of_equals_and_never_nan():
+    assert best_step({5: 2.0, 10: 1.0, 15: 1.0, 20: math.nan}, "min") == 10
+    assert best_step({5: math.nan, 10: 1.0, 15: 3.0}, "max") == 15
+    assert best_step({5: math.nan}, "min") is None
+
+
+@pytest.mark.parametrize(
+    ("values", "min_delta", "expected"),
+    [
+        ({5: 3.0, 10: 2.0, 15: 2.5, 20: 2.0}, 0.0, (10, 2)),
+        ({5: 3.0, 10: 2.9, 15: 2.5}, 0.2, (15, 0)),
+        ({5: 3.0, 10: 2.9, 15: 2.85}, 0.2, (5, 2)),
+        ({}, 0.0, (None, 0)),
+    ],
+)
+def test_a_gain_is_larger_than_min_delta(values, min_delta, expected):
+    assert last_gain(values, "min", min_delta) == expected
+
+
+def test_the_best_checkpoint_is_put_aside_alone(tmp_path):
+    told = evaluations(tmp_path, 0, keep_best_checkpoint=KeepBest("accuracy", "max"))
+    for step, accuracy in ((5, 0.5), (10, 0.7), (15, 0.6)):
+        tell(told, tmp_path, step, accuracy=accuracy, loss=1.0)
+    files = ["model.ckpt-10.data-00000-of-00001", "model.ckpt-10.index"]
+    assert best(tmp_path) == files
+    assert (tmp_path / "best" / files[1]).read_text() == "10.index"
+    assert 'model_checkpoint_path: "model.ckpt-10"' in (tmp_path / "best/checkpoint").read_text()
+
+
+def test_patience_lasts_over_a_restart_and_forgets_what_was_taken_back(tmp_path):
+    rule = EarlyStopping("loss", "min", patience=2)
+    told = evaluations(tmp_path, 0, early_stopping=rule)
+    for step, loss in ((5, 1.0), (10, 2.0)):
+        tell(told, tmp_path, step, loss=loss)
+    assert told.stopped is None
+    again = evaluations(tmp_path, 10, early_stopping=rule)
+    tell(again, tmp_path, 15, loss=1.5)
+    assert again.stopped.startswith("early stopping at step 15: loss has not improved since step 5")
+    assert evaluations(tmp_path, 15, early_stopping=rule).stopped
+    assert evaluations(tmp_path, 10, early_stopping=rule).stopped is None
+
+
+def test_a_metric_that_no_evaluation_has_is_refused(tmp_path):
+    told = evaluations(tmp_path, 0, early_stopping=EarlyStopping("f1"))
+    with pytest.raises(ConfigError, match="early_stopping.metric: must be one of accuracy, loss"):
+        tell(told, tmp_path, 5, loss=1.0, accuracy=0.5)
+
+
+def test_a_file_that_holds_something_else_is_named(tmp_path):
+    (tmp_path / "eval").mkdir()
+    (tmp_path / "eval" / "evaluations.json").write_text(json.dumps([1]))
+    with pytest.raises(DataError, match="evaluations.json: must hold metrics by step"):
+        evaluations(tmp_path, 0)

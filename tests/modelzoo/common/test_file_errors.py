@@ -1,0 +1,72 @@
+"""Tests of file_errors.py: what the system and TensorFlow say of files becomes one paragraph."""
+
+from __future__ import annotations
+
+import errno
+import os
+from types import SimpleNamespace
+
+import pytest
+
+pytestmark = pytest.mark.tf
+tf = pytest.importorskip("tensorflow.compat.v1")
+
+from cerebras_tf.errors import ConfigError, DataError  # noqa: E402
+from modelzoo.common.file_errors import file_errors_named  # noqa: E402
+from modelzoo.common.sections import RunConfigParams  # noqa: E402
+
+
+def named(folder):
+    """The context for a run in a folder, whose training data lies there too."""
+    section = SimpleNamespace(data_dir=str(folder))
+    runconfig = RunConfigParams(model_dir=str(folder))
+    params = SimpleNamespace(train_input=section, runconfig=runconfig)
+    return file_errors_named(params, ["train_input"])
+
+
+def write_records(path):
+    """Writes five records of 100 bytes, each 116 bytes in the file."""
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for number in range(5):
+            writer.write(bytes([number]) * 100)
+    return bytearray(path.read_bytes())
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped"])
+def test_a_damaged_record_is_told_by_file_and_offset(tmp_path, damage):
+    write_records(tmp_path / "a.tfrecords")
+    data = write_records(tmp_path / "bad.tfrecords")
+    if damage == "cut":
+        del data[3 * 116 + 50 :]
+    else:
+        data[3 * 116 + 50] ^= 1
+    (tmp_path / "bad.tfrecords").write_bytes(data)
+    says = r"bad.tfrecords: must be a whole TFRecord file. Received: .*record at byte 348"
+    with pytest.raises(DataError, match=says), named(tmp_path):
+        raise tf.errors.DataLossError(None, None, "corrupted record at 360")
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES, errno.EROFS])
+def test_a_file_that_cannot_be_written_is_named(tmp_path, number):
+    with pytest.raises(ConfigError) as error, named(tmp_path):
+        raise OSError(number, os.strerror(number), "x.npz")
+    assert str(error.value).startswith("x.npz: must be a place to write to. Received: ")
+    assert os.strerror(number) in str(error.value)
+
+
+def test_an_events_folder_that_cannot_be_made_is_named(tmp_path):
+    (tmp_path / "eval").write_text("")
+    with (
+        pytest.raises(
+            ConfigError, match="must be a place to write to. Received: .*eval is not a dir"
+        ),
+        named(tmp_path),
+    ):
+        tf.gfile.MakeDirs(str(tmp_path / "eval" / "events"))
+
+
+def test_other_errors_pass(tmp_path):
+    with pytest.raises(KeyError), named(tmp_path):
+        raise KeyError("x")
+    with pytest.raises(FileNotFoundError), named(tmp_path):
+        raise FileNotFoundError(errno.ENOENT, "no such file", "x")

@@ -1,0 +1,38 @@
+"""Tests of modelzoo/common/sections.py: numbers that an optimizer cannot take."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from modelzoo.common import schema
+from modelzoo.common.sections import OptimizerParams
+
+NUMBERS = (
+    ("beta1", -0.9, "must be at least 0.0"),
+    ("beta2", 1.0, "must be below 1.0"),
+    ("epsilon", -1e-8, "must be at least 0.0"),
+    ("epsilon", math.nan, "must be a finite number"),
+    ("momentum", -0.9, "must be at least 0.0"),
+    ("weight_decay_rate", math.nan, "must be a finite number"),
+    ("initial_loss_scale", 0, "must be above 0.0"),
+    ("loss_scaling_factor", math.inf, "must be a number above 0"),
+    ("learning_rate", -1e-3, "must be at least 0.0"),
+    ("learning_rate", math.nan, "must be a finite number"),
+    (
+        "learning_rate",
+        {"scheduler": "PiecewiseConstant", "boundaries": [5], "values": [0.1, -0.1]},
+        "must be at least 0.0",
+    ),
+)
+
+
+@pytest.mark.parametrize(("key", "value", "says"), NUMBERS)
+def test_numbers_that_no_optimizer_can_take_are_refused(key, value, says):
+    report = schema.Report("f.yaml")
+    tree = {"optimizer_type": "adamw", "learning_rate": 1e-3, key: value}
+    assert schema.build(OptimizerParams, tree, report) is None
+    assert len(report.messages) == 1
+    assert report.messages[0].startswith(f"f.yaml: {key}")
+    assert says in report.messages[0]
