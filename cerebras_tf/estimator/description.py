@@ -9,34 +9,61 @@ import tensorflow as tf
 
 from cerebras_tf.estimator.call import Call
 from cerebras_tf.ir.program import Program
+from cerebras_tf.memoryx.disk import FileDisk
+from cerebras_tf.memoryx.file_store import FileStore
 from cerebras_tf.memoryx.store import Store
 from cerebras_tf.runtime.capacity import activation_bytes, available_bytes
+from cerebras_tf.runtime.cpu import CpuBackend
 from cerebras_tf.runtime.speed import product_flops_per_s
+from cerebras_tf.runtime.streaming import plan_streaming
 
 _SCALES = ((1e15, "quadrillion"), (1e12, "trillion"), (1e9, "billion"), (1e6, "million"))
 
 
 def describe(call: Call) -> str:
-    """The line on a model that is about to be trained.
+    """The lines on a model that is about to be trained.
 
     The model is the one of the default graph; memory is left out where it is known only with the
     first batch, or where the host runs the model.
     """
-    parts = [f"{_parameters():,} parameters"]
+    parts, told = [f"{_parameters():,} parameters"], []
     if call.model is not None:
         program, store = call.model.step.prepared, call.model.store
         if program is not None:
             held = call.model.step.session.held_bytes
             parts += [f"{len(program.layers)} layers", memory(program, store, held)]
+            told = streaming(program, store)
     if call.tokens is not None:
         parts.append(f"{call.tokens:,} tokens a batch")
-    return ", ".join(parts)
+    return "\n".join([", ".join(parts), *told])
 
 
 def describe_program(program: Program, store: Store) -> str:
-    """The line on a model that was compiled and not loaded."""
+    """The lines on a model that was compiled and not loaded."""
     layers = f"{len(program.layers)} layers"
-    return ", ".join([f"{_parameters():,} parameters", layers, memory(program, store)])
+    first = ", ".join([f"{_parameters():,} parameters", layers, memory(program, store)])
+    return "\n".join([first, *streaming(program, store)])
+
+
+def streaming(program: Program, store: Store) -> list[str]:
+    """What a step from files moves, where variables rest there, and what bounds its time."""
+    if not isinstance(store, FileStore) or not isinstance(store.disk, FileDisk):
+        return []
+    disk = store.disk
+    plan = plan_streaming(program, store.specs.values(), disk.most_bytes, CpuBackend())
+    read, write = disk.speeds()
+    moving_s = plan.bytes_read / read + plan.bytes_written / write
+    computing_s = plan.flops / product_flops_per_s()
+    bound = "the disk" if moving_s > computing_s else "the products"
+    return [
+        f"on files: {_size(plan.weight_bytes)} weights, {_size(plan.state_bytes)} optimizer state "
+        f"and others, {_size(plan.staged_bytes)} gradients that wait; at most "
+        f"{_size(plan.memory_bytes)} of it in memory; {_size(disk.free_bytes)} of disk free, of "
+        f"which each checkpoint takes up to {_size(plan.weight_bytes + plan.state_bytes)}",
+        f"a step reads {_size(plan.bytes_read)} and writes {_size(plan.bytes_written)}: "
+        f"{moving_s:.2g} s at {read / 1e9:.2g} and {write / 1e9:.2g} GB/s, beside "
+        f"{computing_s:.2g} s of products: {bound} will bound it",
+    ]
 
 
 def memory(program: Program, store: Store, held_bytes: int = 0) -> str:
@@ -78,7 +105,7 @@ def in_words(number: int) -> str:
 
 
 def _size(count: int) -> str:
-    return f"{count / 1e9:.2f} GB" if count >= 1e8 else f"{count / 1e6:.1f} MB"
+    return f"{count / 1e9:.2f} GB" if count >= 1e8 else f"{count / 1e6:.3g} MB"
 
 
 def _parameters() -> int:

@@ -262,7 +262,8 @@ class CerebrasEstimator(tf.estimator.Estimator):
                 if types is None:
                     types = self._types_of_first_batch(model, input_hooks)
                 program = model.step.compiled(types)
-                say("%s", describe_program(program, model.store))
+                for line in describe_program(program, model.store).splitlines():
+                    say("%s", line)
                 if validate_only:
                     return None
                 if save:

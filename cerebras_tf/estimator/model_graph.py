@@ -31,6 +31,7 @@ from cerebras_tf.memoryx.borrowing_store import BorrowingStore
 from cerebras_tf.memoryx.disk import FileDisk
 from cerebras_tf.memoryx.file_store import FileStore
 from cerebras_tf.memoryx.store import MemoryStore, Store
+from cerebras_tf.runtime.streaming import check_disk
 
 Phase = Callable[[str], Any]
 
@@ -122,6 +123,7 @@ def _store_of(variables: dict[str, Any], config: Any, lender: Optional[WaferStep
         own = MemoryStore(specs)
     else:
         own = FileStore(specs, FileDisk(folder, config.memoryx_bytes))
+        check_disk(own)
     return own if lender is None else BorrowingStore(own, lender.session.store)
 
 

@@ -148,7 +148,8 @@ class ProgressHook(tf.estimator.SessionRunHook):
         self._started_s = self._clock()
         last = self._shown.last
         if self._about is not None:
-            say("%s", self._about())
+            for line in self._about().splitlines():
+                say("%s", line)
         say("training from step %d%s ...", start, "" if last is None else f" to {last}")
         if sys.stderr.isatty():
             self._terminal.enter_context(logging_redirect_tqdm([logging.getLogger("tensorflow")]))

@@ -25,7 +25,7 @@ from cerebras_tf.memoryx.store_folder import StoreFolder
 from cerebras_tf.memoryx.transfers import Transfers
 
 # Bytes of the file that the disk's speed is measured with.
-_PROBE_BYTES = 1 << 26
+_PROBE_BYTES = 1 << 25
 
 
 class Disk(Protocol):
@@ -195,7 +195,7 @@ class FileDisk:
     def speeds(self) -> tuple[float, float]:
         """(bytes read a second, bytes written a second), measured with one file."""
         path = self._new_path()
-        file, buffer = RecordFile(path), self._buffers.take(min(_PROBE_BYTES, self.most_bytes))
+        file, buffer = RecordFile(path), Buffers(_PROBE_BYTES).take(_PROBE_BYTES)
         try:
             buffer[:] = 1  # pages that were never touched are faster to write
             file.allocate(0, buffer.nbytes)
@@ -205,7 +205,6 @@ class FileDisk:
                 move(0, [buffer])
                 seconds.append(max(time.perf_counter() - started, 1e-9))
         finally:
-            self._buffers.give(buffer)
             file.close()
             path.unlink()
         return buffer.nbytes / seconds[1], buffer.nbytes / seconds[0]

@@ -33,6 +33,9 @@ class FileStore:
     Args:
         specs: the variables.
         disk: moves them.
+
+    Attributes:
+        disk: as given.
     """
 
     def __init__(self, specs: Iterable[Variable], disk: Disk) -> None:
@@ -40,7 +43,7 @@ class FileStore:
         self._records: dict[str, Record] = {}
         self._numbers = itertools.count()  # of groups of variables that share a file
         self._place(self._specs.values())
-        self._disk = disk
+        self.disk = disk
         self._taken = 0  # bytes of the records that are here
         self._most_taken = disk.most_bytes
         self._window = 0  # bytes of the groups that are read ahead
@@ -69,7 +72,7 @@ class FileStore:
 
     def acquire(self, names: Sequence[str], fresh: bool = False) -> list[Array]:
         """See Store.acquire."""
-        self._disk.raise_failure()
+        self.disk.raise_failure()
         records = [self._records[name] for name in names]
         if not fresh:
             require_values(self, names)
@@ -114,7 +117,7 @@ class FileStore:
         self._ahead = 0
         self._window = max((self._size_of(names) for names in order), default=0)
         # Room for what is being written, so that what is read needs not wait for it.
-        room = self._disk.most_bytes
+        room = self.disk.most_bytes
         self._most_taken = room - self._window if room >= 3 * self._window else room
 
     def holds(self, name: str) -> bool:
@@ -129,17 +132,17 @@ class FileStore:
     @property
     def resident_bytes(self) -> int:
         """Bytes of the buffers."""
-        return self._disk.bytes
+        return self.disk.bytes
 
     @property
     def total_resident_bytes(self) -> int:
         """Bytes of the buffers once every variable has a value."""
-        return min(self._disk.most_bytes, sum(r.size for r in self._records.values()))
+        return min(self.disk.most_bytes, sum(r.size for r in self._records.values()))
 
     @property
     def traffic(self) -> Traffic:
         """See Store.traffic."""
-        return self._disk.traffic
+        return self.disk.traffic
 
     def adopt(self, name: str, entry: Entry) -> bool:
         """See Store.adopt."""
@@ -148,8 +151,8 @@ class FileStore:
         fits = entry.is_whole and entry.dtype == type.dtype and entry.shape == type.shape
         if record.users or not fits:
             return False
-        self._disk.finish([record])
-        if not self._disk.adopt(record, entry):
+        self.disk.finish([record])
+        if not self.disk.adopt(record, entry):
             return False
         if record.is_here:
             record.is_dirty = False
@@ -163,13 +166,13 @@ class FileStore:
         dirty = [r for r in self._records.values() if r.is_dirty and not r.lives_within_step]
         for record in dirty:
             self._ready(record)
-        self._disk.write(dirty, keep=True)
-        self._disk.finish(self._records.values())
-        return self._disk.settle([r for r in self._records.values() if r.spec.name in self._specs])
+        self.disk.write(dirty, keep=True)
+        self.disk.finish(self._records.values())
+        return self.disk.settle([r for r in self._records.values() if r.spec.name in self._specs])
 
     def close(self) -> None:
         """See Store.close."""
-        self._disk.close()
+        self.disk.close()
 
     # Memory.
 
@@ -184,20 +187,20 @@ class FileStore:
             self._evict([r for r in self._records.values() if r.is_here and not r.users])
         self._taken += need
         if not fresh:
-            self._disk.read(missing)
+            self.disk.read(missing)
             return
         for record in missing:
-            record.buffer, record.is_blank = self._disk.take(record.size), True
+            record.buffer, record.is_blank = self.disk.take(record.size), True
 
     def _require_room(self, records: Sequence[Record]) -> None:
         need = sum(record.size for record in dict.fromkeys(records))
-        if need <= self._disk.most_bytes:
+        if need <= self.disk.most_bytes:
             return
         largest = max(records, key=lambda record: record.size)
         raise CapacityError(
             f"memoryx_ram_gb: must hold the variables that are used together, {need / 1e9:.3g} GB "
             f"(the largest is {largest.spec.name}). Received: "
-            f"{self._disk.most_bytes / 1e9:.3g} GB. Raise memoryx_ram_gb."
+            f"{self.disk.most_bytes / 1e9:.3g} GB. Raise memoryx_ram_gb."
         )
 
     def _make_room(self, need: int, beyond: float) -> bool:
@@ -229,10 +232,10 @@ class FileStore:
             self._taken -= record.size
             if record.has_value:
                 self._ahead = min(self._ahead, int(min(self._use_of(record), self._ahead)))
-        self._disk.write([record for record in records if record.is_dirty], keep=False)
+        self.disk.write([record for record in records if record.is_dirty], keep=False)
         for record in records:
             if record.buffer is not None:
-                self._disk.give(record.buffer)
+                self.disk.give(record.buffer)
                 record.buffer = None
 
     def _size_of(self, names: Sequence[str]) -> int:
@@ -261,7 +264,7 @@ class FileStore:
             if need and not self._make_room(need, self._ahead):
                 return
             self._taken += need
-            self._disk.read(missing)
+            self.disk.read(missing)
             self._ahead += 1
 
     def _ready(self, record: Record) -> Array:
@@ -272,4 +275,4 @@ class FileStore:
             record.reading = None
             record.is_unchecked = False
             self.traffic.stalled_s += time.perf_counter() - started
-        return self._disk.array(record)
+        return self.disk.array(record)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from cerebras_tf.errors import StoreError
 from cerebras_tf.ir import Variable
 from cerebras_tf.ir.program import Program
-from cerebras_tf.memoryx.disk import PlannedDisk
+from cerebras_tf.memoryx.disk import FileDisk, PlannedDisk
 from cerebras_tf.memoryx.file_store import FileStore
 from cerebras_tf.runtime.backend import Backend
 from cerebras_tf.runtime.executor import Machine
@@ -46,6 +47,17 @@ class StreamingPlan:
     def disk_bytes(self, checkpoints: int) -> int:
         """Bytes of the files of a run that keeps so many checkpoints, which share what is equal."""
         return (1 + checkpoints) * (self.weight_bytes + self.state_bytes) + self.staged_bytes
+
+
+def check_disk(store: FileStore) -> None:
+    """Raises StoreError where the variables of a store do not fit on its disk."""
+    need = sum(spec.type.most_bytes for spec in store.specs.values())
+    if isinstance(store.disk, FileDisk) and need > store.disk.free_bytes:
+        raise StoreError(
+            f"memoryx_dir: {need / 1e9:.3g} GB of weights and optimizer state must fit on it. "
+            f"Received: {store.disk.free_bytes / 1e9:.3g} GB free. Free disk space, or give a "
+            "folder on another disk."
+        )
 
 
 def plan_streaming(

@@ -100,6 +100,7 @@ def test_an_error_that_comes_of_ctrl_c_is_silent_too(capsys):
 
 @pytest.mark.parametrize("number,code", [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_termination_closes_files_and_puts_the_handler_back(number, code):
+    inherited = signal.signal(number, signal.SIG_DFL)  # the tests themselves may run under nohup
     before = signal.getsignal(number)
     closed = []
 
@@ -110,9 +111,12 @@ def test_termination_closes_files_and_puts_the_handler_back(number, code):
         finally:
             closed.append(True)
 
-    assert run_main(main, []) == code
-    assert closed == [True]
-    assert signal.getsignal(number) is before
+    try:
+        assert run_main(main, []) == code
+        assert closed == [True]
+        assert signal.getsignal(number) is before
+    finally:
+        signal.signal(number, inherited)
 
 
 def test_a_hangup_that_nohup_ignores_ends_nothing():

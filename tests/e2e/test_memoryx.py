@@ -1,5 +1,7 @@
 """Weights on files: the numbers of a run in memory, bit for bit, through every kind of call."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -13,6 +15,7 @@ from cerebras_tf.memoryx.bundle import read_index  # noqa: E402
 
 v1 = tf.compat.v1
 WIDTH, INNER, BLOCKS, BATCH = 32, 128, 5, 16
+PLANNED = r"a step reads (?P<read>[\d.]+) MB and writes (?P<written>[\d.]+) MB: .* will bound it"
 # Two of five blocks' weights and state at once.
 RAM_GB = 0.00035
 
@@ -153,15 +156,19 @@ def test_settings_that_make_no_sense_are_refused(make):
             CSRunConfig(memoryx_dir="x", memoryx_ram_gb=size)
 
 
-def test_what_was_moved_is_told(make, caplog):
+def test_what_will_be_moved_is_told_and_what_was(make, caplog):
     files = make("model", files=True, save_summary_steps=1)
     with caplog.at_level("INFO", "tensorflow"):
         files.train(input_fn, max_steps=4)
-    assert any("GB written a step; waited" in record.getMessage() for record in caplog.records)
+    lines = [record.getMessage() for record in caplog.records]
+    assert any("GB written a step; waited" in line for line in lines)
+    (planned,) = (found for line in lines if (found := re.match(PLANNED, line)))
     tags = {}
     for path in tf.io.gfile.glob(f"{files.model_dir}/events*"):
         for event in v1.train.summary_iterator(path):
             tags.update({value.tag: value.simple_value for value in event.summary.value})
-    assert tags["memoryx/bytes_read_per_step"] > 0
-    assert tags["memoryx/bytes_written_per_step"] > 0
+    read, written = (float(planned[name]) * 1e6 for name in ("read", "written"))
+    assert tags["memoryx/bytes_read_per_step"] == pytest.approx(read, rel=0.05)
+    assert tags["memoryx/bytes_written_per_step"] == pytest.approx(written, rel=0.05)
+    assert read > 0 and written > 0
     assert 0 <= tags["memoryx/stalled_share"] <= 1
