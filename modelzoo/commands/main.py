@@ -62,6 +62,7 @@ CONVERT = of_module(
         "to_tf": "make a TensorFlow checkpoint and its params.yaml",
         "from_tf": "make the other program's model",
         "verify": "compare both, bit for bit; exit code 2 if not so",
+        "renumber": "copy a checkpoint as that of another step",
     },
 )
 CONFIGS = of_module(

@@ -12,6 +12,7 @@ from cerebras_tf.errors import CheckpointError
 from cerebras_tf.estimator.checkpoint_content import saved_shapes
 from modelzoo.common import schema
 from modelzoo.common.checkpoint_files import (
+    advice_instead,
     find_checkpoint,
     latest_checkpoint,
 )
@@ -168,7 +169,7 @@ def check_variables(path, variables, advice=ANOTHER_FOLDER):
     Raises:
         CheckpointError: if it cannot be read, or variables are missing or have other shapes.
     """
-    saved = saved_shapes(path)
+    saved = saved_variables(path)
     shapes = {variable.op.name: variable.shape.as_list() for variable in variables}
     wrong = [
         f"{name} is {saved[name]} there and {shape} in the model"
@@ -184,7 +185,7 @@ def check_variables(path, variables, advice=ANOTHER_FOLDER):
 
 def check_shapes(path, variables):
     """Compares those variables with a checkpoint that it holds, as `check_variables` does."""
-    saved = saved_shapes(path)
+    saved = saved_variables(path)
     check_variables(path, [variable for variable in variables if variable.op.name in saved])
 
 
@@ -198,7 +199,7 @@ def check_whole(path, variables):
         CheckpointError: as `check_variables`, or if it holds variables that the model lacks.
     """
     check_variables(path, variables)
-    beyond = sorted(saved_shapes(path).keys() - {variable.op.name for variable in variables})
+    beyond = sorted(saved_variables(path).keys() - {variable.op.name for variable in variables})
     if beyond:
         more = f" and {len(beyond) - MOST_NAMED} more" if len(beyond) > MOST_NAMED else ""
         raise CheckpointError(
@@ -206,3 +207,15 @@ def check_whole(path, variables):
             f"and that would be lost: {', '.join(beyond[:MOST_NAMED])}{more}. {ANOTHER_FOLDER} "
             "Or set runconfig.restore_partially to True to go on without them."
         )
+
+
+def saved_variables(path):
+    """Returns the shapes of the variables in a checkpoint, by name.
+
+    Raises:
+        CheckpointError: if it cannot be read; names what to take instead.
+    """
+    try:
+        return saved_shapes(path)
+    except CheckpointError as error:
+        raise CheckpointError(f"{error} {advice_instead(path)}") from error

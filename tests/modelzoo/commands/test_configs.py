@@ -17,12 +17,13 @@ def test_all_params_files_of_the_checkout_are_listed(capsys):
     assert config_folder() == ROOT / "configs"
     assert main(["configs", "list"]) == 0
     rows = [line.split(maxsplit=2) for line in capsys.readouterr().out.splitlines()]
-    files = sorted(path.name for path in (ROOT / "configs").iterdir())
+    files = sorted(path.name for path in (ROOT / "configs").glob("*.yaml"))
     assert [f"params_{row[0]}.yaml" for row in rows] == files
     (tiny,) = [row for row in rows if row[0] == "gpt3_tiny"]
     assert tiny[1:] == [
         "gpt3",
-        "A byte-level GPT that learns Python from the sources of the standard library: no download",
+        "A byte-level GPT that learns from the plays of Shakespeare that come with the package: "
+        "no download",
     ]
 
 
