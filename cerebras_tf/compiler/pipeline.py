@@ -6,9 +6,10 @@ import gc
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Callable
+from typing import Callable, Optional
 
 from cerebras_tf.compiler.assemble import assemble
+from cerebras_tf.compiler.fit_activations import Budget, fit_activations
 from cerebras_tf.compiler.layers import assign_layers
 from cerebras_tf.compiler.order import order_nodes
 from cerebras_tf.errors import CerebrasError
@@ -41,12 +42,14 @@ class Options:
         widen: compute float16 and bfloat16 in float32.
         fuse: join elementwise nodes.
         price: what instructions cost, scratch memory of a backend's kernels included.
+        budget: memory that activations must fit in, by making some of them again; None: no limit.
     """
 
     streaming: bool = True
     widen: bool = True
     fuse: bool = True
     price: Price = price
+    budget: Optional[Budget] = None
 
 
 Pass = tuple[str, Callable[[StepGraph], None]]
@@ -154,6 +157,14 @@ def compile_layers(
             ),
         ]
         run_passes(step, groups)
+    program = assemble(step, layers, options.streaming, options.price)
+    budget = options.budget
+    if budget is None or program.arena_bytes + program.scratch_bytes <= budget.bytes:
+        return program
+    fitted = program
+    # Behind fusion: copies of fused nodes give the same bits.
+    again: Pass = ("recompute", lambda s: fit_activations(s, layers, fitted, budget))
+    run_passes(step, [again])
     return assemble(step, layers, options.streaming, options.price)
 
 
