@@ -1,7 +1,7 @@
 """What the backward pass of each layer keeps, what it may make again, what that saves and costs.
 
-The cheap part of a layer is what moves memory rather than computes: outputs of activation
-functions, norms, dropout; the whole is everything from what crosses from earlier layers. Which are
+The cheap part of a layer is what moves memory rather than computes, such as outputs of activation
+functions and norms; the whole is everything, from what crosses from earlier layers. Which are
 chosen is the affair of compiler/fit_activations.py.
 """
 
@@ -19,6 +19,9 @@ from cerebras_tf.ops.cost import Speeds
 from cerebras_tf.passes.recompute_activations import Segment, remaking
 
 KEEP, CHEAP, WHOLE = "keep", "cheap", "whole"
+# Operations for every byte that a cheap node reads or writes. Elementwise work and norms have 1 to
+# 3, products with K columns have K / 2.
+CHEAP_FLOPS_A_BYTE = 4
 
 
 @dataclass(frozen=True)
@@ -167,11 +170,12 @@ class Activations:
         return value in self._readers
 
     def _may_remake(self, kind: str, node: Optional[Node]) -> bool:
-        """Whether a node may be run again; cheap is what its reads and writes take longest for."""
+        """Whether a node may be run again."""
         if node is None:
             return False
         cost: Cost = self._costs[node]
-        return kind == WHOLE or self._speeds.seconds(cost) <= self._speeds.moving_seconds(cost)
+        moved = cost.bytes_read + cost.bytes_written
+        return kind == WHOLE or cost.flops <= CHEAP_FLOPS_A_BYTE * moved
 
     def _operands(self, value: Value) -> list[Value]:
         """What a value is made of, views looked through."""

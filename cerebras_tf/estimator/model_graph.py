@@ -94,6 +94,7 @@ def build(
         store,
         options,
         phase,
+        getattr(config, "wafer_memory_gb", None),
     )
     wiring = Wiring(step, placement, fed, global_step, step_read, beside, bool(effects))
     stored = StoredVariables(model.variables, store)

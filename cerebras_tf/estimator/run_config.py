@@ -6,6 +6,7 @@ Also says whether a wafer can be reached at an address.
 from __future__ import annotations
 
 import ipaddress
+import math
 import os
 import socket
 from typing import Any, Optional
@@ -18,7 +19,15 @@ DEFAULT_PORT = 9000
 EXECUTION_MODE_VARIABLE = "CEREBRAS_EXECUTION_MODE"
 EXECUTION_MODES = ("weight_streaming", "pipeline")
 _CONNECT_TIMEOUT_S = 3.0
-_OWN_FIELDS = ("cs_ip", "system_name", "cs_config", "stack_params", "num_csx", "restore_partially")
+_OWN_FIELDS = (
+    "cs_ip",
+    "system_name",
+    "cs_config",
+    "stack_params",
+    "num_csx",
+    "restore_partially",
+    "wafer_memory_gb",
+)
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -134,6 +143,16 @@ def _check_num_csx(num_csx: Any) -> int:
     return num_csx
 
 
+def _check_gigabytes(value: Any) -> float:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not number or not 0 < value < math.inf:
+        raise ConfigError(
+            "wafer_memory_gb: must be a number of gigabytes above 0. "
+            f"Received: {value!r}. Leave it out to use what the machine has."
+        )
+    return float(value)
+
+
 class CSRunConfig(tf.estimator.RunConfig):
     """`tf.estimator.RunConfig` plus what names and sets up the wafer.
 
@@ -146,10 +165,14 @@ class CSRunConfig(tf.estimator.RunConfig):
       num_csx: number of wafers; None takes `cs_config.num_csx`, or 1 where there is none.
       restore_partially: whether training may go on from a checkpoint that fits in part: variables
         the model lacks are left out, those the checkpoint lacks start anew. Shapes must be equal.
+      wafer_memory_gb: gigabytes (10^9 bytes) that activations, gradients and scratch memory of
+        training may take. Where they need more, layers are computed twice, with equal results;
+        None takes what the machine has free less a tenth.
       **kwargs: every argument of `tf.estimator.RunConfig`.
 
     Raises:
-      ConfigError: an address is malformed, or more than one wafer is asked for.
+      ConfigError: an address is malformed, more than one wafer is asked for, or an amount of memory
+        is none.
     """
 
     def __init__(
@@ -160,6 +183,7 @@ class CSRunConfig(tf.estimator.RunConfig):
         stack_params: Optional[dict[str, Any]] = None,
         num_csx: Optional[int] = None,
         restore_partially: bool = False,
+        wafer_memory_gb: Optional[float] = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -170,6 +194,7 @@ class CSRunConfig(tf.estimator.RunConfig):
             stack_params=dict(stack_params or {}),
             num_csx=getattr(cs_config, "num_csx", 1) if num_csx is None else num_csx,
             restore_partially=bool(restore_partially),
+            wafer_memory_gb=wafer_memory_gb,
         )
 
     def _set_own_fields(self, **fields: Any) -> None:
@@ -178,6 +203,8 @@ class CSRunConfig(tf.estimator.RunConfig):
             fields["cs_ip"] = normalize_cs_ip(fields["cs_ip"])
         if "num_csx" in fields:
             fields["num_csx"] = _check_num_csx(fields["num_csx"])
+        if fields.get("wafer_memory_gb") is not None:
+            fields["wafer_memory_gb"] = _check_gigabytes(fields["wafer_memory_gb"])
         for name, value in fields.items():
             setattr(self, "_" + name, value)
 
@@ -221,6 +248,11 @@ class CSRunConfig(tf.estimator.RunConfig):
     def restore_partially(self) -> bool:
         """Whether training may go on from a checkpoint that fits the model in part."""
         return self._restore_partially
+
+    @property
+    def wafer_memory_gb(self) -> Optional[float]:
+        """Gigabytes that activations of training may take; None for what the machine has."""
+        return self._wafer_memory_gb
 
     @property
     def in_process(self) -> bool:

@@ -31,11 +31,8 @@ class Speeds:
 
     def seconds(self, cost: Cost) -> float:
         """Time of an instruction, by the roofline: what is slower, its operations or its bytes."""
-        return max(cost.flops / self.flops_per_s, self.moving_seconds(cost))
-
-    def moving_seconds(self, cost: Cost) -> float:
-        """Time of an instruction's reads and writes alone."""
-        return (cost.bytes_read + cost.bytes_written) / self.bytes_per_s
+        moved = cost.bytes_read + cost.bytes_written
+        return max(cost.flops / self.flops_per_s, moved / self.bytes_per_s)
 
 
 def price(

@@ -20,7 +20,7 @@ from cerebras_tf.ir.schedule import StreamIn
 from cerebras_tf.kernels.half import at_rest
 from cerebras_tf.memoryx.store import Store
 from cerebras_tf.runtime.backend import Backend
-from cerebras_tf.runtime.capacity import check_memory
+from cerebras_tf.runtime.capacity import check_memory, room_for_activations
 from cerebras_tf.runtime.executor import Listener, Machine
 from cerebras_tf.runtime.sizes import solve_sizes
 
@@ -260,9 +260,17 @@ class Session:
             del variant.machines[next(iter(variant.machines))]
         return machine
 
+    @property
+    def room_for_activations(self) -> int:
+        """Bytes that activations and scratch memory may take on this machine."""
+        return room_for_activations(self.store.total_resident_bytes, self._held_bytes)
+
+    @property
+    def _held_bytes(self) -> int:
+        return self.store.resident_bytes + (0 if self._arena is None else self._arena.nbytes)
+
     def _check(self, program: Program) -> None:
-        held = self.store.resident_bytes + (0 if self._arena is None else self._arena.nbytes)
-        check_memory(program, self.store.total_resident_bytes, held)
+        check_memory(program, self.store.total_resident_bytes, self._held_bytes)
 
     def _memory(self, size: int) -> Array:
         """Activation memory that all machines share; grown, and given to all anew, when needed."""

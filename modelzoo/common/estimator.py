@@ -71,6 +71,7 @@ def make_estimator(model_fn, params, use_cs, warm_start_excludes=()):
         log_step_count_steps=None if runconfig.disable_standard_logs else every,
         device_fn=(lambda op: runconfig.device) if runconfig.device else None,
         restore_partially=runconfig.restore_partially,
+        wafer_memory_gb=runconfig.wafer_memory_gb,
     )
     return CerebrasEstimator(
         model_fn=model_fn,

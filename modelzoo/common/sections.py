@@ -255,6 +255,7 @@ class RunConfigParams:
 
     With `restore_partially` training goes on from a checkpoint of model_dir that fits in part:
     variables that the model lacks are left out, those that the checkpoint lacks start anew.
+    `wafer_memory_gb` bounds the activations of training: what does not fit is computed twice.
     """
 
     max_steps: Optional[int] = field(None, minimum=0)
@@ -275,6 +276,7 @@ class RunConfigParams:
     device: Optional[str] = None
     checkpoint_path: Optional[str] = None
     restore_partially: bool = False
+    wafer_memory_gb: Optional[float] = None
     validate_only: bool = False
     compile_only: bool = False
     multireplica: bool = False
@@ -289,6 +291,8 @@ class RunConfigParams:
 
     def problems(self):
         """Yields what is wrong between the fields."""
+        if self.wafer_memory_gb is not None and not 0 < self.wafer_memory_gb < math.inf:
+            yield "wafer_memory_gb", "must be above 0. Leave it out to use what the machine has."
         if self.validate_only and self.compile_only:
             yield "compile_only", "excludes validate_only. Set one of them."
         if self.enable_distributed:

@@ -7,7 +7,6 @@ from cerebras_tf.compiler.pipeline import compile_step
 from cerebras_tf.ops.cost import Speeds
 from tests.steps import BATCH, INNER, WIDTH, gelu_step, residual_step
 
-# Where products of a few columns are dearer than their bytes, and elementwise work is not.
 SPEEDS = Speeds(flops_per_s=4e9, bytes_per_s=1e9)
 
 
