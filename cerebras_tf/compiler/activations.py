@@ -76,12 +76,15 @@ class Activations:
                 self._made_in.setdefault(made.layer, []).append(value)
 
     def choice(self, kind: str, first: int, last: int) -> Choice:
-        """The choice of a kind for the layers from first to last."""
+        """The choice of a kind for the layers from first to last; KEEP where nothing is saved."""
+        nothing = Choice(KEEP, Segment(first, last, frozenset()))
         if kind == KEEP:
-            return Choice(KEEP, Segment(first, last, frozenset()))
+            return nothing
         kept, added = self._kept(kind, first, last)
         wanted = self._wanted(first, last)
         again = self._again([v for v in wanted if v not in kept], kept, first, last)
+        if not again:
+            return nothing
         costs = [self._costs[node] for node in {v.node for v in again if v.node is not None}]
         return Choice(
             kind,

@@ -89,7 +89,7 @@ def planned(session):
 
 
 def measured(session):
-    """Bytes that they took at most; scratch memory of threads that was not taken at once adds up."""
+    """Bytes that they took at most; what threads took at different times adds up."""
     return session.peak_bytes - session.store.resident_bytes
 
 
