@@ -94,7 +94,11 @@ class StepBuilder:
 
 
 def residual_step(
-    blocks: int = 4, clip: bool = False, train: bool = True, drop: bool = False
+    blocks: int = 4,
+    clip: bool = False,
+    train: bool = True,
+    drop: bool = False,
+    rows: int = BATCH,
 ) -> StepGraph:
     """x + relu(x W1 + b1) W2, `blocks` times between two projections, trained by momentum.
 
@@ -102,8 +106,8 @@ def residual_step(
     """
     s = StepBuilder()
     b = s.b
-    x = s.feature("x", BATCH, WIDTH)
-    target = s.feature("target", BATCH, WIDTH)
+    x = s.feature("x", rows, WIDTH)
+    target = s.feature("target", rows, WIDTH)
     names = ["in/kernel"]
     stream = s.matmul(x, s.variable("in/kernel", WIDTH, WIDTH))
     for number in range(blocks):
@@ -121,6 +125,32 @@ def residual_step(
     if train:
         s.momentum(loss, names, clip)
     return s.done(loss=loss, out=out)
+
+
+def gelu_step(
+    inners: Sequence[int] = (INNER,) * 4, rows: int = 16 * BATCH, clip: bool = True
+) -> StepGraph:
+    """x + dropout(gelu(norm(x) W1 + b1) W2), once an inner width, behind a projection."""
+    s = StepBuilder()
+    b = s.b
+    names = ["in/kernel"]
+    stream = s.matmul(s.feature("x", rows, WIDTH), s.variable("in/kernel", WIDTH, WIDTH))
+    for number, inner_width in enumerate(inners):
+        folder = f"block_{number}"
+        scales = [s.variable(f"{folder}/norm/{part}", WIDTH) for part in ("gamma", "beta")]
+        normed = b.multi("layer_norm", stream, *scales, epsilon=1e-5)[0]
+        inner = s.matmul(normed, s.variable(f"{folder}/up/kernel", WIDTH, inner_width))
+        inner = b.op("add", inner, s.variable(f"{folder}/up/bias", inner_width))
+        cubed = b.op("mul", b.op("mul", b.op("square", inner), inner), 0.044715)
+        bent = b.op("add", b.op("tanh", b.op("mul", b.op("add", inner, cubed), 0.797)), 1.0)
+        gelu = b.op("mul", b.op("mul", inner, 0.5), bent)
+        down = s.matmul(gelu, s.variable(f"{folder}/down/kernel", inner_width, WIDTH))
+        stream = b.op("add", stream, s.dropout(down, number))
+        parts = ("norm/gamma", "norm/beta", "up/kernel", "up/bias", "down/kernel")
+        names += [f"{folder}/{part}" for part in parts]
+    loss = b.op("mean", b.op("square", stream), axes=(0, 1), keepdims=False)
+    s.momentum(loss, names, clip)
+    return s.done(loss=loss)
 
 
 def starting_values(step: StepGraph, seed: int = 0) -> Arrays:

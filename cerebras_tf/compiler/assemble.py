@@ -14,6 +14,7 @@ from typing import Any
 from cerebras_tf.compiler.memory import Lifetime, plan_memory
 from cerebras_tf.compiler.staging import find_staged
 from cerebras_tf.ir import Graph, Node, StepGraph, Value
+from cerebras_tf.ir.binding import copy_graph
 from cerebras_tf.ir.program import (
     ARENA,
     CONSTANT,
@@ -31,7 +32,7 @@ from cerebras_tf.ir.schedule import Free, Run, StreamIn, StreamOut
 from cerebras_tf.ir.step import GRADIENT
 from cerebras_tf.ir.text import print_attribute
 from cerebras_tf.ops import is_view, viewed
-from cerebras_tf.ops.cost import price_at_most
+from cerebras_tf.ops.cost import price, price_at_most
 from cerebras_tf.passes.fuse_elementwise import FUSED, fuse_elementwise
 
 
@@ -50,11 +51,22 @@ def assemble(
     return _Assembler(step, layers, streaming, price, staging).run()
 
 
+def planned_bytes(step: StepGraph, staging: bool = False) -> int:
+    """Bytes of the activation memory that the program of a step will have.
+
+    Args:
+        step: as for `assemble`.
+        staging: as for `assemble`.
+    """
+    return _Assembler(step, 0, staging, price, staging).plan().arena_bytes
+
+
 def assemble_branch(graph: Graph, price: Price) -> Program:
-    """The program of a graph that is part of an instruction; its graph is consumed.
+    """The program of a graph that is part of an instruction.
 
     Features and results are called "0", "1", ... in the order of inputs and outputs.
     """
+    graph = copy_graph(graph, lambda part: part)  # another instruction may have the same branch
     fuse_elementwise(graph, lambda node: 0)
     step = StepGraph(graph)
     step.features = {str(i): value for i, value in enumerate(graph.inputs)}
@@ -79,8 +91,8 @@ class _Assembler:
         self._staged = find_staged(self._groups, step) if staging and streaming else {}
         self._resting: dict[Value, int] = {}  # slot of staged values, where they are read
 
-    def run(self) -> Program:
-        program = self.program
+    def plan(self) -> Program:
+        """The program with its slots and its memory, and no schedule yet."""
         self._add_inputs()
         self._time_of = {node: i for i, node in enumerate(self._nodes)}
         self._last = self._last_uses()
@@ -90,6 +102,10 @@ class _Assembler:
             for value in node.outputs:
                 self._add_output(node, value)
         self._plan()
+        return self.program
+
+    def run(self) -> Program:
+        program = self.plan()
         self._schedule()
         program.results = {n: self.slot_of[v] for n, v in self.step.results.items()}
         program.draws = dict(self.step.draws)

@@ -6,8 +6,10 @@ import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Optional
 
 from cerebras_tf.compiler.assemble import assemble
+from cerebras_tf.compiler.fit_activations import Budget, fit_activations
 from cerebras_tf.compiler.layers import assign_layers
 from cerebras_tf.compiler.order import order_nodes
 from cerebras_tf.errors import CerebrasError
@@ -41,6 +43,7 @@ class Options:
         fuse: join elementwise nodes.
         staging: gradients that wait for something global rest in the store meanwhile.
         price: what instructions cost, scratch memory of a backend's kernels included.
+        budget: memory that activations must fit in, by making some of them again; None: no limit.
     """
 
     streaming: bool = True
@@ -48,6 +51,7 @@ class Options:
     fuse: bool = True
     staging: bool = False
     price: Price = price
+    budget: Optional[Budget] = None
 
 
 Pass = tuple[str, Callable[[StepGraph], None]]
@@ -155,7 +159,16 @@ def compile_layers(
             ),
         ]
         run_passes(step, groups)
-    return assemble(step, layers, options.streaming, options.price, options.staging)
+    streaming, staging = options.streaming, options.staging
+    program = assemble(step, layers, streaming, options.price, staging)
+    budget = options.budget
+    if budget is None or program.arena_bytes + program.scratch_bytes <= budget.bytes:
+        return program
+    fitted = program
+    # Behind fusion: copies of fused nodes give the same bits.
+    again: Pass = ("recompute", lambda s: fit_activations(s, layers, fitted, budget))
+    run_passes(step, [again])
+    return assemble(step, layers, streaming, options.price, staging)
 
 
 def run_passes(step: StepGraph, passes: Sequence[Pass]) -> None:

@@ -14,7 +14,7 @@ from cerebras_tf.memoryx.file_store import FileStore
 from cerebras_tf.memoryx.store import Store
 from cerebras_tf.runtime.capacity import activation_bytes, available_bytes
 from cerebras_tf.runtime.cpu import CpuBackend
-from cerebras_tf.runtime.speed import product_flops_per_s
+from cerebras_tf.runtime.speeds import measured_speeds
 from cerebras_tf.runtime.streaming import plan_streaming
 
 _SCALES = ((1e15, "quadrillion"), (1e12, "trillion"), (1e9, "billion"), (1e6, "million"))
@@ -53,7 +53,7 @@ def streaming(program: Program, store: Store) -> list[str]:
     plan = plan_streaming(program, store.specs.values(), disk.most_bytes, CpuBackend())
     read, write = disk.speeds()
     moving_s = plan.bytes_read / read + plan.bytes_written / write
-    computing_s = plan.flops / product_flops_per_s()
+    computing_s = plan.flops / measured_speeds().flops_per_s
     bound = "the disk" if moving_s > computing_s else "the products"
     return [
         f"on files: {_size(plan.weight_bytes)} weights, {_size(plan.state_bytes)} optimizer state "
@@ -88,7 +88,7 @@ def effort(program: Program, flops_per_s: Optional[float] = None) -> str:
         program: gives the operations.
         flops_per_s: what this machine reaches; measured where it is not given.
     """
-    reached = flops_per_s or product_flops_per_s()
+    reached = flops_per_s or measured_speeds().flops_per_s
     return (
         f"{in_words(program.flops)} floating-point operations a step, an estimated "
         f"{program.flops / reached:.2g} s or more at the {reached / 1e9:.0f} GFLOP/s of a plain "

@@ -96,6 +96,7 @@ def build(
         store,
         options,
         phase,
+        getattr(config, "wafer_memory_gb", None),
     )
     metrics = _operations(spec.eval_metric_ops)
     wiring = Wiring(step, placement, fed, global_step, step_read, beside, bool(effects), metrics)

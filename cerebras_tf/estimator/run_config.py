@@ -6,6 +6,7 @@ Also says whether a wafer can be reached at an address.
 from __future__ import annotations
 
 import ipaddress
+import math
 import os
 import socket
 from typing import Any, Optional
@@ -28,6 +29,7 @@ _OWN_FIELDS = (
     "restore_partially",
     "memoryx_dir",
     "memoryx_ram_gb",
+    "wafer_memory_gb",
 )
 
 
@@ -146,19 +148,21 @@ def _check_num_csx(num_csx: Any) -> int:
     return num_csx
 
 
-def _check_memoryx(config: CSRunConfig) -> None:
-    size = config.memoryx_ram_gb
-    if size is None:
-        return
-    if isinstance(size, bool) or not isinstance(size, (int, float)) or not 0 < size < float("inf"):
+def _check_gigabytes(name: str, value: Any) -> float:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not number or not 0 < value < math.inf:
         raise ConfigError(
-            f"memoryx_ram_gb: must be a positive number of 10^9 bytes. Received: {size!r}. Leave "
-            "it out, or give what weights and optimizer state may take of main memory."
+            f"{name}: must be a number of gigabytes (10^9 bytes) above 0. Received: {value!r}. "
+            "Leave it out to use what the machine has."
         )
-    if config.memoryx_dir is None:
+    return float(value)
+
+
+def _check_memoryx(config: CSRunConfig) -> None:
+    if config.memoryx_ram_gb is not None and config.memoryx_dir is None:
         raise ConfigError(
-            f"memoryx_ram_gb: needs memoryx_dir, without which all weights are in main memory. "
-            f"Received: {size}. Give memoryx_dir too, or leave memoryx_ram_gb out."
+            "memoryx_ram_gb: needs memoryx_dir, without which all weights are in main memory. "
+            f"Received: {config.memoryx_ram_gb}. Give memoryx_dir too, or leave memoryx_ram_gb out."
         )
 
 
@@ -179,11 +183,14 @@ class CSRunConfig(tf.estimator.RunConfig):
         where they are on the same file system.
       memoryx_ram_gb: main memory that weights and optimizer state may take with memoryx_dir, in
         10^9 bytes; None takes half of what is free when a call begins.
+      wafer_memory_gb: gigabytes (10^9 bytes) that activations, gradients and scratch memory of
+        training may take. Where they need more, layers are computed twice, with equal results;
+        None takes what the machine has free less a tenth.
       **kwargs: every argument of `tf.estimator.RunConfig`.
 
     Raises:
-      ConfigError: an address is malformed, more than one wafer is asked for, or memoryx_ram_gb is
-        not positive or without memoryx_dir.
+      ConfigError: an address is malformed, more than one wafer is asked for, or an amount of memory
+        is none.
     """
 
     def __init__(
@@ -196,6 +203,7 @@ class CSRunConfig(tf.estimator.RunConfig):
         restore_partially: bool = False,
         memoryx_dir: Optional[str] = None,
         memoryx_ram_gb: Optional[float] = None,
+        wafer_memory_gb: Optional[float] = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -208,6 +216,7 @@ class CSRunConfig(tf.estimator.RunConfig):
             restore_partially=bool(restore_partially),
             memoryx_dir=None if memoryx_dir is None else os.path.abspath(memoryx_dir),
             memoryx_ram_gb=memoryx_ram_gb,
+            wafer_memory_gb=wafer_memory_gb,
         )
         _check_memoryx(self)
 
@@ -217,6 +226,9 @@ class CSRunConfig(tf.estimator.RunConfig):
             fields["cs_ip"] = normalize_cs_ip(fields["cs_ip"])
         if "num_csx" in fields:
             fields["num_csx"] = _check_num_csx(fields["num_csx"])
+        for name in ("memoryx_ram_gb", "wafer_memory_gb"):
+            if fields.get(name) is not None:
+                fields[name] = _check_gigabytes(name, fields[name])
         for name, value in fields.items():
             setattr(self, "_" + name, value)
 
@@ -278,6 +290,11 @@ class CSRunConfig(tf.estimator.RunConfig):
         if self._memoryx_ram_gb is None:
             return available_bytes() // 2
         return int(self._memoryx_ram_gb * 1e9)
+
+    @property
+    def wafer_memory_gb(self) -> Optional[float]:
+        """Gigabytes that activations of training may take; None for what the machine has."""
+        return self._wafer_memory_gb
 
     @property
     def in_process(self) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -19,8 +20,15 @@ import tensorflow as tf
 from cerebras_tf.capture.capture import Capture
 from cerebras_tf.capture.variables import tensor_type
 from cerebras_tf.compiler.assemble import replan
+from cerebras_tf.compiler.fit_activations import Budget, Fitting
 from cerebras_tf.compiler.pipeline import Options, compile_layers, cut_into_layers
-from cerebras_tf.errors import CerebrasError, DataError, SizeLimitError, UnsupportedOpError
+from cerebras_tf.errors import (
+    CapacityError,
+    CerebrasError,
+    DataError,
+    SizeLimitError,
+    UnsupportedOpError,
+)
 from cerebras_tf.estimator.arrays import for_tensorflow
 from cerebras_tf.estimator.checkpoint_content import RANDOM_MADE_KEY, RANDOM_STEP_KEY
 from cerebras_tf.ir import Dim, StepGraph, TensorType
@@ -29,6 +37,7 @@ from cerebras_tf.ir.program import GLOBAL_STEP_UPDATE, HEAP, Program
 from cerebras_tf.memoryx.store import Store
 from cerebras_tf.runtime.cpu import CpuBackend
 from cerebras_tf.runtime.session import Phase, Request, Session
+from cerebras_tf.runtime.speeds import measured_speeds
 
 MakeCapture = Callable[[dict[Any, TensorType]], Capture]
 # Wanted values of at most this many bytes are returned by every step; larger ones on request.
@@ -56,6 +65,7 @@ class WaferStep:
         store: Store,
         options: Options,
         phase: Phase,
+        memory_gb: Optional[float] = None,
     ) -> None:
         """Prepares a step.
 
@@ -69,6 +79,8 @@ class WaferStep:
             store: the variables.
             options: how to compile.
             phase: context manager that announces a named phase.
+            memory_gb: gigabytes that activations of training may take; None for what the machine
+                has.
         """
         backend = CpuBackend()
         self.session = Session(self, store, backend, phase=phase, trains=bool(effects))
@@ -83,6 +95,7 @@ class WaferStep:
         self._global_step = global_step
         self._options = replace(options, price=backend.price)
         self._phase = phase
+        self._memory_gb = memory_gb
         self._wanted: frozenset[str] = frozenset()
         self._updates = bool(self._effects)
         self._results: dict[str, np.ndarray] = {}
@@ -196,8 +209,21 @@ class WaferStep:
         return self.compiled(types)
 
     def enlarge(self, program: Program, most: Mapping[str, int]) -> Program:
-        """The same program with its memory planned for larger batches."""
-        return replan(program, most, self._options.price)
+        """A program for larger batches: the same where it fits, else one that computes more twice.
+
+        Raises:
+            CapacityError: larger batches do not fit in the memory set for activations.
+        """
+        larger = replan(program, most, self._options.price)
+        room = self._room()
+        if room is None or larger.arena_bytes + larger.scratch_bytes <= room:
+            return larger
+        slots, features = larger.slots, larger.features
+        types = [
+            slots[features[tensor.name]].type if tensor.name in features else _smallest(tensor)
+            for tensor in self._fed
+        ]
+        return self._compiled(types, self._make_capture)
 
     def _with_symbols(self, types: Sequence[TensorType]) -> Optional[list[TensorType]]:
         """Types with symbols for sizes that the graph leaves open; None where there are none.
@@ -234,6 +260,8 @@ class WaferStep:
                     types = limited
                     continue
                 reason = str(error)
+            except CapacityError:
+                raise
             except CerebrasError as error:
                 reason = str(error)
             else:
@@ -285,12 +313,44 @@ class WaferStep:
         with self._announced("capturing", tentative):
             step = self.captured(types, make_capture)
             layers = cut_into_layers(step, self._options)
+        found: list[Fitting] = []
         with self._announced(f"compiling {layers} layers", tentative):
-            program = compile_layers(step, layers, self._options)
+            program = compile_layers(step, layers, self._options_within(found))
+        for fitting in found:
+            self._say(fitting)
         if self._global_step in program.features:
             program.global_step = self._global_step
         self.compiled_step = step
         return program
+
+    def _room(self) -> Optional[int]:
+        """Bytes that activations may take; None where there is no choice what they take."""
+        if not self._effects:
+            return None
+        if self._memory_gb is not None:
+            return int(self._memory_gb * 1e9)
+        room = self.session.room_for_activations
+        return room if room > 0 else None  # not even the variables fit: that will be said
+
+    def _options_within(self, found: list[Fitting]) -> Options:
+        """How to compile, so that activations fit; what was chosen for that goes to a list."""
+        room = self._room()
+        if room is None:
+            return self._options
+        return replace(self._options, budget=Budget(room, measured_speeds, found.append))
+
+    def _say(self, fitting: Fitting) -> None:
+        """Says what was computed twice; raises CapacityError where that is less than was asked."""
+        if self._memory_gb is None or fitting.fits:
+            tf.compat.v1.logging.info("%s", fitting)
+            return
+        least = math.ceil(fitting.planned_bytes / 1e7) / 100
+        raise CapacityError(
+            f"wafer_memory_gb: activations, gradients and scratch memory must fit in it. Received: "
+            f"{self._memory_gb:g}; {fitting.needed_bytes / 1e9:.3g} GB are needed, "
+            f"{fitting.planned_bytes / 1e9:.3g} GB where layers are computed twice. Set it to "
+            f"{least:g}, or lower train_input.batch_size or max_sequence_length."
+        )
 
     @contextlib.contextmanager
     def _announced(self, phase: str, tentative: bool) -> Iterator[None]:
@@ -316,6 +376,12 @@ def _limited(type: TensorType, limits: Mapping[str, int]) -> TensorType:
             dim = Dim.symbol(symbol.name, symbol.most, limit)
         dims.append(dim)
     return type.with_shape(tuple(dims))
+
+
+def _smallest(tensor: Any) -> TensorType:
+    """A type for a tensor that nothing reads."""
+    sizes = tensor.shape.as_list() if tensor.shape.rank is not None else []
+    return TensorType(tensor.dtype.base_dtype.name, tuple(size or 1 for size in sizes))
 
 
 def _is_small(type: TensorType) -> bool:

@@ -6,6 +6,7 @@ Scratch memory of kernels depends on which is chosen: a backend adds it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from cerebras_tf.ir import Node, TensorType, most_of, substitute, symbols_in
@@ -14,6 +15,24 @@ from cerebras_tf.ops.registry import is_view, lookup
 
 # Ops that read as many elements of their first operand as they return, and not all of it.
 _PICKS = ("gather", "gather_nd", "slice")
+
+
+@dataclass(frozen=True)
+class Speeds:
+    """How fast a machine is.
+
+    Attributes:
+        flops_per_s: floating point operations of a large product, a second.
+        bytes_per_s: bytes read and written by work that does next to nothing with them, a second.
+    """
+
+    flops_per_s: float
+    bytes_per_s: float
+
+    def seconds(self, cost: Cost) -> float:
+        """Time of an instruction, by the roofline: what is slower, its operations or its bytes."""
+        moved = cost.bytes_read + cost.bytes_written
+        return max(cost.flops / self.flops_per_s, moved / self.bytes_per_s)
 
 
 def price(

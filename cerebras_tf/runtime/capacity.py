@@ -7,6 +7,8 @@ import os
 from cerebras_tf.errors import CapacityError
 from cerebras_tf.ir.program import Program
 
+# Of free memory, the part that activations leave to TensorFlow and the input pipeline.
+_MARGIN = 0.1
 _CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
@@ -36,6 +38,16 @@ def activation_bytes(program: Program) -> int:
     return program.arena_bytes + program.scratch_bytes
 
 
+def room_for_activations(state_bytes: int, held_bytes: int = 0) -> int:
+    """Bytes that activations and scratch memory may take: what is free, less a tenth.
+
+    Args:
+        state_bytes: as for `check_memory`.
+        held_bytes: as for `check_memory`.
+    """
+    return int((1 - _MARGIN) * (available_bytes() + held_bytes - state_bytes))
+
+
 def check_memory(program: Program, state_bytes: int, held_bytes: int = 0) -> None:
     """Raises CapacityError where variables, activations and scratch memory do not fit.
 
@@ -56,6 +68,7 @@ def check_memory(program: Program, state_bytes: int, held_bytes: int = 0) -> Non
     raise CapacityError(
         f"this model needs {needed / 1e9:.1f} GB of memory: {state_bytes / 1e9:.1f} GB of weights "
         f"and optimizer state, {activations / 1e9:.1f} GB of activations and gradients. "
-        f"Received: a machine with {free / 1e9:.1f} GB free.{hint} Lower train_input.batch_size "
+        f"Received: a machine with {free / 1e9:.1f} GB free, {(needed - free) / 1e9:.1f} GB too "
+        f"little.{hint} Lower train_input.batch_size "
         "or max_sequence_length, choose a smaller model, or use a machine with more memory."
     )

@@ -19,7 +19,7 @@ from cerebras_tf.ir.program import GLOBAL_STEP_UPDATE, RANDOM_STEP, Program
 from cerebras_tf.kernels.half import at_rest
 from cerebras_tf.memoryx.store import Store
 from cerebras_tf.runtime.backend import Backend
-from cerebras_tf.runtime.capacity import check_memory
+from cerebras_tf.runtime.capacity import check_memory, room_for_activations
 from cerebras_tf.runtime.executor import Listener, Machine
 from cerebras_tf.runtime.sizes import solve_sizes
 
@@ -272,6 +272,11 @@ class Session:
         if len(variant.machines) > MOST_SIZES:
             del variant.machines[next(iter(variant.machines))]
         return machine
+
+    @property
+    def room_for_activations(self) -> int:
+        """Bytes that activations and scratch memory may take on this machine."""
+        return room_for_activations(self.store.total_resident_bytes, self.held_bytes)
 
     def _check(self, program: Program) -> None:
         check_memory(program, self.store.total_resident_bytes, self.held_bytes)

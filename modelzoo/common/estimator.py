@@ -75,6 +75,7 @@ def make_estimator(model_fn, params, use_cs, warm_start_excludes=()):
         restore_partially=runconfig.restore_partially,
         memoryx_dir=runconfig.memoryx_dir,
         memoryx_ram_gb=runconfig.memoryx_ram_gb,
+        wafer_memory_gb=runconfig.wafer_memory_gb,
     )
     return CerebrasEstimator(
         model_fn=model_fn,

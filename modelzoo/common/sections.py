@@ -315,6 +315,8 @@ class RunConfigParams:
 
     A step trains on the batches of `num_csx` wafers, whose gradients are averaged. The emulated
     wafer computes them in turn, and adds the gradients up as `optimizer.grad_accum_steps` does.
+
+    `wafer_memory_gb` bounds the activations of training: what does not fit is computed twice.
     """
 
     max_steps: Optional[int] = field(None, minimum=0)
@@ -339,7 +341,8 @@ class RunConfigParams:
     early_stopping: Any = field(None, build=build_section(EarlyStopping))
     restore_partially: bool = False
     memoryx_dir: Optional[str] = None
-    memoryx_ram_gb: Optional[float] = field(None, minimum=0.001)
+    memoryx_ram_gb: Optional[float] = field(None, above=0.0)
+    wafer_memory_gb: Optional[float] = field(None, above=0.0)
     validate_only: bool = False
     compile_only: bool = False
     multireplica: bool = False

@@ -152,7 +152,7 @@ def test_settings_that_make_no_sense_are_refused(make):
     with pytest.raises(ConfigError, match="memoryx_ram_gb: needs memoryx_dir"):
         CSRunConfig(memoryx_ram_gb=1)
     for size in (0, -1, "2", True, float("nan")):
-        with pytest.raises(ConfigError, match="must be a positive number"):
+        with pytest.raises(ConfigError, match="memoryx_ram_gb: must be a number of gigabytes"):
             CSRunConfig(memoryx_dir="x", memoryx_ram_gb=size)
 
 

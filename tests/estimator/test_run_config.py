@@ -151,3 +151,13 @@ def test_execution_mode_follows_the_launcher(monkeypatch):
     monkeypatch.setenv("CEREBRAS_EXECUTION_MODE", "pipelined")
     with pytest.raises(ConfigError, match="must be weight_streaming or pipeline. Received"):
         _ = config.execution_mode
+
+
+@pytest.mark.parametrize("given", [0, -1.5, True, "6", float("nan"), float("inf")])
+def test_memory_for_activations_must_be_an_amount(given):
+    with pytest.raises(ConfigError, match=r"wafer_memory_gb: .* above 0. Received: "):
+        CSRunConfig(wafer_memory_gb=given)
+    config = CSRunConfig(wafer_memory_gb=6)
+    assert config.wafer_memory_gb == 6.0 and CSRunConfig().wafer_memory_gb is None
+    with pytest.raises(ConfigError, match="wafer_memory_gb"):
+        config.replace(wafer_memory_gb=given)

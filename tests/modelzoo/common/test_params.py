@@ -75,6 +75,16 @@ def test_load_params_raises_every_mistake_at_once_with_its_line(write):
     assert len(message.splitlines()) == 3
 
 
+@pytest.mark.parametrize("given", ["0", "-2.5", ".inf"])
+def test_memory_for_activations_must_be_an_amount(write, given):
+    key = "    max_steps: 5"
+    assert key in TINY
+    with pytest.raises(ConfigError, match=r"runconfig.wafer_memory_gb must be (above 0|a finite number)"):
+        load_params(write(TINY.replace(key, f"{key}\n    wafer_memory_gb: {given}")))
+    params = load_params(write(TINY.replace(key, f"{key}\n    wafer_memory_gb: 6")))
+    assert params.runconfig.wafer_memory_gb == 6.0
+
+
 def test_missing_file_is_named(tmp_path):
     with pytest.raises(ConfigError, match="absent.yaml: cannot be read: No such file"):
         load_params(str(tmp_path / "absent.yaml"))

@@ -1,0 +1,44 @@
+"""How fast this machine is: two quick measurements, made once a process, to predict time by."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from cerebras_tf.kernels.blas import product
+from cerebras_tf.kernels.compiled_threads import for_chunks, threads
+from cerebras_tf.ops.cost import Speeds
+
+_SIDE = 512  # of the product's matrices: large enough for nearly full speed
+_BYTES = 1 << 25  # copied: more than caches hold
+_ROUNDS = 3
+
+
+@functools.cache
+def measured_speeds() -> Speeds:
+    """Operations of a float32 product and bytes of a copy, a second, on all cores."""
+    a = np.ones((_SIDE, _SIDE), np.float32)
+    out = np.empty_like(a)
+    source = np.ones(_BYTES, np.uint8)  # zeros would all be one page
+    target = np.ones_like(source)
+    part = _BYTES // threads()
+
+    def copy(i: int) -> None:
+        np.copyto(target[i * part : (i + 1) * part], source[i * part : (i + 1) * part])
+
+    return Speeds(
+        flops_per_s=2 * _SIDE**3 / _least_seconds(lambda: product(a, a, out)),
+        bytes_per_s=2 * _BYTES / _least_seconds(lambda: for_chunks(copy, threads(), _BYTES)),
+    )
+
+
+def _least_seconds(work: Callable[[], None]) -> float:
+    found = []
+    for _ in range(_ROUNDS):
+        start = time.perf_counter()
+        work()
+        found.append(time.perf_counter() - start)
+    return max(min(found), 1e-9)

@@ -1,0 +1,226 @@
+"""What does not fit is made again: the same bits, in less memory, for the least extra time."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from cerebras_tf.compiler.activations import CHEAP, KEEP, WHOLE
+from cerebras_tf.compiler.assemble import planned_bytes
+from cerebras_tf.compiler.fit_activations import (
+    Budget,
+    Fitting,
+    choose,
+    memory_with,
+    segments_of,
+)
+from cerebras_tf.compiler.pipeline import Options, compile_step
+from cerebras_tf.runtime.cpu import CpuBackend
+from tests.compiler.test_activations import SPEEDS, fused
+from tests.graphs import graph_of
+from tests.machines import check_schedule, run_program
+from tests.steps import (
+    BATCH,
+    INNER,
+    WIDTH,
+    StepBuilder,
+    features_of,
+    gelu_step,
+    starting_values,
+)
+
+FREE = Options()
+
+
+def with_tied_weights():
+    """Two layers of one matrix, and an activation that the step returns."""
+    s = StepBuilder()
+    tied = s.variable("tied", WIDTH, WIDTH)
+    stream = s.feature("x", 16 * BATCH, WIDTH)
+    for number in range(4):
+        stream = s.b.op("tanh", s.matmul(stream, tied))
+        stream = s.matmul(stream, s.variable(f"own_{number}", WIDTH, WIDTH))
+    loss = s.b.op("mean", s.b.op("square", stream), axes=(0, 1), keepdims=False)
+    s.momentum(loss, ["tied", *(f"own_{number}" for number in range(4))], clip=False)
+    return s.done(loss=loss, seen=stream)
+
+
+def with_conditions():
+    """Layers whose middle is a conditional on a feature."""
+    s = StepBuilder()
+    stream, hot = s.feature("x", 16 * BATCH, WIDTH), s.feature("hot", dtype="bool")
+    names = [f"w{number}" for number in range(4)]
+    for name in names:
+        inner = s.matmul(stream, s.variable(name, WIDTH, WIDTH))
+        branches = {}
+        for key, op in (("then", "tanh"), ("orelse", "softplus")):
+            branches[key] = graph_of(lambda b, x, op=op: b.op(op, b.op("exp", x)), str(inner.type))
+        (chosen,) = s.b.multi("cond", hot, inner, **branches)
+        stream = s.b.op("add", stream, chosen)
+    loss = s.b.op("mean", s.b.op("square", stream), axes=(0, 1), keepdims=False)
+    s.momentum(loss, names, clip=False)
+    return s.done(loss=loss)
+
+
+STEPS = {
+    "gelu": gelu_step,
+    "unequal": lambda: gelu_step((96, 16, 64, 8), clip=False),
+    "tied": with_tied_weights,
+    "conditions": with_conditions,
+}
+
+
+def within(budget_bytes, found=None, options=FREE):
+    """Options with a budget; what is chosen goes to the list `found`."""
+    found = [] if found is None else found
+    return replace(options, budget=Budget(budget_bytes, lambda: SPEEDS, found.append))
+
+
+def least_bytes(build, options):
+    """The least memory that is found."""
+    found = []
+    compile_step(build(), within(0, found, options))
+    return found[0].planned_bytes
+
+
+def trained(build, options, steps=3):
+    """(program, results and variables after some steps)."""
+    step = build()
+    variables = starting_values(step)
+    features = [features_of(step, seed) for seed in range(steps)]
+    program = compile_step(step, options)
+    check_schedule(program)
+    return program, run_program(program, step, variables, features)
+
+
+def assert_equal_bits(ours, theirs):
+    for mine, other in zip(ours, theirs):
+        assert mine.keys() == other.keys()
+        for name in other:
+            np.testing.assert_array_equal(mine[name], other[name], err_msg=name)
+
+
+@pytest.mark.parametrize("streaming", [True, False], ids=["streaming", "pipelined"])
+@pytest.mark.parametrize("name", STEPS)
+def test_training_within_any_budget_gives_the_same_bits(name, streaming):
+    options = Options(streaming=streaming, price=CpuBackend().price)
+    program, wanted = trained(STEPS[name], options)
+    needed = program.arena_bytes + program.scratch_bytes
+    least = least_bytes(STEPS[name], options)
+    assert least < 0.97 * needed
+    for budget in np.linspace(least, needed - 1, 4).astype(int):
+        found: list[Fitting] = []
+        fitted, results = trained(STEPS[name], within(int(budget), found, options))
+        assert fitted.arena_bytes + fitted.scratch_bytes == found[0].planned_bytes
+        assert found[0].fits and found[0].planned_bytes <= budget < found[0].needed_bytes == needed
+        assert_equal_bits(results, wanted)
+
+
+def test_what_fits_is_compiled_as_without_a_budget():
+    free = compile_step(gelu_step())
+    needed = free.arena_bytes + free.scratch_bytes
+
+    def never():
+        raise AssertionError("speeds are measured only where a step does not fit")
+
+    budget = Budget(needed, never, never)
+    assert compile_step(gelu_step(), Options(budget=budget)).steps == free.steps
+
+
+def test_what_cannot_fit_gets_the_least_memory_and_says_so():
+    found: list[Fitting] = []
+    program, results = trained(gelu_step, within(1, found))
+    assert not found[0].fits
+    assert program.arena_bytes < compile_step(gelu_step()).arena_bytes
+    assert_equal_bits(results, trained(gelu_step, Options())[1])
+    assert "do not fit in 1e-09 GB" in str(found[0])
+
+
+def every_choice(activations, layers):
+    """All ways to choose for every layer."""
+    options = [
+        [activations.choice(kind, layer, layer) for kind in (KEEP, CHEAP, WHOLE)]
+        for layer in range(layers)
+    ]
+    return list(itertools.product(*options))
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_what_is_chosen_costs_little_more_than_the_best_of_all_choices(name):
+    step, activations, layers = fused(STEPS[name])
+    needed = planned_bytes(step)
+    known = {}
+
+    def memory(choices):
+        segments = tuple(segments_of(choices))
+        if segments not in known:
+            known[segments] = memory_with(step, segments)
+        return known[segments]
+
+    tried = [(memory(c), seconds_of(c)) for c in every_choice(activations, layers)]
+    least = min(found for found, _ in tried)
+    for room in np.linspace(least, needed - 1, 9).astype(int):
+        best = min(seconds for found, seconds in tried if found <= room)
+        chosen = choose(activations, layers, memory, room)
+        assert memory(chosen) <= room
+        assert seconds_of(chosen) <= 1.1 * best, [choice.kind for choice in chosen]
+
+
+def seconds_of(choices):
+    """Predicted time of all choices."""
+    return sum(choice.seconds for choice in choices)
+
+
+def test_layers_keep_less_together_where_each_for_itself_is_too_much():
+    deep = (16,) * 10
+    found: list[Fitting] = []
+    compile_step(gelu_step(deep), within(0, found))
+    one_by_one = memory_with_all_whole(deep)
+    assert found[0].planned_bytes < one_by_one
+    assert max(c.segment.last - c.segment.first for c in found[0].choices) > 0
+    assert " at a time, which takes" in str(found[0])
+    options = within((found[0].planned_bytes + one_by_one) // 2)
+    program, results = trained(lambda: gelu_step(deep), options, steps=2)
+    assert_equal_bits(results, trained(lambda: gelu_step(deep), Options(), steps=2)[1])
+    assert program.arena_bytes < one_by_one
+
+
+def memory_with_all_whole(inners):
+    """Memory of a step each of whose layers is made again for itself."""
+    step, activations, layers = fused(lambda: gelu_step(inners))
+    choices = [activations.choice(WHOLE, layer, layer) for layer in range(layers)]
+    return memory_with(step, segments_of(choices))
+
+
+def test_trying_choices_leaves_the_step_as_it_was():
+    step, activations, layers = fused(gelu_step)
+    before, needed = str(step.graph), planned_bytes(step)
+    choices = [activations.choice(WHOLE, layer, layer) for layer in range(layers)]
+    assert memory_with(step, segments_of(choices)) < needed
+    assert str(step.graph) == before and planned_bytes(step) == needed
+
+
+def test_layers_that_are_made_again_share_bodies():
+    counts = set()
+    for blocks in (6, 12):
+        program = compile_step(gelu_step((INNER,) * blocks), within(1))
+        counts.add(len(program.bodies))
+    assert len(counts) == 1, counts
+
+
+def test_the_report_says_what_was_chosen_why_and_what_it_costs():
+    found: list[Fitting] = []
+    free = compile_step(gelu_step())
+    compile_step(gelu_step(), within(int(0.7 * free.arena_bytes), found))
+    again, more = found[0].choices, sum(choice.flops for choice in found[0].choices)
+    whole = sum(choice.kind == WHOLE for choice in again)
+    assert whole
+    assert str(found[0]).startswith(
+        f"activations: {free.arena_bytes / 1e9:.3g} GB do not fit in "
+        f"{0.7 * free.arena_bytes / 1e9:.3g} GB: {whole} of {len(again)} layers are computed twice"
+    )
+    share = f"+{more / free.flops:.0%} operations a step, predicted +{found[0].seconds:.2g} s"
+    assert str(found[0]).endswith(share)

@@ -1,0 +1,144 @@
+"""Training within `wafer_memory_gb`: the same losses and weights, in the memory that is allowed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tensorflow")
+
+import tensorflow as tf
+
+from cerebras_tf.errors import CapacityError
+from cerebras_tf.runtime import capacity
+from tests.estimator.regression import (
+    assert_equal,
+    build,
+    dataset,
+    models_built,
+    variables_of,
+)
+
+pytestmark = pytest.mark.tf
+v1 = tf.compat.v1
+WIDTH, DEPTH, ROWS = 16, 5, 256
+
+
+def deep(features, labels, mode, params):
+    """Residual layers with dropout."""
+    random = np.random.default_rng(0)
+
+    def weight(name, *shape):
+        start = 0.1 * random.standard_normal(shape).astype(np.float32)
+        return v1.get_variable(name, initializer=start)
+
+    stream = features
+    for number in range(DEPTH):
+        inner = tf.matmul(stream, weight(f"up_{number}", WIDTH, 4 * WIDTH))
+        down = tf.matmul(tf.nn.gelu(inner, True), weight(f"down_{number}", 4 * WIDTH, WIDTH))
+        stream = stream + tf.nn.dropout(down, rate=0.1, seed=number)
+    loss = tf.reduce_mean(tf.square(tf.reduce_sum(stream, -1) - labels), name="cost")
+    step = v1.train.get_global_step()
+    train_op = v1.train.MomentumOptimizer(0.01, 0.9).minimize(loss, step)
+    return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=train_op)
+
+
+def batches(sizes):
+    """Batches of these numbers of rows; the sizes are not known beforehand."""
+
+    def input_fn():
+        def generate():
+            random = np.random.default_rng(3)
+            for size in sizes:
+                rows = random.standard_normal((size, WIDTH)).astype(np.float32)
+                yield rows, rows.sum(-1)
+
+        types = (tf.TensorSpec([None, WIDTH]), tf.TensorSpec([None]))
+        return tf.data.Dataset.from_generator(generate, output_signature=types)
+
+    return input_fn
+
+
+class Losses(tf.estimator.SessionRunHook):
+    """Keeps the loss of every step."""
+
+    def __init__(self):
+        self.found = []
+
+    def before_run(self, context):
+        return tf.estimator.SessionRunArgs("cost:0")
+
+    def after_run(self, context, values):
+        self.found.append(values.results)
+
+
+def trained(folder, sizes, **config):
+    """(losses, variables, the session) of a run over batches of these sizes."""
+    losses = Losses()
+    with models_built() as models:
+        build(folder, model=deep, **config).train(batches(sizes), hooks=[losses])
+    return losses.found, variables_of(folder), models[-1].step.session
+
+
+def activation_bytes(session):
+    """The most that activations and scratch memory took, measured."""
+    return session.peak_bytes - session.store.total_resident_bytes
+
+
+@pytest.fixture
+def said(caplog):
+    """What TensorFlow's logger was told, joined."""
+    with caplog.at_level("INFO", logger="tensorflow"):
+        yield lambda: "\n".join(record.getMessage() for record in caplog.records)
+
+
+@pytest.fixture(scope="module")
+def free(tmp_path_factory):
+    """A run without a setting."""
+    return trained(tmp_path_factory.mktemp("free"), [ROWS] * 3)
+
+
+def test_training_within_a_budget_gives_equal_bits_in_less_memory(tmp_path, free, said):
+    losses, variables, session = free
+    needed = activation_bytes(session)
+    budget = 0.6 * needed
+    found = trained(tmp_path, [ROWS] * 3, wafer_memory_gb=budget / 1e9)
+    assert len(found[0]) == 3 and found[0] == losses
+    assert_equal(found[1], variables, rtol=0)
+    assert activation_bytes(found[2]) <= budget
+    assert f"do not fit in {budget / 1e9:.3g} GB: " in said()
+    assert "layers are computed twice" in said()
+
+
+def test_less_than_it_takes_at_least_is_refused_with_what_would_do(tmp_path, free):
+    with pytest.raises(CapacityError, match=r"^wafer_memory_gb: .* Received: 1e-06; ") as raised:
+        trained(tmp_path, [ROWS], wafer_memory_gb=1e-6)
+    assert "where layers are computed twice. Set it to 0.01, or lower" in str(raised.value)
+
+
+def test_a_larger_batch_that_does_not_fit_is_computed_twice_from_then_on(tmp_path, free):
+    sizes = [ROWS // 2, ROWS, ROWS // 4]
+    losses, variables, session = trained(tmp_path / "free", sizes)
+    budget = 0.6 * activation_bytes(session)
+    found = trained(tmp_path / "bounded", sizes, wafer_memory_gb=budget / 1e9)
+    assert found[0] == losses
+    assert_equal(found[1], variables, rtol=0)
+    assert activation_bytes(found[2]) <= budget
+
+
+def test_by_default_it_is_what_the_machine_has_free(tmp_path, free, monkeypatch, said):
+    losses, variables, session = free
+    state = session.store.total_resident_bytes
+    allowed = state + int(0.7 * activation_bytes(session))
+    monkeypatch.setattr(capacity, "available_bytes", lambda: allowed)
+    found = trained(tmp_path, [ROWS] * 3)
+    assert found[0] == losses
+    assert activation_bytes(found[2]) <= 0.9 * (allowed - state) + 1
+    assert "computed twice" in said()
+
+
+def test_nothing_is_said_of_what_fits_nor_of_an_evaluation(tmp_path, said):
+    """An evaluation has no backward pass to compute anything twice for."""
+    build(tmp_path, wafer_memory_gb=1.0).train(dataset, max_steps=1)
+    build(tmp_path, wafer_memory_gb=1e-9).evaluate(dataset, steps=1)
+    assert "do not fit" not in said()
