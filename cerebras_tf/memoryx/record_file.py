@@ -16,6 +16,7 @@ from cerebras_tf.ir import Array
 # A call moves less than 2 GiB (man 2 readv); this much at a time keeps the queue of the disk full.
 _MOST_BYTES = 1 << 30
 _MOST_BUFFERS = 1024  # IOV_MAX of Linux
+_DIRECT = getattr(os, "O_DIRECT", 0)  # Linux has it
 
 
 class RecordFile:
@@ -96,7 +97,7 @@ def _open(path: Path, new: bool) -> tuple[int, bool]:
     """(descriptor, whether it goes past the page cache)."""
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL if new else os.O_RDONLY
     try:
-        return os.open(path, flags | os.O_CLOEXEC | os.O_DIRECT, 0o666), True
+        return os.open(path, flags | os.O_CLOEXEC | _DIRECT, 0o666), bool(_DIRECT)
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise
