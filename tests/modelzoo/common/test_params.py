@@ -79,7 +79,9 @@ def test_load_params_raises_every_mistake_at_once_with_its_line(write):
 def test_memory_for_activations_must_be_an_amount(write, given):
     key = "    max_steps: 5"
     assert key in TINY
-    with pytest.raises(ConfigError, match=r"runconfig.wafer_memory_gb must be (above 0|a finite number)"):
+    with pytest.raises(
+        ConfigError, match=r"runconfig.wafer_memory_gb must be (above 0|a finite number)"
+    ):
         load_params(write(TINY.replace(key, f"{key}\n    wafer_memory_gb: {given}")))
     params = load_params(write(TINY.replace(key, f"{key}\n    wafer_memory_gb: 6")))
     assert params.runconfig.wafer_memory_gb == 6.0
