@@ -1,0 +1,101 @@
+"""Training from files that is killed at any instant goes on to the bits of a run never killed.
+
+The slow test kills a hundred times; `CEREBRAS_TF_KILLS` gives another number.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.tf
+tf = pytest.importorskip("tensorflow")
+
+ROOT = Path(__file__).resolve().parents[2]
+LAST_STEP = 40
+TRAIN = """
+import sys
+import tensorflow as tf
+from cerebras_tf import CerebrasEstimator, CSRunConfig
+from tests.e2e.test_memoryx import RAM_GB, input_fn, model_fn
+
+config = CSRunConfig(
+    tf_random_seed=1, save_checkpoints_steps=2, keep_checkpoint_max=2, save_summary_steps=None,
+    memoryx_dir=sys.argv[2], memoryx_ram_gb=RAM_GB,
+)
+estimator = CerebrasEstimator(model_fn, sys.argv[1], config=config, params={"clip": True})
+print("ready", flush=True)
+# One batch again and again: a plain input function starts anew with each process.
+estimator.train(lambda: input_fn().take(1).repeat(), max_steps=int(sys.argv[3]))
+"""
+
+
+def start(folder, last_step=LAST_STEP):
+    """Starts training in a process of its own, and returns once it is about to train."""
+    command = [sys.executable, "-c", TRAIN, str(folder / "model"), str(folder / "store")]
+    process = subprocess.Popen(
+        [*command, str(last_step)], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"ready\n", process.communicate()[1].decode()
+    return process
+
+
+def end(process):
+    """Waits for a process that must succeed."""
+    errors = process.communicate(timeout=300)[1].decode()
+    assert process.returncode == 0, errors
+
+
+def variables(folder):
+    reader = tf.train.load_checkpoint(str(folder / "model"))
+    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+
+
+def kill_and_go_on(folder, kills, seed):
+    """Trains to the end, killed after random times on the way; returns how often it was killed."""
+    random = np.random.default_rng(seed)
+    killed = 0
+    for _ in range(kills):
+        process = start(folder)
+        try:
+            process.wait(timeout=random.uniform(0, 3))
+            break  # it has come to its end
+        except subprocess.TimeoutExpired:
+            os.kill(process.pid, signal.SIGKILL)
+            process.communicate()
+            killed += 1
+    end(start(folder))
+    return killed
+
+
+def check_kills(tmp_path, kills):
+    plain, broken = tmp_path / "plain", tmp_path / "broken"
+    end(start(plain))
+    done, seed = 0, 0
+    while done < kills:
+        folder = broken / str(seed)
+        done += kill_and_go_on(folder, min(kills - done, 8), seed)
+        seed += 1
+        wanted, found = variables(plain), variables(folder)
+        assert set(found) == set(wanted)
+        for name, content in wanted.items():
+            np.testing.assert_array_equal(found[name], content, err_msg=name)
+        assert not list((folder / "store").glob("*")), "files of killed runs are left"
+
+
+def test_a_run_that_is_killed_ends_with_the_bits_of_one_never_killed(tmp_path):
+    check_kills(tmp_path, 1)
+
+
+@pytest.mark.slow
+def test_a_hundred_kills_change_no_bit(tmp_path):
+    started = time.monotonic()
+    kills = int(os.environ.get("CEREBRAS_TF_KILLS", "100"))
+    check_kills(tmp_path, kills)
+    print(f"{kills} kills in {time.monotonic() - started:.0f} s")
