@@ -26,8 +26,8 @@ class Traffic:
     """What a store has moved between memory and files so far.
 
     Attributes:
-        bytes_read: bytes read from files.
-        bytes_written: bytes written to files.
+        bytes_read: bytes read from files, or asked for.
+        bytes_written: bytes written to files, or handed to be.
         stalled_s: seconds for which those who acquire have waited for files.
     """
 

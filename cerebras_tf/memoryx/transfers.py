@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import threading
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple, Optional
@@ -48,7 +47,6 @@ class Transfers:
         self.traffic = Traffic()
         self._buffers = buffers
         self._failure: Optional[BaseException] = None
-        self._lock = threading.Lock()
         self._readers = ThreadPoolExecutor(_READERS, "cerebras_tf-read")
         self._writers = ThreadPoolExecutor(_WRITERS, "cerebras_tf-write")
 
@@ -63,6 +61,7 @@ class Transfers:
         for record in records:
             assert record.file is not None
             record.reading = Future()
+            self.traffic.bytes_read += record.size
             moves.append(_Move(record, record.file, record.offset, record.writing, record.reading))
         for run in _runs(moves):
             self._readers.submit(self._read, run)
@@ -78,6 +77,7 @@ class Transfers:
         for record in records:
             assert record.file is not None
             before, record.writing = record.writing, Future()
+            self.traffic.bytes_written += record.size
             place = record.file, record.offset, before, record.writing
             moves.append(_Move(record, *place, record.buffer, keep))
             if not keep:
@@ -105,8 +105,6 @@ class Transfers:
                     move.before.result()
             buffers = [self._buffers.take(move.record.size) for move in run]
             count = run[0].file.read(run[0].offset, buffers)
-            with self._lock:
-                self.traffic.bytes_read += count
             for move, buffer in zip(run, buffers):
                 _check(move, buffer, count)
                 count -= buffer.nbytes
@@ -133,8 +131,6 @@ class Transfers:
                     move.record.checksum = crc32c(content)
                 buffers.append(move.buffer)
             run[0].file.write(run[0].offset, buffers)
-            with self._lock:
-                self.traffic.bytes_written += sum(buffer.nbytes for buffer in buffers)
         except BaseException as error:  # told to the next who acquires
             if isinstance(error, OSError):
                 error = _store_error("written", run[0], error)
