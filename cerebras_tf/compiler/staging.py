@@ -61,7 +61,9 @@ def find_staged(groups: Sequence[Sequence[Node]], step: StepGraph) -> dict[Value
             if value.type.is_static and value.type.bytes >= _LEAST_BYTES:
                 group, late = _late_readers(value, readers, number, outputs)
                 if late:
-                    found[value] = Staged(f"{variable}/staged_gradient_{index}", group, late)
+                    # Programs for other sizes share the store, so the type is part of the name.
+                    name = f"{variable}/staged_gradient_{index}/{value.type}"
+                    found[value] = Staged(name, group, late)
     return found
 
 

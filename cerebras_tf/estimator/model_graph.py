@@ -86,7 +86,7 @@ def build(
     placement.refuse_stranded(_fetched(spec))
     if mode != tf.estimator.ModeKeys.TRAIN:
         _refuse_assignments(placement.assignments(_fetched(spec)), mode)
-    store = _store_of(model.variables, config, lender)
+    store = _store_of(model.variables, mode, config, lender)
     step = WaferStep(
         model.capture,
         model.capture_whole if model.gradients else None,
@@ -116,7 +116,9 @@ def build(
     return ModelGraph(spec, step, store, wiring, fed)
 
 
-def _store_of(variables: dict[str, Any], config: Any, lender: Optional[WaferStep]) -> Store:
+def _store_of(
+    variables: dict[str, Any], mode: str, config: Any, lender: Optional[WaferStep]
+) -> Store:
     specs = [variable_spec(variable) for variable in variables.values()]
     folder = getattr(config, "memoryx_dir", None)
     own: Store
@@ -124,7 +126,8 @@ def _store_of(variables: dict[str, Any], config: Any, lender: Optional[WaferStep
         own = MemoryStore(specs)
     else:
         own = FileStore(specs, FileDisk(folder, config.memoryx_bytes))
-        check_disk(own)
+        if mode == tf.estimator.ModeKeys.TRAIN:  # others share or borrow what is there
+            check_disk(own)
     return own if lender is None else BorrowingStore(own, lender.session.store)
 
 

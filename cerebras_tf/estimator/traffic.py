@@ -54,7 +54,7 @@ class TrafficHook(tf.estimator.SessionRunHook):
         now = self._now(run_context.session)
         if self._first is None:
             self._first = self._last = now
-        elif now[0] % self._every_n_steps == 0 and self._last is not None:
+        elif now[0] % self._every_n_steps == 0 and self._last and now[0] > self._last[0]:
             self._write(self._last, now)
             self._last = now
 
@@ -63,7 +63,7 @@ class TrafficHook(tf.estimator.SessionRunHook):
         return step, self._clock(), dataclasses.replace(self._traffic())
 
     def _write(self, before: tuple[int, float, Traffic], now: tuple[int, float, Traffic]) -> None:
-        if self._writer is None or now[0] <= before[0]:
+        if self._writer is None:
             return
         read, written, stalled = _between(before, now)
         values = {

@@ -7,12 +7,13 @@ too. So nothing is written but the index, unless the checkpoint is on another fi
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 
-from cerebras_tf.memoryx.bundle import Entry, data_path, write_index
+from cerebras_tf.memoryx.bundle import Entry, data_path, index_path, write_index
 
 
 def link_checkpoint(prefix: str, entries: Mapping[str, Entry]) -> None:
@@ -27,11 +28,16 @@ def link_checkpoint(prefix: str, entries: Mapping[str, Entry]) -> None:
     """
     sources = sorted({entry.path for entry in entries.values()})
     targets = [data_path(prefix, number, len(sources)) for number in range(len(sources))]
-    for source, target in zip(sources, targets):
-        _link(source, target)
     place = dict(zip(sources, targets))
     moved = {name: replace(entry, path=place[entry.path]) for name, entry in entries.items()}
-    write_index(prefix, moved, len(sources))
+    _remove(prefix)  # the index first, so that no index ever stands over other data
+    try:
+        for source, target in place.items():
+            _link(source, target)
+        write_index(prefix, moved, len(sources))
+    except BaseException:
+        _remove(prefix)
+        raise
     folder = os.open(os.path.dirname(os.path.abspath(prefix)), os.O_RDONLY)
     try:
         os.fsync(folder)
@@ -39,10 +45,16 @@ def link_checkpoint(prefix: str, entries: Mapping[str, Entry]) -> None:
         os.close(folder)
 
 
+def _remove(prefix: str) -> None:
+    """Removes the files of a checkpoint, finished or not."""
+    parts = glob.glob(f"{glob.escape(prefix)}.data-*")
+    for path in [index_path(prefix), f"{index_path(prefix)}.part", *parts]:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+
+
 def _link(source: str, target: str) -> None:
     """A second name for a file; a copy of it where there can be none."""
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(target)
     try:
         os.link(source, target)
     except OSError:

@@ -15,6 +15,7 @@ from typing import Optional, Protocol
 
 import numpy as np
 
+from cerebras_tf.errors import StoreError
 from cerebras_tf.ir import Array
 from cerebras_tf.memoryx.buffers import ALIGNMENT_BYTES, Buffers
 from cerebras_tf.memoryx.bundle import Entry
@@ -142,16 +143,29 @@ class FileDisk:
     def write(self, records: Sequence[Record], keep: bool) -> None:
         """See Disk.write. What lies in a file that must not change is written to a new one."""
         for record in records:
-            current = self._current.get(record.number)
-            if current is None or current.is_frozen:
-                current = RecordFile(self._new_path())
-                self._files.append(current)
-                self._current[record.number] = current
+            self._open(record)
+        for record in records:
+            current = self._current[record.number]
             if record.file is not current:
                 self._move(record, current, record.home)
                 record.needs_room = True
             record.is_dirty = False
         self._transfers.write(records, keep)
+
+    def _open(self, record: Record) -> None:
+        """Sees to it that there is a file that the record may be written to."""
+        current = self._current.get(record.number)
+        if current is None or current.is_frozen:
+            path = self._new_path()
+            try:
+                current = RecordFile(path)
+            except OSError as error:
+                raise StoreError(
+                    f"memoryx_dir: {path} must be made, for variable {record.spec.name}. Received: "
+                    f"{error.strerror}. Check the disk; the last checkpoint is untouched."
+                ) from error
+            self._files.append(current)
+            self._current[record.number] = current
 
     def finish(self, records: Iterable[Record]) -> None:
         """See Disk.finish."""
@@ -228,7 +242,10 @@ class FileDisk:
 
     def _adopted_file(self, path: str) -> Optional[RecordFile]:
         """The file of a checkpoint, which stays here though the checkpoint be deleted."""
-        found = os.stat(path)
+        try:
+            found = os.stat(path)
+        except OSError:  # whoever reads it otherwise says what is wrong
+            return None
         key = found.st_dev, found.st_ino
         if key not in self._adopted:
             link = self._new_path()

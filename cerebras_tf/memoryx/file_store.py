@@ -86,6 +86,8 @@ class FileStore:
         except BaseException:
             for record in records:
                 record.users -= 1
+            blank = [r for r in dict.fromkeys(records) if r.is_blank and not r.users]
+            self._evict([record for record in blank if record.buffer is not None])
             raise
 
     def release(self, names: Iterable[str], dirty: Collection[str] = ()) -> None:
@@ -152,6 +154,8 @@ class FileStore:
         if record.users or not fits:
             return False
         self.disk.finish([record])
+        if record.reading is not None:
+            self._ready(record)
         if not self.disk.adopt(record, entry):
             return False
         if record.is_here:
@@ -229,7 +233,9 @@ class FileStore:
     def _evict(self, records: Sequence[Record]) -> None:
         for record in records:
             self._ready(record)
+        for record in records:
             self._taken -= record.size
+            record.is_blank = False
             if record.has_value:
                 self._ahead = min(self._ahead, int(min(self._use_of(record), self._ahead)))
         self.disk.write([record for record in records if record.is_dirty], keep=False)
@@ -272,6 +278,7 @@ class FileStore:
         if record.reading is not None:
             started = time.perf_counter()
             record.buffer = record.reading.result()
+            self.disk.raise_failure()
             record.reading = None
             record.is_unchecked = False
             self.traffic.stalled_s += time.perf_counter() - started

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Optional
 
 from cerebras_tf.ir import Array
+from cerebras_tf.memoryx.buffers import ALIGNMENT_BYTES
 
 # A call moves less than 2 GiB (man 2 readv); this much at a time keeps the queue of the disk full.
 _MOST_BYTES = 1 << 30
@@ -49,7 +50,11 @@ class RecordFile:
 
     def allocate(self, offset: int, size: int) -> None:
         """Takes room on the disk; raises OSError where there is none."""
-        os.posix_fallocate(self._descriptor, offset, size)
+        try:
+            os.posix_fallocate(self._descriptor, offset, size)
+        except OSError as error:  # some file systems cannot; there it is taken when written
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+                raise
 
     def read(self, offset: int, buffers: Sequence[Array]) -> int:
         """Fills buffers from consecutive bytes; returns how many there were before the end."""
@@ -74,7 +79,7 @@ class RecordFile:
                     break
             moved = move(self._descriptor, part, offset + total)
             total += moved
-            if not moved or (moved < size and moved % 512):
+            if not moved or (moved < size and moved % ALIGNMENT_BYTES):
                 break  # the end of the file
             while left and moved >= len(left[0]):
                 moved -= len(left.pop(0))

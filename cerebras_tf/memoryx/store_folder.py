@@ -31,9 +31,10 @@ class StoreFolder:
     """
 
     def __init__(self, parent: Path) -> None:
+        self._process = os.getpid()
         try:
             parent.mkdir(parents=True, exist_ok=True)
-            for left in parent.glob(f"{_PREFIX}*"):
+            for left in parent.glob(f"{_PREFIX}[0-9]*-[0-9]*"):
                 _remove_abandoned(left)
             self.path = parent / f"{_PREFIX}{os.getpid()}-{next(_numbers)}"
             self.path.mkdir()
@@ -46,7 +47,9 @@ class StoreFolder:
             ) from error
 
     def remove(self) -> None:
-        """Removes the folder with all that is in it."""
+        """Removes the folder with all that is in it, unless a child process asks for it."""
+        if os.getpid() != self._process:
+            return
         shutil.rmtree(self.path, ignore_errors=True)
         os.close(self._lock)
 

@@ -103,6 +103,7 @@ class Transfers:
             for move in run:
                 if move.before is not None:
                     move.before.result()
+            self.raise_failure()  # what failed to be written must not be read
             buffers = [self._buffers.take(move.record.size) for move in run]
             count = run[0].file.read(run[0].offset, buffers)
             for move, buffer in zip(run, buffers):

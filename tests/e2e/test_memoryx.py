@@ -10,8 +10,14 @@ tf = pytest.importorskip("tensorflow")
 
 from cerebras_tf import CerebrasEstimator, CSRunConfig  # noqa: E402
 from cerebras_tf.compiler import staging  # noqa: E402
-from cerebras_tf.errors import CapacityError, CheckpointError, ConfigError  # noqa: E402
+from cerebras_tf.errors import (  # noqa: E402
+    CapacityError,
+    CheckpointError,
+    ConfigError,
+    StoreError,
+)
 from cerebras_tf.memoryx.bundle import read_index  # noqa: E402
+from cerebras_tf.memoryx.disk import FileDisk  # noqa: E402
 
 v1 = tf.compat.v1
 WIDTH, INNER, BLOCKS, BATCH = 32, 128, 5, 16
@@ -146,6 +152,15 @@ def test_a_flipped_byte_of_a_checkpoint_is_named(make):
 def test_memory_that_is_too_small_is_refused_before_the_first_step(make):
     with pytest.raises(CapacityError, match="memoryx_ram_gb: must hold the variables"):
         make("model", files=True, memoryx_ram_gb=0.00005).train(input_fn, max_steps=1)
+
+
+def test_a_disk_that_is_too_small_is_refused_for_training_alone(make, monkeypatch):
+    files = make("model", files=True)
+    files.train(input_fn, max_steps=1)
+    monkeypatch.setattr(FileDisk, "free_bytes", 1000)
+    assert files.evaluate(input_fn, steps=1)["loss"] > 0  # shares what the checkpoint holds
+    with pytest.raises(StoreError, match="memoryx_dir: .* GB of weights and optimizer state must"):
+        files.train(input_fn, max_steps=2)
 
 
 def test_settings_that_make_no_sense_are_refused(make):

@@ -114,3 +114,27 @@ def test_a_missing_and_a_damaged_index_are_refused(tmp_path):
     shutil.copyfile(__file__, index_path(prefix))
     with pytest.raises(CheckpointError, match="not that of a sorted table"):
         read_index(prefix)
+
+
+def test_a_checkpoint_of_a_name_that_is_taken_replaces_all_of_it(tmp_path, monkeypatch):
+    content = np.arange(6, dtype=np.float32)
+    entries = {}
+    for name in "abc":
+        (tmp_path / name).write_bytes(content.tobytes())
+        entries[name] = Entry("float32", (6,), str(tmp_path / name), 0, 24, crc32c(content))
+    prefix = str(tmp_path / "model.ckpt-7")
+    link_checkpoint(prefix, entries)
+    link_checkpoint(prefix, {"a": entries["a"]})
+    assert sorted(path.name for path in tmp_path.glob("model*")) == [
+        "model.ckpt-7.data-00000-of-00001",
+        "model.ckpt-7.index",
+    ]
+
+    def full(*arguments):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "link", full)
+    monkeypatch.setattr(shutil, "copyfile", full)
+    with pytest.raises(OSError, match="No space left"):
+        link_checkpoint(str(tmp_path / "model.ckpt-8"), entries)
+    assert not list(tmp_path.glob("model.ckpt-8*"))
