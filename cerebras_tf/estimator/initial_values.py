@@ -14,6 +14,9 @@ from cerebras_tf.memoryx.store import Store, write
 
 # Initializers run together until their results are this large: a session call costs milliseconds.
 BATCH_BYTES = 1 << 28
+# Where a store holds less in memory than all variables: this part of that, for TensorFlow has them
+# a few times over.
+_SHARE = 8
 
 
 def initialise(session: Any, variables: Mapping[str, Any], store: Store) -> None:
@@ -41,10 +44,13 @@ def put_values(
     """
     batch: dict[str, Any] = {}
     size = 0
+    most = BATCH_BYTES
+    if store.total_resident_bytes < sum(spec.type.most_bytes for spec in store.specs.values()):
+        most = min(most, store.total_resident_bytes // _SHARE)
     for name, tensor in values.items():
         batch[name] = tensor
         size += store.specs[name].type.most_bytes
-        if size >= BATCH_BYTES:
+        if size >= most:
             _put(run(batch), store)
             batch, size = {}, 0
     if batch:

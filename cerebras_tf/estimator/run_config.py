@@ -159,6 +159,10 @@ def _check_gigabytes(name: str, value: Any) -> float:
 
 
 def _check_memoryx(config: CSRunConfig) -> None:
+    if config.memoryx_dir is not None and not config.memoryx_dir.strip():
+        raise ConfigError(
+            "memoryx_dir: must name a folder. Received: ''. Leave it out to keep weights in memory."
+        )
     if config.memoryx_ram_gb is not None and config.memoryx_dir is None:
         raise ConfigError(
             "memoryx_ram_gb: needs memoryx_dir, without which all weights are in main memory. "
@@ -214,7 +218,7 @@ class CSRunConfig(tf.estimator.RunConfig):
             stack_params=dict(stack_params or {}),
             num_csx=getattr(cs_config, "num_csx", 1) if num_csx is None else num_csx,
             restore_partially=bool(restore_partially),
-            memoryx_dir=None if memoryx_dir is None else os.path.abspath(memoryx_dir),
+            memoryx_dir=memoryx_dir and os.path.abspath(memoryx_dir),
             memoryx_ram_gb=memoryx_ram_gb,
             wafer_memory_gb=wafer_memory_gb,
         )

@@ -23,7 +23,7 @@ import tensorflow as tf
 from tensorflow.python.ops import variables as tf_variables
 from tensorflow.python.training.saving import saveable_object_util
 
-from cerebras_tf.errors import CheckpointError
+from cerebras_tf.errors import CheckpointError, StoreError
 from cerebras_tf.estimator.arrays import for_tensorflow
 from cerebras_tf.estimator.checkpoint_content import (
     RANDOM_STEP_KEY,
@@ -187,6 +187,8 @@ class WaferSaver(tf.compat.v1.train.Saver):
 
         try:
             self._write(prefix, sess)
+        except StoreError:  # says itself what is wrong
+            raise
         except (tf.errors.OpError, OSError) as error:
             raise _not_written(prefix, error) from error
         if self._step is not None:

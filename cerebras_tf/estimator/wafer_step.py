@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -344,7 +343,7 @@ class WaferStep:
         if self._memory_gb is None or fitting.fits:
             tf.compat.v1.logging.info("%s", fitting)
             return
-        least = math.ceil(fitting.planned_bytes / 1e7) / 100
+        least = float(f"{fitting.planned_bytes * 1.005 / 1e9:.3g}")  # not below when rounded
         raise CapacityError(
             f"wafer_memory_gb: activations, gradients and scratch memory must fit in it. Received: "
             f"{self._memory_gb:g}; {fitting.needed_bytes / 1e9:.3g} GB are needed, "

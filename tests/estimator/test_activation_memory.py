@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -113,7 +115,12 @@ def test_training_within_a_budget_gives_equal_bits_in_less_memory(tmp_path, free
 def test_less_than_it_takes_at_least_is_refused_with_what_would_do(tmp_path, free):
     with pytest.raises(CapacityError, match=r"^wafer_memory_gb: .* Received: 1e-06; ") as raised:
         trained(tmp_path, [ROWS], wafer_memory_gb=1e-6)
-    assert "where layers are computed twice. Set it to 0.01, or lower" in str(raised.value)
+    told = re.search(
+        r"where layers are computed twice. Set it to ([\d.e-]+), or", str(raised.value)
+    )
+    assert told is not None
+    _, _, session = trained(tmp_path / "told", [ROWS], wafer_memory_gb=float(told[1]))
+    assert activation_bytes(session) <= float(told[1]) * 1e9
 
 
 def test_a_larger_batch_that_does_not_fit_is_computed_twice_from_then_on(tmp_path, free):
