@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import mmap
 import threading
-import time
 from collections import OrderedDict
 
 import numpy as np
@@ -29,14 +28,10 @@ class Buffers:
 
     Args:
         most_bytes: the most that they take at once, those that wait for use included.
-
-    Attributes:
-        waited_s: seconds that takers have waited for room.
     """
 
     def __init__(self, most_bytes: int) -> None:
         self.most_bytes = most_bytes
-        self.waited_s = 0.0
         self._idle: OrderedDict[int, list[Array]] = OrderedDict()
         self._bytes = 0
         self._changed = threading.Condition()
@@ -57,7 +52,6 @@ class Buffers:
             CapacityError: the system has no memory, or nothing will ever make room.
         """
         with self._changed:
-            started = time.perf_counter()
             while not (self._idle.get(size) or self._make_room(size)):
                 if self._is_closed or size > self.most_bytes:
                     raise CapacityError(
@@ -65,7 +59,6 @@ class Buffers:
                         f"{self.most_bytes} bytes for all. Raise memoryx_ram_gb."
                     )
                 self._changed.wait()
-            self.waited_s += time.perf_counter() - started
             if self._idle.get(size):
                 return self._idle[size].pop()
             self._bytes += size

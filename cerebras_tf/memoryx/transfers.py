@@ -111,7 +111,7 @@ class Transfers:
                 count -= buffer.nbytes
                 move.done.set_result(buffer)
         except BaseException as error:  # handed to whoever waits
-            if isinstance(error, OSError):
+            if isinstance(error, OSError) and not isinstance(error, StoreError):
                 error = _store_error("read", run[0], error)
             for move in run:
                 if not move.done.done():

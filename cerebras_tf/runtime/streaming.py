@@ -44,10 +44,6 @@ class StreamingPlan:
     bytes_written: int
     flops: int
 
-    def disk_bytes(self, checkpoints: int) -> int:
-        """Bytes of the files of a run that keeps so many checkpoints, which share what is equal."""
-        return (1 + checkpoints) * (self.weight_bytes + self.state_bytes) + self.staged_bytes
-
 
 def check_disk(store: FileStore) -> None:
     """Raises StoreError where the variables of a store do not fit on its disk."""

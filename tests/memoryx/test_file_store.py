@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -204,6 +205,25 @@ def test_a_full_disk_ends_the_run_with_a_message(made, monkeypatch):
         set_all(store)
         store.acquire(["a"])
         store.settle()
+
+
+def test_what_failed_to_be_written_is_not_read(made, monkeypatch):
+    store = made(pages("a", "b"), PAGE)
+    may_fail = threading.Event()
+
+    def full(*arguments):
+        may_fail.wait(10)
+        raise OSError(28, os.strerror(28))
+
+    monkeypatch.setattr(RecordFile, "write", full)
+    write(store, "a", np.zeros(PAGE // 4, np.float32))
+    record = store._records["a"]
+    store.disk.write([record], keep=False)  # is on its way to the file
+    store.disk.read([record])  # waits for it
+    may_fail.set()
+    assert record.reading is not None
+    with pytest.raises(StoreError, match="must be written, .* No space left on device"):
+        record.reading.result(10)
 
 
 def test_settled_contents_are_never_changed(made):
