@@ -53,6 +53,8 @@ DROPIN_FOLDERS.update(
 )
 # The params files lie at the top of the checkout and are installed inside the model zoo.
 CONFIGS = "modelzoo.configs"
+# So do the machines' facts, which the room that predicts with them holds.
+MACHINES = "cerebras_tf.wafer.machines"
 
 
 def dropin_packages() -> list[str]:
@@ -98,9 +100,14 @@ setup(
         ),
         *dropin_packages(),
         CONFIGS,
+        MACHINES,
     ],
-    package_dir={**DROPIN_FOLDERS, CONFIGS: "configs"},
-    package_data={CONFIGS: ["*.yaml"], "modelzoo.common.input": ["shakespeare/*"]},
+    package_dir={**DROPIN_FOLDERS, CONFIGS: "configs", MACHINES: "configs/wafer"},
+    package_data={
+        CONFIGS: ["*.yaml"],
+        MACHINES: ["*.yaml"],
+        "modelzoo.common.input": ["shakespeare/*"],
+    },
     install_requires=CORE,
     extras_require={"data": DATA, "test": TEST, "peers": PEERS, "lm-eval": LM_EVAL, "mpi": MPI},
     entry_points={"console_scripts": ["cerebras-tf = modelzoo.commands.main:main"]},

@@ -14,8 +14,15 @@ _PUBLIC = {
     "CerebrasEstimator": "cerebras_tf.estimator.estimator",
     "CSRunConfig": "cerebras_tf.estimator.run_config",
     "CSEstimatorSpec": "cerebras_tf.estimator.spec",
+    "cross_wafer_sum": "cerebras_tf.capture.cross_wafer",
 }
-__all__ = ["CSEstimatorSpec", "CSRunConfig", "CerebrasEstimator", "__version__"]
+__all__ = [
+    "CSEstimatorSpec",
+    "CSRunConfig",
+    "CerebrasEstimator",
+    "__version__",
+    "cross_wafer_sum",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -53,6 +53,10 @@ class UnknownSizeError(CerebrasError, TypeError):
     """A size that differs from batch to batch was used where a number is needed."""
 
 
+class PaddingError(CerebrasError, ValueError):
+    """Padding cannot be left out of a batch or of a model without changing its numbers."""
+
+
 class CapacityError(CerebrasError, MemoryError):
     """The model does not fit the memory of the machine or of the wafer."""
 
@@ -63,6 +67,10 @@ class StoreError(CerebrasError, OSError):
 
 class SystemUnreachableError(CerebrasError, ConnectionError):
     """No wafer answers at the given address."""
+
+
+class SwarmError(CerebrasError, ConnectionError):
+    """Wafers of a job cannot exchange what they must, or do not do the same."""
 
 
 class NumericsError(CerebrasError, ArithmeticError):

@@ -67,22 +67,74 @@ ensure_environment() {
   exec "$python" -I "$SCRIPTS/set_up_environment.py" "$ROOT" "$VENV" "$stamp" "$0" "$@"
 }
 
-# Returns when the environment also holds the packages of peers.lock, or fails with the reason.
-ensure_peers() {
-  local stamp log=$VENV/peers.log
-  stamp=$(cat "$SCRIPTS/peers.lock" "$VENV/.complete" | cksum)
-  if [ -r "$VENV/.peers" ] && [ "$(<"$VENV/.peers")" = "$stamp" ]; then
+# Returns when the environment also holds the packages of NAME.lock, or fails with the reason.
+# Arguments: NAME, and what is said of the packages.
+install_besides() {
+  local lock=$1.lock stamp log=$VENV/$1.log
+  stamp=$(cat "$SCRIPTS/$lock" "$VENV/.complete" | cksum)
+  if [ -r "$VENV/.$1" ] && [ "$(<"$VENV/.$1")" = "$stamp" ]; then
     return 0
   fi
-  echo "cerebras_tf: installing the packages of scripts/peers.lock, PyTorch among them" >&2
-  if ! "$VENV/bin/python" -m pip install --requirement "$SCRIPTS/peers.lock" \
+  echo "cerebras_tf: installing the packages of scripts/$lock, $2" >&2
+  if ! "$VENV/bin/python" -m pip install --requirement "$SCRIPTS/$lock" \
     --constraint "$SCRIPTS/requirements.lock" >"$log" 2>&1; then
     tail -n 6 "$log" >&2
-    echo "cerebras_tf: the packages of scripts/peers.lock could not be installed. The whole log" \
+    echo "cerebras_tf: the packages of scripts/$lock could not be installed. The whole log" \
       "is $log. Check the network, then run the same command again." >&2
     return 1
   fi
-  printf '%s\n' "$stamp" >"$VENV/.peers"
+  printf '%s\n' "$stamp" >"$VENV/.$1"
+}
+
+# Returns when the environment also holds the packages of peers.lock, or fails with the reason.
+ensure_peers() {
+  install_besides peers "PyTorch among them"
+}
+
+# Returns when the environment also holds the packages of mpi.lock, or fails with the reason.
+ensure_mpi() {
+  install_besides mpi "MPI among them"
+}
+
+# Replaces this process by the command on so many wafers, 0 for as many as it asks for itself. What
+# csrun_wse was called with stands in `original`, and options of the launcher in `launch`.
+run_on_wafers() {
+  local given=$1 wafers logs
+  shift
+  if [ "$given" = 1 ] || { [ "$given" = 0 ] && ! asks_for_wafers "$@"; }; then
+    run_on_this_machine "$@"
+  fi
+  ensure_environment "${original[@]}"
+  set_environment "$@"
+  read -r wafers logs < <("$VENV/bin/python" -m modelzoo.common.wafers "$given" "$@")
+  if [ -z "${logs-}" ]; then # the mistake was told
+    exit 2
+  fi
+  if [ "$wafers" = 1 ]; then
+    exec "$@"
+  fi
+  ensure_mpi || exit 2
+  if [ "$given" != 0 ]; then
+    export CEREBRAS_TF_NUM_CSX=$given
+  fi
+  exec "$VENV/bin/python" -m cerebras_tf.swarmx.launch --wafers "$wafers" --logs "$logs" \
+    ${launch[@]+"${launch[@]}"} -- "$@"
+}
+
+# Does a Slurm answer here?
+has_slurm() {
+  command -v srun >/dev/null && { [ -z "${SLURM_CONF-}" ] || [ -e "$SLURM_CONF" ]; } &&
+    timeout 15 sinfo --noheader >/dev/null 2>&1
+}
+
+# Does a command of the model zoo's runner ask for several wafers by itself? Its --num_csx does, and
+# where Slurm is, what its params file says: one machine computes that in turn, in one process.
+asks_for_wafers() {
+  case $1 in python | python-ws) ;; *) return 1 ;; esac
+  case " ${*:2} " in *" --num_csx "* | *" --num_csx="*) return 0 ;; esac
+  has_slurm && case " ${*:2} " in *" -p "* | *" -p"*.y*ml* | *" --params"*) ;; *)
+    return 1 ;;
+  esac
 }
 
 # Prints how a csrun program is used: its name, what it does, its own options, and examples.
@@ -118,7 +170,7 @@ print_python_usage() {
     python=$(find_python) || no_python
   fi
   cat <<END
-usage: $program FILE.py [ARGUMENTS]       run a program, as Python does; -c and -m MODULE, too
+usage: $program FILE.py [ARGUMENTS]       run a program, as Python does; -c, -m MODULE and -i, too
        $program -m MODE -p YAML [...]     run a model of the zoo:
 
 END
@@ -138,6 +190,12 @@ no_python() {
 run_on_this_machine() {
   # Our own two see to the environment themselves, unless they only tell how they are used.
   case $1 in python | python-ws) ;; *) ensure_environment "$@" ;; esac
+  set_environment "$@"
+  exec "$@"
+}
+
+# Sets what a command started by this launcher finds in its environment.
+set_environment() {
   export_defaults
   export CEREBRAS_TF_LAUNCHER
   CEREBRAS_TF_LAUNCHER=$(basename "$0")
@@ -146,7 +204,6 @@ run_on_this_machine() {
     echo "$(basename "$0"): $1: command not found" >&2
     exit 127
   fi
-  exec "$@"
 }
 
 # Is the word one that Python itself takes, alone, before a file name?
@@ -191,6 +248,11 @@ run_python() {
   local flags=() program
   program="${CEREBRAS_TF_LAUNCHER:+$CEREBRAS_TF_LAUNCHER }$(basename "$0")"
   case ${1-} in -h | --help) print_python_usage "$program"; exit ;; esac
+  # No program, and none on standard input, which is a terminal or /dev/null.
+  if [ $# -eq 0 ] && [ -c /dev/stdin ]; then
+    print_python_usage "$program" >&2
+    exit 2
+  fi
   ensure_environment "$@"
   export_defaults
   while [ $# -gt 0 ]; do
@@ -207,6 +269,11 @@ run_python() {
   if is_runner_call "$@"; then
     export CEREBRAS_TF_PROGRAM=$program
     set -- -m modelzoo.common.run "$@"
+    # Where Ctrl-C comes while Python itself starts, Python shows a traceback. The runner takes the
+    # signal as soon as it can end quietly (modelzoo/common/interrupt.py). Not every env can block.
+    if env --block-signal=INT true 2>/dev/null; then
+      exec env --block-signal=INT "$VENV/bin/python" ${flags[@]+"${flags[@]}"} "$@"
+    fi
   fi
   exec "$VENV/bin/python" ${flags[@]+"${flags[@]}"} "$@"
 }

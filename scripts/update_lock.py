@@ -4,7 +4,8 @@
 
 Each interpreter resolves `.[test]` with pip's dry run for requirements.lock, and
 `.[test,peers,lm-eval]` within those versions for what peers.lock holds besides: PyTorch,
-Transformers and lm-eval, which only tests with other people's implementations need. A line that
+Transformers and lm-eval, which only tests with other people's implementations need. mpi.lock holds
+what several wafers need besides. A line that
 does not hold on all interpreters gets a marker. What setup.py asks for on other platforms only is
 resolved on this one. Of the ranges in setup.py pip takes the newest that fit together.
 """
@@ -22,6 +23,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / "scripts" / "requirements.lock"
 PEERS = ROOT / "scripts" / "peers.lock"
+MPI = ROOT / "scripts" / "mpi.lock"
 # What PyTorch's builds for GPUs bring, each build its own exact versions.
 OF_GPU_BUILDS = ("cuda-", "nvidia-", "triton=")
 HEADER = """\
@@ -31,6 +33,10 @@ HEADER = """\
 PEERS_HEADER = """\
 # Exact versions of what tests against independent implementations need besides requirements.lock.
 # Written by scripts/update_lock.py from setup.py; do not edit.
+"""
+MPI_HEADER = """\
+# Exact versions of what several wafers need besides requirements.lock: MPI. Written by
+# scripts/update_lock.py from setup.py; do not edit.
 """
 
 
@@ -130,6 +136,8 @@ def main(interpreters: list[str]) -> int:
     )
     besides = [line for line in both if line not in own and not line.startswith(OF_GPU_BUILDS)]
     write(PEERS, PEERS_HEADER, besides)
+    mpi = lock_lines(dict(resolve(python, "test,mpi", *within) for python in interpreters))
+    write(MPI, MPI_HEADER, [line for line in mpi if line not in own])
     return 0
 
 

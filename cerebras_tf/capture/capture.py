@@ -23,6 +23,7 @@ from cerebras_tf.capture.lowerable import Lowerable
 from cerebras_tf.capture.order import all_before, execution_order
 from cerebras_tf.capture.recording import GradientCall
 from cerebras_tf.capture.registry import LOWERINGS, GraphLowering
+from cerebras_tf.capture.resting import brought_to_rest
 from cerebras_tf.capture.source import missing_op_report
 from cerebras_tf.capture.state import VariableState
 from cerebras_tf.capture.variables import tensor_type
@@ -54,6 +55,7 @@ class Capture(GraphLowering):
         custom_gradients: Optional[dict[Any, Optional[CustomGradient]]] = None,
         control_inputs: Callable[[Any], Iterable[Any]] = operator.attrgetter("control_inputs"),
         whole: Sequence[GradientCall] = (),
+        resting: Optional[dict[str, Variable]] = None,
     ) -> None:
         """Prepares a capture.
 
@@ -64,6 +66,7 @@ class Capture(GraphLowering):
             custom_gradients: prepared gradients of tf.custom_gradient functions, by their op.
             control_inputs: those of an operation as model_fn gave them.
             whole: gradient calls whose results TensorFlow's own backward graph computes.
+            resting: variables that rest in bfloat16 and are float32 in the graph, by name.
         """
         self._whole = whole
         self.custom_gradients = custom_gradients or {}
@@ -71,7 +74,8 @@ class Capture(GraphLowering):
         self.gathers: list[tuple[str, Value, Value]] = []
         self.step = self._top = StepGraph(Graph("step"))
         self.b = Builder(self.step.graph, evaluate)
-        self.state = VariableState(self.step)
+        self._resting = resting or {}
+        self.state = VariableState(self.step, resting=self._resting)
         self._environment: dict[tuple[Any, int], Value] = {}
         self._outer: Optional[Capture] = None
         self._entered: dict[Value, Value] = {}
@@ -177,7 +181,7 @@ class Capture(GraphLowering):
         self._run_by_session = set(all_before(roots, self._control_inputs))
         self.lower_all(roots)
         mark_boundaries(self, self._whole)
-        self.step.updates = self.state.updates()
+        self.step.updates = brought_to_rest(self, self.state.updates(), self._resting)
         self.step.results = {name: self.value(tensor) for name, tensor in wanted.items()}
         self.step.graph.prune()
         verify(self.step.graph, infer)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from cerebras_tf.capture.cross_wafer import is_cross_wafer_sum
 from cerebras_tf.capture.operations import Operation
 from cerebras_tf.capture.registry import Lowering, lowers
 from cerebras_tf.ir import Value
@@ -90,9 +91,17 @@ def _renamed(low: Lowering, op: Operation) -> Sequence[Value]:
     return [low.b.op(_RENAMED[op.type], *low.inputs(op))]
 
 
-@lowers("CheckNumerics", "Identity", "PreventGradient", "Snapshot")
+@lowers("CheckNumerics", "PreventGradient", "Snapshot")
 def _forwarded(low: Lowering, op: Operation) -> Sequence[Value]:
     """Ops whose outputs are their inputs: no node."""
+    return low.inputs(op)
+
+
+@lowers("Identity")
+def _identity(low: Lowering, op: Operation) -> Sequence[Value]:
+    """No node, unless it stands for a sum over wafers."""
+    if is_cross_wafer_sum(op):  # the session of one wafer drops it
+        return [low.b.op("wafer_sum", *low.inputs(op))]
     return low.inputs(op)
 
 

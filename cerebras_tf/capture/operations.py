@@ -50,6 +50,9 @@ class Tensor(Protocol):
 
     def consumers(self) -> list[Operation]: ...
 
+    def ref(self) -> object:
+        """A key for dictionaries: tensors compare element by element."""
+
 
 class Operation(Protocol):
     """One operation of a graph.

@@ -48,6 +48,25 @@ _FORMULAS: dict[str, Callable[..., Updates]] = {  # type: ignore[explicit-any]
     "ResourceSparseApplyProximalGradientDescent": optimizer_shrinking.proximal_gradient_descent,
     "ResourceSparseApplyRMSProp": optimizer.rms_prop,
 }
+_MOMENTS = {
+    "AdaMax": ("m", "v"),
+    "Adadelta": ("accum", "accum_update"),
+    "Adam": ("m", "v"),
+    "AdamWithAmsgrad": ("m", "v"),
+    "AddSign": ("m",),
+    "CenteredRMSProp": ("mom",),  # ms less the square of mg must not be negative
+    "KerasMomentum": ("accum",),
+    "Momentum": ("accum",),
+    "PowerSign": ("m",),
+    "RMSProp": ("ms", "mom"),
+}
+# Which operands of an operation are moving averages of what gradients give.
+MOMENTS = {
+    kind + name: moved
+    for name, moved in _MOMENTS.items()
+    for kind in ("ResourceApply", "ResourceSparseApply")
+    if kind + name in _FORMULAS
+}
 # Operands that gradient descent, plain and proximal, calls otherwise than all other operations.
 _DESCENT_NAMES = {"alpha": "lr", "delta": "grad"}
 # Attributes that say nothing about the numbers.

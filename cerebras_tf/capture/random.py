@@ -34,7 +34,7 @@ _SEED_BITS = 63  # seeds are int64, and TensorFlow's are not negative
 _drawn_seeds: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 
 
-def _drawn_seed(graph: Any) -> int:
+def drawn_seed(graph: Any) -> int:
     """The seed drawn for the graph that a model_fn built, whichever function body is given."""
     while isinstance(graph, FuncGraph):
         graph = graph.outer_graph
@@ -50,7 +50,7 @@ def _draw(low: Lowering, op: Operation, name: str, limits: Mapping[str, int] = {
     seed, seed2 = int(op.get_attr("seed")), int(op.get_attr("seed2"))
     if seed == seed2 == 0:
         # The path tells the calls of one function from each other.
-        seed, seed2 = _drawn_seed(op.graph), _own_seed(low.path + op.name)
+        seed, seed2 = drawn_seed(op.graph), _own_seed(low.path + op.name)
     shape = tuple(sizes(low, op.inputs[0], "the shape of a random tensor"))
     seeds = low.b.constant(np.array([seed, seed2], np.int64))
     if not op.outputs[0].shape.is_fully_defined():  # TensorFlow counts the numbers of every size

@@ -10,6 +10,7 @@ from typing import Optional
 
 from cerebras_tf.capture.operations import Operation, Tensor
 from cerebras_tf.ir import StepGraph, Value, Variable
+from cerebras_tf.ops import Builder
 
 
 class VariableState:
@@ -19,9 +20,22 @@ class VariableState:
         step: where variables become graph inputs, at their first use.
     """
 
-    def __init__(self, step: StepGraph, outer: Optional[VariableState] = None) -> None:
-        """An empty state; with `outer`, resource tensors known there are known here."""
+    def __init__(
+        self,
+        step: StepGraph,
+        outer: Optional[VariableState] = None,
+        resting: Optional[Mapping[str, Variable]] = None,
+    ) -> None:
+        """An empty state.
+
+        Args:
+            step: see the attribute.
+            outer: resource tensors known there are known here.
+            resting: variables that rest in another dtype than the model has them in, by name.
+        """
         self.step = step
+        self._resting = resting or {}
+        self._starts: dict[str, Value] = {}
         self._specs: dict[tuple[Operation, int], Variable] = {} if outer is None else outer._specs
         self._current: dict[str, Value] = {}
         self._assigned: list[str] = []
@@ -50,10 +64,14 @@ class VariableState:
 
     def _initial(self, spec: Variable) -> Value:
         if spec.name not in self.step.variables:
-            value = self.step.graph.add_input(spec.name, spec.type)
+            resting = self._resting.get(spec.name, spec)
+            value = self.step.graph.add_input(spec.name, resting.type)
             self.step.variables[spec.name] = value
-            self.step.specs[spec.name] = spec
-        return self.step.variables[spec.name]
+            self.step.specs[spec.name] = resting
+            if resting.type != spec.type:
+                b = Builder(self.step.graph)
+                self._starts[spec.name] = b.op("cast", value, dtype=spec.type.dtype)
+        return self._starts.get(spec.name) or self.step.variables[spec.name]
 
     def read(self, handle: Tensor) -> Value:
         """Value the variable has now."""

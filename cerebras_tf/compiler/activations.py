@@ -1,4 +1,4 @@
-"""What the backward pass of each layer keeps, what it may make again, what that saves and costs.
+"""What the backward pass of each layer keeps, makes again or spills, what that saves and costs.
 
 The cheap part of a layer is what moves memory rather than computes, such as outputs of activation
 functions and norms; the whole is everything, from what crosses from earlier layers. Which are
@@ -7,18 +7,22 @@ chosen is the affair of compiler/fit_activations.py.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Optional
 
+from cerebras_tf.compiler.staging import may_rest
 from cerebras_tf.ir import Node, StepGraph, Value
 from cerebras_tf.ir.program import Cost, Program
 from cerebras_tf.ir.step import GRADIENT
-from cerebras_tf.ops import viewed
+from cerebras_tf.ops import lookup, viewed
 from cerebras_tf.ops.cost import Speeds
 from cerebras_tf.passes.recompute_activations import Segment, remaking
 
 KEEP, CHEAP, WHOLE = "keep", "cheap", "whole"
+# What is kept rests in the store between the passes; the cheap part may be made again from it.
+SPILL, CHEAP_SPILL = "spill", "cheap and spill"
+KINDS = (CHEAP, WHOLE, SPILL, CHEAP_SPILL)
 # Operations for every byte that a cheap node reads or writes. Elementwise work and norms have 1 to
 # 3, products with K columns have K / 2.
 CHEAP_FLOPS_A_BYTE = 4
@@ -29,11 +33,12 @@ class Choice:
     """What one segment of layers does with what its backward pass reads.
 
     Attributes:
-        kind: KEEP, CHEAP or WHOLE.
+        kind: KEEP or one of KINDS.
         segment: the layers, and what they make again.
         saved_bytes: how much less memory they hold between forward and backward pass.
         flops: operations that a step makes more.
         seconds: time that a step takes more, predicted.
+        spilled_bytes: bytes that are written to the store's disk, and read again.
     """
 
     kind: str
@@ -41,20 +46,42 @@ class Choice:
     saved_bytes: int = 0
     flops: int = 0
     seconds: float = 0.0
+    spilled_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Spilling:
+    """What it takes to let activations rest in the store.
+
+    Attributes:
+        most_bytes: of one layer: the store must hold them when the layer's turn comes again.
+        seconds_a_byte: time that a step takes more.
+    """
+
+    most_bytes: int
+    seconds_a_byte: float
 
 
 class Activations:
     """What the layers of a step keep, what they may do instead, what that saves and costs."""
 
-    def __init__(self, step: StepGraph, program: Program, speeds: Speeds) -> None:
+    def __init__(
+        self,
+        step: StepGraph,
+        program: Program,
+        speeds: Speeds,
+        spilling: Optional[Spilling] = None,
+    ) -> None:
         """Reads the step.
 
         Args:
             step: in the order of the schedule, fused.
             program: assembled from it: gives the prices.
             speeds: how fast the machine is.
+            spilling: what spilling costs; None where nothing can be spilled.
         """
         self._speeds = speeds
+        self._spilling = spilling
         self._operands_of: dict[Value, list[Value]] = {}
         run = [node for node in step.graph.nodes if node.op not in ("constant", GRADIENT)]
         self._costs = {node: item.cost for node, item in zip(run, program.instructions())}
@@ -63,6 +90,8 @@ class Activations:
         self._readers: dict[Value, set[int]] = {}
         self._held: set[Value] = {viewed(value) for value in step.graph.outputs}
         for node in run:
+            if lookup(node.op).collective:  # all wafers would have to choose the same
+                self._held.update(node.outputs)
             if node.direction != "forward":
                 for value in map(viewed, node.inputs):
                     if node.direction == "backward":
@@ -80,6 +109,11 @@ class Activations:
         nothing = Choice(KEEP, Segment(first, last, frozenset()))
         if kind == KEEP:
             return nothing
+        if kind == SPILL:
+            return self._spilling_too(nothing, kind, self._wanted(first, last))
+        if kind == CHEAP_SPILL:
+            kept, _ = self._kept(CHEAP, first, last)
+            return self._spilling_too(self.choice(CHEAP, first, last), kind, kept)
         kept, added = self._kept(kind, first, last)
         wanted = self._wanted(first, last)
         again = self._again([v for v in wanted if v not in kept], kept, first, last)
@@ -92,6 +126,27 @@ class Activations:
             sum(_bytes(v) for v in wanted if v not in kept) - added,
             sum(cost.flops for cost in costs),
             sum(self._speeds.seconds(cost) for cost in costs),
+        )
+
+    def _spilling_too(self, choice: Choice, kind: str, kept: Iterable[Value]) -> Choice:
+        """The choice with as much spilled of what it keeps as may be, the largest values first."""
+        if self._spilling is None:
+            return choice
+        left, spilled = self._spilling.most_bytes, []
+        for value in sorted(kept, key=lambda v: (-_bytes(v), self._position_of(v), v.index)):
+            if may_rest(value) and _bytes(value) <= left:
+                left -= _bytes(value)
+                spilled.append(value)
+        if not spilled:
+            return choice
+        size = sum(map(_bytes, spilled))
+        return replace(
+            choice,
+            kind=kind,
+            segment=replace(choice.segment, spilled=frozenset(spilled)),
+            saved_bytes=choice.saved_bytes + size,
+            seconds=choice.seconds + size * self._spilling.seconds_a_byte,
+            spilled_bytes=size,
         )
 
     def _wanted(self, first: int, last: int) -> list[Value]:

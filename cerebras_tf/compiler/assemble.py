@@ -8,10 +8,11 @@ from __future__ import annotations
 import functools
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from cerebras_tf.compiler.memory import Lifetime, plan_memory
+from cerebras_tf.compiler.owners import ALONE, EVERYWHERE, Ownership
 from cerebras_tf.compiler.staging import find_staged
 from cerebras_tf.ir import Graph, Node, StepGraph, Value
 from cerebras_tf.ir.binding import copy_graph
@@ -28,7 +29,7 @@ from cerebras_tf.ir.program import (
     Program,
     Slot,
 )
-from cerebras_tf.ir.schedule import Free, Run, StreamIn, StreamOut
+from cerebras_tf.ir.schedule import Free, OnWafer, Run, Share, Step, StreamIn, StreamOut
 from cerebras_tf.ir.step import GRADIENT
 from cerebras_tf.ir.text import print_attribute
 from cerebras_tf.ops import is_view, viewed
@@ -37,7 +38,13 @@ from cerebras_tf.passes.fuse_elementwise import FUSED, fuse_elementwise
 
 
 def assemble(
-    step: StepGraph, layers: int, streaming: bool, price: Price, staging: bool = False
+    step: StepGraph,
+    layers: int,
+    streaming: bool,
+    price: Price,
+    staging: bool = False,
+    spilled: Collection[Value] = (),
+    owned: Ownership = ALONE,
 ) -> Program:
     """Builds the program.
 
@@ -47,18 +54,21 @@ def assemble(
         streaming: whether weights come and go layer by layer; else all are present throughout.
         price: what instructions cost.
         staging: whether gradients that wait for something global rest in the store meanwhile.
+        spilled: activations that rest there too; only with staging.
+        owned: which of several wafers runs what.
     """
-    return _Assembler(step, layers, streaming, price, staging).run()
+    return _Assembler(step, layers, streaming, price, staging, spilled, owned).run()
 
 
-def planned_bytes(step: StepGraph, staging: bool = False) -> int:
+def planned_bytes(step: StepGraph, staging: bool = False, spilled: Collection[Value] = ()) -> int:
     """Bytes of the activation memory that the program of a step will have.
 
     Args:
         step: as for `assemble`.
         staging: as for `assemble`.
+        spilled: as for `assemble`.
     """
-    return _Assembler(step, 0, staging, price, staging).plan().arena_bytes
+    return _Assembler(step, 0, staging, price, staging, spilled).plan().arena_bytes
 
 
 def assemble_branch(graph: Graph, price: Price) -> Program:
@@ -77,18 +87,26 @@ def assemble_branch(graph: Graph, price: Price) -> Program:
 
 class _Assembler:
     def __init__(
-        self, step: StepGraph, layers: int, streaming: bool, price: Price, staging: bool
+        self,
+        step: StepGraph,
+        layers: int,
+        streaming: bool,
+        price: Price,
+        staging: bool,
+        spilled: Collection[Value],
+        owned: Ownership = ALONE,
     ) -> None:
         self.step = step
         self.layers = layers
         self.streaming = streaming
         self.price = price
-        self.program = Program()
+        self.owned = owned
+        self.program = Program(wafers=owned.wafers, homes=dict(owned.homes))
         self.slot_of: dict[Value, int] = {}
         self._bodies: dict[Any, int] = {}
         self._nodes = [node for node in step.graph.nodes if node.op != "constant"]
         self._groups = _group(self._nodes)
-        self._staged = find_staged(self._groups, step) if staging and streaming else {}
+        self._staged = find_staged(self._groups, step, spilled) if staging and streaming else {}
         self._resting: dict[Value, int] = {}  # slot of staged values, where they are read
 
     def plan(self) -> Program:
@@ -109,6 +127,7 @@ class _Assembler:
         self._schedule()
         program.results = {n: self.slot_of[v] for n, v in self.step.results.items()}
         program.draws = dict(self.step.draws)
+        program.packing = self.step.packing
         program.gradients = {
             name: [tuple(self.slot_of[value] for value in node.outputs) for node in nodes]
             for name, nodes in self.step.gradients.items()
@@ -222,21 +241,43 @@ class _Assembler:
             layer, direction = nodes[0].layer, nodes[0].direction
             touched = [self._slot_for(n, v) for n in nodes for v in [*n.inputs, *n.outputs]]
             used = tuple(dict.fromkeys(slot for slot in touched if slot in names))
-            if self.streaming and used:
-                steps.append(StreamIn(layer, used))
+            owner = self.owned.of(nodes[0])
+            run: list[Step] = [StreamIn(layer, used)] if self.streaming and used else []
             body, slots = self._body(nodes)
-            steps.append(Run(layer, direction, body, slots))
+            run.append(Run(layer, direction, body, slots))
+            steps.extend(_on_wafer(owner, run))
+            if owner != EVERYWHERE:
+                leaving = [v for v in self.owned.leaving[layer] if v.node in nodes]
+                if leaving:
+                    steps.append(Share(owner, tuple(self.slot_of[value] for value in leaving)))
             done = tuple(store for at in times for store in stores.pop(at, ()))
-            if done:
-                steps.append(StreamOut(layer, done))
+            steps.extend(self._stream_out(layer, done))
             freed = [slot for at in times for slot in dead.get(at, ())]
             if self.streaming:
                 freed.extend(used)
             if freed:
                 steps.append(Free(tuple(freed)))
-        left = tuple(store for found in stores.values() for store in found)
-        if left:
-            steps.append(StreamOut(-1, left))
+        steps.extend(self._stream_out(-1, [store for found in stores.values() for store in found]))
+
+    def _stream_out(self, layer: int, stores: Sequence[tuple[str, int]]) -> Iterator[Step]:
+        """The steps by which new values of variables reach those who keep them."""
+        if self.owned.wafers == 1:
+            if stores:
+                yield StreamOut(layer, tuple(stores))
+            return
+        by_wafer: dict[tuple[int, bool], list[tuple[str, int]]] = {}
+        for name, slot in stores:
+            home = self.owned.homes.get(name, EVERYWHERE)
+            made = self.step.updates[name].node
+            maker = EVERYWHERE if made is None else self.owned.of(made)
+            is_kept_by_all = home == EVERYWHERE
+            by_wafer.setdefault((maker if is_kept_by_all else home, is_kept_by_all), []).append(
+                (name, slot)
+            )
+        for (wafer, is_kept_by_all), found in by_wafer.items():
+            yield from _on_wafer(wafer, [StreamOut(layer, tuple(found))])
+            if is_kept_by_all:  # what each makes for itself is made equal, too
+                yield Share(max(wafer, 0), (), tuple(name for name, _ in found))
 
     def _stores_by_time(self) -> dict[int, list[tuple[str, int]]]:
         """(variable, slot of its new value) by the time at which the old one may be overwritten."""
@@ -335,6 +376,11 @@ class _Assembler:
             return f"layer_{index}"
         largest = max(names, key=lambda name: self.step.variables[name].type.most_bytes)
         return "/".join(largest.split("/")[:-1][:2]) or largest
+
+
+def _on_wafer(wafer: int, steps: list[Step]) -> list[Step]:
+    """Steps that one wafer runs, or all."""
+    return steps if wafer == EVERYWHERE else [OnWafer(wafer, len(steps)), *steps]
 
 
 def _group(nodes: list[Node]) -> list[list[Node]]:

@@ -1,9 +1,10 @@
-"""Chooses what the backward pass makes again, so that activations fit in a budget of memory.
+"""Chooses what the backward pass makes again or spills, so that activations fit in a budget.
 
-Every layer keeps what its backward pass reads, or makes the cheap part or the whole of it again.
-The least extra time wins: changes are taken in the order of seconds a byte saved, as few as make
-the planned memory fit. Where all layers made again are still too much, neighbouring layers keep
-only what crosses into the first of them.
+Every layer keeps what its backward pass reads, makes the cheap part or the whole of it again, or
+lets what it keeps rest on the store's disk between the passes. The least extra time wins: changes
+are taken in the order of seconds a byte saved, as few as make the planned memory fit. Where each
+layer for itself is still too much, neighbouring layers made again keep only what crosses into the
+first of them.
 
 Seconds follow from prices and measured speeds, and only decide what is chosen; numbers are the same
 whatever is.
@@ -15,10 +16,21 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Optional
 
-from cerebras_tf.compiler.activations import CHEAP, KEEP, WHOLE, Activations, Choice
+from cerebras_tf.compiler.activations import (
+    CHEAP,
+    CHEAP_SPILL,
+    KEEP,
+    KINDS,
+    SPILL,
+    WHOLE,
+    Activations,
+    Choice,
+    Spilling,
+)
 from cerebras_tf.compiler.assemble import planned_bytes
-from cerebras_tf.ir import StepGraph
+from cerebras_tf.ir import StepGraph, Value
 from cerebras_tf.ir.program import Program
+from cerebras_tf.ir.schedule import StreamIn
 from cerebras_tf.ops.cost import Speeds
 from cerebras_tf.passes.recompute_activations import Segment, recompute_activations
 
@@ -35,6 +47,8 @@ class Fitting:
         planned_bytes: the same with it.
         budget_bytes: what there is.
         flops: operations of the step without it.
+        least_bytes: where it does not fit and nothing could be spilled: what it would take at the
+            least with spilling; else None.
     """
 
     choices: tuple[Choice, ...]
@@ -42,6 +56,7 @@ class Fitting:
     planned_bytes: int
     budget_bytes: int
     flops: int
+    least_bytes: Optional[int] = None
 
     @property
     def fits(self) -> bool:
@@ -55,26 +70,55 @@ class Fitting:
 
     def __str__(self) -> str:
         """What was chosen, why and what it costs, in one line."""
-        count = dict.fromkeys((KEEP, CHEAP, WHOLE), 0)
-        longest = 1
-        for choice in self.choices:
-            length = choice.segment.last - choice.segment.first + 1
-            count[choice.kind] += length
-            longest = max(longest, length)
-        layers, chosen = sum(count.values()), count[WHOLE] or count[CHEAP]
-        text = f"{chosen} of {layers} layers are computed twice"
-        if longest > 1:
-            text += f", {longest} at a time"
-        if count[CHEAP]:
-            text += (
-                f", {count[CHEAP]} in their cheap part" if count[WHOLE] else " in their cheap part"
+        count = {kind: self._layers(kind) for kind in (KEEP, *KINDS)}
+        layers, cheap = sum(count.values()), count[CHEAP] + count[CHEAP_SPILL]
+        parts = []
+        if count[WHOLE] or cheap:
+            text = f"{count[WHOLE] or cheap} of {layers} layers are computed twice"
+            longest = max(c.segment.last - c.segment.first + 1 for c in self.choices)
+            if longest > 1:
+                text += f", {longest} at a time"
+            if cheap:
+                text += f", {cheap} in their cheap part" if count[WHOLE] else " in their cheap part"
+            parts.append(text)
+        if self.spilled_bytes:
+            resting = count[SPILL] + count[CHEAP_SPILL]
+            parts.append(
+                f"{resting} of {layers} layers spill {_gb(self.spilled_bytes)} to memoryx_dir"
             )
         more = sum(choice.flops for choice in self.choices) / max(self.flops, 1)
         return (
             f"activations: {_gb(self.needed_bytes)} do not fit in {_gb(self.budget_bytes)}: "
-            f"{text}, which takes {_gb(self.planned_bytes)}; "
+            f"{'; '.join(parts) or 'nothing can be saved'}, which takes "
+            f"{_gb(self.planned_bytes)}; "
             f"+{more:.0%} operations a step, predicted +{self.seconds:.2g} s"
         )
+
+    @property
+    def spilled_bytes(self) -> int:
+        """Bytes that a step writes to the store's disk, and reads again."""
+        return sum(choice.spilled_bytes for choice in self.choices)
+
+    def _layers(self, kind: str) -> int:
+        found = (c.segment for c in self.choices if c.kind == kind)
+        return sum(segment.last - segment.first + 1 for segment in found)
+
+
+@dataclass(frozen=True)
+class SpillRoom:
+    """Where activations may rest between the passes.
+
+    Attributes:
+        most_bytes: main memory of the store.
+        read_bytes_per_s: speed of its disk.
+        write_bytes_per_s: speed of its disk.
+        busy_s: seconds for which a step keeps the disk busy without them.
+    """
+
+    most_bytes: int
+    read_bytes_per_s: float
+    write_bytes_per_s: float
+    busy_s: float
 
 
 @dataclass(frozen=True)
@@ -85,14 +129,18 @@ class Budget:
         bytes: how much there is.
         speeds: how fast the machine is; asked only where a step does not fit.
         report: told what was chosen where a step does not fit.
+        spill_room: where activations of a program may rest; None where there is nothing.
     """
 
     bytes: int
     speeds: Callable[[], Speeds]
     report: Callable[[Fitting], None]
+    spill_room: Callable[[Program], Optional[SpillRoom]] = lambda program: None
 
 
-def fit_activations(step: StepGraph, layers: int, program: Program, budget: Budget) -> None:
+def fit_activations(
+    step: StepGraph, layers: int, program: Program, budget: Budget, streaming: bool = True
+) -> frozenset[Value]:
     """Changes a step so that its activations fit, or take the least memory that was found.
 
     Args:
@@ -100,45 +148,91 @@ def fit_activations(step: StepGraph, layers: int, program: Program, budget: Budg
         layers: number of layers.
         program: assembled from the step as it is, too large for the budget.
         budget: how much there is; told what was chosen.
+        streaming: whether weights come and go layer by layer.
+
+    Returns:
+        The activations to let rest in the store; the assembler must be told.
     """
     scratch, speeds = program.scratch_bytes, budget.speeds()
     room = budget.bytes - scratch
-    activations = Activations(step, program, speeds)
-
-    known: dict[tuple[Segment, ...], int] = {(): program.arena_bytes}
-
-    def memory(choices: Sequence[Choice]) -> int:
-        segments = tuple(segments_of(choices))
-        if segments not in known:
-            known[segments] = memory_with(step, segments, bool(program.staged))
-        return known[segments]
-
-    choices = choose(activations, layers, memory, room)
-    if memory(choices) > room:
-        choices = min(choices, join_layers(activations, layers, memory, room), key=memory)
+    there = budget.spill_room(program) if streaming else None
+    spilling = None if there is None else _spilling(there, program, room, speeds)
+    memory = _Planned(step, program, spilling)
+    choices = _chosen(Activations(step, program, speeds, spilling), layers, memory, room)
+    least: Optional[int] = None
+    if memory(choices) > room and there is None and streaming:
+        trial = Spilling(program.arena_bytes, 0.0)
+        wanted = Activations(step, program, speeds, trial)
+        tried = _Planned(step, program, trial)
+        least = tried(_chosen(wanted, layers, tried, room)) + scratch
     recompute_activations(step.graph, segments_of(choices))
     fitting = Fitting(
         tuple(choices),
         program.arena_bytes + scratch,
-        planned_bytes(step, bool(program.staged)) + scratch,
+        memory(choices) + scratch,
         budget.bytes,
         program.flops,
+        least,
     )
     budget.report(fitting)
+    return _spilled(segments_of(choices))
 
 
-def memory_with(step: StepGraph, segments: Iterable[Segment], staging: bool = False) -> int:
+def _spilling(there: SpillRoom, program: Program, room: int, speeds: Speeds) -> Spilling:
+    """What spilling costs: a copy, and the disk's time as far as computing does not hide it.
+
+    The disk's time that computing leaves is shared by all that lacks memory.
+    """
+    slots = program.slots
+    groups = [step.slots for step in program.steps if isinstance(step, StreamIn)]
+    sizes = [sum(slots[slot].type.most_bytes for slot in group) for group in groups]
+    weights = max((layer.weight_bytes for layer in program.layers), default=0)
+    # A third: one group is used while one is read and one written. What a group takes anyway, an
+    # update's above all, may be taken here too.
+    most = max(there.most_bytes // 3, max(sizes, default=0)) - weights
+    computing_s = sum(speeds.seconds(item.cost) for item in program.instructions())
+    a_byte = 1 / there.read_bytes_per_s + 1 / there.write_bytes_per_s
+    moving_s = max(program.arena_bytes - room, 1) * a_byte
+    hidden = min(max(computing_s - there.busy_s, 0.0) / moving_s, 1.0)
+    return Spilling(max(most, 0), 2 / speeds.bytes_per_s + a_byte * (1 - hidden))
+
+
+class _Planned:
+    """Bytes of activation memory planned with some choices; the same ones are planned once."""
+
+    def __init__(
+        self, step: StepGraph, program: Program, spilling: Optional[Spilling] = None
+    ) -> None:
+        self._step = step
+        self._staging = bool(program.staged) or spilling is not None
+        self._known: dict[tuple[Segment, ...], int] = {(): program.arena_bytes}
+
+    def __call__(self, choices: Sequence[Choice]) -> int:
+        segments = tuple(segments_of(choices))
+        if segments not in self._known:
+            self._known[segments] = memory_with(self._step, segments, self._staging)
+        return self._known[segments]
+
+
+def _chosen(activations: Activations, layers: int, memory: Memory, room: int) -> list[Choice]:
+    choices = choose(activations, layers, memory, room)
+    if memory(choices) > room:
+        choices = min(choices, join_layers(activations, layers, memory, room), key=memory)
+    return choices
+
+
+def memory_with(step: StepGraph, segments: Sequence[Segment], staging: bool = False) -> int:
     """Bytes of the activation memory where these are made again; the step stays as it is.
 
     Args:
         step: as for fit_activations.
-        segments: what is made again.
-        staging: whether gradients that wait rest in the store.
+        segments: what is made again, or spilled.
+        staging: whether gradients that wait rest in the store, and what is spilled.
     """
     graph = step.graph
     nodes, operands = list(graph.nodes), [node.inputs for node in graph.nodes]
     recompute_activations(graph, segments)
-    found = planned_bytes(step, staging)
+    found = planned_bytes(step, staging, _spilled(segments))
     graph.nodes = nodes
     for node, inputs in zip(nodes, operands):
         node.inputs = inputs
@@ -149,8 +243,12 @@ def _gb(bytes: int) -> str:
     return f"{bytes / 1e9:.3g} GB"
 
 
+def _spilled(segments: Iterable[Segment]) -> frozenset[Value]:
+    return frozenset(value for segment in segments for value in segment.spilled)
+
+
 def segments_of(choices: Iterable[Choice]) -> list[Segment]:
-    """What some choices make again."""
+    """What some choices make again or spill."""
     return [choice.segment for choice in choices if choice.kind != KEEP]
 
 
@@ -246,16 +344,15 @@ def _moves(activations: Activations, keep: Choice) -> list[_Move]:
     """Ways of a layer from what it keeps, each dearer a byte than the one before."""
     layer = keep.segment.first
     moves: list[_Move] = []
-    before = keep
-    for kind in (CHEAP, WHOLE):
-        choice = activations.choice(kind, layer, layer)
+    found = [activations.choice(kind, layer, layer) for kind in KINDS]
+    for choice in sorted(found, key=lambda c: (c.saved_bytes, c.seconds)):
+        before = moves[-1].after if moves else keep
         if choice.saved_bytes <= before.saved_bytes:
             continue
         move = _Move(layer, before, choice)
-        if moves and move.order < moves[-1].order:  # the cheap part alone is the worse bargain
+        while moves and move.order < moves[-1].order:  # what saves less is the worse bargain
             move = _Move(layer, moves.pop().before, choice)
         moves.append(move)
-        before = choice
     return moves
 
 

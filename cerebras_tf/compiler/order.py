@@ -9,8 +9,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cerebras_tf.ir import Node, StepGraph, Value
+from cerebras_tf.ir import Node, StepGraph
 from cerebras_tf.ir.step import GRADIENT
+from cerebras_tf.passes.average_gradients import START, WAIT
+from cerebras_tf.passes.exchanges import exchange_groups
+
+# Ops that join no update: it begins behind them.
+_BOUNDARY = ("constant", GRADIENT, START, WAIT)
+# Layers of the backward pass that run while the mean of a gradient over wafers is on its way.
+_LAYERS_AHEAD = 2
 
 # (stage, layer of an update or -1): stages 0..L-1 forward, L..2L-1 backward, 2L the rest.
 GroupKey = tuple[int, int]
@@ -27,7 +34,8 @@ def order_nodes(step: StepGraph, layers: int) -> dict[Node, GroupKey]:
         Group of every node; equal keys run together.
     """
     homes = _homes(step)
-    earliest = _raised(step, {node: _forward_key(node, layers) for node in step.graph.nodes})
+    first = {node: _forward_key(node, layers) for node in step.graph.nodes}
+    earliest = _raised(step, first, layers)
     stage_of: dict[int, int] = {}
     for node, home in homes.items():
         stage_of[home.number] = max(stage_of.get(home.number, 0), earliest[node][0])
@@ -36,7 +44,7 @@ def order_nodes(step: StepGraph, layers: int) -> dict[Node, GroupKey]:
         stage = stage_of[home.number]
         if stage >= layers:  # what needs no gradient (weight decay) still waits for the others
             own[node] = (min(stage, 2 * layers), home.layer)
-    keys = _raised(step, own)
+    keys = _raised(step, own, layers)
     for node, (stage, home_layer) in keys.items():
         if stage < layers:
             node.direction, node.layer = "forward", stage
@@ -64,12 +72,18 @@ def _forward_key(node: Node, layers: int) -> GroupKey:
     return (2 * layers - 1 - node.layer, -1)
 
 
-def _raised(step: StepGraph, own: dict[Node, GroupKey]) -> dict[Node, GroupKey]:
-    """Keys raised so that no node comes before what it needs; gradients end the backward pass."""
+def _raised(step: StepGraph, own: dict[Node, GroupKey], layers: int) -> dict[Node, GroupKey]:
+    """Keys raised so that no node comes before what it needs; gradients end the backward pass.
+
+    What waits for the mean of a gradient does so some layers later.
+    """
     keys: dict[Node, GroupKey] = {}
     for node in step.graph.nodes:
         before = [keys[value.node] for value in node.inputs if value.node is not None]
         keys[node] = max([own[node], *before])
+        if node.op == WAIT:
+            stage = keys[node][0] + _LAYERS_AHEAD
+            keys[node] = max(keys[node], (min(stage, 2 * layers), -1))
     return keys
 
 
@@ -79,34 +93,17 @@ def _homes(step: StepGraph) -> dict[Node, _Home]:
     Nodes belong together where a value of more than one element passes between them; what passes
     only scalars (a norm, a rate) joins nothing.
     """
-    nodes = [n for n in step.graph.nodes if n.layer < 0 and n.op not in ("constant", GRADIENT)]
-    group: dict[Node, Node] = {node: node for node in nodes}
-
-    def root(node: Node) -> Node:
-        while group[node] is not node:
-            group[node] = group[group[node]]
-            node = group[node]
-        return node
-
-    for node in nodes:
-        for value in node.inputs:
-            if value.node in group and not _is_scalar(value):
-                group[root(value.node)] = root(node)
+    nodes = [n for n in step.graph.nodes if n.layer < 0 and n.op not in _BOUNDARY]
+    group = exchange_groups(nodes)
     layer_of = _layers_of_variables(step)
     found: dict[Node, int] = {}
     for name, value in step.updates.items():
         if value.node in group:
-            top = root(value.node)
+            top = group[value.node]
             layer = layer_of.get(name, layer_of.get(_owner(name, layer_of), 0))
             found[top] = max(found.get(top, 0), layer)
     number = {top: i for i, top in enumerate(found)}
-    return {
-        node: _Home(number[root(node)], found[root(node)]) for node in nodes if root(node) in found
-    }
-
-
-def _is_scalar(value: Value) -> bool:
-    return value.type.is_static and value.type.size == 1
+    return {node: _Home(number[top], found[top]) for node, top in group.items() if top in found}
 
 
 def _layers_of_variables(step: StepGraph) -> dict[str, int]:

@@ -12,24 +12,32 @@ from cerebras_tf.compiler.assemble import assemble
 from cerebras_tf.compiler.fit_activations import Budget, fit_activations
 from cerebras_tf.compiler.layers import assign_layers
 from cerebras_tf.compiler.order import order_nodes
+from cerebras_tf.compiler.owners import ALONE, deal_out
 from cerebras_tf.errors import CerebrasError
-from cerebras_tf.ir import StepGraph, verify
+from cerebras_tf.ir import StepGraph, Value, verify
 from cerebras_tf.ir.program import Price, Program
 from cerebras_tf.ir.verify import Inferred
 from cerebras_tf.ops import infer
 from cerebras_tf.ops.cost import price
+from cerebras_tf.passes.average_gradients import average_gradients
 from cerebras_tf.passes.copy_old_values import copy_old_values
 from cerebras_tf.passes.differentiate import differentiate
+from cerebras_tf.passes.drop_wafer_sums import drop_wafer_sums
 from cerebras_tf.passes.fuse_attention import fuse_attention
 from cerebras_tf.passes.fuse_elementwise import fuse_elementwise
 from cerebras_tf.passes.fuse_layer_norm import fuse_layer_norm
 from cerebras_tf.passes.fuse_linear_loss import fuse_linear_loss, merge_linear_loss
 from cerebras_tf.passes.fuse_sum_of_squares import fuse_sum_of_squares
 from cerebras_tf.passes.inline_conditionals import inline_conditionals
+from cerebras_tf.passes.lower_products import lower_products
 from cerebras_tf.passes.merge_common import merge_common
+from cerebras_tf.passes.part_norms import part_norms
 from cerebras_tf.passes.recompute_elementwise import recompute_elementwise
 from cerebras_tf.passes.simplify import simplify
+from cerebras_tf.passes.strip_padding import strip_padding
 from cerebras_tf.passes.widen_precision import widen_precision
+
+PRECISIONS = ("float32", "bfloat16", "emulate")
 
 
 @dataclass(frozen=True)
@@ -39,19 +47,34 @@ class Options:
     Attributes:
         streaming: weights come and go layer by layer (weight-streaming mode); else all stay
             (pipelined mode).
-        widen: compute float16 and bfloat16 in float32.
+        precision: one of PRECISIONS. "float32" computes float16 and bfloat16 in float32, too;
+            "bfloat16" besides rounds operands of matrix products to bfloat16; "emulate" rounds
+            results of every op to the graph's own type, and joins no ops into larger ones.
+        keep_float32: regular expressions of names of operations whose products stay float32.
         fuse: join elementwise nodes.
+        strip: leave padding out where it is proved that no number changes.
+        restore: results of every token may leave then, although padded places are not known.
+        optional: names of results that are left out where they would keep padding in.
         staging: gradients that wait for something global rest in the store meanwhile.
         price: what instructions cost, scratch memory of a backend's kernels included.
-        budget: memory that activations must fit in, by making some of them again; None: no limit.
+        budget: memory that activations must fit in, by making some of them again or, with staging,
+            letting them rest in the store; None: no limit.
+        unfitted: told of the program as it is without that limit.
+        wafers: how many train together; gradients are averaged over them.
     """
 
     streaming: bool = True
-    widen: bool = True
+    precision: str = "float32"
+    keep_float32: tuple[str, ...] = ()
     fuse: bool = True
+    strip: bool = False
+    restore: bool = False
+    optional: frozenset[str] = frozenset()
     staging: bool = False
     price: Price = price
     budget: Optional[Budget] = None
+    unfitted: Optional[Callable[[Program], None]] = None
+    wafers: int = 1
 
 
 Pass = tuple[str, Callable[[StepGraph], None]]
@@ -61,6 +84,11 @@ _PATTERNS: list[Pass] = [
     ("fuse_layer_norm", lambda s: fuse_layer_norm(s.graph)),
     ("fuse_attention", lambda s: fuse_attention(s.graph, set(s.variables.values()))),
     ("fuse_linear_loss", lambda s: fuse_linear_loss(s.graph)),
+]
+# Behind differentiation: these fused ops have no gradient rule.
+_WITHOUT_GRADIENTS: list[Pass] = [
+    ("fuse_sum_of_squares", lambda s: fuse_sum_of_squares(s.graph)),
+    ("merge_linear_loss", lambda s: merge_linear_loss(s.graph)),
 ]
 
 
@@ -100,16 +128,57 @@ def cut_into_layers(step: StepGraph, options: Options = Options()) -> int:
     Raises:
         GraphError: a pass broke an invariant; the message names the passes that ran.
     """
+    emulates = options.precision == "emulate"
     forward: list[Pass] = [
-        *([("widen_precision", lambda s: widen_precision(s.graph))] if options.widen else []),
+        *([("drop_wafer_sums", lambda s: drop_wafer_sums(s.graph))] if options.wafers == 1 else []),
+        *([("widen_precision", lambda s: widen_precision(s.graph))] if not emulates else []),
         ("simplify", lambda s: simplify(s.graph)),
         ("merge_common", lambda s: merge_common(s.graph)),
         # Patterns are found before differentiation, so that backward passes are fused too.
-        *(_PATTERNS if options.fuse else []),
+        *(_PATTERNS if options.fuse and not emulates else []),
         ("simplify", lambda s: simplify(s.graph)),
     ]
+    if options.strip and options.fuse and not emulates:
+        # Behind the fusion of attention, whose mask it reads; layers share one mask then.
+        forward.append(("merge_common", lambda s: merge_common(s.graph)))
+        forward.append(("strip_padding", lambda s: _strip(s, options)))
     run_passes(step, forward)
     return assign_layers(step)
+
+
+def _strip(step: StepGraph, options: Options) -> None:
+    step.padding_kept = strip_padding(step, options.restore, options.optional) or ""
+
+
+def _backward(options: Options) -> list[Pass]:
+    """The passes over a step that is cut into layers, up to its order."""
+    return [
+        ("differentiate", lambda s: differentiate(s.graph)),
+        # Behind differentiation: the gradient of `select` is not finite where the branch that is
+        # not taken divides by zero; that of `cond` never looks there.
+        ("inline_conditionals", lambda s: inline_conditionals(s.graph)),
+        # Identities told values apart for differentiation only.
+        ("simplify", lambda s: simplify(s.graph)),
+        ("merge_common", lambda s: merge_common(s.graph)),
+        *(_WITHOUT_GRADIENTS if options.fuse and options.precision != "emulate" else []),
+        # Behind fusion of the loss, whose products are lowered as one.
+        *(
+            [("lower_products", lambda s: lower_products(s.graph, options.keep_float32))]
+            if options.precision == "bfloat16"
+            else []
+        ),
+        # Behind every pass that joins equal nodes, which it makes; and behind inlining, which shows
+        # what an update under a condition reads.
+        ("part_norms", lambda s: part_norms(s.graph, list(s.updates.values()))),
+        # Behind every pass that removes identities.
+        ("copy_old_values", copy_old_values),
+        # Behind every pass that joins equal nodes.
+        *(
+            [("average_gradients", lambda s: average_gradients(s, options.wafers))]
+            if options.wafers > 1
+            else []
+        ),
+    ]
 
 
 @_collector_paused()
@@ -129,25 +198,7 @@ def compile_layers(
         GraphError: a pass broke an invariant; the message names the passes that ran.
         UnsupportedOpError: an op between weights and loss has no gradient rule.
     """
-    backward: list[Pass] = [
-        ("differentiate", lambda s: differentiate(s.graph)),
-        # Behind differentiation: the gradient of `select` is not finite where the branch that is
-        # not taken divides by zero; that of `cond` never looks there.
-        ("inline_conditionals", lambda s: inline_conditionals(s.graph)),
-        # Identities told values apart for differentiation only.
-        ("simplify", lambda s: simplify(s.graph)),
-        ("merge_common", lambda s: merge_common(s.graph)),
-        # Behind differentiation: the fused op has no gradient rule.
-        *(
-            [("fuse_sum_of_squares", lambda s: fuse_sum_of_squares(s.graph))]
-            if options.fuse
-            else []
-        ),
-        *([("merge_linear_loss", lambda s: merge_linear_loss(s.graph))] if options.fuse else []),
-        # Behind every pass that removes identities.
-        ("copy_old_values", copy_old_values),
-    ]
-    run_passes(step, backward)
+    run_passes(step, _backward(options))
     order_nodes(step, layers)
     if options.fuse:
         groups: list[Pass] = [
@@ -159,16 +210,25 @@ def compile_layers(
             ),
         ]
         run_passes(step, groups)
-    streaming, staging = options.streaming, options.staging
-    program = assemble(step, layers, streaming, options.price, staging)
+    # Fusion keeps layers and directions, and so who owns what.
+    owned = deal_out(step, options.wafers) if options.wafers > 1 else ALONE
+    # A gradient that several wafers wait for stays in memory.
+    streaming, staging = options.streaming, options.staging and options.wafers == 1
+    program = assemble(step, layers, streaming, options.price, staging, owned=owned)
+    if options.unfitted is not None:
+        options.unfitted(program)
     budget = options.budget
     if budget is None or program.arena_bytes + program.scratch_bytes <= budget.bytes:
         return program
     fitted = program
+    spilled: set[Value] = set()
     # Behind fusion: copies of fused nodes give the same bits.
-    again: Pass = ("recompute", lambda s: fit_activations(s, layers, fitted, budget))
+    again: Pass = (
+        "recompute",
+        lambda s: spilled.update(fit_activations(s, layers, fitted, budget, streaming)),
+    )
     run_passes(step, [again])
-    return assemble(step, layers, streaming, options.price, staging)
+    return assemble(step, layers, streaming, options.price, staging, spilled, owned)
 
 
 def run_passes(step: StepGraph, passes: Sequence[Pass]) -> None:

@@ -1,4 +1,4 @@
-"""Which gradients rest in the store while something global keeps their update waiting.
+"""Which values rest in the store within a step: gradients that wait, and spilled activations.
 
 Where a model clips by the norm of all gradients, or looks for overflow in them, no variable can be
 updated before the reverse pass has ended. Its gradient then leaves memory behind its last reader
@@ -8,26 +8,29 @@ there, and comes back for the update:
     ...
     update of layer 7:    g from the store; w' = w - rate * factor * g
 
-Nothing is staged where the update runs right behind the gradient, where several groups of nodes
-read it late, or where it is small.
+No gradient is staged where the update runs right behind it, where several groups of nodes read it
+late, or where it is small. An activation that the planner spills (compiler/fit_activations.py) goes
+the same way between its layer's forward and backward pass.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from cerebras_tf.ir import Node, StepGraph, Value
 from cerebras_tf.ir.step import GRADIENT
 from cerebras_tf.ops import is_view
 
-# Gradients below this many bytes stay: many small records cost more time than they save memory.
+# What names of spilled activations begin with.
+SPILLED = "spilled_activation"
+# Values below this many bytes stay: many small records cost more time than they save memory.
 _LEAST_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
 class Staged:
-    """A gradient that rests in the store.
+    """A value that rests in the store.
 
     Attributes:
         name: what it is called there.
@@ -40,12 +43,20 @@ class Staged:
     readers: frozenset[Node]
 
 
-def find_staged(groups: Sequence[Sequence[Node]], step: StepGraph) -> dict[Value, Staged]:
+def may_rest(value: Value) -> bool:
+    """Whether a value is of a kind that can rest in the store, and is worth it."""
+    return value.type.is_static and value.type.bytes >= _LEAST_BYTES
+
+
+def find_staged(
+    groups: Sequence[Sequence[Node]], step: StepGraph, spilled: Collection[Value] = ()
+) -> dict[Value, Staged]:
     """The values to stage.
 
     Args:
         groups: nodes in schedule order; those of a group run together.
         step: the step they are of.
+        spilled: activations among them.
     """
     number = {node: index for index, nodes in enumerate(groups) for node in nodes}
     readers: dict[Value, list[Node]] = {}
@@ -54,16 +65,21 @@ def find_staged(groups: Sequence[Sequence[Node]], step: StepGraph) -> dict[Value
             for value in dict.fromkeys(node.inputs):
                 readers.setdefault(value, []).append(node)
     outputs = set(step.graph.outputs)
+    named = {
+        value: f"{variable}/staged_gradient_{index}"
+        for variable, gradients in step.gradients.items()
+        for index, value in enumerate(value for node in gradients for value in node.outputs)
+    }
+    made = [value for nodes in groups for node in nodes for value in node.outputs]
+    found_there = [value for value in made if value in spilled]
+    named.update((value, f"{SPILLED}/{index}") for index, value in enumerate(found_there))
     found = {}
-    for variable, gradients in step.gradients.items():
-        values = [value for node in gradients for value in node.outputs]
-        for index, value in enumerate(values):
-            if value.type.is_static and value.type.bytes >= _LEAST_BYTES:
-                group, late = _late_readers(value, readers, number, outputs)
-                if late:
-                    # Programs for other sizes share the store, so the type is part of the name.
-                    name = f"{variable}/staged_gradient_{index}/{value.type}"
-                    found[value] = Staged(name, group, late)
+    for value, name in named.items():
+        if may_rest(value):
+            group, late = _late_readers(value, readers, number, outputs)
+            if late:
+                # Programs for other sizes share the store, so the type is part of the name.
+                found[value] = Staged(f"{name}/{value.type}", group, late)
     return found
 
 
@@ -73,14 +89,15 @@ def _late_readers(
     number: Mapping[Node, int],
     outputs: set[Value],
 ) -> tuple[int, frozenset[Node]]:
-    """The last group that uses a gradient early, and the nodes that read it late.
+    """The last group that uses a value early, and the nodes that read it late.
 
     There are none of those where it must stay.
     """
     node = value.node
-    assert node is not None and node.op == GRADIENT
-    operand = node.inputs[value.index]
-    all_readers = set(_through_views(value, readers)) | set(_through_views(operand, readers))
+    assert node is not None
+    all_readers = set(_through_views(value, readers))
+    if node.op == GRADIENT:  # whose output is its operand
+        all_readers.update(_through_views(node.inputs[value.index], readers))
     if not all_readers - {node} or _is_kept(value, readers, outputs):
         return -1, frozenset()
     groups = sorted({number[reader] for reader in all_readers} | {number[node]})

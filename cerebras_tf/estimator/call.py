@@ -11,11 +11,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Optional
 
-import numpy as np
-
 from cerebras_tf.estimator.hooks import EvaluationStopHook
 from cerebras_tf.estimator.model_graph import ModelGraph
-from cerebras_tf.memoryx.store import reading
 
 _training: ContextVar[Optional[Call]] = ContextVar("training", default=None)
 
@@ -28,6 +25,7 @@ class Call:
         use_cs: whether models go to the wafer.
         steps: steps to train from here, where that was given.
         last_step: global step at which training ends, where that was given.
+        runs: whether steps will be made; a call that only compiles leaves nothing behind.
         examples: examples in a batch, where shapes say so.
         tokens: tokens in a batch, where shapes say so.
         model: the model on the wafer, once model_fn was called; None on the host.
@@ -37,6 +35,7 @@ class Call:
     use_cs: bool
     steps: Optional[int] = None
     last_step: Optional[int] = None
+    runs: bool = True
     examples: Optional[int] = None
     tokens: Optional[int] = None
     model: Optional[ModelGraph] = None
@@ -51,14 +50,12 @@ class Call:
         """The most bytes of variables, activations and scratch memory taken at once so far."""
         return 0.0 if self.model is None else float(self.model.step.session.peak_bytes)
 
-    def trainable_weights(self) -> Iterator[tuple[str, np.ndarray]]:
-        """(name, content) of the weights on the wafer; nothing where the model is on the host."""
-        if self.model is not None:
-            store = self.model.store
-            for name, spec in store.specs.items():
-                if spec.trainable:
-                    with reading(store, name) as array:
-                        yield name, array
+    def not_finite_weights(self) -> list[str]:
+        """Names of weights on the wafer that hold NaN or infinity; none of a model on the host."""
+        if self.model is None:
+            return []
+        store = self.model.store
+        return store.not_finite(name for name, spec in store.specs.items() if spec.trainable)
 
 
 @contextlib.contextmanager

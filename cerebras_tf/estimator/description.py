@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from cerebras_tf.estimator.call import Call
 from cerebras_tf.ir.program import Program
-from cerebras_tf.memoryx.disk import FileDisk
+from cerebras_tf.memoryx.disk_speed import free_bytes, measured_disk_speeds
 from cerebras_tf.memoryx.file_store import FileStore
 from cerebras_tf.memoryx.store import Store
 from cerebras_tf.runtime.capacity import activation_bytes, available_bytes
@@ -47,19 +47,19 @@ def describe_program(program: Program, store: Store) -> str:
 
 def streaming(program: Program, store: Store) -> list[str]:
     """What a step from files moves, where variables rest there, and what bounds its time."""
-    if not isinstance(store, FileStore) or not isinstance(store.disk, FileDisk):
+    if not isinstance(store, FileStore) or store.disk.folder is None:
         return []
-    disk = store.disk
+    disk, folder = store.disk, store.disk.folder
     plan = plan_streaming(program, store.specs.values(), disk.most_bytes, CpuBackend())
     lines = [
         f"on files: {_size(plan.weight_bytes)} weights, {_size(plan.state_bytes)} optimizer state "
-        f"and others, {_size(plan.staged_bytes)} gradients that wait; at most "
-        f"{_size(plan.memory_bytes)} of it in memory; {_size(disk.free_bytes)} of disk free, of "
+        f"and others, {_size(plan.staged_bytes)} gradients and activations that wait; at most "
+        f"{_size(plan.memory_bytes)} of it in memory; {_size(free_bytes(folder))} of disk free, of "
         f"which each checkpoint takes up to {_size(plan.weight_bytes + plan.state_bytes)}"
     ]
     moved = f"a step reads {_size(plan.bytes_read)} and writes {_size(plan.bytes_written)}"
     try:
-        read, write = disk.speeds()
+        read, write = measured_disk_speeds(folder)
     except OSError:  # no room to measure with; what matters will say so
         return [*lines, moved]
     moving_s = plan.bytes_read / read + plan.bytes_written / write

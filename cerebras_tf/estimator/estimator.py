@@ -21,19 +21,23 @@ import tensorflow as tf
 from cerebras_tf.capture.variables import resource_variables
 from cerebras_tf.compiler.pipeline import Options
 from cerebras_tf.errors import ConfigError
+from cerebras_tf.estimator import cluster
 from cerebras_tf.estimator.call import (
     Call,
     hooks_of_training_around,
     training,
     training_around,
 )
+from cerebras_tf.estimator.compiled_programs import CompiledPrograms
 from cerebras_tf.estimator.console import is_silent, say
 from cerebras_tf.estimator.description import describe_program, effort
 from cerebras_tf.estimator.folder_lock import locked
 from cerebras_tf.estimator.hooks import EvaluationStopHook, GracefulStopHook
 from cerebras_tf.estimator.host_call import host_call_to_eval_metric_ops
 from cerebras_tf.estimator.model_graph import ModelGraph, build
+from cerebras_tf.estimator.prediction import predict_program
 from cerebras_tf.estimator.progress import PhaseReporter
+from cerebras_tf.estimator.report_file import write_report
 from cerebras_tf.estimator.run_config import (
     CSRunConfig,
     check_wafer_address,
@@ -42,10 +46,14 @@ from cerebras_tf.estimator.run_config import (
 )
 from cerebras_tf.estimator.saver import HostSaver
 from cerebras_tf.estimator.training import guarded, reporting, sizes, with_lines
-from cerebras_tf.ir import TensorType, print_step
+from cerebras_tf.ir import TensorType
 from cerebras_tf.ir.program import Program
-from cerebras_tf.ir.program_file import save_program
+from cerebras_tf.kernels.bfloat16 import instructions
+from cerebras_tf.kernels.instructions import described
 from cerebras_tf.runtime.capacity import check_memory
+from cerebras_tf.runtime.session import Request
+from cerebras_tf.swarmx import job
+from cerebras_tf.wafer.prediction import Prediction, one_line
 
 _TRAIN = tf.estimator.ModeKeys.TRAIN
 # Private API of TF 2.15: the module of tf.estimator's class, also where a test puts this class in
@@ -101,6 +109,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
             self._config: Any = self._config.replace(
                 log_step_count_steps=None, save_summary_steps=0
             )
+        cluster.silence_writers()
 
     def _assert_members_are_not_overridden(self) -> None:
         """This class overrides tf.estimator's methods; those of this class stay as they are."""
@@ -161,10 +170,18 @@ class CerebrasEstimator(tf.estimator.Estimator):
                 f"{type(sparsifier).__name__}. Sparse training is not available; leave it out."
             )
         bound = self._in_call(use_cs, steps=steps, last_step=max_steps)
+        cluster.refuse_host(bound._call.use_cs)
         # Of a cluster's tasks, which share the folder, one writes.
-        alone = locked(self.model_dir) if self._config.is_chief else contextlib.nullcontext()
+        writes = self._config.is_chief and job.is_first()
+        alone = locked(self.model_dir) if writes else contextlib.nullcontext()
         stopping = GracefulStopHook(model_dir=self.model_dir)
-        with alone, stopping as stop, training(bound._call), closing(bound._call):
+        with (
+            cluster.ending_with_all(),
+            alone,
+            stopping as stop,
+            training(bound._call),
+            closing(bound._call),
+        ):
             bound._call.stop = EvaluationStopHook(stop, self.model_dir)
             super(CerebrasEstimator, bound).train(
                 input_fn, [*(hooks or []), stop], steps, max_steps, saving_listeners
@@ -183,6 +200,9 @@ class CerebrasEstimator(tf.estimator.Estimator):
         """Evaluates; see tf.estimator.Estimator.evaluate. Returns metrics by name."""
         hooks = [*(hooks or []), *hooks_of_training_around()]
         bound = self._in_call(use_cs)
+        if job.wafers() > 1:  # each takes some of the batches, until there are no more
+            bound._call.steps, steps = steps, None
+            hooks.append(cluster.SumOfMetricsHook())
         with closing(bound._call):
             result: dict[str, Any] = super(CerebrasEstimator, bound).evaluate(
                 input_fn, steps, hooks, checkpoint_path, name
@@ -237,7 +257,8 @@ class CerebrasEstimator(tf.estimator.Estimator):
             validate_only: only check that the model compiles: nothing is written, and a model that
                 does not fit in this machine's memory is not refused.
             mode: a tf.estimator.ModeKeys.
-            save: write the program to compile_dir, under the name of the mode.
+            save: write the program to compile_dir, where `train`, `evaluate` and `predict` of the
+                same model and settings find it and compile no more.
 
         Returns:
             The program; None with validate_only.
@@ -252,7 +273,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
             features, labels, input_hooks = self._get_features_and_labels_from_input_fn(
                 input_fn, mode
             )
-            bound = self._in_call(True)
+            bound = self._in_call(True, runs=False)
             with closing(bound._call):
                 bound._call_model_fn(features, labels, mode, self.config)
                 model = bound._call.model
@@ -261,26 +282,32 @@ class CerebrasEstimator(tf.estimator.Estimator):
                 types = model.step.static_types()
                 if types is None:
                     types = self._types_of_first_batch(model, input_hooks)
-                program = model.step.compiled(types)
-                for line in describe_program(program, model.store).splitlines():
+                model.step.compiled_before = None
+                named = {tensor.name: type for tensor, type in zip(model.fed, types)}
+                program = model.step.compile(Request(named, updates=mode == _TRAIN))
+                here = describe_program(program, model.store).splitlines()
+                for line in here:
                     say("%s", line)
+                assert model.step.unfitted is not None
+                predicted = self._predicted(model.step.unfitted, bound._call)
+                say("%s", one_line(predicted))
                 if validate_only:
                     return None
                 if save:
-                    assert model.step.compiled_step is not None
-                    self._write(
-                        program, print_step(model.step.compiled_step), _MODES.get(mode, mode)
-                    )
+                    path = model.step.save(program, self._compiled_programs(mode))
+                    say("%s; program in %s", effort(program), path)
+                    here = [*here, effort(program)]
+                    say("report in %s", write_report(predicted, here, self.compile_dir, mode))
                 check_memory(program, model.store.total_resident_bytes)
                 return program
 
-    def _write(self, program: Program, text: str, name: str) -> None:
-        os.makedirs(self.compile_dir, exist_ok=True)
-        stem = os.path.join(self.compile_dir, f"program_{name}")
-        save_program(program, f"{stem}.zip")
-        with open(f"{stem}.txt", "w", encoding="utf-8") as out:
-            out.write(text + "\n")
-        say("%s; program in %s.zip", effort(program), stem)
+    def _predicted(self, program: Program, call: Call) -> Prediction:
+        """What a real system would do with a program that was not fitted into this machine."""
+        return predict_program(program, call, self.config)
+
+    def _compiled_programs(self, mode: str) -> CompiledPrograms:
+        """The programs of a mode in compile_dir."""
+        return CompiledPrograms(self.compile_dir, _MODES.get(mode, mode))
 
     def _types_of_first_batch(self, model: ModelGraph, input_hooks: Any) -> list[TensorType]:
         nothing = tf.constant([], tf.string)
@@ -297,6 +324,20 @@ class CerebrasEstimator(tf.estimator.Estimator):
         with tf.compat.v1.variable_scope(scope, use_resource=True):
             return super()._create_global_step(graph)
 
+    def eval_dir(self, name: Optional[str] = None) -> str:
+        """Folder of an evaluation's events; one for nothing where another process writes them."""
+        return super().eval_dir(name) if job.is_first() else cluster.scratch_folder()
+
+    def _call_input_fn(self, input_fn: Any, mode: str, input_context: Any = None) -> Any:
+        """tf.estimator's call; of several wafers, each gets a part of the batches."""
+        if job.wafers() == 1 or mode == tf.estimator.ModeKeys.PREDICT:
+            return super()._call_input_fn(input_fn, mode, input_context)
+        with cluster.equal_orders():
+            if cluster.takes_context(input_fn):
+                return super()._call_input_fn(input_fn, mode, cluster.input_context())
+            result = super()._call_input_fn(input_fn, mode)
+            return cluster.own_batches(result, mode, self._call.steps)
+
     def _call_model_fn(self, features: Any, labels: Any, mode: str, config: Any) -> Any:
         """tf.estimator's call of model_fn, with the model put on the wafer where it is wanted."""
 
@@ -309,13 +350,35 @@ class CerebrasEstimator(tf.estimator.Estimator):
         self._call.examples, self._call.tokens = sizes(features)
         if not (self._call.use_cs and _can_be_captured()):
             return call()
+        streaming = execution_mode_from_environment() == "weight_streaming"
+        on_files = getattr(self._config, "memoryx_dir", None) is not None
+        if on_files and not streaming:
+            raise ConfigError(
+                "memoryx_dir: weights rest in files only where they are streamed layer by layer. "
+                "Received: pipeline mode, which keeps all of them in memory. Start the run with "
+                "python-ws, or leave memoryx_dir out."
+            )
+        wafers = cluster.swarm_for(mode).size
+        use_vsl = getattr(self._config, "use_vsl", None)
         options = Options(
-            streaming=execution_mode_from_environment() == "weight_streaming",
-            staging=getattr(self._config, "memoryx_dir", None) is not None,
+            streaming=streaming,
+            staging=on_files,
+            wafers=wafers,
+            strip=use_vsl is not False,
+            restore=use_vsl is True,
+            precision=getattr(self._config, "precision", "float32"),
+            keep_float32=getattr(self._config, "keep_float32", ()),
         )
+        if options.precision == "bfloat16" and mode == tf.estimator.ModeKeys.TRAIN:
+            if getattr(self._config.cs_config, "use_cbfloat16", False):
+                say("use_cbfloat16 is taken as precision bfloat16, which processors here can have")
+            say("%s", described(instructions()))
         around = training_around() if mode == tf.estimator.ModeKeys.EVAL else None
         lender = None if around is None or around.model is None else around.model.step
-        self._call.model = build(call, mode, options, self.phases.phase, self._config, lender)
+        self._call.model = build(
+            call, mode, options, self.phases.phase, self._config, lender, self._call.runs
+        )
+        self._call.model.step.compiled_before = self._compiled_programs(mode)
         return self._call.model.spec
 
     def _call_model_fn_eval(self, input_fn: Any, config: Any) -> Any:
@@ -337,7 +400,14 @@ class CerebrasEstimator(tf.estimator.Estimator):
             if not tf.compat.v1.get_collection(savers):
                 tf.compat.v1.add_to_collection(savers, HostSaver(self._config))
         spec, hooks, listeners = guarded(spec, hooks, listeners, self._call, self._config)
+        every_hook = [*hooks, *spec.training_hooks, *spec.training_chief_hooks]
+        cluster.take_part(every_hook, listeners)
         return super()._train_with_estimator_spec(spec, worker_hooks, hooks, global_step, listeners)
+
+    def _export_all_saved_models(self, export_dir_base: Any, *args: Any, **kwargs: Any) -> Any:
+        """tf.estimator's export; what a process writes that is not the first goes nowhere."""
+        folder = export_dir_base if job.is_first() else cluster.scratch_folder()
+        return super()._export_all_saved_models(folder, *args, **kwargs)
 
     def _add_meta_graph_for_mode(self, *args: Any, **kwargs: Any) -> Any:
         """A SavedModel holds TensorFlow's own graph: it must run without this package."""

@@ -12,7 +12,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Optional, Union
 
@@ -285,23 +285,23 @@ class FiniteStateListener(tf.estimator.CheckpointSaverListener):
     A step can damage the weights although its loss was finite; the loss shows it a step later.
 
     Args:
-      read_state: returns (variable name, array) pairs of what is about to be saved.
+      not_finite: returns names of variables about to be saved that hold NaN or infinity.
       watch: knows the loss; None to look at the weights alone.
       model_dir: folder whose checkpoints the error names.
     """
 
     def __init__(
         self,
-        read_state: Callable[[], Iterable[tuple[str, np.ndarray]]],
+        not_finite: Callable[[], Sequence[str]],
         watch: Optional[LossWatch] = None,
         model_dir: Optional[str] = None,
     ) -> None:
-        self._read_state = read_state
+        self._not_finite = not_finite
         self._watch = watch
         self._model_dir = model_dir
 
     def before_save(self, session: Any, global_step_value: Any) -> None:
-        """Checks the loss and every floating-point array.
+        """Checks the loss and the weights.
 
         Raises:
           NumericsError: some hold NaN or infinity; all are counted, the first is named.
@@ -309,11 +309,7 @@ class FiniteStateListener(tf.estimator.CheckpointSaverListener):
         step = int(global_step_value)
         if self._watch is not None and not np.isfinite(self._watch.last):
             raise _loss_error(step, self._watch.last, self._model_dir)
-        damaged = [
-            name
-            for name, array in self._read_state()
-            if np.issubdtype(array.dtype, np.floating) and not np.isfinite(array).all()
-        ]
+        damaged = self._not_finite()
         if damaged:
             raise NumericsError(
                 f"checkpoint of step {step}: weights must be finite to be saved. "

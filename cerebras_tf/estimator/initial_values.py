@@ -6,9 +6,10 @@ Host and wafer therefore start equal, and only a few variables are in the sessio
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
+import tensorflow as tf
 
 from cerebras_tf.memoryx.store import Store, write
 
@@ -29,7 +30,14 @@ def initialise(session: Any, variables: Mapping[str, Any], store: Store) -> None
     """
     # The second input of the assignment: what a warm start put there, or the initial value.
     values = {name: variable.initializer.inputs[1] for name, variable in variables.items()}
-    put_values(session.run, values, store)
+    computed = {}
+    for name, tensor in values.items():
+        content = _filled(tensor)
+        if content is None:
+            computed[name] = tensor
+        else:
+            write(store, name, content)
+    put_values(session.run, computed, store)
 
 
 def put_values(
@@ -44,9 +52,7 @@ def put_values(
     """
     batch: dict[str, Any] = {}
     size = 0
-    most = BATCH_BYTES
-    if store.total_resident_bytes < sum(spec.type.most_bytes for spec in store.specs.values()):
-        most = min(most, store.total_resident_bytes // _SHARE)
+    most = bytes_at_once(store)
     for name, tensor in values.items():
         batch[name] = tensor
         size += store.specs[name].type.most_bytes
@@ -55,6 +61,26 @@ def put_values(
             batch, size = {}, 0
     if batch:
         _put(run(batch), store)
+
+
+def _filled(tensor: Any) -> Optional[np.ndarray]:
+    """The content of a tensor that is one number over and over, as optimizer state is; else None.
+
+    TensorFlow would fold it into a constant and keep that for as long as the session lives.
+    """
+    while tensor.op.type == "Identity" and not tensor.op.control_inputs:
+        tensor = tensor.op.inputs[0]
+    if tensor.op.type != "Fill" or tensor.op.control_inputs:
+        return None
+    dims, value = map(tf.get_static_value, tensor.op.inputs)
+    return None if dims is None or value is None else np.broadcast_to(value, dims)
+
+
+def bytes_at_once(store: Store) -> int:
+    """Bytes of variables that TensorFlow may have at a time: few where the store has few itself."""
+    if store.total_resident_bytes < sum(spec.type.most_bytes for spec in store.specs.values()):
+        return min(BATCH_BYTES, store.total_resident_bytes // _SHARE)
+    return BATCH_BYTES
 
 
 def _put(contents: Mapping[str, Any], store: Store) -> None:

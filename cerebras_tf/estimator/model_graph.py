@@ -5,8 +5,9 @@ Training is tf.estimator's own loop, with the spec made here.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Optional
 
 import tensorflow as tf
@@ -16,11 +17,13 @@ from tensorflow.python.training import training_util
 
 from cerebras_tf.capture.capture import Capture
 from cerebras_tf.capture.custom_gradients import CustomGradient, prepare_custom_gradients
+from cerebras_tf.capture.moments import find_moments
 from cerebras_tf.capture.placement import Placement
 from cerebras_tf.capture.recording import GradientCall, GradientRecorder
 from cerebras_tf.capture.variables import managed_variables, resource_variables, variable_spec
 from cerebras_tf.compiler.pipeline import Options
-from cerebras_tf.errors import UnsupportedOpError
+from cerebras_tf.errors import ConfigError, UnsupportedOpError
+from cerebras_tf.estimator.cluster import swarm_for
 from cerebras_tf.estimator.scaffold import wafer_scaffold
 from cerebras_tf.estimator.session import WaferHook, leaves, map_fetches
 from cerebras_tf.estimator.stored_variables import StoredVariables
@@ -30,8 +33,11 @@ from cerebras_tf.ir import TensorType, Variable
 from cerebras_tf.memoryx.borrowing_store import BorrowingStore
 from cerebras_tf.memoryx.disk import FileDisk
 from cerebras_tf.memoryx.file_store import FileStore
+from cerebras_tf.memoryx.planned_disk import PlannedDisk
 from cerebras_tf.memoryx.store import MemoryStore, Store
+from cerebras_tf.runtime.shared_store import SharedStore
 from cerebras_tf.runtime.streaming import check_disk
+from cerebras_tf.swarmx import job
 
 Phase = Callable[[str], Any]
 
@@ -62,6 +68,7 @@ def build(
     phase: Phase,
     config: Any,
     lender: Optional[WaferStep] = None,
+    runs: bool = True,
 ) -> ModelGraph:
     """Calls a model function and puts its step on the wafer.
 
@@ -73,12 +80,31 @@ def build(
         config: the run configuration.
         lender: the step of a training in whose midst this model is evaluated: it lends its
             variables where the evaluation wants the checkpoint that holds just these.
+        runs: whether steps will be made; else variables never get values, nor files to rest in.
 
     Raises:
         UnsupportedOpError: the model needs operations without an IR form; all are listed.
     """
     training_util._get_or_create_global_step_read()  # ahead of the model, where there is a step
     model = record(call_model_fn)
+    model.rest_moments(getattr(config, "memoryx_moment_dtype", None), mode)
+    store = _store_of(model.specs(), mode, config, lender, runs)
+    try:
+        return _wired(model, mode, options, phase, config, lender, store)
+    except BaseException:
+        store.close()
+        raise
+
+
+def _wired(
+    model: Recording,
+    mode: str,
+    options: Options,
+    phase: Phase,
+    config: Any,
+    lender: Optional[WaferStep],
+    store: Store,
+) -> ModelGraph:
     spec, placement, global_step = model.spec, model.placement, model.global_step
     step_read = training_util._get_or_create_global_step_read()
     effects = _effects(model) if mode == tf.estimator.ModeKeys.TRAIN else []
@@ -86,7 +112,7 @@ def build(
     placement.refuse_stranded(_fetched(spec))
     if mode != tf.estimator.ModeKeys.TRAIN:
         _refuse_assignments(placement.assignments(_fetched(spec)), mode)
-    store = _store_of(model.variables, mode, config, lender)
+    swarm = swarm_for(mode)
     step = WaferStep(
         model.capture,
         model.capture_whole if model.gradients else None,
@@ -97,6 +123,9 @@ def build(
         options,
         phase,
         getattr(config, "wafer_memory_gb", None),
+        placement.control_inputs,
+        swarm,
+        spec.loss.name if swarm.size > 1 else None,
     )
     metrics = _operations(spec.eval_metric_ops)
     wiring = Wiring(step, placement, fed, global_step, step_read, beside, bool(effects), metrics)
@@ -117,23 +146,33 @@ def build(
 
 
 def _store_of(
-    variables: dict[str, Any], mode: str, config: Any, lender: Optional[WaferStep]
+    specs: list[Variable], mode: str, config: Any, lender: Optional[WaferStep], runs: bool
 ) -> Store:
-    specs = [variable_spec(variable) for variable in variables.values()]
     folder = getattr(config, "memoryx_dir", None)
     own: Store
     if folder is None:
         own = MemoryStore(specs)
+    elif not runs:
+        own = FileStore(specs, PlannedDisk(config.memoryx_bytes, folder))
     else:
-        own = FileStore(specs, FileDisk(folder, config.memoryx_bytes))
+        if job.wafers() > 1:
+            folder = os.path.join(folder, f"rank_{job.rank()}")
         if mode == tf.estimator.ModeKeys.TRAIN:  # others share or borrow what is there
-            check_disk(own)
-    return own if lender is None else BorrowingStore(own, lender.session.store)
+            check_disk(specs, folder, swarm_for(mode).size)
+        own = FileStore(specs, FileDisk(folder, config.memoryx_bytes))
+    swarm = swarm_for(mode)
+    if swarm.size > 1:
+        return SharedStore(own, swarm)
+    # What several wafers keep, no one of them can lend.
+    return own if lender is None or job.wafers() > 1 else BorrowingStore(own, lender.session.store)
 
 
 @dataclass(frozen=True)
 class Recording:
-    """A called model function: its spec, and what capture needs to know of its graph."""
+    """A called model function: its spec, and what capture needs to know of its graph.
+
+    `resting` are the variables that rest in another dtype than the model has them in, by name.
+    """
 
     spec: Any
     global_step: Any
@@ -142,6 +181,35 @@ class Recording:
     gradients: list[GradientCall]
     custom_gradients: dict[Any, Optional[CustomGradient]]
     placement: Placement
+    resting: dict[str, Variable] = field(default_factory=dict)
+
+    def rest_moments(self, dtype: Optional[str], mode: str) -> None:
+        """Has the optimizer's moments rest in a dtype; None: in that of the model.
+
+        Raises:
+            ConfigError: training has none.
+        """
+        if dtype is None or mode != tf.estimator.ModeKeys.TRAIN:
+            return
+        graph = tf.compat.v1.get_default_graph()
+        specs = {variable.name: variable for variable in self.handles.values()}
+        for name in sorted(find_moments(graph, self.handles)):
+            self.resting[name] = replace(specs[name], type=specs[name].type.with_dtype(dtype))
+        if not self.resting:
+            raise ConfigError(
+                "memoryx_moment_dtype: the optimizer must keep moving averages of gradients, as "
+                "Adam and AdamW do. Received: one without them, or whose decay is no constant. "
+                "Leave memoryx_moment_dtype out."
+            )
+        size = sum(spec.type.most_bytes for spec in self.resting.values())
+        tf.compat.v1.logging.info(
+            "%d moments of the optimizer rest in %s: %.3g GB in place of %.3g GB",
+            *(len(self.resting), dtype, size / 1e9, 2 * size / 1e9),
+        )
+
+    def specs(self) -> list[Variable]:
+        """What every variable is in the store."""
+        return [self.resting.get(n, variable_spec(v)) for n, v in self.variables.items()]
 
     def capture(self, features: dict[Any, TensorType]) -> Capture:
         """A capture that takes gradients as they are recorded."""
@@ -164,6 +232,7 @@ class Recording:
             self.custom_gradients,
             self.placement.control_inputs,
             whole,
+            self.resting,
         )
 
 

@@ -10,6 +10,8 @@ from typing import Any, Union
 
 import numpy as np
 
+from cerebras_tf.memoryx.tensor_slices import TensorSlice
+
 # A variable's name, or the name of the whole and the slice of a part, as SaveV2 takes it.
 Key = Union[str, tuple[str, str]]
 
@@ -19,16 +21,24 @@ class Partitions:
 
     Args:
         variables: TensorFlow variables by name.
+
+    Attributes:
+        slices: which slice of which variable each part is, by the part's name.
     """
 
     def __init__(self, variables: Mapping[str, Any]) -> None:
         # Private API of TF 2.15, which Saver reads too: the slots of a part have one as well.
         found = {name: variable._get_save_slice_info() for name, variable in variables.items()}
         self._slices = {name: part for name, part in found.items() if part is not None}
-
-    def __bool__(self) -> bool:
-        """Whether there are any."""
-        return bool(self._slices)
+        self.slices = {
+            name: TensorSlice(
+                part.full_name,
+                tuple(part.full_shape),
+                tuple(part.var_offset),
+                tuple(part.var_shape),
+            )
+            for name, part in self._slices.items()
+        }
 
     def stored(self, arrays: Mapping[str, np.ndarray]) -> dict[Key, np.ndarray]:
         """Arrays by variable name, with the keys of a checkpoint."""

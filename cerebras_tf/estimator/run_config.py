@@ -8,13 +8,17 @@ from __future__ import annotations
 import ipaddress
 import math
 import os
+import re
 import socket
+from collections.abc import Sequence
 from typing import Any, Optional
 
 import tensorflow as tf
 
+from cerebras_tf.compiler.pipeline import PRECISIONS
 from cerebras_tf.errors import ConfigError, SystemUnreachableError
 from cerebras_tf.runtime.capacity import available_bytes
+from cerebras_tf.swarmx import job
 
 DEFAULT_PORT = 9000
 EXECUTION_MODE_VARIABLE = "CEREBRAS_EXECUTION_MODE"
@@ -29,7 +33,11 @@ _OWN_FIELDS = (
     "restore_partially",
     "memoryx_dir",
     "memoryx_ram_gb",
+    "memoryx_moment_dtype",
     "wafer_memory_gb",
+    "use_vsl",
+    "precision",
+    "keep_float32",
 )
 
 
@@ -138,14 +146,14 @@ def _check_num_csx(num_csx: Any) -> int:
             "num_csx: must be a positive whole number of wafers. "
             f"Received: {num_csx!r}. Set num_csx to 1."
         )
-    if num_csx > 1:
+    wafers = job.wafers()
+    if num_csx not in (1, wafers):
         raise ConfigError(
-            "num_csx: this version runs on one wafer, so it must be 1. "
-            f"Received: {num_csx}. Set num_csx to 1, and let model_fn add up the gradients of "
-            f"{num_csx} batches before an update, as the models of modelzoo do with "
-            "runconfig.num_csx."
+            f"num_csx: must be the number of processes of this job, {wafers}. "
+            f"Received: {num_csx}. Start with csrun_wse --num_csx {num_csx}, or set num_csx to 1: "
+            "the launcher's number is taken then."
         )
-    return num_csx
+    return wafers
 
 
 def _check_gigabytes(name: str, value: Any) -> float:
@@ -158,10 +166,36 @@ def _check_gigabytes(name: str, value: Any) -> float:
     return float(value)
 
 
+def _check_precision(value: Any) -> None:
+    if value not in PRECISIONS:
+        raise ConfigError(
+            f"precision: must be one of {', '.join(PRECISIONS)}. Received: {value!r}. Leave it out "
+            "for float32."
+        )
+
+
+def _check_patterns(value: Any) -> tuple[str, ...]:
+    patterns = value if isinstance(value, (list, tuple)) else (value,)
+    for pattern in patterns:
+        try:
+            re.compile(pattern)
+        except (re.error, TypeError) as error:
+            raise ConfigError(
+                "keep_float32: must be regular expressions of names of operations. Received: "
+                f"{pattern!r} ({error}). Correct it, or leave it out."
+            ) from error
+    return tuple(patterns)
+
+
 def _check_memoryx(config: CSRunConfig) -> None:
     if config.memoryx_dir is not None and not config.memoryx_dir.strip():
         raise ConfigError(
             "memoryx_dir: must name a folder. Received: ''. Leave it out to keep weights in memory."
+        )
+    if config.memoryx_moment_dtype not in (None, "bfloat16"):
+        raise ConfigError(
+            "memoryx_moment_dtype: must be bfloat16, or None for float32. Received: "
+            f"{config.memoryx_moment_dtype!r}. Leave it out to keep moments in float32."
         )
     if config.memoryx_ram_gb is not None and config.memoryx_dir is None:
         raise ConfigError(
@@ -179,7 +213,8 @@ class CSRunConfig(tf.estimator.RunConfig):
       system_name: a name for the system, shown in messages only.
       cs_config: a configuration message such as `cerebras.pb.tf.csconfig_pb2.CSConfig`.
       stack_params: compiler settings, `{"ir_mode": str, "config": FullConfig}`.
-      num_csx: number of wafers; None takes `cs_config.num_csx`, or 1 where there is none.
+      num_csx: number of wafers that train together, one process each, started by csrun_wse. None
+        takes `cs_config.num_csx`; 1 takes what the launcher started.
       restore_partially: whether training may go on from a checkpoint that fits in part: variables
         the model lacks are left out, those the checkpoint lacks start anew. Shapes must be equal.
       memoryx_dir: folder on whose disk weights and optimizer state rest; None keeps them in main
@@ -187,14 +222,32 @@ class CSRunConfig(tf.estimator.RunConfig):
         where they are on the same file system.
       memoryx_ram_gb: main memory that weights and optimizer state may take with memoryx_dir, in
         10^9 bytes; None takes half of what is free when a call begins.
+      memoryx_moment_dtype: "bfloat16": moments of the optimizer (moving averages of gradients and
+        of their squares) rest in bfloat16 between steps, in half of the bytes, also in checkpoints.
+        They are updated in float32 and rounded stochastically by a stream of the variable and the
+        step, so that what is repeated gives the same bits; weights stay float32. None keeps
+        float32. Either kind of checkpoint is read with and without it.
       wafer_memory_gb: gigabytes (10^9 bytes) that activations, gradients and scratch memory of
-        training may take. Where they need more, layers are computed twice, with equal results;
-        None takes what the machine has free less a tenth.
+        training may take. Where they need more, layers are computed twice, or activations of
+        layers rest on the disk of memoryx_dir between the passes, with equal results; None takes
+        what the machine has free less a tenth.
+      use_vsl: whether padding is left out of what the wafer computes (variable sequence length).
+        None does so where the graph proves that no number changes by it; False never does. True
+        refuses to train a model where it is not proved, lets predictions of every token leave
+        with 0 at padded places, and leaves out padding that only weights of a causal model's loss
+        tell, which None does not.
+      precision: "float32", also for graphs in half precision; or "bfloat16", which rounds operands
+        of matrix products to bfloat16 and keeps sums, weights and optimizer state in float32, for
+        processors that multiply it faster (AMX, AVX512-BF16); or "emulate", which rounds results of
+        every operation to the graph's own type, slowly, so that overflow and loss scaling can be
+        studied. None takes bfloat16 where cs_config has use_cbfloat16, else float32.
+      keep_float32: regular expressions; with bfloat16, products of operations whose name one of
+        them is found in stay float32.
       **kwargs: every argument of `tf.estimator.RunConfig`.
 
     Raises:
-      ConfigError: an address is malformed, more than one wafer is asked for, or an amount of memory
-        is none.
+      ConfigError: an address is malformed, more than one wafer is asked for, an amount of memory or
+        a dtype of moments is none, or a precision or regular expression is not one.
     """
 
     def __init__(
@@ -207,7 +260,11 @@ class CSRunConfig(tf.estimator.RunConfig):
         restore_partially: bool = False,
         memoryx_dir: Optional[str] = None,
         memoryx_ram_gb: Optional[float] = None,
+        memoryx_moment_dtype: Optional[str] = None,
         wafer_memory_gb: Optional[float] = None,
+        use_vsl: Optional[bool] = None,
+        precision: Optional[str] = None,
+        keep_float32: Sequence[str] = (),
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -220,7 +277,11 @@ class CSRunConfig(tf.estimator.RunConfig):
             restore_partially=bool(restore_partially),
             memoryx_dir=memoryx_dir and os.path.abspath(memoryx_dir),
             memoryx_ram_gb=memoryx_ram_gb,
+            memoryx_moment_dtype=memoryx_moment_dtype,
             wafer_memory_gb=wafer_memory_gb,
+            use_vsl=use_vsl,
+            precision=precision,
+            keep_float32=keep_float32,
         )
         _check_memoryx(self)
 
@@ -233,6 +294,15 @@ class CSRunConfig(tf.estimator.RunConfig):
         for name in ("memoryx_ram_gb", "wafer_memory_gb"):
             if fields.get(name) is not None:
                 fields[name] = _check_gigabytes(name, fields[name])
+        if fields.get("use_vsl") not in (None, True, False):
+            raise ConfigError(
+                "use_vsl: must be True, False or None. "
+                f"Received: {fields['use_vsl']!r}. Leave it out to leave padding out where proved."
+            )
+        if fields.get("precision") is not None:
+            _check_precision(fields["precision"])
+        if "keep_float32" in fields:
+            fields["keep_float32"] = _check_patterns(fields["keep_float32"])
         for name, value in fields.items():
             setattr(self, "_" + name, value)
 
@@ -296,9 +366,31 @@ class CSRunConfig(tf.estimator.RunConfig):
         return int(self._memoryx_ram_gb * 1e9)
 
     @property
+    def memoryx_moment_dtype(self) -> Optional[str]:
+        """What moments of the optimizer rest in, "bfloat16"; None for float32."""
+        return self._memoryx_moment_dtype
+
+    @property
     def wafer_memory_gb(self) -> Optional[float]:
         """Gigabytes that activations of training may take; None for what the machine has."""
         return self._wafer_memory_gb
+
+    @property
+    def use_vsl(self) -> Optional[bool]:
+        """Whether padding is left out; None: where that is proved to change no number."""
+        return self._use_vsl
+
+    @property
+    def precision(self) -> str:
+        """Precision of products on the wafer, one of compiler.pipeline.PRECISIONS."""
+        if self._precision is not None:
+            return str(self._precision)
+        return "bfloat16" if getattr(self._cs_config, "use_cbfloat16", False) else "float32"
+
+    @property
+    def keep_float32(self) -> tuple[str, ...]:
+        """Regular expressions of names of operations whose products stay float32."""
+        return self._keep_float32
 
     @property
     def in_process(self) -> bool:

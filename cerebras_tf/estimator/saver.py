@@ -36,12 +36,15 @@ from cerebras_tf.estimator.checkpoint_content import (
     whole,
 )
 from cerebras_tf.estimator.checkpoint_reader import CheckpointReader
+from cerebras_tf.estimator.checkpoint_types import converted, differing
 from cerebras_tf.estimator.partitions import Key, Partitions
 from cerebras_tf.estimator.wafer_step import WaferStep
 from cerebras_tf.memoryx.borrowing_store import BorrowingStore
 from cerebras_tf.memoryx.bundle import Entry, read_index
 from cerebras_tf.memoryx.checkpoint import link_checkpoint
 from cerebras_tf.memoryx.store import Store, write
+from cerebras_tf.runtime.shared_store import SharedStore
+from cerebras_tf.swarmx import job, mpi
 
 # A shard holds variables of at most this many bytes together, or a single larger one.
 SHARD_BYTES = 1 << 28
@@ -95,13 +98,19 @@ class HostSaver(tf.compat.v1.train.Saver):
         # Private API of TF 2.15: what a Saver that was given no variables saves.
         saved = tf_variables._all_saveable_objects()
         beyond = variables_beyond(reader, _names(saved))
+        missing = _starting_anew(saved, found) if self._partially else []
         if self._partially:
-            _report_parts(save_path, [], beyond)
+            _report_parts(save_path, [v.op.name for v in missing], beyond)
             beyond = []
-        # What is missing, TensorFlow says itself.
+        # What is missing otherwise, TensorFlow says itself.
         own = [v for v in saved if isinstance(v, tf.Variable) and v.op.name in found]
         check_content(save_path, {v.op.name: v.shape for v in own}, found, beyond)
-        super().restore(sess, save_path)
+        types = {v.op.name: v.dtype.base_dtype.name for v in own}
+        with converted(save_path, types) as path:
+            if missing:
+                _load_parts(sess, path, own, missing)
+            else:
+                super().restore(sess, path)
         self._restored = save_path
 
 
@@ -147,6 +156,7 @@ class WaferSaver(tf.compat.v1.train.Saver):
         self._initialise = initialise
         self._connect = connect
         self._restored: Optional[str] = None
+        self._has_told_of_copies = False
         super().__init__(
             max_to_keep=config.keep_checkpoint_max,
             keep_checkpoint_every_n_hours=config.keep_checkpoint_every_n_hours,
@@ -185,6 +195,11 @@ class WaferSaver(tf.compat.v1.train.Saver):
         if is_kept(prefix, self._restored):
             return prefix
 
+        if not job.is_first():  # it takes part, and the first writes
+            for _ in self._shards({}):
+                pass
+            mpi.swarm().objects(None)
+            return prefix
         try:
             self._write(prefix, sess)
         except StoreError:  # says itself what is wrong
@@ -200,6 +215,7 @@ class WaferSaver(tf.compat.v1.train.Saver):
                 self.export_meta_graph(f"{prefix}.{meta_graph_suffix}")
         except (tf.errors.OpError, OSError) as error:
             raise _not_written(prefix, error) from error
+        mpi.swarm().objects(None)  # others may look for it from here on
         return prefix
 
     def _record(self, prefix: str, latest_filename: Optional[str]) -> None:
@@ -214,7 +230,7 @@ class WaferSaver(tf.compat.v1.train.Saver):
         self._MaybeDeleteOldCheckpoints(meta_graph_suffix="meta")
 
     def _write(self, prefix: str, session: Any) -> None:
-        places = None if self._partitions else self._wafer_store.settle()
+        places = self._wafer_store.settle()
         beside, rest = self._of_session(session)
         if places is None:
             write_checkpoint(prefix, itertools.chain(beside, self._shards(rest)))
@@ -222,7 +238,15 @@ class WaferSaver(tf.compat.v1.train.Saver):
         with unfinished(prefix) as folder:
             for part in write_shards(folder, [*beside, *([rest] if rest else [])]):
                 places = {**places, **read_index(part)}
-            link_checkpoint(prefix, places)
+            copied = link_checkpoint(prefix, places, self._partitions.slices)
+        if copied and not self._has_told_of_copies:
+            self._has_told_of_copies = True
+            tf.compat.v1.logging.warning(
+                "%s: %.3g GB were copied, for the file system gives its files no second names; "
+                "let model_dir and memoryx_dir be on one that does, and a checkpoint is at once",
+                prefix,
+                copied / 1e9,
+            )
 
     def _of_session(self, session: Any) -> tuple[list[Shard], dict[Key, np.ndarray]]:
         """What the session holds, and how often random ops have drawn: large, and small."""
@@ -279,6 +303,8 @@ class WaferSaver(tf.compat.v1.train.Saver):
         reader = self._partitions.reader(open_checkpoint(save_path))
         missing = self._check(save_path, reader)
         tf.compat.v1.logging.info("Restoring parameters from %s", save_path)
+        specs = self._wafer_store.specs
+        differing(save_path, {name: spec.type.dtype for name, spec in specs.items()})
         with self._phase("sending weights"):
             self._initialise(sess, missing)
             lent = self._borrowed(save_path)
@@ -295,13 +321,15 @@ class WaferSaver(tf.compat.v1.train.Saver):
             found = [n for n in reader.get_variable_to_shape_map() if n.startswith(RANDOM_STEP_KEY)]
             self._step.restore_draws({n: int(read_variable(reader, save_path, n)) for n in found})
             self._step.saved_as(save_path)
+        if isinstance(self._wafer_store, SharedStore):
+            self._wafer_store.make_equal()
         self._restored = save_path
         self._connect(sess)
 
     def _places(self, path: str) -> dict[str, Entry]:
         """Where a checkpoint's variables lie, as far as they can be read from there."""
         try:
-            return {} if self._partitions else read_index(path)
+            return read_index(path, self._partitions.slices)
         except CheckpointError:  # not of the format that TensorFlow writes today, but it reads it
             return {}
 
@@ -354,6 +382,22 @@ def _not_written(prefix: str, error: BaseException) -> CheckpointError:
         f"checkpoint {prefix}: must be written whole. Received: {first_line(error)}. Free disk "
         f"space or correct the folder's permissions; {before}."
     )
+
+
+def _starting_anew(saved: Sequence[Any], found: Mapping[str, Any]) -> list[Any]:
+    """The variables that a checkpoint lacks; none where slices or tables are saved besides."""
+    if any(not isinstance(v, tf.Variable) or v._save_slice_info is not None for v in saved):
+        return []
+    return [v for v in saved if v.op.name not in found]
+
+
+def _load_parts(session: Any, path: str, own: Sequence[Any], missing: Sequence[Any]) -> None:
+    """Loads variables of a checkpoint and starts others anew; adds nothing to the graph."""
+    reader = open_checkpoint(path)
+    for variable in own:
+        value = reader.get_tensor(variable.op.name)
+        session.run(variable.initializer, {variable.initializer.inputs[1]: value})
+    session.run([variable.initializer for variable in missing])
 
 
 def _prefix(session: Any, save_path: str, global_step: Any) -> str:

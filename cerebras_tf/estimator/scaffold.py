@@ -25,6 +25,7 @@ from cerebras_tf.estimator.partitions import Partitions
 from cerebras_tf.estimator.saver import WaferSaver
 from cerebras_tf.estimator.stored_variables import StoredVariables, UserSaver
 from cerebras_tf.estimator.wafer_step import WaferStep
+from cerebras_tf.runtime.shared_store import SharedStore
 
 v1 = tf.compat.v1
 _KEYS = v1.GraphKeys
@@ -75,9 +76,12 @@ def wafer_scaffold(
             asked.run_init_op(stored, session, given.init_feed_dict)
             initialise(session, stored.missing())
         asked.run_init_fn(stored, scaffold, session)
+        if isinstance(stored.store, SharedStore):
+            stored.store.make_equal()
         connect(session)
 
     if asked.saver is not None:
+        _check_one_wafer(stored)
         saver: Any = UserSaver(_as_saver(asked.saver), stored, connect)
     else:
         beside, parts = functools.partial(_beside, variables), Partitions(variables)
@@ -169,6 +173,14 @@ def _check_local_init(stored: StoredVariables, local_init: Optional[Any]) -> Non
             "Scaffold.local_init_op: must leave variables on the wafer alone; it runs after a "
             f"checkpoint is restored. Received: an operation that assigns {named(assigned)}. "
             "Assign them in init_fn, or train with use_cs=False."
+        )
+
+
+def _check_one_wafer(stored: StoredVariables) -> None:
+    if isinstance(stored.store, SharedStore):
+        raise ConfigError(
+            "Scaffold.saver: must be left out where several wafers train, which save together. "
+            "Received: a Saver. Leave it out, or train with one wafer (num_csx 1)."
         )
 
 

@@ -9,14 +9,17 @@ reads or assigns by itself are those of the store.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Optional
 
+import numpy as np
 import tensorflow as tf
+from tensorflow.python.client import session as client_session
 
 from cerebras_tf.capture.order import all_before
 from cerebras_tf.errors import CerebrasError, ConfigError
+from cerebras_tf.estimator.cluster import ENDED
 from cerebras_tf.estimator.wiring import TRAINS, Wiring
 
 
@@ -60,19 +63,26 @@ class WaferHook(tf.estimator.SessionRunHook):
 
         session.run = wrapped
 
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        """Ends training on all wafers where one of them was told to stop."""
+        swarm = self._wiring.step.swarm
+        if swarm.size > 1 and swarm.gather(np.array(bool(run_context.stop_requested))).any():
+            run_context.request_stop()
+
     def _run(self, run: Any, graph: Any, fetches: Any, *rest: Any) -> Any:
         """Runs the step where it is asked for, then what concerns variables alone."""
-        uses = [(leaf, self._use(graph, leaf)) for leaf in leaves(fetches)]
-        if all(use == _Use() for _, use in uses):  # such as a queue's threads, beside a step
+        wanted = fetched_leaves(fetches)
+        uses = [self._use(graph, leaf) for leaf in wanted]
+        if all(use == _Use() for use in uses):  # such as a queue's threads, beside a step
             return run(fetches, *rest)
-        trains = any(use.trains for _, use in uses)
-        alone = {id(leaf): leaf for leaf, u in uses if u.assigns or (u.reads and not trains)}
-        if not alone:
-            return self._run_step(run, graph, fetches, *rest)
-        beside = map_fetches(fetches, lambda leaf: self._nothing if id(leaf) in alone else leaf)
-        results = self._run_step(run, graph, beside, *rest)
-        values = {key: self._stored.value(run, graph, leaf, rest[0]) for key, leaf in alone.items()}
-        return _fill(fetches, results, lambda leaf: values.get(id(leaf)))
+        trains = any(use.trains for use in uses)
+        alone = [use.assigns or (use.reads and not trains) for use in uses]
+        beside = [self._nothing if apart else leaf for leaf, apart in zip(wanted, alone)]
+        values = self._run_step(run, graph, beside, *rest)
+        for index, apart in enumerate(alone):
+            if apart:
+                values[index] = self._stored.value(run, graph, wanted[index], rest[0])
+        return with_values(fetches, values)
 
     def _use(self, graph: Any, fetch: Any) -> _Use:
         """What a fetch does with variables of the wafer.
@@ -106,45 +116,40 @@ class WaferHook(tf.estimator.SessionRunHook):
             return _Use(steps)
         return _Use(steps, assigns=bool(assigned), reads=not assigned)
 
-    def _run_step(self, run: Any, graph: Any, fetches: Any, *rest: Any) -> Any:
-        direct: dict[str, Any] = {}
-        wanted: set[str] = set()
+    def _run_step(self, run: Any, graph: Any, wanted: list[Any], *rest: Any) -> list[Any]:
+        """Values of leaves, those of the wafer computed in this run's step."""
+        direct: dict[int, str] = {}
+        names: set[str] = set()
         wiring = self._wiring
 
-        def replace(item: Any) -> Any:
+        def replaced(index: int, item: Any) -> Any:
             element = graph.as_graph_element(item, allow_tensor=True, allow_operation=True)
             op = element if isinstance(element, tf.Operation) else element.op
             if op is self._train_op and wiring.train_op is not None:
                 element = wiring.train_op  # fetched by name
             elif wiring.placement.on_wafer(op):
-                if isinstance(element, tf.Operation):
-                    return wiring.token.op
-                wiring.step.tensors.setdefault(element.name, element)
-                direct[element.name] = element
-                wanted.add(element.name)
-                return wiring.token
-            wanted.update(wiring.needs(element))
+                if isinstance(element, tf.Tensor):
+                    wiring.step.tensors.setdefault(element.name, element)
+                    direct[index] = element.name
+                    names.add(element.name)
+                return wiring.token.op
+            names.update(wiring.needs(element))
             return element
 
-        replaced = map_fetches(fetches, replace)
-        wiring.step.want(wanted - {TRAINS}, update=TRAINS in wanted)
+        fetches = [replaced(index, item) for index, item in enumerate(wanted)]
+        wiring.step.want(names - {TRAINS}, update=TRAINS in names)
         try:
-            results = run(replaced, *rest)
-        except tf.errors.OpError:
+            values = run(fetches, *rest)
+        except tf.errors.OpError as stopped:
             error, wiring.step.error = wiring.step.error, None
+            if isinstance(stopped, tf.errors.OutOfRangeError) and TRAINS in names:
+                wiring.step.meet(ENDED)
             if isinstance(error, CerebrasError):
                 raise error from None
             raise
-        if not direct:
-            return results
-        return _fill(fetches, results, lambda item: self._direct(graph, item, direct))
-
-    def _direct(self, graph: Any, item: Any, direct: dict[str, Any]) -> Any:
-        element = graph.as_graph_element(item, allow_tensor=True, allow_operation=True)
-        name = getattr(element, "name", "")
-        if isinstance(element, tf.Tensor) and name in direct:
-            return self._wiring.step.result(name)
-        return None
+        for index, name in direct.items():
+            values[index] = wiring.step.result(name)
+        return list(values)
 
 
 @dataclass(frozen=True)
@@ -163,7 +168,7 @@ def ancestors(op: Any) -> list[Any]:
 
 
 def map_fetches(structure: Any, change: Callable[[Any], Any]) -> Any:
-    """Applies a function to the leaves of a fetch structure."""
+    """Applies a function to the leaves of a structure: what is no dict, list, tuple or attrs."""
     if structure is None:
         return None
     parts = _parts(structure)
@@ -179,16 +184,37 @@ def leaves(structure: Any) -> list[Any]:
     return found
 
 
-def _fill(fetches: Any, results: Any, value_of: Callable[[Any], Any]) -> Any:
-    """Replaces results of leaves for which `value_of` gives a value."""
-    if fetches is None:
-        return results
-    parts = _parts(fetches)
-    if parts is None:
-        value = value_of(fetches)
-        return results if value is None else value
-    pairs = zip(parts, _parts(results) or ())
-    return _like(fetches, [_fill(part, result, value_of) for part, result in pairs])
+def fetched_leaves(fetches: Any) -> list[Any]:
+    """Tensors, operations, variables and names that a session's run is asked for, in order.
+
+    A sparse or ragged tensor and indexed slices count as the tensors they consist of.
+    """
+    return [part for leaf in leaves(fetches) for part in _expanded(leaf)[0]]
+
+
+def with_values(fetches: Any, values: Iterable[Any]) -> Any:
+    """What a session's run returns for fetches: their structure, with values for its leaves.
+
+    Args:
+        fetches: as given to run.
+        values: a value for each of `fetched_leaves(fetches)`.
+    """
+    given = iter(values)
+
+    def value(leaf: Any) -> Any:
+        parts, contracted = _expanded(leaf)
+        return contracted([next(given) for _ in parts])
+
+    return map_fetches(fetches, value)
+
+
+def _expanded(leaf: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
+    """Tensors of which a leaf consists, and what makes their values into the leaf's value."""
+    # Private API of TF 2.15: the table by which its own sessions take composite tensors apart.
+    for kind, expand, *_ in client_session._REGISTERED_EXPANSIONS:
+        if isinstance(leaf, kind):
+            return expand(leaf)
+    raise AssertionError("the table ends with an entry for every object")
 
 
 def _parts(structure: Any) -> Optional[list[Any]]:

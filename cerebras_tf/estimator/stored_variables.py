@@ -25,7 +25,7 @@ from cerebras_tf.estimator.checkpoint_content import (
     read_variable,
 )
 from cerebras_tf.estimator.saver import SHARD_BYTES, Key, Shard, is_kept, write_checkpoint
-from cerebras_tf.estimator.session import ancestors, leaves, map_fetches
+from cerebras_tf.estimator.session import ancestors, fetched_leaves, with_values
 from cerebras_tf.memoryx.store import Store, reading, write
 
 _ASSIGNS = ("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp")
@@ -76,7 +76,7 @@ class StoredVariables:
             call = _ServedRun(self, run, session.graph, feed_dict)
             if not any(call.concerns(op) for op in call.operations(fetches)):
                 return run(fetches, feed_dict, options, run_metadata)
-            return map_fetches(fetches, call.value)
+            return with_values(fetches, map(call.value, fetched_leaves(fetches)))
 
         session.run = served
         try:
@@ -141,7 +141,8 @@ class StoredVariables:
     def content(self, name: str) -> np.ndarray:
         """A copy of a variable, as TensorFlow takes it."""
         with reading(self.store, name) as array:
-            return for_tensorflow(np.array(array), self.store.specs[name].type.dtype)
+            content = for_tensorflow(np.array(array), self.store.specs[name].type.dtype)
+        return content.astype(self._variables[name].dtype.as_numpy_dtype, copy=False)
 
     def missing(self) -> list[str]:
         """Names of variables without a value."""
@@ -188,7 +189,7 @@ class _ServedRun:
         return self._graph.as_graph_element(fetch, allow_tensor=True, allow_operation=True)
 
     def operations(self, fetches: Any) -> list[Any]:
-        elements = map(self.element, leaves(fetches))
+        elements = map(self.element, fetched_leaves(fetches))
         return [e if isinstance(e, tf.Operation) else e.op for e in elements]
 
     def concerns(self, op: Any) -> bool:
@@ -308,6 +309,10 @@ class _ServedRun:
         return path
 
     def _shards(self, saves: list[Any]) -> Iterator[Shard]:
+        store = self._stored.store
+        most = min(SHARD_BYTES, initial_values.bytes_at_once(store))
+        read = [self._stored.read_by(tensor) for save in saves for tensor in save.inputs[3:]]
+        store.follow([[name] for name in read if name is not None])
         shard: dict[Key, np.ndarray] = {}
         for save in saves:
             names, slices = (tf.get_static_value(t) for t in save.inputs[1:3])
@@ -319,7 +324,7 @@ class _ServedRun:
                         "with use_cs=False."
                     )
                 shard[name.decode()] = np.asarray(self.value(tensor))
-                if sum(array.nbytes for array in shard.values()) > SHARD_BYTES:
+                if sum(array.nbytes for array in shard.values()) > most:
                     yield shard
                     shard = {}
         if shard:

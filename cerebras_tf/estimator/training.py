@@ -6,6 +6,7 @@ hooks given to `train`, the guard against NaN, the model's hooks.
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Optional
 
 import tensorflow as tf
@@ -18,10 +19,13 @@ from cerebras_tf.estimator.hooks import (
     NanGuardHook,
     PerformanceSummaryHook,
 )
+from cerebras_tf.estimator.prediction import predict_program
 from cerebras_tf.estimator.progress import ProgressHook
+from cerebras_tf.estimator.report_file import PredictionHook
 from cerebras_tf.estimator.session import leaves
 from cerebras_tf.estimator.shown_steps import ShownSteps, SummaryHook
 from cerebras_tf.estimator.traffic import TrafficHook
+from cerebras_tf.wafer.prediction import Prediction
 
 
 def guarded(spec: Any, given: list[Any], listeners: Any, call: Call, config: Any) -> Any:
@@ -58,7 +62,7 @@ def guarded(spec: Any, given: list[Any], listeners: Any, call: Call, config: Any
         ]
         chief.extend(savers)
     if savers:
-        guard = FiniteStateListener(call.trainable_weights, watch, config.model_dir)
+        guard = FiniteStateListener(call.not_finite_weights, watch, config.model_dir)
         listeners = [guard, *(listeners or [])]
     spec = spec._replace(training_chief_hooks=[*chief, *spec.training_chief_hooks])
     return spec, [*given, NanGuardHook(spec.loss, config.model_dir)], listeners
@@ -80,6 +84,9 @@ def reporting(spec: Any, call: Call, config: Any) -> Any:
         written.append(
             PerformanceSummaryHook(config.model_dir, shown, call.examples, call.tokens, memory)
         )
+        if call.model is not None:
+            prediction = functools.partial(_prediction, call, config)
+            written.append(PredictionHook(config.model_dir, shown, prediction))
     if call.model is not None and getattr(config, "memoryx_dir", None) is not None:
         folder = config.model_dir if config.save_summary_steps else None
         store = call.model.store
@@ -87,6 +94,13 @@ def reporting(spec: Any, call: Call, config: Any) -> Any:
         written.append(TrafficHook(folder, every, lambda: store.traffic))
     spec = spec._replace(training_chief_hooks=[*spec.training_chief_hooks, *written])
     return with_lines(spec, call, config)
+
+
+def _prediction(call: Call, config: Any) -> Optional[Prediction]:
+    """What a real system would do; None where that is not known."""
+    assert call.model is not None
+    program = call.model.step.unfitted
+    return None if program is None else predict_program(program, call, config)
 
 
 def with_lines(spec: Any, call: Call, config: Any) -> Any:

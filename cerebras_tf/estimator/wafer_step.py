@@ -8,39 +8,46 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import operator
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Optional
 
 import numpy as np
 import tensorflow as tf
 
 from cerebras_tf.capture.capture import Capture
+from cerebras_tf.capture.random import drawn_seed
 from cerebras_tf.capture.variables import tensor_type
 from cerebras_tf.compiler.assemble import replan
-from cerebras_tf.compiler.fit_activations import Budget, Fitting
+from cerebras_tf.compiler.fit_activations import Fitting
 from cerebras_tf.compiler.pipeline import Options, compile_layers, cut_into_layers
 from cerebras_tf.errors import (
     CapacityError,
     CerebrasError,
-    DataError,
+    ConfigError,
     SizeLimitError,
     UnsupportedOpError,
 )
+from cerebras_tf.estimator.activation_room import ActivationRoom
 from cerebras_tf.estimator.arrays import for_tensorflow
 from cerebras_tf.estimator.checkpoint_content import RANDOM_MADE_KEY, RANDOM_STEP_KEY
-from cerebras_tf.ir import Dim, StepGraph, TensorType
+from cerebras_tf.estimator.cluster import GOING
+from cerebras_tf.estimator.compiled_programs import CompiledPrograms, Sources, settings_of
+from cerebras_tf.estimator.fed_types import check_shape, is_small, limited_type, smallest
+from cerebras_tf.ir import Dim, StepGraph, TensorType, print_step
 from cerebras_tf.ir.dimensions import UNLIMITED
 from cerebras_tf.ir.program import GLOBAL_STEP_UPDATE, HEAP, Program
 from cerebras_tf.memoryx.store import Store
+from cerebras_tf.ops import Builder
 from cerebras_tf.runtime.cpu import CpuBackend
 from cerebras_tf.runtime.session import Phase, Request, Session
-from cerebras_tf.runtime.speeds import measured_speeds
+from cerebras_tf.swarmx.swarm import Alone, Swarm
 
 MakeCapture = Callable[[dict[Any, TensorType]], Capture]
-# Wanted values of at most this many bytes are returned by every step; larger ones on request.
-_SMALL_BYTES = 1 << 16
 
 
 class WaferStep:
@@ -52,6 +59,10 @@ class WaferStep:
         error: the error that ended the last step, if any; TensorFlow's sessions cannot carry it.
         compiled_step: the step compiled last, as the passes left it.
         prepared: the program made before the first step, where shapes were known.
+        unfitted: the program compiled last, as it is where activations have all the memory that
+            they want; None where it was found compiled, and fitted.
+        compiled_before: where programs that were compiled before lie; None for nowhere.
+        swarm: the wafers that make the steps together.
     """
 
     def __init__(
@@ -65,36 +76,44 @@ class WaferStep:
         options: Options,
         phase: Phase,
         memory_gb: Optional[float] = None,
+        control_inputs: Callable[[Any], Iterable[Any]] = operator.attrgetter("control_inputs"),
+        swarm: Optional[Swarm] = None,
+        loss: Optional[str] = None,
     ) -> None:
         """Prepares a step.
 
         Args:
             make_capture: a fresh capture for the types of the fed tensors.
-            make_fallback: one that takes TensorFlow's backward graph as it is; None outside
-                training.
+            make_fallback: one with TensorFlow's own backward graph; None outside training.
             fed: tensors the session feeds, in order.
             effects: operations whose assignments the step makes.
             global_step: name of the global step variable.
             store: the variables.
             options: how to compile.
             phase: context manager that announces a named phase.
-            memory_gb: gigabytes that activations of training may take; None for what the machine
-                has.
+            memory_gb: gigabytes for activations of training; None for what the machine has.
+            control_inputs: those of an operation as model_fn gave them.
+            swarm: the wafers that make the steps together; None for this one alone.
+            loss: name of the tensor whose value is the mean over the wafers.
         """
-        backend = CpuBackend()
-        self.session = Session(self, store, backend, phase=phase, trains=bool(effects))
+        self.swarm = swarm or Alone()
+        backend = CpuBackend(self.swarm)
+        self.session = Session(self, store, backend, (), phase, bool(effects), self.swarm)
+        self._loss, self._has_met = loss, False
         self.compiled_step: Optional[StepGraph] = None
         self.prepared: Optional[Program] = None
+        self.unfitted: Optional[Program] = None
         self.tensors: dict[str, Any] = {}
         self.error: Optional[BaseException] = None
-        self._make_capture = make_capture
+        self.compiled_before: Optional[CompiledPrograms] = None
+        self._control_inputs = control_inputs
+        self._make_capture = self._made_with = make_capture
+        self._made_for: list[TensorType] = []
         self._make_fallback = make_fallback
-        self._fed = list(fed)
-        self._effects = list(effects)
-        self._global_step = global_step
-        self._options = replace(options, price=backend.price)
-        self._phase = phase
-        self._memory_gb = memory_gb
+        self._fed, self._effects = list(fed), list(effects)
+        self._global_step, self._phase = global_step, phase
+        self._options = replace(options, price=backend.price, unfitted=self._keep_unfitted)
+        self._room = ActivationRoom(self.session, backend, memory_gb, bool(effects))
         self._wanted: frozenset[str] = frozenset()
         self._updates = bool(self._effects)
         self._results: dict[str, np.ndarray] = {}
@@ -103,6 +122,8 @@ class WaferStep:
         self._numbers = itertools.count()
         # What was asked for where no program for all sizes could be had.
         self._only_numbers: set[tuple[frozenset[str], bool]] = set()
+        self._strip = self._made_strip = options.strip
+        self._said: set[str] = set()
 
     @property
     def program(self) -> Optional[Program]:
@@ -119,6 +140,22 @@ class WaferStep:
         """
         self._wanted = frozenset(names)
         self._updates = update
+        self._has_met = False
+
+    def meet(self, says: int) -> None:
+        """Tells the other wafers whether this one makes the step, once a step.
+
+        Raises:
+            StopIteration: this one does, and the data of others have ended.
+        """
+        if self.swarm.size == 1 or self._has_met:
+            return
+        self._has_met = True
+        heard = self.swarm.gather(np.array(says, np.int64))
+        if says == GOING and heard.any():
+            ended = ", ".join(str(rank) for rank in np.flatnonzero(heard))
+            tf.compat.v1.logging.info("training ends: the data of wafer %s have ended", ended)
+            raise StopIteration
 
     def run(self, global_step: int, arrays: Sequence[np.ndarray]) -> int:
         """Runs a step.
@@ -130,6 +167,7 @@ class WaferStep:
         Returns:
             The global step afterwards.
         """
+        self.meet(GOING)
         if self._draws_from is None:  # a run that begins, or goes on from another's checkpoint
             self.draw_from(global_step if self._effects else 0)
         self.session.global_step = global_step
@@ -139,7 +177,8 @@ class WaferStep:
 
     def draw_from(self, count: int) -> None:
         """Says how often random ops have drawn before the first step of this session."""
-        self._draws_from = self.session.draws = count
+        self._draws_from = count
+        self.session.draws = count // self.swarm.size
 
     def draws_to_save(self) -> dict[str, np.ndarray]:
         """What a checkpoint must say of random ops, beside the global step.
@@ -148,8 +187,9 @@ class WaferStep:
         several runs, as in gradient accumulation; nor how much, where batches differ in size.
         """
         found = {RANDOM_MADE_KEY + name: number for name, number in self.session.made.items()}
-        if self._draws_from is not None and self.session.draws != self.session.global_step:
-            found[RANDOM_STEP_KEY] = self.session.draws
+        draws = self.session.draws * self.swarm.size
+        if self._draws_from is not None and draws != self.session.global_step:
+            found[RANDOM_STEP_KEY] = draws
         return {name: np.array(number, np.int64) for name, number in found.items()}
 
     def restore_draws(self, found: Mapping[str, int]) -> None:
@@ -198,6 +238,9 @@ class WaferStep:
         Whether it can, depends on the values asked for, so one that cannot says nothing of others.
         """
         types = [request.types[tensor.name] for tensor in self._fed]
+        self._strip = self._options.strip and not request.padded
+        if request.padded:
+            self._say_once(f"batches are computed with their padding where {request.padded}")
         asked = request.wanted, request.updates
         symbolic = None if asked in self._only_numbers else self._with_symbols(types)
         if symbolic is not None:
@@ -214,12 +257,13 @@ class WaferStep:
             CapacityError: larger batches do not fit in the memory set for activations.
         """
         larger = replan(program, most, self._options.price)
-        room = self._room()
+        room = self._room.bytes()
         if room is None or larger.arena_bytes + larger.scratch_bytes <= room:
             return larger
+        self._strip = program.packing is not None
         slots, features = larger.slots, larger.features
         types = [
-            slots[features[tensor.name]].type if tensor.name in features else _smallest(tensor)
+            slots[features[tensor.name]].type if tensor.name in features else smallest(tensor)
             for tensor in self._fed
         ]
         return self._compiled(types, self._make_capture)
@@ -254,7 +298,7 @@ class WaferStep:
             try:
                 program = self._compiled(types, self._make_capture, tentative=True)
             except SizeLimitError as error:
-                limited = [_limited(type, error.limits) for type in types]
+                limited = [limited_type(type, error.limits) for type in types]
                 if limited != types:
                     types = limited
                     continue
@@ -282,13 +326,15 @@ class WaferStep:
             UnsupportedOpError: operations have no IR form.
         """
         for tensor, type in zip(self._fed, types):
-            _check_shape(tensor, type)
+            check_shape(tensor, type)
         capture = (make_capture or self._make_capture)(dict(zip(self._fed, types)))
         wanted = {name: self.tensors[name] for name in self._wanted}
         for name, tensor in self.tensors.items():
-            if _is_small(capture.tf_type(tensor)):
+            if is_small(capture.tf_type(tensor)):
                 wanted[name] = tensor
         step = capture.run(wanted, self._effects if self._updates else [])
+        if self._loss is not None and self._loss in step.results:
+            _average(step, self._loss, self.swarm.size)
         _global_step_to_host(step, self._global_step)
         return step
 
@@ -309,47 +355,94 @@ class WaferStep:
     def _compiled(
         self, types: Sequence[TensorType], make_capture: MakeCapture, tentative: bool = False
     ) -> Program:
+        program = self._found(types, make_capture)
+        if program is not None:
+            return program
         with self._announced("capturing", tentative):
             step = self.captured(types, make_capture)
-            layers = cut_into_layers(step, self._options)
+            optional = frozenset(self.tensors) - self._wanted
+            layers = cut_into_layers(
+                step, replace(self._options, strip=self._strip, optional=optional)
+            )
+        self._say_padding(step)
         found: list[Fitting] = []
         with self._announced(f"compiling {layers} layers", tentative):
-            program = compile_layers(step, layers, self._options_within(found))
+            program = compile_layers(step, layers, self._room.options(self._options, found))
+        if found and step.packing is not None and not self._options.restore and self._room.spills:
+            self._strip = False
+            self._say_once("padding is computed, so that activations may rest on disk")
+            return self._compiled(types, make_capture, tentative)
         for fitting in found:
-            self._say(fitting)
+            self._room.say(fitting)
         if self._global_step in program.features:
             program.global_step = self._global_step
         self.compiled_step = step
+        self._made_with, self._made_for = make_capture, list(types)
+        self._made_strip = self._strip
         return program
 
-    def _room(self) -> Optional[int]:
-        """Bytes that activations may take; None where there is no choice what they take."""
-        if not self._effects:
+    def _found(self, types: Sequence[TensorType], make_capture: MakeCapture) -> Optional[Program]:
+        """The program from compile_dir, where it was compiled before."""
+        if self.compiled_before is None or not self._fed:
             return None
-        if self._memory_gb is not None:
-            return int(self._memory_gb * 1e9)
-        room = self.session.room_for_activations
-        return room if room > 0 else None  # not even the variables fit: that will be said
-
-    def _options_within(self, found: list[Fitting]) -> Options:
-        """How to compile, so that activations fit; what was chosen for that goes to a list."""
-        room = self._room()
-        if room is None:
-            return self._options
-        return replace(self._options, budget=Budget(room, measured_speeds, found.append))
-
-    def _say(self, fitting: Fitting) -> None:
-        """Says what was computed twice; raises CapacityError where that is less than was asked."""
-        if self._memory_gb is None or fitting.fits:
-            tf.compat.v1.logging.info("%s", fitting)
-            return
-        least = float(f"{fitting.planned_bytes * 1.005 / 1e9:.3g}")  # not below when rounded
-        raise CapacityError(
-            f"wafer_memory_gb: activations, gradients and scratch memory must fit in it. Received: "
-            f"{self._memory_gb:g}; {fitting.needed_bytes / 1e9:.3g} GB are needed, "
-            f"{fitting.planned_bytes / 1e9:.3g} GB where layers are computed twice. Set it to "
-            f"{least:g}, or lower train_input.batch_size or max_sequence_length."
+        start = time.monotonic()
+        wanted = {*self._wanted, *self._small_tensors()}
+        seed = drawn_seed(self._fed[0].graph)
+        sources = self._sources(make_capture, self._strip)
+        found = self.compiled_before.find(sources, types, wanted, self._room.bytes(), seed)
+        if found is None:
+            return None
+        program, fitted = found
+        self.unfitted = None if fitted else program
+        tf.compat.v1.logging.info(
+            "compiled before, found in compile_dir: %.1f s", time.monotonic() - start
         )
+        return program
+
+    def _small_tensors(self) -> list[str]:
+        """Names of tensors whose values every step returns."""
+        return [name for name, tensor in self.tensors.items() if is_small(tensor_type(tensor))]
+
+    def _sources(self, make_capture: MakeCapture, strip: bool) -> Sources:
+        """What a program is made from."""
+        whole = make_capture is self._make_fallback
+        options = replace(self._options, strip=strip)
+        settings = settings_of(options, self.session.store, whole, self._updates)
+        effects = self._effects if self._updates else []
+        return Sources(effects, self.tensors, self._fed, self._control_inputs, settings)
+
+    def save(self, program: Program, folder: CompiledPrograms) -> Path:
+        """Writes the program compiled last to a folder; returns its file."""
+        assert self.compiled_step is not None and self.unfitted is not None
+        unfitted = self.unfitted
+        return folder.save(
+            program,
+            print_step(self.compiled_step),
+            self._sources(self._made_with, self._made_strip),
+            self._made_for,
+            drawn_seed(self._fed[0].graph),
+            unfitted.arena_bytes + unfitted.scratch_bytes,
+        )
+
+    def _keep_unfitted(self, program: Program) -> None:
+        self.unfitted = program
+
+    def _say_padding(self, step: StepGraph) -> None:
+        """Says what keeps padding in; raises ConfigError where it was to be left out."""
+        if not step.padding_kept:
+            return
+        if self._options.restore and self._effects:
+            raise ConfigError(
+                "use_vsl: what stands at padded places must reach no variable and no result. "
+                f"Received: {step.padding_kept}. Set use_vsl to False, or leave it out."
+            )
+        if self._options.restore or self._effects:
+            self._say_once(f"{step.padding_kept}; use_vsl: False silences this")
+
+    def _say_once(self, line: str) -> None:
+        if line not in self._said:
+            self._said.add(line)
+            tf.compat.v1.logging.info("%s", line)
 
     @contextlib.contextmanager
     def _announced(self, phase: str, tentative: bool) -> Iterator[None]:
@@ -366,25 +459,10 @@ class WaferStep:
             raise error
 
 
-def _limited(type: TensorType, limits: Mapping[str, int]) -> TensorType:
-    """The type of a feature, no symbol of it above a limit."""
-    dims = []
-    for dim in type.shape:
-        for symbol in dim.symbols if isinstance(dim, Dim) else ():
-            limit = min(symbol.limit, limits.get(symbol.name, symbol.limit))
-            dim = Dim.symbol(symbol.name, symbol.most, limit)
-        dims.append(dim)
-    return type.with_shape(tuple(dims))
-
-
-def _smallest(tensor: Any) -> TensorType:
-    """A type for a tensor that nothing reads."""
-    sizes = tensor.shape.as_list() if tensor.shape.rank is not None else []
-    return TensorType(tensor.dtype.base_dtype.name, tuple(size or 1 for size in sizes))
-
-
-def _is_small(type: TensorType) -> bool:
-    return type.is_static and type.bytes <= _SMALL_BYTES
+def _average(step: StepGraph, name: str, wafers: int) -> None:
+    """Makes a result the mean over wafers."""
+    b = Builder(step.graph)
+    step.results[name] = b.op("mul", b.op("wafer_sum", step.results[name]), 1 / wafers)
 
 
 def _global_step_to_host(step: StepGraph, name: str) -> None:
@@ -393,13 +471,3 @@ def _global_step_to_host(step: StepGraph, name: str) -> None:
         step.features[name] = step.variables.pop(name)
     if name in step.updates:
         step.results[GLOBAL_STEP_UPDATE] = step.updates.pop(name)
-
-
-def _check_shape(tensor: Any, type: TensorType) -> None:
-    """Raises DataError where fed content does not fit the tensor's static shape."""
-    known = [dim if isinstance(dim, int) else None for dim in type.shape]
-    if not tensor.shape.is_compatible_with(known):
-        raise DataError(
-            f"feature {tensor.name}: shape must fit {tensor.shape}. Received: {list(type.shape)}. "
-            "Correct the input function."
-        )

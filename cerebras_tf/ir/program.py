@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Optional
 
 from cerebras_tf.ir.binding import rebound, substitute, symbols_in
 from cerebras_tf.ir.dimensions import Symbol
+from cerebras_tf.ir.packing import Packing
 from cerebras_tf.ir.schedule import Run, Step
 from cerebras_tf.ir.step import Draw
 from cerebras_tf.ir.types import Array, TensorType
@@ -128,8 +129,12 @@ class Program:
         staged: slot of every value that rests in the store between reverse pass and update, by the
             name that it has there.
         draws: random ops whose invocations differ in size, by the feature that gives their seeds.
+        packing: how a batch's real tokens are found; None where padding is computed too.
         global_step: name of the feature that is the global step; "" where nothing reads it.
         arena_bytes: size of the activation memory.
+        wafers: how many run it together.
+        homes: with several, the number of the one that keeps a variable, by name; those that all
+            keep are not listed.
     """
 
     slots: list[Slot] = field(default_factory=list)
@@ -143,8 +148,11 @@ class Program:
     gradients: dict[str, list[tuple[int, ...]]] = field(default_factory=dict)
     staged: dict[str, int] = field(default_factory=dict)
     draws: dict[str, Draw] = field(default_factory=dict)
+    packing: Optional[Packing] = None
     global_step: str = ""
     arena_bytes: int = 0
+    wafers: int = 1
+    homes: dict[str, int] = field(default_factory=dict)
 
     @property
     def symbols(self) -> frozenset[Symbol]:
@@ -153,6 +161,8 @@ class Program:
 
     def at(self, sizes: Mapping[str, int], price: Price) -> Program:
         """The program for one size a symbol, with every value where the bound has it.
+
+        Instructions that no symbol reaches are the same objects.
 
         Args:
             sizes: number for every symbol, by name.
@@ -174,6 +184,7 @@ class Program:
 
     def _with(self, change: Callable[[Any], Any], price: Price) -> Program:
         slots = [replace(slot, type=change(slot.type)) for slot in self.slots]
+        same = [new.type is old.type for new, old in zip(slots, self.slots)]
         at = {step.body: step.slots for step in self.steps if isinstance(step, Run)}
 
         def changed(item: Instruction, places: tuple[int, ...]) -> Instruction:
@@ -184,6 +195,11 @@ class Program:
                 key: value._with(change, price) if isinstance(value, Program) else change(value)
                 for key, value in item.attrs.items()
             }
+            touched = (*item.inputs, *item.outputs)
+            if all(attrs[key] is item.attrs[key] for key in attrs) and all(
+                same[places[i]] for i in touched
+            ):
+                return item
             cost = price(item.op, inputs, outputs, attrs)
             return replace(item, attrs=attrs, cost=cost)
 
@@ -191,7 +207,34 @@ class Program:
             [changed(item, at[number]) for item in body] for number, body in enumerate(self.bodies)
         ]
         draws = {name: replace(d, size=change(d.size)) for name, d in self.draws.items()}
-        return replace(self, slots=slots, bodies=bodies, draws=draws)
+        packing = None if self.packing is None else self.packing.changed(change)
+        return replace(self, slots=slots, bodies=bodies, draws=draws, packing=packing)
+
+    def replace_seed(self, seed: int, other: int) -> None:
+        """Gives random ops that draw with a first seed another one; branches included."""
+        for slot, content in self.constants.items():
+            if content.dtype == "int64" and content.shape == (2,) and content[0] == seed:
+                changed = content.copy()
+                changed[0] = other
+                self.constants[slot] = changed
+        for name, draw in self.draws.items():
+            if draw.seed == seed:
+                self.draws[name] = replace(draw, seed=other)
+        for body in self.bodies:
+            for item in body:
+                for part in item.attrs.values():
+                    if isinstance(part, Program):
+                        part.replace_seed(seed, other)
+
+    def base_of(self, slot: int) -> int:
+        """The slot whose bytes a slot shows: itself, or what a view looks into."""
+        while self.slots[slot].kind == VIEW:
+            slot = self.slots[slot].base
+        return slot
+
+    def shows_variable(self, slot: int) -> bool:
+        """Whether a slot shows the bytes of a variable."""
+        return self.slots[self.base_of(slot)].kind == VARIABLE
 
     @property
     def flops(self) -> int:

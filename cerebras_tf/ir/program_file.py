@@ -15,13 +15,14 @@ import tempfile
 import zipfile
 from dataclasses import astuple
 from pathlib import Path
-from typing import Any, Union
+from typing import Any, Optional, Union
 
 import numpy as np
 
 from cerebras_tf.errors import GraphError
-from cerebras_tf.ir.dimensions import parse_dim
+from cerebras_tf.ir.dimensions import Dim, parse_dim
 from cerebras_tf.ir.graph import Graph
+from cerebras_tf.ir.packing import Check, Packing, TokenSpace
 from cerebras_tf.ir.program import Cost, Instruction, Layer, Program, Slot
 from cerebras_tf.ir.schedule import decode_step
 from cerebras_tf.ir.step import Draw
@@ -30,7 +31,7 @@ from cerebras_tf.ir.types import Array, parse_type
 
 FORMAT = "cerebras_tf program"
 # Raised whenever a file of the new kind cannot be read as one of the old.
-VERSION = 3
+VERSION = 4
 _STRUCTURE = "program.json"
 Json = dict[str, Any]
 
@@ -120,7 +121,10 @@ def _encode_program(program: Program, arrays: dict[str, Array]) -> Json:
         "results": program.results,
         "gradients": program.gradients,
         "staged": program.staged,
+        "wafers": program.wafers,
+        "homes": program.homes,
         "draws": {name: [d.seed, d.seed2, str(d.size)] for name, d in program.draws.items()},
+        "packing": _encode_packing(program.packing, arrays),
         "global_step": program.global_step,
         "arena_bytes": program.arena_bytes,
     }
@@ -139,9 +143,33 @@ def _decode_program(found: Json, arrays: _Arrays) -> Program:
         draws={n: Draw(a, b, parse_dim(size)) for n, (a, b, size) in found["draws"].items()},
         gradients={n: [tuple(slots) for slots in g] for n, g in found["gradients"].items()},
         staged=dict(found["staged"]),
+        packing=_decode_packing(found["packing"], arrays),
+        wafers=found["wafers"],
+        homes=dict(found["homes"]),
         global_step=found["global_step"],
         arena_bytes=found["arena_bytes"],
     )
+
+
+def _encode_packing(packing: Optional[Packing], arrays: dict[str, Array]) -> Optional[Json]:
+    if packing is None:
+        return None
+    return {
+        "graph": _encode(packing.graph, arrays),
+        "spaces": [[s.name, [str(d) for d in s.dims], s.kind, s.values] for s in packing.spaces],
+        "checks": [astuple(check) for check in packing.checks],
+    }
+
+
+def _decode_packing(found: Optional[Json], arrays: _Arrays) -> Optional[Packing]:
+    if found is None:
+        return None
+    spaces = [
+        TokenSpace(name, (parse_dim(dims[0]), parse_dim(dims[1])), kind, tuple(values))
+        for name, dims, kind, values in found["spaces"]
+    ]
+    checks = tuple(Check(*fields) for fields in found["checks"])
+    return Packing(_decode(found["graph"], arrays), tuple(spaces), checks)
 
 
 def _decode_slot(found: list[Any]) -> Slot:
@@ -189,6 +217,8 @@ def _encode(value: Any, arrays: dict[str, Array]) -> Any:
         return {"dict": [[_encode(k, arrays), _encode(v, arrays)] for k, v in value.items()]}
     if isinstance(value, np.ndarray):
         return {"array": _keep(value, arrays)}
+    if isinstance(value, Dim):
+        return {"dim": str(value)}
     if isinstance(value, Program):
         return {"program": _encode_program(value, arrays)}
     if isinstance(value, Graph):
@@ -219,6 +249,8 @@ def _decode(found: Any, arrays: _Arrays) -> Any:
         return {_decode(key, arrays): _decode(value, arrays) for key, value in content}
     if kind == "array":
         return arrays[content]
+    if kind == "dim":
+        return parse_dim(content)
     if kind == "program":
         return _decode_program(content, arrays)
     raise GraphError(

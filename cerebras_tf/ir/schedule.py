@@ -27,6 +27,12 @@ class Actions(Protocol):
     def free(self, step: Free) -> None:
         """Forgets slots."""
 
+    def on_wafer(self, step: OnWafer) -> None:
+        """Leaves out steps that another wafer runs."""
+
+    def share(self, step: Share) -> None:
+        """Hands values of one wafer to all others."""
+
 
 @dataclass(frozen=True)
 class Step:
@@ -158,3 +164,43 @@ class Free(Step):
     def apply(self, machine: Actions) -> None:
         """Asks for free."""
         machine.free(self)
+
+
+@step_kind
+@dataclass(frozen=True)
+class OnWafer(Step):
+    """The next steps run on one wafer of a job only, the owner of what they update.
+
+    Attributes:
+        wafer: its number.
+        count: how many steps.
+    """
+
+    kind = "on_wafer"
+    wafer: int
+    count: int
+
+    def apply(self, machine: Actions) -> None:
+        """Asks for on_wafer."""
+        machine.on_wafer(self)
+
+
+@step_kind
+@dataclass(frozen=True)
+class Share(Step):
+    """What one wafer of a job has computed goes to all others.
+
+    Attributes:
+        wafer: its number.
+        slots: values.
+        variables: names of variables that every wafer keeps.
+    """
+
+    kind = "share"
+    wafer: int
+    slots: tuple[int, ...]
+    variables: tuple[str, ...] = ()
+
+    def apply(self, machine: Actions) -> None:
+        """Asks for share."""
+        machine.share(self)

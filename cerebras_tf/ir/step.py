@@ -12,6 +12,7 @@ from typing import Optional
 
 from cerebras_tf.ir.dimensions import Size
 from cerebras_tf.ir.graph import Graph, Node, Value
+from cerebras_tf.ir.packing import Packing
 from cerebras_tf.ir.types import TensorType
 
 # Kinds of outputs.
@@ -91,6 +92,8 @@ class StepGraph:
         specs: what each of the variables is, by name.
         labels: for every output of the graph, its kind and name, with its position.
         draws: random ops whose invocations differ in size, by the feature that gives their seeds.
+        packing: how it is told where real tokens are; None where it computes padding too.
+        padding_kept: what keeps padding in, where leaving it out was tried; "" otherwise.
     """
 
     graph: Graph
@@ -99,6 +102,8 @@ class StepGraph:
     specs: dict[str, Variable] = field(default_factory=dict)
     labels: dict[tuple[str, str], int] = field(default_factory=dict)
     draws: dict[str, Draw] = field(default_factory=dict)
+    packing: Optional[Packing] = None
+    padding_kept: str = ""
 
     @property
     def updates(self) -> MutableMapping[str, Value]:

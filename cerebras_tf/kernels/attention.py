@@ -43,13 +43,22 @@ def bias_and_dropout(
     return (bias[0] if bias else None), Dropout(int(step), seeds, **attrs)
 
 
-def _drop(x: np.ndarray, dropout: Optional[Dropout]) -> np.ndarray:
-    """x [B, A, S, T] scaled where kept, else 0; this function is its own derivative."""
+def _kept(
+    dropout: Optional[Dropout], shape: tuple[int, ...], dtype: np.dtype[Any]
+) -> Optional[np.ndarray]:
+    """What probabilities [B, A, S, T] are multiplied by: kept_scale where kept, else 0."""
     if dropout is None:
-        return x
-    numbers = random_uniform(dropout.step, dropout.seeds, shape=x.shape, dtype="float32")
+        return None
+    numbers = random_uniform(dropout.step, dropout.seeds, shape=shape, dtype="float32")
     kept = numbers >= np.float32(dropout.rate)
-    return np.where(kept, x * x.dtype.type(dropout.kept_scale), x.dtype.type(0))
+    return np.where(kept, dtype.type(dropout.kept_scale), dtype.type(0))
+
+
+def _drop(x: np.ndarray, kept: Optional[np.ndarray]) -> np.ndarray:
+    """x [B, A, S, T] scaled where kept, else 0; this function is its own derivative."""
+    if kept is None:
+        return x
+    return np.where(kept != 0, x * kept.astype(x.dtype), x.dtype.type(0))
 
 
 def _scores(
@@ -92,11 +101,25 @@ def attention(
         out [B, S, A, D], and log(sum(e^scores)) [B, A, S].
     """
     bias, dropped = bias_and_dropout(others, dropout)
+    shape = (q.shape[0], q.shape[2], q.shape[1], k.shape[1])
+    return attend(q, k, v, bias, _kept(dropped, shape, q.dtype), scale, causal)
+
+
+def attend(
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    bias: Optional[np.ndarray],
+    kept: Optional[np.ndarray],
+    scale: float,
+    causal: bool,
+) -> Pair:
+    """attention's results, where `kept` [B, A, S, T] is what dropout multiplies by, or None."""
     scores = _scores(q, k, bias, scale, causal)
     top = scores.max(axis=-1, keepdims=True)
     e = np.exp(scores - top)
     total = e.sum(axis=-1, keepdims=True)
-    p = _drop(e / total, dropped)
+    p = _drop(e / total, kept)
     return np.einsum("bast,btad->bsad", p, v), (top + np.log(total))[..., 0]
 
 
@@ -121,11 +144,29 @@ def attention_grad(
         out: [B, S, A, D] and lse: [B, A, S], as attention returned them.
     """
     bias, dropped = bias_and_dropout(others, dropout)
+    shape = (q.shape[0], q.shape[2], q.shape[1], k.shape[1])
+    kept = _kept(dropped, shape, q.dtype)
+    return attend_backward(dout, q, k, v, out, lse, bias, kept, scale, causal)
+
+
+def attend_backward(
+    dout: np.ndarray,
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    out: np.ndarray,
+    lse: np.ndarray,
+    bias: Optional[np.ndarray],
+    kept: Optional[np.ndarray],
+    scale: float,
+    causal: bool,
+) -> Triple:
+    """attention_grad's results, where `kept` is as for `attend`."""
     p = np.exp(_scores(q, k, bias, scale, causal) - lse[..., None])
-    dp = _drop(np.einsum("bsad,btad->bast", dout, v), dropped)
+    dp = _drop(np.einsum("bsad,btad->bast", dout, v), kept)
     # sum(p dp) = sum(dropped p, dout v^T): the same with dropout and without.
     along = np.einsum("bsad,bsad->bas", dout, out)[..., None]
     ds = p * (dp - along) * q.dtype.type(scale)
     dq = np.einsum("bast,btad->bsad", ds, k)
     dk = np.einsum("bast,bsad->btad", ds, q)
-    return dq, dk, np.einsum("bast,bsad->btad", _drop(p, dropped), dout)
+    return dq, dk, np.einsum("bast,bsad->btad", _drop(p, kept), dout)

@@ -68,6 +68,7 @@ class Fused:
         heavy = sum(8 for node in body.nodes if node.op in _HEAVY)
         self.weight = max(1, (len(body.nodes) + heavy) // 8)
         self.plans: dict[Any, _Plan] = {}
+        self.kernels: dict[Pattern, Any] = {}
 
     def __call__(self, inputs: Sequence[np.ndarray], out: Sequence[np.ndarray]) -> None:
         """Computes the body's outputs of `inputs` into `out`."""
@@ -109,8 +110,10 @@ class Fused:
             tuple(bool(step[-1]) for step in steps),
             same,
         )
+        if pattern not in self.kernels:
+            self.kernels[pattern] = _kernel(self.body, pattern)
         return _Plan(
-            _kernel(self.body, pattern),
+            self.kernels[pattern],
             int(np.prod(sizes[:-1], dtype=np.int64)),
             sizes[-1],
             np.array(sizes[:-1], np.int64),

@@ -10,6 +10,8 @@ from typing import Any, Optional
 
 import numpy as np
 
+from cerebras_tf.kernels.half import to_bfloat16, to_float32
+
 INTEGERS = ("int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8")
 
 # Ops of every dtype.
@@ -77,6 +79,7 @@ _FLOAT32 = {
     **_FROM_C,
     **{op: f"vector.{op}({{0}})" for op in (*_LIBRARY, "sigmoid", "softplus")},
     "pow": "vector.power({0}, {1})",
+    "round_randomly": "rounded_randomly({0}, place, {1})",
 }
 _FLOAT64 = {
     **_FLOAT,
@@ -94,6 +97,9 @@ _TABLES = {
     "float32": _FLOAT32,
     "float64": _FLOAT64,
 }
+# Ops whose result depends on an element's number, which the kernel calls `place`.
+PLACED = ("round_randomly",)
+_ROUNDING = {"float16": "half", "bfloat16": "nearest_bfloat16"}
 # x^n by multiplications, for the exponents that models use.
 _POWERS = {
     1.0: "{0}",
@@ -119,6 +125,8 @@ def literal(value: Any, dtype: str) -> str:
         return str(bool(number))
     if "float" not in dtype:
         return f"{python_type(dtype)}({int(number)})"
+    if dtype == "bfloat16":  # a constant's array holds float32
+        number = to_float32(to_bfloat16(number))
     text = float(number).hex() if np.isfinite(number) else str(float(number))
     return f"{python_type(dtype)}(float.fromhex({text!r}))"
 
@@ -154,4 +162,6 @@ def expression(
         form = form.replace("{one}", "1" if integral else f"{kind}_ONE")
         text = form.replace("{inf}", f"{kind}_INF").format(*operands)
     text = f"{python_type(out_dtype)}({text})"
-    return f"half({text})" if out_dtype == "float16" else text
+    if op in PLACED:  # rounds itself
+        return text
+    return f"{_ROUNDING[out_dtype]}({text})" if out_dtype in _ROUNDING else text

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Optional
 
+import numpy as np
+
 from cerebras_tf.errors import UnsupportedOpError
-from cerebras_tf.kernels.codegen_expressions import can_write, expression, literal
+from cerebras_tf.kernels.codegen_expressions import PLACED, can_write, expression, literal
 
 _HEAD = '''"""Generated: {text}"""
 
@@ -21,6 +23,7 @@ import numpy as np
 from cerebras_tf.kernels import compiled_math as vector
 from cerebras_tf.kernels.compiled_bits import ceil, fabs, floor, half, loader, rint, sqrt, storer
 from cerebras_tf.kernels.compiled_jit import jit
+from cerebras_tf.kernels.compiled_rounding import nearest_bfloat16, rounded_randomly
 
 FLOAT32_ZERO, FLOAT32_ONE, FLOAT32_INF = np.float32(0), np.float32(1), np.float32(np.inf)
 FLOAT64_ZERO, FLOAT64_ONE, FLOAT64_INF = np.float64(0), np.float64(1), np.float64(np.inf)
@@ -60,13 +63,17 @@ def write_source(body: Any, pattern: Pattern, cached: bool) -> str:
     names = [f"x{i}" for i in range(inputs)]
     head = [_HEAD.format(text=" ".join(node.op for node in body.nodes))]
     address = [f"a{i}" for i in range(inputs + outputs)]
+    dtypes = [
+        value.dtype if value.dtype == "bfloat16" else dtype  # whose arrays hold bits
+        for value, dtype in zip([*body.inputs, *body.outputs], pattern.dtypes)
+    ]
     for i, output in enumerate(pattern.same):
         region = output
         if output >= 0:
             address[i] = f"a{inputs + output}"
-        head.append(f"load{i} = loader({pattern.dtypes[i]!r}, {region}, {outputs})")
+        head.append(f"load{i} = loader({dtypes[i]!r}, {region}, {outputs})")
     for i in range(outputs):
-        head.append(f"store{i} = storer({pattern.dtypes[inputs + i]!r}, {i}, {outputs})")
+        head.append(f"store{i} = storer({dtypes[inputs + i]!r}, {i}, {outputs})")
     variables = dict(zip(body.inputs, names))
     constants, statements = _statements(body, variables)
     head.extend(constants)
@@ -74,6 +81,10 @@ def write_source(body: Any, pattern: Pattern, cached: bool) -> str:
     for i, value in enumerate(body.outputs):
         position = "i" if pattern.moves[inputs + i] else "0"
         statements.append(f"store{i}({address[inputs + i]}, {position}, {variables[value]})")
+    if any(node.op in PLACED for node in body.nodes):
+        size = np.dtype(pattern.dtypes[inputs]).itemsize
+        rows.append(f"origin = (a{inputs} - addresses[{inputs}]) // {size}")
+        elements.append("place = origin + i" if pattern.moves[inputs] else "place = origin")
     own = [i for i in range(inputs + outputs) if i >= inputs or pattern.same[i] < 0]
     text = "\n".join(head) + "\n" + _KERNEL.format(cached=cached)
     text += "".join(f"        a{i} = addresses[{i}]\n" for i in own)

@@ -29,10 +29,10 @@ F = np.float32
 Out = tuple[np.ndarray, ...]
 # Queries of a block: fewer skip more of what a causal mask hides, more make larger products. Best
 # of 64, 128, 256 and 512 for lengths 512 to 2048 and widths 64 and 128.
-_QUERIES = 128
+QUERIES = 128
 # Products S T D up to which all heads of an item are one block: a call costs more than its
 # arithmetic there, and NumPy's BLAS takes them one after another without waking its threads.
-_SHORT = 1 << 18
+SHORT = 1 << 18
 
 
 class _Bias(NamedTuple):
@@ -62,7 +62,7 @@ def _bias_rows(bias: Optional[np.ndarray], keys: int) -> _Bias:
 
 
 @jit(any_order=True)
-def _softmax_scores(
+def softmax_scores(
     start: Any,
     stop: Any,
     scores: Any,
@@ -108,7 +108,7 @@ def _softmax_scores(
 
 
 @jit(any_order=True)
-def _softmax_scores_grad(
+def softmax_scores_grad(
     start: Any,
     stop: Any,
     scores: Any,
@@ -150,7 +150,7 @@ def _softmax_scores_grad(
             ds[j] = F(0)
 
 
-class _Drop(NamedTuple):
+class Drop(NamedTuple):
     """Dropout of a block: rate and scale, the numbers [B, A, S, T], and where its rows lie there.
 
     Row (head, query) of the block has row + queries head + query, of `keys` numbers.
@@ -165,30 +165,31 @@ class _Drop(NamedTuple):
 
 
 @jit()
-def _drop_row(row: Any, numbers: Any, rate: Any, kept_scale: Any) -> None:
+def drop_row(row: Any, numbers: Any, rate: Any, kept_scale: Any) -> None:
+    """A row of probabilities scaled where its number is at least the rate, else 0."""
     for j in range(row.size):
         row[j] = row[j] * kept_scale if numbers[j] >= rate else F(0)
 
 
 @jit()
-def _dropped_softmax_scores(
+def dropped_softmax_scores(
     start: Any, stop: Any, scores: Any, drop: Any, scale: Any, visible: Any, step: Any, *rest: Any
 ) -> None:
-    """_softmax_scores, then dropout of what each row sees; lse stays the softmax's."""
+    """softmax_scores, then dropout of what each row sees; lse stays the softmax's."""
     queries, keys = scores.shape[1], scores.shape[2]
     memory = np.empty(keys + 8, np.float32)
     for r in range(start, stop):
         head = r // queries
         query = r % queries
-        _softmax_scores(r, r + 1, scores, scale, visible, step, *rest)
+        softmax_scores(r, r + 1, scores, scale, visible, step, *rest)
         seen = max(0, min(keys, visible + step * query))
         first = drop.keys * (drop.row + drop.queries * head + query)
         numbers = uniform_row(drop.stream, first, seen, memory)
-        _drop_row(scores[head, query, :seen], numbers, drop.rate, drop.kept_scale)
+        drop_row(scores[head, query, :seen], numbers, drop.rate, drop.kept_scale)
 
 
 @jit()
-def _dropped_softmax_scores_grad(
+def dropped_softmax_scores_grad(
     start: Any,
     stop: Any,
     scores: Any,
@@ -199,7 +200,7 @@ def _dropped_softmax_scores_grad(
     step: Any,
     *rest: Any,
 ) -> None:
-    """As _softmax_scores_grad, from cotangents of dropped probabilities, which scores become."""
+    """As softmax_scores_grad, from cotangents of dropped probabilities, which scores become."""
     queries, keys = scores.shape[1], scores.shape[2]
     memory = np.empty(keys + 8, np.float32)
     for r in range(start, stop):
@@ -208,12 +209,12 @@ def _dropped_softmax_scores_grad(
         seen = max(0, min(keys, visible + step * query))
         first = drop.keys * (drop.row + drop.queries * head + query)
         numbers = uniform_row(drop.stream, first, seen, memory)
-        _drop_row(dscores[head, query, :seen], numbers, drop.rate, drop.kept_scale)
-        _softmax_scores_grad(r, r + 1, scores, dscores, scale, visible, step, *rest)
-        _drop_row(scores[head, query, :seen], numbers, drop.rate, drop.kept_scale)
+        drop_row(dscores[head, query, :seen], numbers, drop.rate, drop.kept_scale)
+        softmax_scores_grad(r, r + 1, scores, dscores, scale, visible, step, *rest)
+        drop_row(scores[head, query, :seen], numbers, drop.rate, drop.kept_scale)
 
 
-class _Block(NamedTuple):
+class Block(NamedTuple):
     """One block: batch item, heads, their queries, and how many keys the last query sees."""
 
     item: int
@@ -228,12 +229,12 @@ class _Block(NamedTuple):
         return heads.stop - heads.start, queries.stop - queries.start, self.keys
 
 
-def _blocks(item: int, heads: slice, queries: int, keys: int, causal: bool) -> Iterator[_Block]:
+def blocks(item: int, heads: slice, queries: int, keys: int, causal: bool) -> Iterator[Block]:
     """Blocks of some heads, the last queries, which see the most keys, first."""
-    width = min(_QUERIES, queries) if heads.stop - heads.start == 1 else queries
+    width = min(QUERIES, queries) if heads.stop - heads.start == 1 else queries
     for stop in range(queries, 0, -width):
         seen = min(keys, stop + keys - queries) if causal else keys
-        yield _Block(item, heads, slice(max(0, stop - width), stop), max(0, seen))
+        yield Block(item, heads, slice(max(0, stop - width), stop), max(0, seen))
 
 
 def _for_heads(
@@ -241,7 +242,7 @@ def _for_heads(
 ) -> None:
     """run(item, heads) for all of them, several on a thread; shape is [B, A, S, T]."""
     batch, heads, queries, keys = shape
-    if queries * keys * size <= _SHORT:
+    if queries * keys * size <= SHORT:
         pairs = [(item, slice(0, heads)) for item in range(batch)]
     else:
         pairs = [(item, slice(head, head + 1)) for item in range(batch) for head in range(heads)]
@@ -254,7 +255,7 @@ def _for_heads(
     for_chunks(part, chunks, work)
 
 
-def _multiply(left: np.ndarray, right: np.ndarray, total: np.ndarray, add: bool = False) -> None:
+def multiply(left: np.ndarray, right: np.ndarray, total: np.ndarray, add: bool = False) -> None:
     """total [heads, ...] (+)= left right of each head; several heads have one block, never add."""
     if len(left) == 1:
         gemm(left[0], right[0], total[0], add=add)
@@ -262,7 +263,8 @@ def _multiply(left: np.ndarray, right: np.ndarray, total: np.ndarray, add: bool 
         np.matmul(left, right, out=total)
 
 
-def _turned(array: np.ndarray) -> np.ndarray:
+def turned(array: np.ndarray) -> np.ndarray:
+    """The transposes of a matrix for each head."""
     return array.swapaxes(1, 2)
 
 
@@ -274,7 +276,7 @@ def _heads_first(array: np.ndarray) -> np.ndarray:
 
 
 def _row_arguments(
-    block: _Block, queries: int, keys: int, scale: float, causal: bool, bias: _Bias
+    block: Block, queries: int, keys: int, scale: float, causal: bool, bias: _Bias
 ) -> tuple[Any, ...]:
     """What the row kernels take between the scores and lse."""
     visible = block.queries.start + 1 + keys - queries if causal else block.keys
@@ -283,27 +285,27 @@ def _row_arguments(
 
 
 def _drops(
-    dropout: Optional[Dropout], block: _Block, shape: tuple[int, int, int, int]
-) -> tuple[_Drop, ...]:
+    dropout: Optional[Dropout], block: Block, shape: tuple[int, int, int, int]
+) -> tuple[Drop, ...]:
     """What the row kernels of dropout take besides; shape is [B, A, S, T]."""
     if dropout is None:
         return ()
     batch, heads, queries, keys = shape
     stream = stream_of(dropout.step, dropout.seeds, batch * heads * queries * keys)
     row = (block.item * heads + block.heads.start) * queries + block.queries.start
-    return (_Drop(F(dropout.rate), F(dropout.kept_scale), stream, row, queries, keys),)
+    return (Drop(F(dropout.rate), F(dropout.kept_scale), stream, row, queries, keys),)
 
 
-def _lse_arguments(lse: np.ndarray, block: _Block) -> tuple[Any, ...]:
+def _lse_arguments(lse: np.ndarray, block: Block) -> tuple[Any, ...]:
     return lse[block.item], block.heads.start, block.queries.start
 
 
 def _scratch(query: Any, key: Any, *others: Any, **attrs: Any) -> Scratch:
     """One block of scores a thread."""
     (_, queries, heads, size), keys = query.shape, key.shape[1]
-    if queries * keys * size <= _SHORT:
+    if queries * keys * size <= SHORT:
         return Scratch(0, rounded(4 * heads * queries * keys))
-    return Scratch(0, rounded(4 * min(_QUERIES, queries) * keys))
+    return Scratch(0, rounded(4 * min(QUERIES, queries) * keys))
 
 
 def _scratch_of_gradient(dout: Any, *operands: Any, **attrs: Any) -> Scratch:
@@ -327,13 +329,13 @@ def attention(
     bias, dropped = bias_and_dropout(others, dropout)
     added = _bias_rows(bias, keys)
     query, key, value, result = (_heads_first(x) for x in (q, k, v, out[0]))
-    kernel = _softmax_scores if dropped is None else _dropped_softmax_scores
+    kernel = softmax_scores if dropped is None else dropped_softmax_scores
 
     def run(item: int, some: slice) -> None:
-        for block in _blocks(item, some, queries, keys, causal):
+        for block in blocks(item, some, queries, keys, causal):
             k_block, v_block = (x[item, some, : block.keys] for x in (key, value))
             with borrowed(block.scores_shape) as scores:
-                _multiply(query[item, some, block.queries], _turned(k_block), scores)
+                multiply(query[item, some, block.queries], turned(k_block), scores)
                 kernel(
                     0,
                     scores.shape[0] * scores.shape[1],
@@ -342,16 +344,16 @@ def attention(
                     *_row_arguments(block, queries, keys, scale, causal, added),
                     *_lse_arguments(out[1], block),
                 )
-                _multiply(scores, v_block, result[item, some, block.queries])
+                multiply(scores, v_block, result[item, some, block.queries])
 
     _for_heads(shape, size, 4 * batch * heads * queries * keys, run)
 
 
-def _accumulate(
+def accumulate(
     total: np.ndarray, left: np.ndarray, right: np.ndarray, keys: int, first: bool
 ) -> None:
     """total[:, :keys] (+)= left^T right of each head; the first block sees the most keys."""
-    _multiply(_turned(left), right, total[:, :keys], add=not first)
+    multiply(turned(left), right, total[:, :keys], add=not first)
     if first:
         total[:, keys:] = 0
 
@@ -378,16 +380,16 @@ def attention_grad(
     query, key, value, cotangent = (_heads_first(x) for x in (q, k, v, dout))
     dq, dk, dv = (_heads_first(x) for x in out)
     sums = ordinary(lse)
-    kernel = _softmax_scores_grad if dropped is None else _dropped_softmax_scores_grad
+    kernel = softmax_scores_grad if dropped is None else dropped_softmax_scores_grad
 
     def run(item: int, some: slice) -> None:
-        for block in _blocks(item, some, queries, keys, causal):
+        for block in blocks(item, some, queries, keys, causal):
             q_block, do_block = (x[item, some, block.queries] for x in (query, cotangent))
             k_block, v_block = (x[item, some, : block.keys] for x in (key, value))
             room = block.scores_shape
             with borrowed(room) as scores, borrowed(room) as dscores:
-                _multiply(q_block, _turned(k_block), scores)
-                _multiply(do_block, _turned(v_block), dscores)
+                multiply(q_block, turned(k_block), scores)
+                multiply(do_block, turned(v_block), dscores)
                 kernel(
                     0,
                     scores.shape[0] * scores.shape[1],
@@ -398,8 +400,8 @@ def attention_grad(
                     *_lse_arguments(sums, block),
                 )
                 first = block.queries.stop == queries
-                _accumulate(dv[item, some], scores, do_block, block.keys, first)
-                _accumulate(dk[item, some], dscores, q_block, block.keys, first)
-                _multiply(dscores, k_block, dq[item, some, block.queries])
+                accumulate(dv[item, some], scores, do_block, block.keys, first)
+                accumulate(dk[item, some], dscores, q_block, block.keys, first)
+                multiply(dscores, k_block, dq[item, some, block.queries])
 
     _for_heads(shape, size, 8 * batch * heads * queries * keys, run)

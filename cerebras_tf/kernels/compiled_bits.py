@@ -13,6 +13,8 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
+_HALF_BITS = ir.Constant(ir.IntType(32), 16)
+
 
 @intrinsic
 def bits_of(typingctx: Any, x: Any) -> Any:
@@ -92,12 +94,14 @@ def _element(dtype: str) -> ir.Type:
         return ir.HalfType()
     if dtype in ("float32", "float64"):
         return ir.FloatType() if dtype == "float32" else ir.DoubleType()
+    if dtype == "bfloat16":
+        return ir.IntType(16)
     return ir.IntType(8 if dtype == "bool" else register_type(dtype).bitwidth)
 
 
 def register_type(dtype: str) -> Any:
-    """Numba's type of an element in a register; float16 is held as float32."""
-    if dtype == "float16":
+    """Numba's type of an element in a register; half precision is held as float32."""
+    if dtype in ("float16", "bfloat16"):
         return types.float32
     return types.boolean if dtype == "bool" else getattr(types, dtype)
 
@@ -135,6 +139,9 @@ def loader(dtype: str, region: int, regions: int) -> Any:
             _mark(builder, value, region, regions)
             if dtype == "float16":
                 return builder.fpext(value, ir.FloatType())
+            if dtype == "bfloat16":
+                upper = builder.shl(builder.zext(value, ir.IntType(32)), _HALF_BITS)
+                return builder.bitcast(upper, ir.FloatType())
             if dtype == "bool":
                 return builder.icmp_unsigned("!=", value, ir.Constant(element, 0))
             return value
@@ -145,7 +152,10 @@ def loader(dtype: str, region: int, regions: int) -> Any:
 
 
 def storer(dtype: str, region: int, regions: int) -> Any:
-    """A function (address, index, value) that writes one element; arguments as for loader."""
+    """A function (address, index, value) that writes one element; arguments as for loader.
+
+    A bfloat16 is written as the upper half of the float32, which must have been rounded to it.
+    """
 
     @intrinsic
     def store(typingctx: Any, address: Any, index: Any, value: Any) -> Any:
@@ -154,6 +164,9 @@ def storer(dtype: str, region: int, regions: int) -> Any:
             value = args[2]
             if dtype == "float16":
                 value = builder.fptrunc(value, element)
+            elif dtype == "bfloat16":
+                bits = builder.bitcast(value, ir.IntType(32))
+                value = builder.trunc(builder.lshr(bits, _HALF_BITS), element)
             elif dtype == "bool":
                 value = builder.zext(value, element)
             written = builder.store(value, _pointer(builder, args[0], args[1], element))

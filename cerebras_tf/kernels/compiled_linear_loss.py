@@ -1,7 +1,8 @@
 """Compiled softmax cross-entropy with the output projection, float32, in chunks of tokens.
 
 Letters: N tokens, H width, V vocabulary, C tokens of a chunk. Logits exist for one chunk at a time
-and become their own derivative in place. Matrix products are BLAS's; the row loops are compiled. It
+and become their own derivative in place. Matrix products are BLAS's, or those of
+compiled_bfloat16.py; the row loops are compiled. It
 keeps no logits for a later backward pass: they are computed again, or forward and backward are
 asked for at once.
 """
@@ -9,10 +10,12 @@ asked for at once.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any, Optional
 
 import numpy as np
 
+from cerebras_tf.kernels.bfloat16 import in_bfloat16
 from cerebras_tf.kernels.blas import product
 from cerebras_tf.kernels.compiled_jit import jit
 from cerebras_tf.kernels.compiled_layout import floats_are_float32, matrix
@@ -40,17 +43,41 @@ def _longest_chunk(tokens: int, vocabulary: int) -> int:
     return -(-tokens // max(1, _chunk_count(tokens, vocabulary)))
 
 
-def _scratch(*types: Any, transpose_weight: bool, first: int = 0) -> Scratch:
-    """Logits of a chunk, its weighted hidden states, and a number or two a token."""
+def _scratch(
+    *types: Any, transpose_weight: bool, compute: Optional[str] = None, first: int = 0
+) -> Scratch:
+    """Logits of a chunk, its weighted hidden states, and a number or two a token.
+
+    In bfloat16 also the packed weight, twice for the gradient, and packed operands of a product.
+    """
     hidden, weight = types[first : first + 2]
     (tokens, width), vocabulary = hidden.shape, weight.shape[0 if transpose_weight else 1]
     chunk = _longest_chunk(tokens, vocabulary)
     weighted = chunk * width if first else 0
-    return Scratch(rounded(4 * chunk * vocabulary) + 4 * weighted + 8 * tokens)
+    own = rounded(4 * chunk * vocabulary) + 4 * weighted + 8 * tokens
+    packing = None if compute is None else in_bfloat16()
+    if packing is None:
+        return Scratch(own)
+    own += packing.columns_bytes(width, vocabulary)
+    products = [packing.multiply_bytes(chunk, width, vocabulary)]
+    if first:
+        own += packing.columns_bytes(vocabulary, width)
+        rows, columns = (vocabulary, width) if transpose_weight else (width, vocabulary)
+        products += [
+            packing.multiply_bytes(chunk, vocabulary, width),
+            packing.columns_bytes(chunk, columns) + packing.multiply_bytes(rows, chunk, columns),
+        ]
+    return Scratch(own + max(products))
 
 
-def _scratch_of_gradient(*types: Any, transpose_weight: bool) -> Scratch:
-    return _scratch(*types, transpose_weight=transpose_weight, first=1)
+def _scratch_of_gradient(
+    *types: Any, transpose_weight: bool, compute: Optional[str] = None
+) -> Scratch:
+    return _scratch(*types, transpose_weight=transpose_weight, compute=compute, first=1)
+
+
+def _supports(*operands: Any, compute: Optional[str] = None, **attrs: Any) -> bool:
+    return floats_are_float32(*operands) and (compute is None or in_bfloat16() is not None)
 
 
 @jit(any_order=True)
@@ -89,7 +116,7 @@ def _loss_rows(
 
 
 class _Projection:
-    """The operands in the layout that the chunks want."""
+    """The operands in the layout that the chunks want; a context that holds packed weights."""
 
     def __init__(
         self,
@@ -98,6 +125,7 @@ class _Projection:
         labels: np.ndarray,
         bias: Optional[np.ndarray],
         transpose_weight: bool,
+        compute: Optional[str] = None,
     ) -> None:
         self.h = h if h.ndim == 2 and h.strides[1] == h.itemsize else np.ascontiguousarray(h)
         self.columns = weight.T if transpose_weight else weight  # [H, V]
@@ -105,6 +133,18 @@ class _Projection:
         self.labels = label_vector(labels, self.columns.shape[1])
         self.bias = np.empty(0, F) if bias is None else matrix(bias)[0]
         self.vocabulary = self.columns.shape[1]
+        self._packing = None if compute is None else in_bfloat16()
+        self._packed: dict[bool, Any] = {}
+
+    @contextmanager
+    def packed(self, also_turned: bool) -> Iterator[None]:
+        """While chunks run: weights rounded and laid out once for products in bfloat16."""
+        with ExitStack() as stack:
+            if self._packing is not None:
+                for turned in (False, True)[: 1 + also_turned]:
+                    columns = self.columns.T if turned else self.columns
+                    self._packed[turned] = stack.enter_context(self._packing.packed(columns))
+            yield
 
     def chunks(self) -> Iterator[slice]:
         """Ranges of tokens of nearly equal length whose logits stay within the limit."""
@@ -120,20 +160,32 @@ class _Projection:
     def logits(self, chunk: slice, room: np.ndarray) -> np.ndarray:
         """Logits of a chunk without bias, in scratch memory."""
         rows = room[: chunk.stop - chunk.start]
-        product(self.h[chunk], self.columns, rows)
+        self._by_weight(self.h[chunk], rows, turned=False)
         return rows
+
+    def states_gradient(self, rows: np.ndarray, out: np.ndarray) -> None:
+        """out [C, H] = rows [C, V] times the weight."""
+        self._by_weight(rows, out, turned=True)
+
+    def _by_weight(self, a: np.ndarray, out: np.ndarray, turned: bool) -> None:
+        if self._packing is None:
+            product(a, self.columns.T if turned else self.columns, out)
+        else:
+            self._packing.multiply(a, self._packed[turned], out)
 
     def add_weight_gradient(
         self, dweight: np.ndarray, weighted: np.ndarray, rows: np.ndarray, first: bool
     ) -> None:
         """dweight (+)= the product of a chunk's rows and its weighted hidden states [C, H]."""
-        if self.transposed:
-            product(rows.T, weighted, dweight, add=not first)
-        else:
-            product(weighted.T, rows, dweight, add=not first)
+        a, b = (rows.T, weighted) if self.transposed else (weighted.T, rows)
+        if self._packing is None:
+            product(a, b, dweight, add=not first)
+            return
+        with self._packing.packed(b) as columns:
+            self._packing.multiply(a, columns, dweight, add=not first)
 
 
-@compiled("linear_softmax_xent", supports=floats_are_float32, scratch=_scratch)
+@compiled("linear_softmax_xent", supports=_supports, scratch=_scratch)
 def linear_softmax_xent(
     h: np.ndarray,
     weight: np.ndarray,
@@ -142,12 +194,13 @@ def linear_softmax_xent(
     *,
     out: Out,
     transpose_weight: bool,
+    compute: Optional[str] = None,
 ) -> None:
     """linear_softmax_xent into loss [N], lse [N]."""
     loss, lse = out
-    model = _Projection(h, weight, labels, bias, transpose_weight)
+    model = _Projection(h, weight, labels, bias, transpose_weight, compute)
     no_cotangent = np.empty(0, F)
-    with borrowed(model.room()) as room:
+    with model.packed(also_turned=False), borrowed(model.room()) as room:
         for chunk in model.chunks():
             rows = model.logits(chunk, room)
             for_rows(
@@ -165,7 +218,7 @@ def linear_softmax_xent(
             )
 
 
-@compiled("linear_softmax_xent_train", supports=floats_are_float32, scratch=_scratch_of_gradient)
+@compiled("linear_softmax_xent_train", supports=_supports, scratch=_scratch_of_gradient)
 def linear_softmax_xent_train(
     dloss: np.ndarray,
     h: np.ndarray,
@@ -175,10 +228,11 @@ def linear_softmax_xent_train(
     *,
     out: Out,
     transpose_weight: bool,
+    compute: Optional[str] = None,
 ) -> None:
     """linear_softmax_xent_train into loss [N], dh [N, H], dweight, and dbias [V] if biased."""
     loss, dh, dweight = out[:3]
-    model = _Projection(h, weight, labels, bias, transpose_weight)
+    model = _Projection(h, weight, labels, bias, transpose_weight, compute)
     scales = matrix(dloss).reshape(-1)
     lse, weights = np.empty(len(loss), F), np.empty(len(loss), F)
     if not len(loss):
@@ -186,7 +240,11 @@ def linear_softmax_xent_train(
     if bias is not None:
         out[3][...] = 0
     longest, _ = model.room()
-    with borrowed(model.room()) as room, borrowed((longest, h.shape[1])) as weighted:
+    with (
+        model.packed(also_turned=True),
+        borrowed(model.room()) as room,
+        borrowed((longest, h.shape[1])) as weighted,
+    ):
         for chunk in model.chunks():
             rows = model.logits(chunk, room)
             for_rows(
@@ -203,7 +261,7 @@ def linear_softmax_xent_train(
                 True,
             )
             weight_of = weights[chunk, None]
-            product(rows, model.columns.T, dh[chunk])
+            model.states_gradient(rows, dh[chunk])
             dh[chunk] *= weight_of
             states = np.multiply(model.h[chunk], weight_of, out=weighted[: len(rows)])
             model.add_weight_gradient(dweight, states, rows, chunk.start == 0)
@@ -211,7 +269,7 @@ def linear_softmax_xent_train(
                 product(weight_of.T, rows, out[3][None], add=True)
 
 
-@compiled("linear_softmax_xent_grad", supports=floats_are_float32, scratch=_scratch_of_gradient)
+@compiled("linear_softmax_xent_grad", supports=_supports, scratch=_scratch_of_gradient)
 def linear_softmax_xent_grad(
     dloss: np.ndarray,
     h: np.ndarray,
@@ -222,6 +280,7 @@ def linear_softmax_xent_grad(
     *,
     out: Out,
     transpose_weight: bool,
+    compute: Optional[str] = None,
 ) -> None:
     """linear_softmax_xent_grad into dh [N, H], dweight, and dbias [V] if biased.
 
@@ -229,5 +288,12 @@ def linear_softmax_xent_grad(
     """
     loss = np.empty(len(h), F)
     linear_softmax_xent_train(
-        dloss, h, weight, labels, bias, out=(loss, *out), transpose_weight=transpose_weight
+        dloss,
+        h,
+        weight,
+        labels,
+        bias,
+        out=(loss, *out),
+        transpose_weight=transpose_weight,
+        compute=compute,
     )

@@ -40,6 +40,40 @@ def to_bfloat16(array: np.ndarray) -> np.ndarray:
     return np.asarray(np.where(np.isnan(array), upper | _QUIET, rounded), np.uint16)
 
 
+def in_float32(array: np.ndarray, dtype: str) -> np.ndarray:
+    """An array at rest of any dtype, as float32 where it is of half precision."""
+    if dtype == "bfloat16":
+        return to_float32(array)
+    return array.astype(np.float32) if dtype == "float16" else array
+
+
+def from_float32(array: np.ndarray, dtype: str) -> np.ndarray:
+    """The inverse, rounded to nearest even; what is too large for float16 becomes Inf."""
+    if dtype == "bfloat16":
+        return to_bfloat16(array)
+    with np.errstate(over="ignore"):
+        return array.astype(np.float16) if dtype == "float16" else array
+
+
+def as_read(array: np.ndarray) -> np.ndarray:
+    """float32 numbers as instructions for bfloat16 products read them.
+
+    Args:
+        array: float32 of any shape.
+
+    Returns:
+        float32 of the same shape: rounded to bfloat16, those smaller than its normal numbers zero
+        with their sign.
+    """
+    return flushed(to_float32(to_bfloat16(array)))
+
+
+def flushed(array: np.ndarray) -> np.ndarray:
+    """float32 numbers, of any shape, with zeros of their sign for subnormal ones."""
+    tiny = np.abs(array) < np.finfo(np.float32).tiny
+    return np.where(tiny, np.copysign(np.float32(0), array), array)
+
+
 def at_rest(content: np.ndarray, dtype: str) -> np.ndarray:
     """An array in the form that memory holds.
 

@@ -6,11 +6,12 @@ the compiled ones never do.
 
 from __future__ import annotations
 
-from typing import Optional
+from typing import Any, Optional
 
 import numpy as np
 
 from cerebras_tf.errors import DataError
+from cerebras_tf.kernels.matmul import matmul
 from cerebras_tf.kernels.registry import plain
 
 Pair = tuple[np.ndarray, np.ndarray]
@@ -78,9 +79,13 @@ def softmax_xent_grad(dloss: np.ndarray, logits: np.ndarray, labels: np.ndarray)
 
 
 def _project(
-    h: np.ndarray, weight: np.ndarray, bias: Optional[np.ndarray], transpose_weight: bool
+    h: np.ndarray,
+    weight: np.ndarray,
+    bias: Optional[np.ndarray],
+    transpose_weight: bool,
+    compute: Optional[str],
 ) -> np.ndarray:
-    logits = h @ (weight.T if transpose_weight else weight)
+    logits = matmul(h, weight, transpose_b=transpose_weight, compute=compute)
     return logits if bias is None else logits + bias
 
 
@@ -92,6 +97,7 @@ def linear_softmax_xent(
     bias: Optional[np.ndarray] = None,
     *,
     transpose_weight: bool,
+    compute: Optional[str] = None,
 ) -> Pair:
     """sparse_softmax_xent of logits = h weight + bias.
 
@@ -101,6 +107,7 @@ def linear_softmax_xent(
         labels: [N] integers.
         bias: [V].
         transpose_weight: how the weight lies.
+        compute: "bfloat16" rounds the operands of products, as matmul does.
 
     Returns:
         loss [N], and log(sum(e^logits)) [N].
@@ -108,7 +115,7 @@ def linear_softmax_xent(
     Raises:
         DataError: a label is not in [0, V).
     """
-    return sparse_softmax_xent(_project(h, weight, bias, transpose_weight), labels)
+    return sparse_softmax_xent(_project(h, weight, bias, transpose_weight, compute), labels)
 
 
 @plain("linear_softmax_xent_grad")
@@ -121,13 +128,21 @@ def linear_softmax_xent_grad(
     bias: Optional[np.ndarray] = None,
     *,
     transpose_weight: bool,
+    compute: Optional[str] = None,
 ) -> tuple[np.ndarray, ...]:
     """Derivatives of linear_softmax_xent's loss: dh [N, H], dweight, and dbias [V] if biased."""
-    logits = _project(h, weight, bias, transpose_weight)
-    dlogits = sparse_softmax_xent_grad(dloss, logits, labels, lse)
-    dh = dlogits @ (weight if transpose_weight else weight.T)
-    dweight = dlogits.T @ h if transpose_weight else h.T @ dlogits
-    return (dh, dweight) if bias is None else (dh, dweight, dlogits.sum(axis=0))
+    logits = _project(h, weight, bias, transpose_weight, compute)
+    if compute is None:
+        rows, factors = sparse_softmax_xent_grad(dloss, logits, labels, lse), np.ones_like(dloss)
+    else:  # rounded before they are divided by the sum of the exponentials
+        top = logits.max(axis=-1)
+        rows = sparse_softmax_xent_grad(np.exp(lse - top), logits, labels, lse)
+        factors = dloss * np.exp(top - lse)
+    dh = matmul(rows, weight, transpose_b=not transpose_weight, compute=compute) * factors[:, None]
+    weighted = h * factors[:, None]
+    left, right = (rows, weighted) if transpose_weight else (weighted, rows)
+    dweight = matmul(left, right, transpose_a=True, compute=compute)
+    return (dh, dweight) if bias is None else (dh, dweight, factors @ rows)
 
 
 @plain("linear_softmax_xent_train")
@@ -139,8 +154,9 @@ def linear_softmax_xent_train(
     bias: Optional[np.ndarray] = None,
     *,
     transpose_weight: bool,
+    compute: Optional[str] = None,
 ) -> tuple[np.ndarray, ...]:
     """Loss and derivatives in one pass: loss [N], dh [N, H], dweight, and dbias [V] if biased."""
-    given = {"transpose_weight": transpose_weight}
+    given: dict[str, Any] = {"transpose_weight": transpose_weight, "compute": compute}
     loss, lse = linear_softmax_xent(h, weight, labels, bias, **given)
     return (loss, *linear_softmax_xent_grad(dloss, h, weight, labels, lse, bias, **given))

@@ -1,4 +1,6 @@
-"""Matrix multiplication on arrays: NumPy's matmul is the definition, BLAS does the work.
+"""Matrix multiplication on arrays: NumPy's matmul is the definition.
+
+BLAS does the work, or in bfloat16 the processor's instructions for it (compiled_bfloat16.py).
 
 Transposed operands are views, which BLAS reads as they lie; nothing is copied for them. Which BLAS
 it is, and how products spread over threads, blas.py decides.
@@ -7,11 +9,13 @@ it is, and how products spread over threads, blas.py decides.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 
+from cerebras_tf.kernels.bfloat16 import in_bfloat16
 from cerebras_tf.kernels.blas import product, scratch_bytes
+from cerebras_tf.kernels.half import as_read, flushed
 from cerebras_tf.kernels.registry import Scratch, compiled, plain
 
 
@@ -26,23 +30,48 @@ def _operand(array: np.ndarray, transpose: bool) -> np.ndarray:
 
 @plain("matmul")
 def matmul(
-    a: np.ndarray, b: np.ndarray, *, transpose_a: bool = False, transpose_b: bool = False
+    a: np.ndarray,
+    b: np.ndarray,
+    *,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+    compute: Optional[str] = None,
 ) -> np.ndarray:
-    """a [..., M, K] times b [..., K, N] -> [..., M, N], leading dimensions broadcast."""
-    return np.matmul(_operand(a, transpose_a), _operand(b, transpose_b))
+    """a [..., M, K] times b [..., K, N] -> [..., M, N], leading dimensions broadcast.
+
+    With compute="bfloat16" float32 operands are rounded to it, and subnormal numbers are zero in
+    operands and result, as Intel and AMD define TDPBF16PS and VDPBF16PS.
+    """
+    a, b = _operand(a, transpose_a), _operand(b, transpose_b)
+    if compute is None:
+        return np.matmul(a, b)
+    return flushed(np.matmul(as_read(a), as_read(b)))
 
 
-def _is_floating(a: Any, b: Any, **attrs: Any) -> bool:
+def _is_floating(a: Any, b: Any, compute: Optional[str] = None, **attrs: Any) -> bool:
+    if compute is not None:
+        return str(a.dtype) == "float32" and in_bfloat16() is not None
     return str(a.dtype) in ("float32", "float64")
 
 
-def _scratch(a: Any, b: Any, *, transpose_a: bool = False, transpose_b: bool = False) -> Scratch:
-    """Partial sums of a product with a long inner dimension."""
+def _scratch(
+    a: Any,
+    b: Any,
+    *,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+    compute: Optional[str] = None,
+) -> Scratch:
+    """Partial sums of a product with a long inner dimension; operands packed in bfloat16."""
     rows, inner = a.shape[-2:][::-1] if transpose_a else a.shape[-2:]
     columns = b.shape[-2] if transpose_b else b.shape[-1]
     if len(a.shape) > 2 == len(b.shape) and not transpose_a:
         rows *= math.prod(a.shape[:-2])
-    return Scratch(scratch_bytes(rows, inner, columns, a.numpy_dtype.itemsize))
+    packing = None if compute is None else in_bfloat16()
+    if packing is None:
+        return Scratch(scratch_bytes(rows, inner, columns, a.numpy_dtype.itemsize))
+    needed = packing.columns_bytes(inner, columns) + packing.multiply_bytes(rows, inner, columns)
+    return Scratch(needed) if len(b.shape) == 2 else Scratch(0, needed)
 
 
 @compiled("matmul", _is_floating, _scratch)
@@ -53,6 +82,7 @@ def matmul_into(
     out: tuple[np.ndarray, ...],
     transpose_a: bool = False,
     transpose_b: bool = False,
+    compute: Optional[str] = None,
 ) -> None:
     """The same into `out`; rows of all leading dimensions as one product where b is a matrix."""
     (result,) = out
@@ -64,4 +94,6 @@ def matmul_into(
     ):
         a = a.reshape(-1, a.shape[-1])
         result = result.reshape(-1, result.shape[-1])
-    product(_operand(a, transpose_a), _operand(b, transpose_b), result)
+    a, b = _operand(a, transpose_a), _operand(b, transpose_b)
+    packing = None if compute is None else in_bfloat16()
+    (product if packing is None else packing.product)(a, b, result)

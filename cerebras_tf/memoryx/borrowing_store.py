@@ -97,9 +97,20 @@ class BorrowingStore:
         for store, groups in self._orders.items():
             store.follow(groups)
 
+    def require_room(self, groups: Iterable[Sequence[str]]) -> None:
+        """See Store.require_room; of lent variables it is their owner's."""
+        for names in groups:
+            for store, part in self._parts(names).items():
+                store.require_room([part])
+
     def holds(self, name: str) -> bool:
         """Whether the variable has a value."""
         return name in self._lent or self._own.holds(name)
+
+    def not_finite(self, names: Iterable[str]) -> list[str]:
+        """See Store.not_finite."""
+        parts = self._parts(names)
+        return [name for store, part in parts.items() for name in store.not_finite(part)]
 
     @property
     def version(self) -> int:

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Union
 
 from cerebras_tf.errors import CheckpointError
 from cerebras_tf.kernels.compiled_crc32c import masked, unmasked
 from cerebras_tf.memoryx.sorted_table import read_table, read_varint, write_table, write_varint
+from cerebras_tf.memoryx.tensor_slices import TensorSlice
 
 _HEADER_KEY = b""
 # enum DataType of tensorflow/core/framework/types.proto
@@ -40,6 +42,8 @@ _NUMBERS = {name: number for number, name in _DTYPES.items()}
 _SHARDS, _ENDIANNESS, _VERSION, _PRODUCER = 1, 2, 3, 1
 _DTYPE, _SHAPE, _SHARD, _OFFSET, _SIZE, _CHECKSUM, _SLICES = 1, 2, 3, 4, 5, 6, 7
 _DIM, _DIM_SIZE = 2, 1
+# Fields of TensorSliceProto and its Extent.
+_EXTENT, _START, _LENGTH = 1, 1, 2
 # Wire types of protocol buffers.
 _NUMBER, _EIGHT_BYTES, _BYTES, _FOUR_BYTES = 0, 1, 2, 5
 _Field = Union[int, bytes]
@@ -73,6 +77,9 @@ class Entry:
         return bool(self.dtype) and _SLICES not in _fields(self.raw)
 
 
+Entries = dict[str, Entry]
+
+
 def data_path(prefix: str, shard: int, shards: int) -> str:
     """Path of a data file of a checkpoint."""
     return f"{prefix}.data-{shard:05d}-of-{shards:05d}"
@@ -83,11 +90,12 @@ def index_path(prefix: str) -> str:
     return f"{prefix}.index"
 
 
-def read_index(prefix: str) -> dict[str, Entry]:
-    """The entries of a checkpoint by name; slices of partitioned variables are left out.
+def read_index(prefix: str, slices: Mapping[str, TensorSlice] = MappingProxyType({})) -> Entries:
+    """The entries of a checkpoint by name.
 
     Args:
         prefix: path prefix of its files.
+        slices: parts of partitioned variables to look for, by name; others are left out.
 
     Raises:
         CheckpointError: the index is missing, damaged, or of another format.
@@ -101,8 +109,10 @@ def read_index(prefix: str) -> dict[str, Entry]:
             raise ValueError("numbers whose highest byte comes first")
         shards = _first(header, _SHARDS)
         # The key of a slice is an ordered code, which begins with zero.
-        whole = {key: item for key, item in items.items() if not key.startswith(b"\x00")}
-        return {key.decode(): _entry(item, prefix, shards) for key, item in whole.items()}
+        found = {key.decode(): item for key, item in items.items() if not key.startswith(b"\x00")}
+        parts = {name: items.get(part.key) for name, part in slices.items()}
+        found.update({name: item for name, item in parts.items() if item is not None})
+        return {name: _entry(item, prefix, shards) for name, item in found.items()}
     except OSError as error:
         raise CheckpointError(
             f"checkpoint {prefix}: its index must be readable. Received: {error.strerror}. Give "
@@ -115,17 +125,31 @@ def read_index(prefix: str) -> dict[str, Entry]:
         ) from error
 
 
-def write_index(prefix: str, entries: Mapping[str, Entry], shards: int) -> None:
+def write_index(
+    prefix: str,
+    entries: Mapping[str, Entry],
+    shards: int,
+    slices: Mapping[str, TensorSlice] = MappingProxyType({}),
+) -> None:
     """Writes the index of a checkpoint whose data files are there; it appears whole or not at all.
 
     Args:
         prefix: path prefix of the files.
         entries: by name; each path is one of the data files.
         shards: number of data files.
+        slices: those of the names that are parts of a partitioned variable.
     """
     number = {data_path(prefix, shard, shards): shard for shard in range(shards)}
     header = _encode(_SHARDS, shards) + _encode(_VERSION, _encode(_PRODUCER, 1))
-    items = {name.encode(): _encoded(item, number[item.path]) for name, item in entries.items()}
+    items, wholes = {}, dict[str, list[str]]()
+    for name, item in entries.items():
+        key = slices[name].key if name in slices else name.encode()
+        items[key] = _encoded(item, number[item.path])
+        if name in slices:
+            wholes.setdefault(slices[name].name, []).append(name)
+    for whole, names in wholes.items():
+        parts = [slices[name] for name in names]
+        items[whole.encode()] = _encoded_whole(entries[names[0]].dtype, parts)
     path = index_path(prefix)
     with open(f"{path}.part", "wb") as file:
         file.write(write_table([(_HEADER_KEY, header), *sorted(items.items())]))
@@ -155,17 +179,32 @@ def _encoded(entry: Entry, shard: int) -> bytes:
         kept[_SHARD] = [shard]
         fields = [(number, value) for number, found in kept.items() for value in found]
         return b"".join(_encode(n, value, fixed=n == _CHECKSUM) for n, value in fields)
-    dims = b"".join(_encode(_DIM, _encode(_DIM_SIZE, dim)) for dim in entry.shape)
     return b"".join(
         [
             _encode(_DTYPE, _NUMBERS[entry.dtype]),
-            _encode(_SHAPE, dims),
+            _encode(_SHAPE, _encoded_shape(entry.shape)),
             _encode(_SHARD, shard),
             _encode(_OFFSET, entry.offset),
             _encode(_SIZE, entry.size),
             _encode(_CHECKSUM, masked(entry.checksum), fixed=True),
         ]
     )
+
+
+def _encoded_shape(shape: tuple[int, ...]) -> bytes:
+    return b"".join(_encode(_DIM, _encode(_DIM_SIZE, dim)) for dim in shape)
+
+
+def _encoded_whole(dtype: str, parts: Sequence[TensorSlice]) -> bytes:
+    """The entry of a partitioned variable, whose content its slices have."""
+    found = [_encode(_DTYPE, _NUMBERS[dtype]), _encode(_SHAPE, _encoded_shape(parts[0].shape))]
+    for part in parts:
+        extents = [
+            _encode(_START, start) + _encode(_LENGTH, size)
+            for start, size in zip(part.start, part.size)
+        ]
+        found.append(_encode(_SLICES, b"".join(_encode(_EXTENT, extent) for extent in extents)))
+    return b"".join(found)
 
 
 def _fields(message: _Field) -> dict[int, list[_Field]]:
@@ -202,9 +241,11 @@ def _first(fields: Mapping[int, list[_Field]], number: int) -> int:
 
 
 def _encode(number: int, value: _Field, fixed: bool = False) -> bytes:
-    """A field of a protocol buffer; `fixed` gives a number four bytes."""
+    """A field of a protocol buffer; `fixed` gives a number four bytes. Zero is what is absent."""
     if isinstance(value, bytes):
         return write_varint(number << 3 | _BYTES) + write_varint(len(value)) + value
+    if not value:
+        return b""
     if fixed:
         return write_varint(number << 3 | _FOUR_BYTES) + struct.pack("<I", value)
     return write_varint(number << 3 | _NUMBER) + write_varint(value)

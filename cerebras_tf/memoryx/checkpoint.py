@@ -12,16 +12,26 @@ import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 from cerebras_tf.memoryx.bundle import Entry, data_path, index_path, write_index
+from cerebras_tf.memoryx.tensor_slices import TensorSlice
 
 
-def link_checkpoint(prefix: str, entries: Mapping[str, Entry]) -> None:
-    """Makes a checkpoint; it is there as a whole once its index is.
+def link_checkpoint(
+    prefix: str,
+    entries: Mapping[str, Entry],
+    slices: Mapping[str, TensorSlice] = MappingProxyType({}),
+) -> int:
+    """Makes a checkpoint; it is there as a whole once its index is, and on the disk.
 
     Args:
         prefix: path prefix of its files. The folder must be there.
         entries: where every variable lies, by name. Their files must never change any more.
+        slices: those of the names that are parts of a partitioned variable.
+
+    Returns:
+        Bytes that had to be copied, as files could not be linked.
 
     Raises:
         OSError: a file can neither be linked nor copied, or the index cannot be written.
@@ -32,17 +42,13 @@ def link_checkpoint(prefix: str, entries: Mapping[str, Entry]) -> None:
     moved = {name: replace(entry, path=place[entry.path]) for name, entry in entries.items()}
     _remove(prefix)  # the index first, so that no index ever stands over other data
     try:
-        for source, target in place.items():
-            _link(source, target)
-        write_index(prefix, moved, len(sources))
+        copied = sum(_link(source, target) for source, target in place.items())
+        write_index(prefix, moved, len(sources), slices)
     except BaseException:
         _remove(prefix)
         raise
-    folder = os.open(os.path.dirname(os.path.abspath(prefix)), os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    _sync(os.path.dirname(os.path.abspath(prefix)))
+    return copied
 
 
 def _remove(prefix: str) -> None:
@@ -53,13 +59,24 @@ def _remove(prefix: str) -> None:
             os.unlink(path)
 
 
-def _link(source: str, target: str) -> None:
-    """A second name for a file; a copy of it where there can be none."""
+def _link(source: str, target: str) -> int:
+    """A second name for a file; a copy of it where there can be none. Returns bytes copied."""
     try:
         os.link(source, target)
     except OSError:
         part = f"{target}.part"
         shutil.copyfile(source, part)
-        with open(part, "rb+") as file:
-            os.fsync(file.fileno())
         os.replace(part, target)
+        _sync(target)
+        return os.path.getsize(target)
+    _sync(target)  # costs nothing where the store did so
+    return 0
+
+
+def _sync(path: str) -> None:
+    """Waits until a file or a folder is on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

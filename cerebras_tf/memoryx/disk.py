@@ -1,19 +1,14 @@
-"""What moves the records of a store: a real disk with its threads, and one that only counts."""
+"""What moves the records of a store: the contract, and a disk with threads that do so."""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
 import os
-import shutil
-import time
 import weakref
 from collections.abc import Iterable, Sequence
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Optional, Protocol
-
-import numpy as np
 
 from cerebras_tf.errors import StoreError
 from cerebras_tf.ir import Array
@@ -25,12 +20,13 @@ from cerebras_tf.memoryx.store import Traffic
 from cerebras_tf.memoryx.store_folder import StoreFolder
 from cerebras_tf.memoryx.transfers import Transfers
 
-# Bytes of the file that the disk's speed is measured with.
-_PROBE_BYTES = 1 << 25
-
 
 class Disk(Protocol):
     """Moves records, and has the memory that they are moved to."""
+
+    @property
+    def folder(self) -> Optional[str]:
+        """Where the files are or would be, or a folder of that name will be made; None: nowhere."""
 
     @property
     def most_bytes(self) -> int:
@@ -88,11 +84,15 @@ class FileDisk:
         folder: where the folder is made.
         most_bytes: bytes of main memory for records.
 
+    Attributes:
+        folder: as given.
+
     Raises:
         StoreError: the folder cannot be used.
     """
 
     def __init__(self, folder: str, most_bytes: int) -> None:
+        self.folder = folder
         self._folder = StoreFolder(Path(folder))
         self._names = itertools.count()
         self._files: list[RecordFile] = []
@@ -201,28 +201,6 @@ class FileDisk:
                     record.file.is_frozen = True
         return found
 
-    @property
-    def free_bytes(self) -> int:
-        """Bytes that may still be written to the file system of the folder."""
-        return shutil.disk_usage(self._folder.path).free
-
-    def speeds(self) -> tuple[float, float]:
-        """(bytes read a second, bytes written a second), measured with one file."""
-        path = self._new_path()
-        file, buffer = RecordFile(path), Buffers(_PROBE_BYTES).take(_PROBE_BYTES)
-        try:
-            buffer[:] = 1  # pages that were never touched are faster to write
-            file.allocate(0, buffer.nbytes)
-            seconds = []
-            for move in (file.write, file.read):
-                started = time.perf_counter()
-                move(0, [buffer])
-                seconds.append(max(time.perf_counter() - started, 1e-9))
-        finally:
-            file.close()
-            path.unlink()
-        return buffer.nbytes / seconds[1], buffer.nbytes / seconds[0]
-
     def close(self) -> None:
         """See Disk.close."""
         self._finalizer()
@@ -269,63 +247,3 @@ def _close(
         file.close()
     files.clear()
     folder.remove()
-
-
-class PlannedDisk:
-    """Moves nothing and counts it: what a disk with so much memory would do.
-
-    Args:
-        most_bytes: bytes of main memory for records.
-    """
-
-    def __init__(self, most_bytes: int) -> None:
-        self.most_bytes = most_bytes
-        self.bytes = 0
-        self.traffic = Traffic()
-
-    def take(self, size: int) -> Array:
-        """See Disk.take; an array that takes no memory."""
-        self.bytes += size
-        return np.broadcast_to(np.zeros((), np.uint8), (size,))
-
-    def give(self, buffer: Array) -> None:
-        """See Disk.give."""
-        self.bytes -= buffer.nbytes
-
-    def array(self, record: Record) -> Array:
-        """See Disk.array; all elements are zero, in one element's memory."""
-        type = record.spec.type
-        return np.broadcast_to(np.zeros((), type.storage_dtype), type.static_shape)
-
-    def read(self, records: Sequence[Record]) -> None:
-        """See Disk.read."""
-        for record in records:
-            record.reading = Future()
-            record.reading.set_result(self.take(record.size))
-            self.traffic.bytes_read += record.size
-
-    def write(self, records: Sequence[Record], keep: bool) -> None:
-        """See Disk.write."""
-        for record in records:
-            self.traffic.bytes_written += record.size
-            record.is_dirty = False
-            if not keep and record.buffer is not None:
-                self.give(record.buffer)
-                record.buffer = None
-
-    def finish(self, records: Iterable[Record]) -> None:
-        """See Disk.finish."""
-
-    def raise_failure(self) -> None:
-        """See Disk.raise_failure."""
-
-    def adopt(self, record: Record, entry: Entry) -> bool:
-        """See Disk.adopt."""
-        return True
-
-    def settle(self, records: Iterable[Record]) -> dict[str, Entry]:
-        """See Disk.settle; there are no places."""
-        return {}
-
-    def close(self) -> None:
-        """See Disk.close."""

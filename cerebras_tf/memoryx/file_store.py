@@ -8,9 +8,10 @@ ones go to new files, so that a checkpoint costs a few links.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from cerebras_tf.errors import CapacityError
 from cerebras_tf.ir import Array, Variable
@@ -105,16 +106,15 @@ class FileStore:
             elif record.lives_within_step and not record.users:
                 record.is_dirty = record.has_value = False  # it was read, which ends its life
 
-    def follow(self, order: Sequence[Sequence[str]]) -> None:
-        """See Store.follow.
+    def require_room(self, groups: Iterable[Sequence[str]]) -> None:
+        """See Store.require_room."""
+        for names in groups:
+            self._require_room([self._records[name] for name in names])
 
-        Raises:
-            CapacityError: a group is larger than the memory for variables.
-        """
+    def follow(self, order: Sequence[Sequence[str]]) -> None:
+        """See Store.follow."""
         if order is self._itinerary.order:
             return
-        for names in order:
-            self._require_room([self._records[name] for name in names])
         self._itinerary = Itinerary(order)
         self._ahead = 0
         self._window = max((self._size_of(names) for names in order), default=0)
@@ -125,6 +125,11 @@ class FileStore:
     def holds(self, name: str) -> bool:
         """Whether the variable has a value."""
         return self._records[name].has_value
+
+    def not_finite(self, names: Iterable[str]) -> list[str]:
+        """See Store.not_finite; writes what is newer than the files, and reads nothing."""
+        self._write_all()
+        return [name for name in names if not self._records[name].is_finite]
 
     @property
     def version(self) -> int:
@@ -162,21 +167,34 @@ class FileStore:
             record.is_dirty = False
             self._evict([record])
         record.checksum, record.is_unchecked, record.has_value = entry.checksum, True, True
+        record.is_finite = True
         self._version += 1
         return True
 
     def settle(self) -> Mapping[str, Entry]:
         """See Store.settle."""
-        dirty = [r for r in self._records.values() if r.is_dirty and not r.lives_within_step]
-        for record in dirty:
-            self._ready(record)
-        self.disk.write(dirty, keep=True)
-        self.disk.finish(self._records.values())
+        self._write_all()
         return self.disk.settle([r for r in self._records.values() if r.spec.name in self._specs])
 
     def close(self) -> None:
         """See Store.close."""
         self.disk.close()
+
+    def _write_all(self) -> None:
+        """Writes what is newer than the files, and waits until it is there."""
+        dirty = [r for r in self._records.values() if r.is_dirty and not r.lives_within_step]
+        for record in dirty:
+            self._ready(record)
+        self.disk.write(dirty, keep=True)
+        with self._stalling():
+            self.disk.finish(self._records.values())
+
+    @contextlib.contextmanager
+    def _stalling(self) -> Iterator[None]:
+        """Within: the caller may have to wait for files."""
+        started = time.perf_counter()
+        yield
+        self.traffic.stalled_s += time.perf_counter() - started
 
     # Memory.
 
@@ -194,7 +212,8 @@ class FileStore:
             self.disk.read(missing)
             return
         for record in missing:
-            record.buffer, record.is_blank = self.disk.take(record.size), True
+            with self._stalling():  # for others to be written
+                record.buffer, record.is_blank = self.disk.take(record.size), True
 
     def _require_room(self, records: Sequence[Record]) -> None:
         need = sum(record.size for record in dict.fromkeys(records))
@@ -276,10 +295,9 @@ class FileStore:
     def _ready(self, record: Record) -> Array:
         """The record's array, once it is here."""
         if record.reading is not None:
-            started = time.perf_counter()
-            record.buffer = record.reading.result()
+            with self._stalling():
+                record.buffer = record.reading.result()
             self.disk.raise_failure()
             record.reading = None
             record.is_unchecked = False
-            self.traffic.stalled_s += time.perf_counter() - started
         return self.disk.array(record)

@@ -25,6 +25,7 @@ class Record:
         needs_room: nothing was written there yet.
         checksum: CRC-32C of its content there.
         is_unchecked: its content was not compared with the checksum since this process started.
+        is_finite: its content there holds neither NaN nor infinity, as far as it was looked at.
         buffer: its content in memory; None where it is not here.
         reading: gives the buffer once it was read.
         writing: done once it was written.
@@ -43,6 +44,7 @@ class Record:
     needs_room: bool = False
     checksum: Optional[int] = None
     is_unchecked: bool = False
+    is_finite: bool = True
     buffer: Optional[Array] = None
     reading: Optional[Future[Array]] = None
     writing: Optional[Future[None]] = None

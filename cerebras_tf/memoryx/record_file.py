@@ -49,12 +49,14 @@ class RecordFile:
         self._descriptor, self._is_direct = _open(path, new)
 
     def allocate(self, offset: int, size: int) -> None:
-        """Takes room on the disk; raises OSError where there is none."""
+        """Takes room on the disk, which reads zero; raises OSError where there is none."""
         try:
             os.posix_fallocate(self._descriptor, offset, size)
         except OSError as error:  # some file systems cannot; there it is taken when written
             if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
                 raise
+            if os.fstat(self._descriptor).st_size < offset + size:
+                os.ftruncate(self._descriptor, offset + size)
 
     def read(self, offset: int, buffers: Sequence[Array]) -> int:
         """Fills buffers from consecutive bytes; returns how many there were before the end."""

@@ -16,7 +16,8 @@ from typing import Optional, Protocol
 import numpy as np
 
 from cerebras_tf.errors import CapacityError, CheckpointError
-from cerebras_tf.ir import Array, Variable
+from cerebras_tf.ir import Array, TensorType, Variable
+from cerebras_tf.kernels.compiled_finite import all_finite
 from cerebras_tf.kernels.half import at_rest
 from cerebras_tf.memoryx.bundle import Entry
 
@@ -77,8 +78,17 @@ class Store(Protocol):
     def follow(self, order: Sequence[Sequence[str]]) -> None:
         """Says in which groups, and in which order, a step acquires variables, to read ahead."""
 
+    def require_room(self, groups: Iterable[Sequence[str]]) -> None:
+        """Raises CapacityError where the variables of one of the groups cannot be held at once."""
+
     def holds(self, name: str) -> bool:
         """Whether the variable has a value."""
+
+    def not_finite(self, names: Iterable[str]) -> list[str]:
+        """Those of some variables whose value holds NaN or infinity, which nobody holds now.
+
+        What was adopted and not acquired since is not looked at: it is as it was saved.
+        """
 
     @property
     def version(self) -> int:
@@ -121,8 +131,8 @@ class Store(Protocol):
         """Bytes of main memory that it takes once every variable has a value."""
 
 
-class MemoryStore:
-    """A store in main memory: arrays stay where they are; acquiring hands out the memory itself.
+class UnlinkedStore:
+    """What stores answer alike whose values do not lie in files of a checkpoint's format.
 
     Args:
         specs: the variables.
@@ -130,10 +140,6 @@ class MemoryStore:
 
     def __init__(self, specs: Iterable[Variable]) -> None:
         self._specs = {spec.name: spec for spec in specs}
-        self._arrays: dict[str, Array] = {}
-        self._set: set[str] = set()
-        self._users: Counter[str] = Counter()
-        self._version = 0
         self._within_step: dict[str, Variable] = {}
 
     @property
@@ -144,6 +150,53 @@ class MemoryStore:
     def reserve(self, specs: Iterable[Variable]) -> None:
         """See Store.reserve."""
         self._within_step.update((spec.name, spec) for spec in specs)
+
+    def _type(self, name: str) -> TensorType:
+        """Type of a variable, or of a value that lives within a step."""
+        return (self._specs.get(name) or self._within_step[name]).type
+
+    def follow(self, order: Sequence[Sequence[str]]) -> None:
+        """Nothing to read ahead."""
+
+    def require_room(self, groups: Iterable[Sequence[str]]) -> None:
+        """Nothing: total_resident_bytes says what all of them take."""
+
+    def adopt(self, name: str, entry: Entry) -> bool:
+        """Never: no value lies in a file of a checkpoint."""
+        return False
+
+    def settle(self) -> Optional[Mapping[str, Entry]]:
+        """None: no value lies in a file of a checkpoint."""
+        return None
+
+    @property
+    def traffic(self) -> Traffic:
+        """Nothing is moved."""
+        return Traffic()
+
+    def close(self) -> None:
+        """See Store.close."""
+
+    @property
+    def total_resident_bytes(self) -> int:
+        """Bytes of all variables, set or not."""
+        every = [*self._specs.values(), *self._within_step.values()]
+        return sum(spec.type.most_bytes for spec in every)
+
+
+class MemoryStore(UnlinkedStore):
+    """A store in main memory: arrays stay where they are; acquiring hands out the memory itself.
+
+    Args:
+        specs: the variables.
+    """
+
+    def __init__(self, specs: Iterable[Variable]) -> None:
+        super().__init__(specs)
+        self._arrays: dict[str, Array] = {}
+        self._set: set[str] = set()
+        self._users: Counter[str] = Counter()
+        self._version = 0
 
     def acquire(self, names: Sequence[str], fresh: bool = False) -> list[Array]:
         """See Store.acquire."""
@@ -156,7 +209,7 @@ class MemoryStore:
     def _array(self, name: str) -> Array:
         held = self._arrays.get(name)
         if held is None:
-            type = (self._specs.get(name) or self._within_step[name]).type
+            type = self._type(name)
             try:
                 held = np.empty(type.static_shape, type.storage_dtype)
             except MemoryError as error:
@@ -177,9 +230,6 @@ class MemoryStore:
         self._set.update(dirty)
         self._version += any(name in self._specs for name in dirty)
 
-    def follow(self, order: Sequence[Sequence[str]]) -> None:
-        """Nothing to read ahead: all of it is here."""
-
     def holds(self, name: str) -> bool:
         """Whether the variable has a value."""
         return name in self._set
@@ -189,18 +239,10 @@ class MemoryStore:
         """See Store.version."""
         return self._version
 
-    def adopt(self, name: str, entry: Entry) -> bool:
-        """Never: contents are in memory."""
-        return False
-
-    def settle(self) -> Optional[Mapping[str, Entry]]:
-        """None: contents are in memory."""
-        return None
-
-    @property
-    def traffic(self) -> Traffic:
-        """Nothing is moved."""
-        return Traffic()
+    def not_finite(self, names: Iterable[str]) -> list[str]:
+        """See Store.not_finite."""
+        held = [name for name in names if name in self._set]
+        return [n for n in held if not all_finite(self._arrays[n], self._type(n).dtype)]
 
     def close(self) -> None:
         """See Store.close."""
@@ -211,12 +253,6 @@ class MemoryStore:
     def resident_bytes(self) -> int:
         """Bytes of the variables that are allocated."""
         return sum(array.nbytes for array in self._arrays.values())
-
-    @property
-    def total_resident_bytes(self) -> int:
-        """Bytes of all variables, set or not."""
-        every = [*self._specs.values(), *self._within_step.values()]
-        return sum(spec.type.most_bytes for spec in every)
 
 
 def require_values(store: Store, names: Sequence[str]) -> None:

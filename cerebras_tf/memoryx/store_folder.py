@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import itertools
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +14,6 @@ from cerebras_tf.errors import StoreError
 
 _PREFIX = "memoryx-"
 _LOCK = "lock"
-_numbers = itertools.count()
 
 
 class StoreFolder:
@@ -34,10 +33,10 @@ class StoreFolder:
         self._process = os.getpid()
         try:
             parent.mkdir(parents=True, exist_ok=True)
-            for left in parent.glob(f"{_PREFIX}[0-9]*-[0-9]*"):
+            for left in parent.glob(f"{_PREFIX}*"):
                 _remove_abandoned(left)
-            self.path = parent / f"{_PREFIX}{os.getpid()}-{next(_numbers)}"
-            self.path.mkdir()
+            # A name of chance: processes of two containers may have one number.
+            self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
             self._lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

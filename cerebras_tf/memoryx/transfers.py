@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import errno
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple, Optional
 
+import numpy as np
+
 from cerebras_tf.errors import CheckpointError, StoreError
 from cerebras_tf.ir import Array
 from cerebras_tf.kernels.compiled_crc32c import crc32c
+from cerebras_tf.kernels.compiled_finite import all_finite
 from cerebras_tf.memoryx.buffers import Buffers
 from cerebras_tf.memoryx.record import Record
 from cerebras_tf.memoryx.record_file import RecordFile
@@ -118,20 +122,12 @@ class Transfers:
                     move.done.set_exception(error)
 
     def _write(self, run: Sequence[_Move]) -> None:
-        buffers = []
         try:
-            for move in run:
-                if move.before is not None:
-                    move.before.result()
-                assert move.buffer is not None
-                if move.record.needs_room:
-                    move.file.allocate(move.offset, move.buffer.nbytes)
-                    move.record.needs_room = False
-                content = move.buffer[: move.record.spec.type.most_bytes]
-                if not move.record.lives_within_step:
-                    move.record.checksum = crc32c(content)
-                buffers.append(move.buffer)
-            run[0].file.write(run[0].offset, buffers)
+            for is_room, part in itertools.groupby(run, self._prepare):
+                moves = list(part)
+                if not is_room:
+                    buffers = [move.buffer for move in moves if move.buffer is not None]
+                    moves[0].file.write(moves[0].offset, buffers)
         except BaseException as error:  # told to the next who acquires
             if isinstance(error, OSError):
                 error = _store_error("written", run[0], error)
@@ -140,6 +136,27 @@ class Transfers:
             if not move.keep and move.buffer is not None:
                 self._buffers.give(move.buffer)
             move.done.set_result(None)
+
+    @staticmethod
+    def _prepare(move: _Move) -> bool:
+        """Takes room for a record and looks at its content; says whether the room is all it needs.
+
+        Room that was never written to reads zero, as the optimizer's state is at the start.
+        """
+        record, buffer = move.record, move.buffer
+        if move.before is not None:
+            move.before.result()
+        assert buffer is not None
+        is_new, record.needs_room = record.needs_room, False
+        if is_new:
+            move.file.allocate(move.offset, buffer.nbytes)
+        if not record.lives_within_step:
+            type = record.spec.type
+            content = buffer[: type.most_bytes]
+            record.checksum = crc32c(content)
+            if record.spec.trainable:
+                record.is_finite = all_finite(content, type.dtype)
+        return is_new and not buffer.view(np.uint64).any()
 
 
 def _runs(moves: Sequence[_Move]) -> Iterator[list[_Move]]:
@@ -164,8 +181,12 @@ def _check(move: _Move, buffer: Array, count: int) -> None:
     found = ""
     if count < size:
         found = f"{max(count, 0)} of {size} bytes"
-    elif move.record.is_unchecked and crc32c(buffer[:size]) != move.record.checksum:
-        found = "a checksum that differs"
+    elif move.record.is_unchecked:
+        record, content = move.record, buffer[:size]
+        if crc32c(content) != record.checksum:
+            found = "a checksum that differs"
+        elif record.spec.trainable:
+            record.is_finite = all_finite(content, record.spec.type.dtype)
     if found:
         raise CheckpointError(
             f"{move.file.origin}: the content of variable {move.record.spec.name} must be what was "

@@ -21,7 +21,7 @@ from cerebras_tf.ops.second_derivatives import missing_second_derivative
 Cotangents = list[Optional[Value]]
 DROPOUT = ("rate", "kept_scale")
 # For every score: a random number, as random_uniform counts it, a product and a choice.
-_DROPOUT_FLOPS = 22
+DROPOUT_FLOPS = 22
 
 
 def _scores_shape(query: Value, key: Value) -> Shape:
@@ -132,7 +132,7 @@ def _flops(first: int, products: int) -> Flops:
         total = 2 * products * query.type.size * keys
         if "rate" in node.attrs:
             scores = query.type.with_shape(query.shape[:3]).size * keys
-            total = total + _DROPOUT_FLOPS * scores
+            total = total + DROPOUT_FLOPS * scores
         return total // 2 if node.attrs.get("causal") else total
 
     return flops

@@ -37,7 +37,7 @@ def _unary(name: str, derivative: Any, cost: int = 1) -> None:
     )
 
 
-def _binary(name: str, derivative: Any, cost: int = 1) -> None:
+def _binary(name: str, derivative: Any, cost: int = 1, zeros: tuple[int, ...] = ()) -> None:
     """Registers z = f(x, y) with broadcasting; `derivative(b, x, y, z, dz)` gives (dx, dy)."""
 
     def vjp(b: Builder, node: Node, dys: Cotangents) -> Cotangents:
@@ -58,11 +58,12 @@ def _binary(name: str, derivative: Any, cost: int = 1) -> None:
         rows=rows.elementwise,
         elementwise=True,
         broadcasts=True,
+        zeros=zeros,
         flops=element_flops(cost),
     )
 
 
-def _flat(name: str, infer: Any, cost: int = 1) -> None:
+def _flat(name: str, infer: Any, cost: int = 1, zeros: tuple[int, ...] = ()) -> None:
     """Registers an op whose derivative is zero wherever it exists."""
 
     def of_this_family(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[TensorType]:
@@ -76,6 +77,7 @@ def _flat(name: str, infer: Any, cost: int = 1) -> None:
         differentiable=False,
         elementwise=True,
         broadcasts=infer in (broadcast, broadcast_bool),
+        zeros=zeros,
         flops=element_flops(cost),
     )
 
@@ -152,14 +154,14 @@ for _name in ("is_finite", "is_nan", "is_inf", "logical_not"):
     _flat(_name, _bool_like)
 for _name in ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal"):
     _flat(_name, broadcast_bool)
-for _name in ("logical_and", "logical_or"):
-    _flat(_name, broadcast_bool)
+_flat("logical_and", broadcast_bool, zeros=(0, 1))
+_flat("logical_or", broadcast_bool)
 for _name in ("floor_div", "trunc_mod"):
     _flat(_name, broadcast)
 
 _binary("add", lambda b, x, y, z, dz: (dz, dz))
 _binary("sub", lambda b, x, y, z, dz: (dz, b.op("neg", dz)))
-_binary("mul", lambda b, x, y, z, dz: (b.op("mul", dz, y), b.op("mul", dz, x)))
+_binary("mul", lambda b, x, y, z, dz: (b.op("mul", dz, y), b.op("mul", dz, x)), zeros=(0, 1))
 _binary(
     "div",
     lambda b, x, y, z, dz: (
@@ -167,6 +169,7 @@ _binary(
         b.op("neg", b.op("div", b.op("mul", dz, z), y)),
     ),
     4,
+    zeros=(0,),
 )
 _binary(
     "div_no_nan",
@@ -175,6 +178,7 @@ _binary(
         b.op("neg", b.op("div_no_nan", b.op("mul", dz, z), y)),
     ),
     4,
+    zeros=(0,),
 )
 
 

@@ -6,7 +6,7 @@ Gradients are taken before fusion, so there is no gradient rule here.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Optional
 
 from cerebras_tf.ir import Node, Size, TensorType, Value
 from cerebras_tf.ops import rows
@@ -27,6 +27,14 @@ def _sum_of_squares_flops(node: Node) -> Size:
     return 2 * node.inputs[0].type.size
 
 
+def _fused_rows(node: Node, axes: int) -> Optional[rows.Rows]:
+    """As the ops of the body have it: all elementwise, but for those that look at places."""
+    body = [inner for inner in node.attrs["body"].nodes if inner.op != "constant"]
+    if any(lookup(inner.op).rows is rows.across for inner in body):
+        return None
+    return rows.elementwise(node, axes)
+
+
 def _fused_flops(node: Node) -> Size:
     total: Size = 0
     for inner in node.attrs["body"].nodes:
@@ -38,7 +46,7 @@ def _fused_flops(node: Node) -> Size:
 register(
     "fused_elementwise",
     _fused_infer,
-    rows=rows.elementwise,
+    rows=_fused_rows,
     differentiable=False,
     structural=True,
     flops=_fused_flops,

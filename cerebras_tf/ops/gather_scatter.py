@@ -240,6 +240,7 @@ register(
     _scatter_add_rows_infer,
     _scatter_add_rows_vjp,
     rows=rows.row_sum(0, 1),
+    zeros=(1,),
     flops=_update_flops,
 )
 register(
@@ -247,6 +248,7 @@ register(
     _segment_infer,
     _segment_vjp,
     rows=rows.row_sum(1, 0),
+    zeros=(0,),
     flops=lambda n: n.inputs[0].type.size,
 )
 register("gather_nd", _gather_nd_infer, _gather_nd_vjp, rows=rows.leading(1), flops=_free)

@@ -14,7 +14,7 @@ from cerebras_tf.ops import rows
 from cerebras_tf.ops.broadcasting import sum_to
 from cerebras_tf.ops.builder import Builder
 from cerebras_tf.ops.inference import broadcast_shapes, require_same_dtype
-from cerebras_tf.ops.registry import Flops, register
+from cerebras_tf.ops.registry import Flops, Products, register
 from cerebras_tf.ops.second_derivatives import missing_second_derivative
 
 Cotangents = list[Optional[Value]]
@@ -151,10 +151,11 @@ def _check_linear(inputs: Sequence[Value], attrs: dict[str, Any]) -> None:
 
 
 def _linear_infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[TensorType]:
-    """linear_softmax_xent(hidden [N, H], weight, labels [N] [, bias [V]]; transpose_weight)
-    -> loss [N], lse [N]
+    """linear_softmax_xent(hidden [N, H], weight, labels [N] [, bias [V]]; transpose_weight
+    [, compute]) -> loss [N], lse [N]
 
-    Weight is [V, H] with transpose_weight, else [H, V]; logits = hidden weight + bias.
+    Weight is [V, H] with transpose_weight, else [H, V]; logits = hidden weight + bias. With
+    compute="bfloat16" here and below, products are of operands rounded to bfloat16.
     """
     _check_linear(inputs, attrs)
     row = inputs[0].type.with_shape(inputs[0].shape[:1])
@@ -173,15 +174,15 @@ def _linear_vjp(b: Builder, node: Node, dys: Cotangents) -> Cotangents:
 
 def _linear_grad_infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[TensorType]:
     """linear_softmax_xent_grad(dloss [N], hidden, weight, labels, lse [N] [, bias];
-    transpose_weight) -> dhidden, dweight [, dbias]
+    transpose_weight [, compute]) -> dhidden, dweight [, dbias]
     """
     _check_linear([*inputs[1:4], *inputs[5:]], attrs)
     return [inputs[1].type, inputs[2].type, *(bias.type for bias in inputs[5:])]
 
 
 def _linear_train_infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[TensorType]:
-    """linear_softmax_xent_train(dloss [N], hidden, weight, labels [, bias]; transpose_weight)
-    -> loss [N], dhidden, dweight [, dbias]
+    """linear_softmax_xent_train(dloss [N], hidden, weight, labels [, bias]; transpose_weight
+    [, compute]) -> loss [N], dhidden, dweight [, dbias]
 
     Loss and gradients in one walk over the logits, for a dloss that does not depend on the loss.
     """
@@ -201,12 +202,24 @@ def _linear_flops(first: int, products: int) -> Flops:
     return flops
 
 
+def _linear_products(first: int) -> Products:
+    """Tokens, width and vocabulary; hidden states are operand `first`, the weight next."""
+
+    def products(node: Node) -> tuple[Optional[Size], ...]:
+        weight = node.inputs[first + 1].shape
+        vocabulary = weight[0 if node.attrs["transpose_weight"] else 1]
+        return (*node.inputs[first].shape, vocabulary)
+
+    return products
+
+
 register(
     "linear_softmax_xent",
     _linear_infer,
     _linear_vjp,
     rows=rows.leading(0, 2, outputs=(0, 1)),
     flops=_linear_flops(0, 1),
+    products=_linear_products(0),
 )
 register(
     "linear_softmax_xent_grad",
@@ -214,6 +227,7 @@ register(
     _twice,
     rows=rows.leading(1, 0, 3, 4, sums=(1, 2)),
     flops=_linear_flops(1, 3),
+    products=_linear_products(1),
 )
 register(
     "linear_softmax_xent_train",
@@ -221,4 +235,5 @@ register(
     _twice,
     rows=rows.leading(1, 0, 3, outputs=(0, 1), sums=(2, 3)),
     flops=_linear_flops(1, 3),
+    products=_linear_products(1),
 )

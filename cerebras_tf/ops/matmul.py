@@ -24,7 +24,11 @@ def _sides(shape: Shape, transpose: bool) -> tuple[Optional[Size], Optional[Size
 
 
 def _infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[TensorType]:
-    """matmul(a [..., M, K], b [..., K, N]; transpose_a=False, transpose_b=False) -> [..., M, N]"""
+    """matmul(a [..., M, K], b [..., K, N]; transpose_a=False, transpose_b=False [, compute])
+    -> [..., M, N]
+
+    With compute="bfloat16", the products are of operands rounded to bfloat16.
+    """
     a, b = inputs
     require_same_dtype(inputs)
     if a.type.rank < 2 or b.type.rank < 2:
@@ -78,4 +82,16 @@ def _flops(node: Node) -> Size:
     return 2 * node.output.type.size * (0 if inner is None else inner)
 
 
-register("matmul", _infer, _vjp, rows=rows.matmul, flops=_flops)
+def _products(node: Node) -> tuple[Optional[Size], ...]:
+    """Rows of all leading dimensions are those of one product where b is a matrix."""
+    a, b = node.inputs
+    turned = bool(node.attrs.get("transpose_a", False))
+    rows, inner = _sides(a.shape, turned)
+    columns = _sides(b.shape, node.attrs.get("transpose_b", False))[1]
+    if b.type.rank == 2 and not turned:
+        for dim in a.shape[:-2]:
+            rows = None if rows is None or dim is None else rows * dim
+    return rows, inner, columns
+
+
+register("matmul", _infer, _vjp, rows=rows.matmul, zeros=(0, 1), flops=_flops, products=_products)

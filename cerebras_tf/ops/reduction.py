@@ -108,8 +108,24 @@ def _cumprod_vjp(b: Builder, node: Node, dy: Value) -> Cotangents:
     return [b.op("div", running, node.inputs[0])]
 
 
-register("sum", _reduced_infer, _sum_vjp, rows=rows.reduction, cheap=True, flops=_operand_flops)
-register("mean", _reduced_infer, _mean_vjp, rows=rows.reduction, cheap=True, flops=_operand_flops)
+register(
+    "sum",
+    _reduced_infer,
+    _sum_vjp,
+    rows=rows.reduction,
+    zeros=(0,),
+    cheap=True,
+    flops=_operand_flops,
+)
+register(
+    "mean",
+    _reduced_infer,
+    _mean_vjp,
+    rows=rows.reduction,
+    zeros=(0,),
+    cheap=True,
+    flops=_operand_flops,
+)
 register("max", _reduced_infer, _extreme_vjp, rows=rows.reduction, cheap=True, flops=_operand_flops)
 register("min", _reduced_infer, _extreme_vjp, rows=rows.reduction, cheap=True, flops=_operand_flops)
 register("prod", _reduced_infer, _prod_vjp, rows=rows.reduction, flops=_operand_flops)

@@ -23,6 +23,7 @@ Infer = Callable[[Sequence[Value], Attrs], list[TensorType]]
 # Cotangents of the outputs in (None: zero), cotangents of the inputs out (None: zero).
 Vjp = Callable[["Builder", Node, "list[Optional[Value]]"], "list[Optional[Value]]"]
 Flops = Callable[[Node], Size]
+Products = Callable[[Node], "tuple[Optional[Size], ...]"]
 # Whether a node with these attributes draws random numbers.
 Draws = Callable[[Attrs], bool]
 _Fields = ParamSpec("_Fields")
@@ -59,7 +60,13 @@ class OpDef:
             function of the node where that depends on types and attributes.
         structural: its attributes hold graphs, or it stands for nodes still to be written. It has
             no kernel: dispatch runs the graphs, or a pass expands the node, gradient included.
+        zeros: positions of operands of which each alone, being 0 (False) everywhere, makes all
+            outputs 0, whatever finite numbers the others hold.
+        collective: all wafers of a job must run the node together, in one order. It is not computed
+            beforehand, nor made again.
         flops: floating point operations of one node; multiply and add count two.
+        products: sizes M, K, N of its matrix products, None where not known, of an op whose
+            kernels know the attribute compute="bfloat16" (passes/lower_products.py).
     """
 
     name: str
@@ -74,7 +81,10 @@ class OpDef:
     cheap: bool = False
     view: Union[bool, Callable[[Node], bool]] = False
     structural: bool = False
+    zeros: tuple[int, ...] = ()
+    collective: bool = False
     flops: Optional[Flops] = None
+    products: Optional[Products] = None
 
     def __post_init__(self) -> None:
         if self.elementwise:
@@ -125,7 +135,7 @@ def draws(node: Node) -> bool:
 def can_fold(op: str, attrs: Attrs) -> bool:
     """Whether a node may be computed beforehand, its operands being constant."""
     known = lookup(op)
-    return not known.structural and not known.draws(attrs)
+    return not (known.structural or known.collective or known.draws(attrs))
 
 
 def viewed(value: Value) -> Value:

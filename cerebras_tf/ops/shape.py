@@ -235,7 +235,14 @@ register(
     "constant", _constant_infer, rows=rows.across, cheap=True, differentiable=False, flops=_free
 )
 register(
-    "reshape", _reshape_infer, _reshape_vjp, rows=rows.reshape, cheap=True, view=True, flops=_free
+    "reshape",
+    _reshape_infer,
+    _reshape_vjp,
+    rows=rows.reshape,
+    zeros=(0,),
+    cheap=True,
+    view=True,
+    flops=_free,
 )
 register(
     "reshape_dynamic",
@@ -245,12 +252,20 @@ register(
     view=True,
     flops=_free,
 )
-register("transpose", _transpose_infer, _transpose_vjp, rows=rows.transpose, flops=_free)
+register(
+    "transpose",
+    _transpose_infer,
+    _transpose_vjp,
+    rows=rows.transpose,
+    zeros=(0,),
+    flops=_free,
+)
 register(
     "broadcast_to",
     _broadcast_to_infer,
     _broadcast_to_vjp,
     rows=rows.elementwise,
+    zeros=(0,),
     cheap=True,
     flops=_free,
 )

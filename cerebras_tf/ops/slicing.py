@@ -164,7 +164,15 @@ def _reverse_vjp(b: Builder, node: Node, dy: Value) -> Cotangents:
 
 
 _free = element_flops(0)
-register("slice", _slice_infer, _slice_vjp, rows=rows.slicing, view=_is_one_piece, flops=_free)
+register(
+    "slice",
+    _slice_infer,
+    _slice_vjp,
+    rows=rows.slicing,
+    zeros=(0,),
+    view=_is_one_piece,
+    flops=_free,
+)
 register("place", _place_infer, _place_vjp, rows=rows.slicing, flops=_free)
 register("pad", _pad_infer, _pad_vjp, rows=rows.pad, flops=_free)
 register("concat", _concat_infer, _concat_vjp, rows=rows.concat, flops=_free)

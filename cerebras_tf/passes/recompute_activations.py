@@ -32,11 +32,14 @@ class Segment:
         last: the highest layer, inclusive.
         again: values that forward nodes of these layers make, and whose memory is not kept for
             their backward nodes; of a view it is the value that it looks into.
+        spilled: values that will rest in the store meanwhile (compiler/staging.py). Their backward
+            nodes get views of their own, since those of the forward pass look into memory.
     """
 
     first: int
     last: int
     again: frozenset[Value]
+    spilled: frozenset[Value] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -109,7 +112,7 @@ class _Copies:
             node = value.node
             if node is None or node in recipes or value in self._copies:
                 continue
-            if viewed(value) in self._segment.again:
+            if self._is_made(value):
                 recipes[node] = recipe = self._recipe(node)
                 stack.extend(recipe.inputs)
         for node in sorted(recipes, key=lambda node: self._position[node]):
@@ -119,12 +122,17 @@ class _Copies:
             copy = b.emit(node.op, operands, recipe.attrs, [v.type for v in recipe.outputs])
             made.append((node, copy))
             for old, new in zip(recipe.outputs, copy.outputs):
-                if viewed(old) in self._segment.again:
+                if self._is_made(old):
                     self._copies[old] = new
         return made
 
+    def _is_made(self, value: Value) -> bool:
+        """Whether a copy of a value is made: it is not kept, or a view of what is spilled."""
+        base = viewed(value)
+        return base in self._segment.again or (base in self._segment.spilled and base is not value)
+
     def _recipe(self, node: Node) -> Recipe:
-        return remaking(node, [v for v in node.outputs if viewed(v) in self._segment.again])
+        return remaking(node, [v for v in node.outputs if self._is_made(v)])
 
 
 def remaking(node: Node, wanted: Collection[Value]) -> Recipe:

@@ -17,14 +17,21 @@ from cerebras_tf.kernels.compiled_threads import threads
 from cerebras_tf.ops.cost import price
 from cerebras_tf.runtime.backend import Call
 from cerebras_tf.runtime.dispatch import choose, needed_scratch
+from cerebras_tf.runtime.exchange import Exchanges
 from cerebras_tf.runtime.subprogram import conditional
+from cerebras_tf.swarmx.swarm import Alone, Swarm
 
 
 class CpuBackend:
-    """Runs instructions on this machine's cores, with the fastest kernels there are."""
+    """Runs instructions on this machine's cores, with the fastest kernels there are.
 
-    def __init__(self) -> None:
+    Args:
+        swarm: the wafers that run the same program; None for this one alone.
+    """
+
+    def __init__(self, swarm: Optional[Swarm] = None) -> None:
         self._kernels = cpu_kernels()
+        self._exchanges = Exchanges(swarm or Alone())
 
     def allocate(self, size: int) -> Array:
         """See Backend.allocate."""
@@ -47,6 +54,8 @@ class CpuBackend:
         """See Backend.load."""
         if instruction.op == "cond":
             return conditional(instruction, self)
+        if self._exchanges.runs(instruction.op):
+            return self._exchanges.load(instruction)
         return choose(instruction, inputs, outputs, self._kernels)
 
     def run(

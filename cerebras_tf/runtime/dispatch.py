@@ -14,8 +14,9 @@ import numpy as np
 from cerebras_tf.errors import UnsupportedOpError
 from cerebras_tf.ir import Array, Graph, Node, TensorType
 from cerebras_tf.ir.program import Instruction
+from cerebras_tf.ir.types import HALF_TYPES
 from cerebras_tf.kernels import scratch
-from cerebras_tf.kernels.half import to_bfloat16, to_float32
+from cerebras_tf.kernels.half import at_rest, from_float32, in_float32
 from cerebras_tf.kernels.registry import CompiledKernel, KernelTable, Scratch
 from cerebras_tf.ops import is_view
 from cerebras_tf.runtime.backend import Call
@@ -85,9 +86,8 @@ def needed_scratch(
 
 
 def _fused(body: Graph, inputs: Types, outputs: Types, kernels: KernelTable) -> Call:
-    types = [*inputs, *outputs, *(value.type for node in body.nodes for value in node.outputs)]
     static = all(type.is_static for type in [*inputs, *outputs])
-    if kernels.elementwise is not None and static and not any(t.dtype == BFLOAT16 for t in types):
+    if kernels.elementwise is not None and static:
         # An op without a generated form: node by node, slower.
         with contextlib.suppress(UnsupportedOpError):
             return _filling(kernels.elementwise(body))
@@ -136,16 +136,19 @@ def unshared(result: Array, operands: Sequence[Array]) -> Array:
 
 
 def _widened(kernel: Callable[..., Any], inputs: Types, outputs: Types) -> Callable[..., Any]:
-    """The kernel on bits of bfloat16: computed in float32, rounded to nearest even."""
-    given = [type.dtype == BFLOAT16 for type in inputs]
-    wanted = [type.dtype == BFLOAT16 for type in outputs]
-    if not any(given) and not any(wanted):
+    """The kernel on half precision: computed in float32, rounded once, to nearest even.
+
+    That is the correctly rounded result of +, -, *, / and square roots (Figueroa, 1995), and sums
+    and products of matrices are rounded once, not at every term.
+    """
+    given, wanted = ([type.dtype for type in types] for types in (inputs, outputs))
+    if not set(HALF_TYPES) & {*given, *wanted}:
         return kernel
 
     def run(*arrays: Array) -> tuple[Array, ...]:
-        results = kernel(*(to_float32(a) if half else a for a, half in zip(arrays, given)))
+        results = kernel(*(in_float32(a, dtype) for a, dtype in zip(arrays, given)))
         results = results if isinstance(results, tuple) else (results,)
-        return tuple(to_bfloat16(r) if half else r for r, half in zip(results, wanted))
+        return tuple(from_float32(r, dtype) for r, dtype in zip(results, wanted))
 
     return run
 
@@ -156,7 +159,11 @@ def graph_call(graph: Graph, kernels: KernelTable) -> Callable[..., tuple[Array,
     for node in graph.nodes:
         if node.op != "constant":
             calls.append((node, choose_for(node, kernels)))
-    constants = {n.output: n.attrs["value"] for n in graph.nodes if n.op == "constant"}
+    constants = {
+        n.output: at_rest(n.attrs["value"], n.output.dtype)
+        for n in graph.nodes
+        if n.op == "constant"
+    }
 
     def run(*arrays: Array) -> tuple[Array, ...]:
         table = {**constants, **dict(zip(graph.inputs, arrays))}

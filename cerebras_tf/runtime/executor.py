@@ -6,17 +6,19 @@ when the program is loaded.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Optional, Protocol
 
 import numpy as np
 
-from cerebras_tf.ir import Array, Variable
-from cerebras_tf.ir.program import ARENA, HEAP, VIEW, Program
-from cerebras_tf.ir.schedule import Free, Run, Step, StreamIn, StreamOut
+from cerebras_tf.ir import Array, Graph, Variable
+from cerebras_tf.ir.program import ARENA, HEAP, VIEW, Instruction, Program
+from cerebras_tf.ir.schedule import Free, OnWafer, Run, Share, Step, StreamIn, StreamOut
 from cerebras_tf.kernels.half import at_rest
 from cerebras_tf.memoryx.store import Store, reading
 from cerebras_tf.runtime.backend import Backend, Call
+from cerebras_tf.runtime.shared_store import SharedStore
+from cerebras_tf.swarmx.swarm import Alone, Swarm
 
 BoundBody = list[tuple[Call, tuple[int, ...], tuple[int, ...], tuple[bool, ...]]]
 
@@ -42,7 +44,9 @@ class Machine:
         bytes_in: bytes of variables streamed in so far.
         bytes_out: bytes of new values streamed out so far.
         scratch_bytes: the most scratch memory that kernels took at once.
-        acquisitions: names of the groups of variables that a step streams in, in order.
+        acquisitions: names of the groups of variables that a step streams in, in order; with
+            several wafers of those that all stream in.
+        held_together: names of all that the store must hold at once, with what is staged then.
     """
 
     def __init__(
@@ -52,6 +56,8 @@ class Machine:
         backend: Backend,
         listeners: Sequence[Listener] = (),
         arena: Optional[Array] = None,
+        like: Optional[Machine] = None,
+        swarm: Optional[Swarm] = None,
     ) -> None:
         """Loads a program: binds the arena and chooses kernels.
 
@@ -61,6 +67,9 @@ class Machine:
             backend: kernels and memory.
             listeners: told of every schedule step.
             arena: uint8 [at least program.arena_bytes]; allocated where not given.
+            like: a machine of the same program for other sizes, on the same backend: kernels that
+                no size concerns are not chosen again.
+            swarm: the wafers that run it together; None for this one alone.
 
         Raises:
             CapacityError: the arena does not fit in memory.
@@ -74,22 +83,40 @@ class Machine:
         self._table: list[Optional[Array]] = [None] * len(program.slots)
         places = {**program.variables, **program.staged}
         self._names = {slot: name for name, slot in places.items()}
-        self._held: set[str] = set()  # variables acquired now
+        self._swarm = swarm or Alone()
+        self._here = store.here if isinstance(store, SharedStore) else store
+        self._alone = 0  # steps from here on that only this wafer runs
+        self._skipped = 0  # steps from here on that another one runs
+        self._held: dict[str, Store] = {}  # variables acquired now, and where
         self._dirty: set[str] = set()  # those among them that were written
         for index, content in program.constants.items():
             self._table[index] = at_rest(content, program.slots[index].type.dtype)
         self.acquisitions = [
             [self._names[slot] for slot in step.slots]
-            for step in program.steps
+            for step in _of_all(program.steps)
             if isinstance(step, StreamIn)
         ]
+        self.held_together = self._find_held_together()
         store.reserve(
             Variable(name, program.slots[slot].type) for name, slot in program.staged.items()
         )
         if arena is None:
             arena = self.backend.allocate(program.arena_bytes)
         self.bind(arena)
-        self._bodies = self._bind_bodies()
+        self._bodies = self._bind_bodies(like)
+
+    def _find_held_together(self) -> list[list[str]]:
+        found, held = [], set[int]()
+        for step in self.program.steps:
+            if isinstance(step, StreamIn):
+                held.update(step.slots)
+                found.append([self._names[slot] for slot in held])
+            elif isinstance(step, StreamOut):
+                here = [self._names[slot] for slot in held]
+                found.extend([*here, name] for name, _ in step.stores if name not in here)
+            elif isinstance(step, Free):
+                held.difference_update(step.slots)
+        return found
 
     def bind(self, arena: Array) -> None:
         """Puts the activations into this memory from now on; nothing is kept from before."""
@@ -124,7 +151,7 @@ class Machine:
                 for name, slot in self.program.results.items()
             }
         finally:
-            self._release(self._held)
+            self._release(list(self._held))
 
     def execute(self, features: Mapping[str, Array]) -> None:
         """Runs the schedule; values stay where they were made, and variables acquired."""
@@ -132,11 +159,15 @@ class Machine:
             self._table[slot] = features[name]
         with np.errstate(all="ignore"):
             for step in self.program.steps:
+                if self._skipped:
+                    self._skipped -= 1
+                    continue
                 for listener in self._listeners:
                     listener.before(step)
                 step.apply(self)
                 for listener in self._listeners:
                     listener.after(step)
+                self._alone = max(self._alone - 1, 0)
 
     def value(self, name: str) -> Array:
         """A wanted value of the last step where it was made; the next step overwrites it."""
@@ -158,8 +189,9 @@ class Machine:
     def stream_in(self, step: StreamIn) -> None:
         """Acquires variables."""
         names = [self._names[slot] for slot in step.slots]
-        arrays = self.store.acquire(names)
-        self._held.update(names)
+        store = self._here if self._alone else self.store
+        arrays = store.acquire(names)
+        self._held.update((name, store) for name in names)
         for slot, array in zip(step.slots, arrays):
             self._table[slot] = array
             self.bytes_in += array.nbytes
@@ -177,9 +209,10 @@ class Machine:
                 self.backend.copy(target, made)
                 self._dirty.add(name)
             else:
-                (target,) = self.store.acquire([name], fresh=True)
+                store = self._here if self._alone else self.store
+                (target,) = store.acquire([name], fresh=True)
                 self.backend.copy(target, made)
-                self.store.release([name], dirty=[name])
+                store.release([name], dirty=[name])
 
     def free(self, step: Free) -> None:
         """Forgets slots, and releases the variables among them."""
@@ -187,11 +220,32 @@ class Machine:
             self._table[slot] = None
         self._release({self._names[slot] for slot in step.slots if slot in self._names})
 
-    def _release(self, names: set[str]) -> None:
-        names = names & self._held
-        self.store.release(names, self._dirty & names)
-        self._dirty -= names
-        self._held -= names
+    def on_wafer(self, step: OnWafer) -> None:
+        """Leaves out what another wafer runs; what this one runs alone uses what it keeps."""
+        if step.wafer == self._swarm.rank:
+            self._alone = step.count + 1
+        else:
+            self._skipped = step.count
+
+    def share(self, step: Share) -> None:
+        """Sends, or receives, what one wafer has made."""
+        for slot in step.slots:
+            array = self._table[slot]
+            assert array is not None
+            self._swarm.start_copy(array, step.wafer).wait()
+        if isinstance(self.store, SharedStore):
+            for name in step.variables:
+                self.store.share(name, step.wafer)
+
+    def _release(self, names: Iterable[str]) -> None:
+        names = [name for name in names if name in self._held]
+        by_store: dict[int, tuple[Store, list[str]]] = {}
+        for name in names:
+            store = self._held.pop(name)
+            by_store.setdefault(id(store), (store, []))[1].append(name)
+        for store, found in by_store.values():
+            store.release(found, self._dirty.intersection(found))
+        self._dirty.difference_update(names)
 
     def _read(self, slot: int) -> Array:
         array = self._table[slot]
@@ -200,7 +254,7 @@ class Machine:
                 return self.backend.copied(array)
         return array
 
-    def _bind_bodies(self) -> list[BoundBody]:
+    def _bind_bodies(self, like: Optional[Machine]) -> list[BoundBody]:
         first: dict[int, tuple[int, ...]] = {}
         for step in self.program.steps:
             if isinstance(step, Run):
@@ -209,12 +263,43 @@ class Machine:
         for index, body in enumerate(self.program.bodies):
             slots = [self.program.slots[slot] for slot in first[index]]
             calls: BoundBody = []
-            for item in body:
+            for at, item in enumerate(body):
+                if like is not None and _is_chosen(item, like.program.bodies[index][at]):
+                    calls.append(like._bodies[index][at])
+                    continue
                 inputs, outputs = (
-                    [slots[i].type for i in at] for at in (item.inputs, item.outputs)
+                    [slots[i].type for i in part] for part in (item.inputs, item.outputs)
                 )
                 fresh = tuple(slots[i].kind in (HEAP, VIEW) for i in item.outputs)
                 call = self.backend.load(item, inputs, outputs)
                 calls.append((call, item.inputs, item.outputs, fresh))
             bound.append(calls)
         return bound
+
+
+def _is_chosen(item: Instruction, other: Instruction) -> bool:
+    """Whether the kernel of an instruction serves it for other sizes, as those of fused bodies do.
+
+    Both are the same instruction of one program.
+    """
+    if item is other:
+        return True
+    pairs = list(zip(item.attrs.values(), other.attrs.values()))
+    bodies = [pair for pair in pairs if isinstance(pair[0], Graph)]
+    return bool(bodies) and all(
+        one.attrs is two.attrs
+        for ours, theirs in bodies
+        for one, two in zip(ours.nodes, theirs.nodes)
+    )
+
+
+def _of_all(steps: Sequence[Step]) -> Iterator[Step]:
+    """The steps that every wafer runs."""
+    skipped = 0
+    for step in steps:
+        if isinstance(step, OnWafer):
+            skipped = step.count
+        elif skipped:
+            skipped -= 1
+        else:
+            yield step

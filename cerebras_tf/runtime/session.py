@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Optional, Protocol
 
 import numpy as np
 
-from cerebras_tf.errors import DataError
+from cerebras_tf.errors import DataError, PaddingError
 from cerebras_tf.ir import Array, TensorType, most_of
 from cerebras_tf.ir.program import GLOBAL_STEP_UPDATE, RANDOM_STEP, Program
 from cerebras_tf.kernels.half import at_rest
@@ -21,7 +21,10 @@ from cerebras_tf.memoryx.store import Store
 from cerebras_tf.runtime.backend import Backend
 from cerebras_tf.runtime.capacity import check_memory, room_for_activations
 from cerebras_tf.runtime.executor import Listener, Machine
+from cerebras_tf.runtime.packing import pack_batch, real_tokens
+from cerebras_tf.runtime.shared_store import SharedStore
 from cerebras_tf.runtime.sizes import solve_sizes
+from cerebras_tf.swarmx.swarm import Alone, Swarm
 
 # Compiled variants kept, those used last; requests that differ more often are compiled again.
 MOST_VARIANTS = 32
@@ -38,11 +41,13 @@ class Request:
         types: type of every feature, by name; sizes are numbers.
         wanted: names of the values it must return.
         updates: whether it changes variables.
+        padded: why padding must be computed too; "" where it may be left out.
     """
 
     types: Mapping[str, TensorType]
     wanted: frozenset[str] = frozenset()
     updates: bool = True
+    padded: str = ""
 
 
 class Programs(Protocol):
@@ -71,6 +76,11 @@ class SavedProgram:
 
     def compile(self, request: Request) -> Program:
         """The program; raises DataError where the request is not for it."""
+        if request.padded and self._program.packing is not None:
+            raise DataError(
+                "saved program: batches must be such that padding can be left out. Received: "
+                f"one where {request.padded}. Compile the model with use_vsl=False."
+            )
         missing = sorted(request.wanted - set(self._program.results))
         if missing:
             raise DataError(
@@ -113,6 +123,8 @@ class _Variant:
         """Size of every symbol, beyond its bound perhaps; None where it cannot serve."""
         if self.updates != request.updates or not request.wanted <= set(self.program.results):
             return None
+        if request.padded and self.program.packing is not None:
+            return None
         return solve_sizes(self.program, request.types)
 
 
@@ -136,6 +148,7 @@ class Session:
         listeners: Sequence[Listener] = (),
         phase: Phase = contextlib.nullcontext,
         trains: bool = True,
+        swarm: Optional[Swarm] = None,
     ) -> None:
         """Prepares a session.
 
@@ -146,6 +159,8 @@ class Session:
             listeners: told of every schedule step.
             phase: context manager that announces a named phase.
             trains: whether random ops draw anew with every update; else with every step.
+            swarm: the wafers that make every step together, each with a batch of its own; None for
+                this one alone.
         """
         self.store = store
         self.global_step = 0
@@ -157,6 +172,7 @@ class Session:
         self._listeners = list(listeners)
         self._phase = phase
         self._trains = trains
+        self._swarm = swarm or Alone()
         self._variants: list[_Variant] = []
         self._uses = 0
         self._arena: Optional[Array] = None
@@ -188,13 +204,15 @@ class Session:
         """
         arrays = {name: _contiguous(array) for name, array in features.items()}
         types = {name: TensorType(_dtype(a), a.shape) for name, a in arrays.items()}
-        variant, machine = self._find(Request(types, wanted, updates))
+        variant, machine, derived = self._find(Request(types, wanted, updates), arrays)
         slots, program = machine.program.slots, machine.program
         given = {
             program.global_step: np.array(self.global_step, np.int64),
-            RANDOM_STEP: np.array(self.draws, np.int64),
+            # As if one wafer took the batches of all in turn.
+            RANDOM_STEP: np.array(self.draws * self._swarm.size + self._swarm.rank, np.int64),
             **self._seeds(program),
             **arrays,
+            **derived,
         }
         needed = {
             name: at_rest(given[name], slots[slot].type.dtype)
@@ -219,7 +237,9 @@ class Session:
     def _seeds(self, program: Program) -> dict[str, Array]:
         """Seeds of random ops whose invocations differ in size, and how many numbers they made."""
         return {
-            name: np.array([draw.seed, draw.seed2, self.made.get(name, 0)], np.int64)
+            name: np.array(
+                [draw.seed, draw.seed2 + self._swarm.rank, self.made.get(name, 0)], np.int64
+            )
             for name, draw in program.draws.items()
         }
 
@@ -230,16 +250,36 @@ class Session:
 
     def prepare(self, request: Request) -> Machine:
         """The machine that runs such requests, made now where there is none."""
-        return self._find(request)[1]
+        variant, sizes = self._variant(request)
+        symbols = variant.program.symbols  # of tokens as many as there may be
+        return self._sized(variant, {**{s.name: s.most for s in symbols}, **sizes})
 
-    def _find(self, request: Request) -> tuple[_Variant, Machine]:
-        """What serves a request: compiled once, loaded once for every size."""
+    def _find(
+        self, request: Request, arrays: Mapping[str, Array]
+    ) -> tuple[_Variant, Machine, dict[str, Array]]:
+        """What serves a request with these features, and the features that follow from them."""
+        variant, sizes = self._variant(request)
+        packing = variant.program.packing
+        derived: dict[str, Array] = {}
+        if packing is not None:
+            self._raise_bounds(variant, sizes)
+            packing = variant.program.packing or packing
+            try:
+                derived = pack_batch(packing, arrays, sizes)
+            except PaddingError as error:
+                variant, sizes = self._variant(replace(request, padded=str(error)))
+            else:
+                sizes = {**sizes, **real_tokens(packing, derived)}
+        return variant, self._sized(variant, sizes), derived
+
+    def _variant(self, request: Request) -> tuple[_Variant, dict[str, int]]:
+        """The program that serves a request, compiled once, and sizes of its symbols."""
         self._uses += 1
         for variant in self._variants:
             sizes = variant.sizes_for(request)
             if sizes is not None:
                 variant.last_use = self._uses
-                return variant, self._sized(variant, sizes)
+                return variant, sizes
         program = self._programs.compile(request)
         self._check(program)
         variant = _Variant(program, request.updates, last_use=self._uses)
@@ -248,7 +288,7 @@ class Session:
         self._variants.append(variant)
         if len(self._variants) > MOST_VARIANTS:
             self._variants.remove(min(self._variants, key=lambda variant: variant.last_use))
-        return variant, self._sized(variant, sizes)
+        return variant, sizes
 
     def _sized(self, variant: _Variant, sizes: dict[str, int]) -> Machine:
         """The variant's machine for these sizes; its bounds are raised where need be."""
@@ -257,21 +297,31 @@ class Session:
         if machine is not None:
             variant.machines[key] = machine
             return machine
-        most = {symbol.name: symbol.most for symbol in variant.program.symbols}
-        if any(size > most[name] for name, size in sizes.items()):
-            raised = {name: max(size, most[name]) for name, size in sizes.items()}
-            variant.program = self._programs.enlarge(variant.program, raised)
-            variant.machines.clear()
-            self._check(variant.program)
+        self._raise_bounds(variant, sizes)
         program = variant.program
         if sizes:
             program = program.at(sizes, self._backend.price)
         arena = self._memory(program.arena_bytes)
-        machine = Machine(program, self.store, self._backend, self._listeners, arena)
+        like = next(iter(variant.machines.values()), None)
+        if isinstance(self.store, SharedStore) and program.wafers > 1 and program.homes:
+            self.store.deal_out(program.homes)
+        machine = Machine(
+            program, self.store, self._backend, self._listeners, arena, like, self._swarm
+        )
+        self.store.require_room(machine.held_together)
         variant.machines[key] = machine
         if len(variant.machines) > MOST_SIZES:
             del variant.machines[next(iter(variant.machines))]
         return machine
+
+    def _raise_bounds(self, variant: _Variant, sizes: Mapping[str, int]) -> None:
+        """Makes room for a batch that is larger than those before it."""
+        most = {symbol.name: symbol.most for symbol in variant.program.symbols}
+        if any(size > most[name] for name, size in sizes.items()):
+            raised = {name: max(bound, sizes.get(name, 0)) for name, bound in most.items()}
+            variant.program = self._programs.enlarge(variant.program, raised)
+            variant.machines.clear()
+            self._check(variant.program)
 
     @property
     def room_for_activations(self) -> int:

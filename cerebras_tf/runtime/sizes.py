@@ -26,6 +26,8 @@ def solve_sizes(program: Program, types: Mapping[str, TensorType]) -> Optional[d
         if given is None:
             if name in (RANDOM_STEP, program.global_step) or name in program.draws:
                 continue
+            if program.packing is not None and name in program.packing.features:
+                continue  # follows from the others
             return None
         if given.dtype != wanted.dtype or given.rank != wanted.rank:
             return None

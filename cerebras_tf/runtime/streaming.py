@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from cerebras_tf.errors import StoreError
 from cerebras_tf.ir import Variable
 from cerebras_tf.ir.program import Program
-from cerebras_tf.memoryx.disk import FileDisk, PlannedDisk
+from cerebras_tf.memoryx.disk_speed import free_bytes
 from cerebras_tf.memoryx.file_store import FileStore
+from cerebras_tf.memoryx.planned_disk import PlannedDisk
 from cerebras_tf.runtime.backend import Backend
 from cerebras_tf.runtime.executor import Machine
 from cerebras_tf.runtime.null import NullBackend, stand_in
@@ -25,7 +26,7 @@ class StreamingPlan:
     Attributes:
         weight_bytes: bytes of the trained variables.
         state_bytes: bytes of all others, optimizer state above all.
-        staged_bytes: bytes of gradients that rest in files within a step.
+        staged_bytes: bytes of gradients and activations that rest in files within a step.
         memory_bytes: main memory for all of these.
         activation_bytes: main memory for activations and gradients.
         scratch_bytes: main memory that kernels take besides.
@@ -45,14 +46,21 @@ class StreamingPlan:
     flops: int
 
 
-def check_disk(store: FileStore) -> None:
-    """Raises StoreError where the variables of a store do not fit on its disk."""
-    need = sum(spec.type.most_bytes for spec in store.specs.values())
-    if isinstance(store.disk, FileDisk) and need > store.disk.free_bytes:
+def check_disk(specs: Iterable[Variable], folder: str, wafers: int = 1) -> None:
+    """Raises StoreError where variables do not fit on the disk of a folder.
+
+    Args:
+        specs: the variables.
+        folder: where they will rest.
+        wafers: how many keep a part of them each.
+    """
+    need = sum(spec.type.most_bytes for spec in specs) // wafers
+    free = free_bytes(folder)
+    if need > free:
         raise StoreError(
             f"memoryx_dir: {need / 1e9:.3g} GB of weights and optimizer state must fit on it. "
-            f"Received: {store.disk.free_bytes / 1e9:.3g} GB free. Free disk space, or give a "
-            "folder on another disk."
+            f"Received: {free / 1e9:.3g} GB free. Free disk space, or give a folder on another "
+            "disk."
         )
 
 

@@ -18,9 +18,8 @@ class BertModelParams(CommonModelParams):
     """The section ``model``, of pre-training and of every fine-tuning.
 
     `encoder_nonlinearity` is another name of `nonlinearity` and wins; `mlm_nonlinearity` follows
-    it. ``gelu`` is the tanh form of the original zoo, ``gelu_exact`` Hugging Face's. `use_vsl` and
-    `enable_gpu_optimizations` are read for the sake of existing YAMLs: they tell how padding is
-    computed, which never changes the numbers, and nothing here depends on them.
+    it. ``gelu`` is the tanh form of the original zoo, ``gelu_exact`` Hugging Face's.
+    `enable_gpu_optimizations` is read for the sake of existing YAMLs, and changes nothing.
 
     RoBERTa's tables begin with `position_embedding_offset` learned positions that no token has, and
     have `num_segments` 1: all tokens are of the same segment, whatever the data says.
@@ -32,7 +31,7 @@ class BertModelParams(CommonModelParams):
     position_embedding_offset: int = field(0, minimum=0)
     use_segment_embedding: bool = False
     num_segments: int = field(2, choices=(1, 2))
-    embedding_dropout_rate: Optional[float] = field(None, minimum=0.0)
+    embedding_dropout_rate: Optional[float] = field(None, minimum=0.0, below=1.0)
     use_pre_normalization: bool = field(False, choices=(False,))
     attention_type: str = field("scaled_dot_product", choices=("scaled_dot_product", "dot_product"))
     use_projection_bias_in_attention: bool = True
@@ -48,7 +47,6 @@ class BertModelParams(CommonModelParams):
     mlm_nonlinearity: Optional[str] = field(None, choices=NONLINEARITIES)
     mlm_loss_scaling: str = field("precomputed_num_masked", choices=LOSS_SCALINGS)
     mlm_loss_weight: float = 1.0
-    use_vsl: bool = False
     enable_gpu_optimizations: bool = False
 
     def problems(self):

@@ -1,9 +1,14 @@
 """Measures training on the wafer against tf.estimator on the host, in one run on one machine.
 
-For example, at the shape of GPT-2 with four layers, or in seconds at one too small to tell::
+For example, at the shape of GPT-2 with four layers, at that of BERT on sentences as long as those
+of SST-2, or in seconds at one too small to tell::
 
     cerebras-tf bench --rounds 5
+    cerebras-tf bench --model bert --pad batch
     cerebras-tf bench --smoke
+    cerebras-tf bench --memoryx_dir /data --memoryx_ram_gb 1.9 --hidden 2048 --batch 4
+
+The last one compares the wafer with weights on files with the wafer with all of them in memory.
 
 Both sides run tf.estimator's own loop on the same model_fn, the same batch and the same initial
 values; each lives in a process of its own, so that neither's threads and memory pools are in the
@@ -26,22 +31,34 @@ import statistics
 import tempfile
 import time
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Optional
 
 from cerebras_tf.cli.arguments import positive_int
 from cerebras_tf.errors import CerebrasError
-from modelzoo.commands.configs import config_folder
+from modelzoo.commands.bench_models import (
+    MODELS,
+    PADDINGS,
+    SEED,
+    make_input_fn,
+    model_fn_of,
+    read_params,
+)
 
-SIDES = ("wafer", "host")
+WAFER, HOST = "wafer", "host"
+BFLOAT16 = "bfloat16"  # the wafer with precision bfloat16
+MEMORY, FILES = "memory", "files"
 HEAD_SIZE = 64
+COMPARED = ((WAFER, HOST), (BFLOAT16, WAFER), (BFLOAT16, HOST))
 WARM_UP_STEPS = 1
-SEED = 1
 
 
 @dataclass(frozen=True)
 class Shape:
-    """The model's sizes; `product` is the side of the square matrices of the sgemm."""
+    """The model, its sizes and how it is padded; `product` is the side of the sgemm's matrices."""
 
+    model: str = "gpt2"
+    pad: str = "fixed"
     layers: int = 4
     hidden: int = 768
     sequence: int = 512
@@ -60,6 +77,24 @@ class Shape:
         return max(1, self.hidden // HEAD_SIZE)
 
 
+BERT = Shape(model="bert", sequence=128, batch=32, vocabulary=30522)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What is compared.
+
+    Attributes:
+        sides: their names.
+        memoryx_dir: where the side FILES keeps weights and optimizer state.
+        memoryx_ram_gb: what it may keep of them in memory; None for the program's own choice.
+    """
+
+    sides: tuple[str, ...] = (WAFER, HOST)
+    memoryx_dir: Optional[str] = None
+    memoryx_ram_gb: Optional[float] = None
+
+
 SMOKE = Shape(layers=1, hidden=128, sequence=32, batch=2, vocabulary=257, product=256)
 
 
@@ -71,43 +106,23 @@ class Turn:
         step_s: seconds of each step.
         cpu_s: CPU seconds of each step, of all threads.
         loss: loss of the last step.
+        stalled_s: seconds for which the wafer waited for files.
+        moved: bytes read and written, of files.
         sgemm: speed of matrix products around the turn in FLOP/s; filled in by `measure`.
     """
 
     step_s: list[float]
     cpu_s: list[float]
     loss: float
+    stalled_s: float = 0.0
+    moved: int = 0
     sgemm: float = 0.0
 
 
-def read_params(shape: Shape) -> Any:
-    """Parameters of GPT-2 at a shape, in float32 and without dropout."""
-    from modelzoo.common.params import load_params
-
-    return load_params(
-        config_folder() / "params_gpt2_small.yaml",
-        {
-            "train_input.vocab_size": shape.vocabulary,
-            "train_input.max_sequence_length": shape.sequence,
-            "train_input.batch_size": shape.batch,
-            "model.hidden_size": shape.hidden,
-            "model.num_hidden_layers": shape.layers,
-            "model.num_heads": shape.heads,
-            "model.filter_size": 4 * shape.hidden,
-            "model.loss_weight": 1.0 / shape.sequence,  # the mean of the tokens' losses
-            "model.dropout_rate": 0.0,
-            "model.attention_dropout_rate": 0.0,
-            "model.mixed_precision": False,
-            "optimizer.loss_scaling_factor": 1.0,
-        },
-    )
-
-
-def make_estimator(shape: Shape, use_cs: bool, folder: str) -> Any:
+def make_estimator(shape: Shape, side: str, compared: Comparison, folder: str) -> Any:
     """An estimator that only trains: it writes no checkpoints and no summaries."""
     from cerebras_tf import CerebrasEstimator, CSRunConfig
     from modelzoo.common import schema
-    from modelzoo.gpt3.model import model_fn
 
     config = CSRunConfig(
         tf_random_seed=SEED,
@@ -115,30 +130,26 @@ def make_estimator(shape: Shape, use_cs: bool, folder: str) -> Any:
         save_checkpoints_steps=None,
         save_checkpoints_secs=None,
         log_step_count_steps=None,
+        precision=BFLOAT16 if side == BFLOAT16 else None,
+        memoryx_dir=compared.memoryx_dir if side == FILES else None,
+        memoryx_ram_gb=compared.memoryx_ram_gb if side == FILES else None,
     )
     params = schema.as_tree(read_params(shape))
-    return CerebrasEstimator(model_fn, folder, config=config, params=params, use_cs=use_cs)
-
-
-def make_input_fn(shape: Shape) -> Any:
-    """An input function that gives one batch of random tokens again and again."""
-    import numpy as np
-    import tensorflow as tf
-
-    size = (shape.batch, shape.sequence + 1)
-    tokens = np.random.default_rng(SEED).integers(0, shape.vocabulary, size, np.int32)
-
-    def input_fn() -> Any:
-        ids, labels = tokens[:, :-1], tokens[:, 1:]
-        features = {"input_ids": ids, "input_mask": np.zeros_like(ids)}
-        return tf.data.Dataset.from_tensors((features, labels)).repeat()
-
-    return input_fn
+    model_fn = model_fn_of(shape)
+    return CerebrasEstimator(model_fn, folder, config=config, params=params, use_cs=side != HOST)
 
 
 def make_turn_hook(pipe: Any) -> Any:
     """A hook that lets training go on by as many steps as the pipe tells."""
     import tensorflow as tf
+
+    from cerebras_tf.estimator.call import training_around
+    from cerebras_tf.memoryx.store import Traffic
+
+    def moved() -> Traffic:
+        """What the store of this training has moved so far; nothing on the host."""
+        call = training_around()
+        return dataclasses.replace(call.model.store.traffic) if call and call.model else Traffic()
 
     class TurnHook(tf.estimator.SessionRunHook):
         """Waits between turns and times every step of a turn, from end to end of the loop."""
@@ -146,6 +157,7 @@ def make_turn_hook(pipe: Any) -> Any:
         def __init__(self) -> None:
             self._left = WARM_UP_STEPS
             self._ends: list[tuple[float, float]] = []
+            self._before = Traffic()
 
         def before_run(self, run_context: Any) -> Any:
             """Asks for the loss."""
@@ -161,14 +173,20 @@ def make_turn_hook(pipe: Any) -> Any:
             step_s, cpu_s = (
                 [end - start for start, end in zip(clock, clock[1:])] for clock in zip(*self._ends)
             )
-            pipe.send(Turn(step_s, cpu_s, float(run_values.results)))
+            now, before = moved(), self._before
+            turn = Turn(step_s, cpu_s, float(run_values.results))
+            turn.stalled_s = now.stalled_s - before.stalled_s
+            turn.moved = now.bytes_read + now.bytes_written
+            turn.moved -= before.bytes_read + before.bytes_written
+            self._before = now
+            pipe.send(turn)
             self._left = pipe.recv()
             self._ends = [(time.perf_counter(), time.process_time())]
 
     return TurnHook()
 
 
-def run_side(pipe: Any, folder: str, shape: Shape, use_cs: bool) -> None:
+def run_side(pipe: Any, folder: str, shape: Shape, side: str, compared: Comparison) -> None:
     """A side's process: warms up, says so, then makes steps when told to, until it is ended.
 
     Sends, first, the floating point operations of a step where it runs on the wafer, else 0; then a
@@ -178,9 +196,9 @@ def run_side(pipe: Any, folder: str, shape: Shape, use_cs: bool) -> None:
 
     tf.compat.v1.logging.set_verbosity(tf.compat.v1.logging.WARN)
     try:
-        estimator = make_estimator(shape, use_cs, folder)
+        estimator = make_estimator(shape, side, compared, folder)
         input_fn = make_input_fn(shape)
-        pipe.send(estimator.compile(input_fn).flops if use_cs else 0)
+        pipe.send(estimator.compile(input_fn).flops if side != HOST else 0)
         estimator.train(input_fn, hooks=[make_turn_hook(pipe)])
     except CerebrasError as error:
         pipe.send(error)
@@ -201,15 +219,15 @@ def receive(side: str, pipe: Any) -> Any:
 
 
 @contextlib.contextmanager
-def side_processes(shape: Shape) -> Any:
-    """Gives the pipes to both sides' processes, by name; ends them on leaving."""
+def side_processes(shape: Shape, compared: Comparison) -> Any:
+    """Gives the pipes to all sides' processes, by name; ends them on leaving."""
     context = multiprocessing.get_context("spawn")
     pipes, processes = {}, []
     with tempfile.TemporaryDirectory(prefix="bench") as folder:
         try:
-            for side in SIDES:
+            for side in compared.sides:
                 pipes[side], theirs = context.Pipe()
-                arguments = (theirs, f"{folder}/{side}", shape, side == "wafer")
+                arguments = (theirs, f"{folder}/{side}", shape, side, compared)
                 processes.append(context.Process(target=run_side, args=arguments))
                 processes[-1].start()
                 theirs.close()
@@ -232,8 +250,8 @@ def sgemm_flops_per_s(size: int) -> float:
 
 
 def measure(pipes: dict[str, Any], rounds: int, steps: int, size: int) -> dict[str, list[Turn]]:
-    """Lets both sides make `steps` steps in turn, `rounds` times. Returns turns by side."""
-    turns: dict[str, list[Turn]] = {side: [] for side in SIDES}
+    """Lets all sides make `steps` steps in turn, `rounds` times. Returns turns by side."""
+    turns: dict[str, list[Turn]] = {side: [] for side in pipes}
     sgemm_flops_per_s(size)  # warms up
     before = sgemm_flops_per_s(size)
     for number in range(rounds):
@@ -245,7 +263,7 @@ def measure(pipes: dict[str, Any], rounds: int, steps: int, size: int) -> dict[s
             before = after
             turns[side].append(turn)
             shown = ", ".join(f"{seconds:.3f}" for seconds in turn.step_s)
-            print(f"round {number + 1}, {side:5}: {shown} s", flush=True)
+            print(f"round {number + 1}, {side:8}: {shown} s", flush=True)
     return turns
 
 
@@ -253,7 +271,7 @@ def report(shape: Shape, flops: int, turns: dict[str, list[Turn]]) -> None:
     """Prints medians and ratios."""
     median = statistics.median
     print(
-        f"\n{'':5}{'s/step':>9}{'CPU s':>9}{'tokens/s':>11}{'GFLOP/s':>9}{'of sgemm':>10}", end=""
+        f"\n{'':8}{'s/step':>9}{'CPU s':>9}{'tokens/s':>11}{'GFLOP/s':>9}{'of sgemm':>10}", end=""
     )
     print(f"{'loss':>11}")
     for side, own in turns.items():
@@ -261,27 +279,73 @@ def report(shape: Shape, flops: int, turns: dict[str, list[Turn]]) -> None:
         cpu_s = median(seconds for turn in own for seconds in turn.cpu_s)
         share = median(flops / median(turn.step_s) / turn.sgemm for turn in own)
         print(
-            f"{side:5}{step_s:9.4f}{cpu_s:9.4f}{shape.tokens / step_s:11.1f}"
+            f"{side:8}{step_s:9.4f}{cpu_s:9.4f}{shape.tokens / step_s:11.1f}"
             f"{flops / step_s / 1e9:9.1f}{share:10.0%}{own[-1].loss:11.6f}"
         )
     speeds = [turn.sgemm / 1e9 for own in turns.values() for turn in own]
-    print(f"sgemm{'':29}{median(speeds):9.1f}  ({min(speeds):.1f} to {max(speeds):.1f};", end="")
+    print(f"sgemm{'':32}{median(speeds):9.1f}  ({min(speeds):.1f} to {max(speeds):.1f};", end="")
     print(f" {shape.product} x {shape.product})")
+    for side in turns:
+        for other in turns:
+            if (side, other) in COMPARED:
+                compare(side, other, turns)
+    if FILES in turns:
+        report_files(turns)
+
+
+def compare(side: str, other: str, turns: dict[str, list[Turn]]) -> None:
+    """Prints how many times as fast as another a side is, round by round."""
+    median = statistics.median
     ratios = [
-        median(host.step_s) / median(wafer.step_s)
-        for wafer, host in zip(turns["wafer"], turns["host"])
+        median(theirs.step_s) / median(own.step_s) for own, theirs in zip(turns[side], turns[other])
     ]
     shown = ", ".join(f"{ratio:.2f}" for ratio in ratios)
-    print(f"wafer: {median(ratios):.2f} times as fast as the host (by round: {shown})")
+    print(f"{side}: {median(ratios):.2f} times as fast as the {other} (by round: {shown})")
+
+
+def report_files(turns: dict[str, list[Turn]]) -> None:
+    """Prints what weights on files cost."""
+    median = statistics.median
+    pairs = zip(turns[MEMORY], turns[FILES])
+    ratios = [median(files.step_s) / median(memory.step_s) for memory, files in pairs]
+    shown = ", ".join(f"{ratio:.2f}" for ratio in ratios)
+    print(f"files: {median(ratios):.2f} times the time in memory (by round: {shown})")
+    stalled = sum(turn.stalled_s for turn in turns[FILES])
+    step_s = sum(sum(turn.step_s) for turn in turns[FILES])
+    steps = sum(len(turn.step_s) for turn in turns[FILES])
+    moved = sum(turn.moved for turn in turns[FILES]) / steps
+    print(f"files: {moved / 1e9:.2f} GB moved a step, {stalled / step_s:.0%} of the time stalled")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
     parser.add_argument("--smoke", action="store_true", help="a tiny shape, for trying this out")
+    parser.add_argument(
+        "--model",
+        choices=MODELS,
+        default=MODELS[0],
+        help="bert: sentences as long as SST-2's, batch 32, sequence 128 (default: gpt2)",
+    )
+    parser.add_argument(
+        "--pad",
+        choices=PADDINGS,
+        default=PADDINGS[0],
+        help="of bert: to the sequence length, or to each batch's longest (default: fixed)",
+    )
+    against = parser.add_mutually_exclusive_group()
+    against.add_argument(
+        "--bfloat16",
+        action="store_true",
+        help="measure the wafer with precision bfloat16 besides",
+    )
     for name in ("layers", "hidden", "batch", "sequence", "vocabulary"):
         full, tiny = getattr(Shape, name), getattr(SMOKE, name)
         text = f"default: {full}, with --smoke {tiny}"
         parser.add_argument(f"--{name}", type=positive_int, metavar="N", help=text)
+    text = "compare weights on files of this folder with weights in memory"
+    against.add_argument("--memoryx_dir", metavar="FOLDER", help=text)
+    text = "what of them may be in memory, GB (default: the program's choice)"
+    parser.add_argument("--memoryx_ram_gb", type=float, metavar="GB", help=text)
     for name, default in (("rounds", 3), ("steps", 3)):
         text = "turns of each side" if name == "rounds" else "steps of a turn"
         text += f" (default: {default})"
@@ -291,17 +355,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Runs the benchmark and prints what it found."""
     given = {name: value for name, value in vars(args).items() if value and hasattr(Shape, name)}
-    shape = dataclasses.replace(SMOKE if args.smoke else Shape(), **given)
+    full = BERT if args.model == "bert" else Shape()
+    shape = dataclasses.replace(SMOKE if args.smoke else full, **given)
     read_params(shape)  # tells mistakes before anything starts
     print(
         f"{shape.layers} layers x {shape.hidden}, {shape.heads} heads, filter {4 * shape.hidden}, "
         f"sequence {shape.sequence}, batch {shape.batch}, vocabulary {shape.vocabulary}, AdamW, "
         "float32"
     )
-    with side_processes(shape) as pipes:
+    with contextlib.ExitStack() as stack:
+        compared = Comparison((BFLOAT16, WAFER, HOST) if args.bfloat16 else (WAFER, HOST))
+        if args.memoryx_dir:  # sides are killed in the end, so what they leave goes with a folder
+            Path(args.memoryx_dir).mkdir(parents=True, exist_ok=True)
+            store = tempfile.TemporaryDirectory(prefix="bench", dir=args.memoryx_dir)
+            folder = stack.enter_context(store)
+            compared = Comparison((MEMORY, FILES), folder, args.memoryx_ram_gb)
+        pipes = stack.enter_context(side_processes(shape, compared))
         flops = max(receive(side, pipe) for side, pipe in pipes.items())
         for side, pipe in pipes.items():
             receive(side, pipe)  # warm-up
-        print(f"{flops / 1e12:.4g} TFLOP a step, counted in the compiled program", flush=True)
+        counted = "counted in the compiled program"
+        counted += ", padding included" if shape.model == "bert" else ""
+        print(f"{flops / 1e12:.4g} TFLOP a step, {counted}", flush=True)
         turns = measure(pipes, args.rounds, args.steps, shape.product)
     report(shape, flops, turns)

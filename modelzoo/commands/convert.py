@@ -6,6 +6,7 @@ For example::
     cerebras-tf convert from_tf model_dir/gptj_6b gpt-j-6B-trained
     cerebras-tf convert verify gpt-j-6B-trained model_dir/gptj_6b --logits
     cerebras-tf convert renumber model_dir/first model_dir/second 38000
+    cerebras-tf convert random -p params_gptj_6b_pile.yaml gpt-j-6B-random --dtype bfloat16
 
 It only reads its arguments and shows progress; ``modelzoo/common/checkpoints`` does the work.
 """
@@ -20,9 +21,11 @@ from cerebras_tf.errors import ConfigError
 from modelzoo.common.checkpoints.compare_logits import TOLERANCE, compare_logits
 from modelzoo.common.checkpoints.convert import from_tensorflow, to_tensorflow
 from modelzoo.common.checkpoints.programs import PROGRAMS
+from modelzoo.common.checkpoints.random_model import write_random_model
 from modelzoo.common.checkpoints.renumber import renumber
 from modelzoo.common.checkpoints.safetensors_file import DTYPES
 from modelzoo.common.checkpoints.verify import verify_weights
+from modelzoo.common.params import load_params
 
 OPERANDS = {
     "to_tf": {
@@ -41,6 +44,7 @@ OPERANDS = {
         "source": "prefix of the checkpoint, or folder: its latest",
         "output": "folder in which training goes on",
     },
+    "random": {"output": "folder of the model"},
 }
 
 
@@ -57,8 +61,18 @@ def add_arguments(parser, what):
     if what == "renumber":
         add("step", type=positive_int, help="its global step")
         return
+    if what == "random":
+        add("-p", "--params", required=True, help="our YAML of the model")
+        add("--seed", type=int, default=0, help="of the weights (default: 0)")
+        add("--dtype", choices=tuple(DTYPES), default="float32", help="type of weights there")
+        add("--max_shard_gb", type=float, default=2.0, help="size of a file, GB")
+        return
     add("--program", choices=tuple(PROGRAMS), default="hugging_face", help="the other program")
-    if what != "to_tf":
+    if what == "to_tf":
+        text = "delete each file of the model once its weights are on the disk; a conversion that "
+        text += "is stopped goes on where it was"
+        add("--delete_source", action="store_true", help=text)
+    else:
         add("-p", "--params", help="our YAML (default: params.yaml beside the checkpoint)")
         add("--dtype", choices=tuple(DTYPES), default="float32", help="type of weights there")
     if what == "from_tf":
@@ -85,7 +99,9 @@ def run(args):
 
 def convert_to_tf(args, advance):
     """Makes a TensorFlow checkpoint; returns what to print."""
-    done = to_tensorflow(args.source, args.output, args.program, args.overwrite, advance=advance)
+    done = to_tensorflow(
+        args.source, args.output, args.program, args.overwrite, advance, args.delete_source
+    )
     note = f" Train from it with --checkpoint_path {done.path} and another model_dir."
     return _told(done) + note
 
@@ -138,9 +154,19 @@ def copy_renumbered(args, advance):
     return f"{path}: as {args.source}."
 
 
+def write_random(args, advance):
+    """Writes a model of random weights; returns what to print."""
+    params, size = load_params(args.params), int(args.max_shard_gb * 1e9)
+    done = write_random_model(
+        params, args.params, args.output, args.dtype, args.seed, size, args.overwrite, advance
+    )
+    return _told(done)
+
+
 ACTIONS = {
     "to_tf": convert_to_tf,
     "from_tf": convert_from_tf,
     "verify": verify_both,
     "renumber": copy_renumbered,
+    "random": write_random,
 }

@@ -14,6 +14,7 @@ from cerebras_tf.cli.arguments import COMPILE, MODES
 from cerebras_tf.cli.exit_codes import USER_ERROR, run_main
 from cerebras_tf.cli.parser import Parser, format_rows
 from modelzoo.common.console import quiet_native_logging
+from modelzoo.common.file_errors import system_errors_named
 
 PROGRAM = "cerebras-tf"
 
@@ -63,12 +64,21 @@ CONVERT = of_module(
         "from_tf": "make the other program's model",
         "verify": "compare both, bit for bit; exit code 2 if not so",
         "renumber": "copy a checkpoint as that of another step",
+        "random": "make a model of random weights in Hugging Face's layout",
     },
 )
 CONFIGS = of_module(
     "modelzoo.commands.configs",
     "what",
     {"list": "show the params files that come along", "copy": "copy some, to be run or changed"},
+)
+SCALING = of_module(
+    "modelzoo.commands.scaling",
+    "what",
+    {
+        "fit": "fit a scaling law to runs of language models",
+        "plan": "say what a budget of FLOPs or days buys",
+    },
 )
 COMPILING = {COMPILE: "compile for a mode and run nothing"}
 ROOT = Command(
@@ -83,7 +93,18 @@ ROOT = Command(
         "zero_shot": Command(
             "score a language model on tasks it was not trained on", "modelzoo.commands.zero_shot"
         ),
+        "run": Command(
+            "run a compiled program on a batch, without TensorFlow", "cerebras_tf.cli.run_program"
+        ),
+        "report": Command(
+            "predict a transformer on a CS-2 from its sizes alone", "modelzoo.commands.report"
+        ),
+        "compare": Command("compare compile reports", "cerebras_tf.cli.compare"),
+        "scaling": Command("fit scaling laws and plan by them", commands=SCALING),
         "bench": Command("measure training on the wafer and the host", "modelzoo.commands.bench"),
+        "larger_than_memory": Command(
+            "show training of models larger than memory", "modelzoo.commands.larger_than_memory"
+        ),
         "info": Command(
             "show versions, cores, memory, BLAS and kernel cache", "cerebras_tf.cli.info"
         ),
@@ -127,7 +148,8 @@ def run_command(
     parser = Parser(prog=program, description=sentence(command.summary))
     module.add_arguments(parser, **command.given)
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
-    exit_code: Optional[int] = module.run(parser.parse_args(argv))
+    with system_errors_named():
+        exit_code: Optional[int] = module.run(parser.parse_args(argv))
     return exit_code
 
 

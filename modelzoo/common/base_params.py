@@ -18,6 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from cerebras_tf.swarmx import job
 from modelzoo.common.sections import CsConfigParams, OptimizerParams, RunConfigParams
 
 INPUT_SECTIONS = ("train_input", "eval_input", "predict_input")
@@ -52,6 +53,16 @@ class BaseParams:
     def problems(self):
         """Yields what is wrong between the sections."""
         yield from self.csconfig.problems_with(self.model)
+        precision = self.runconfig.precision or "bfloat16"
+        if self.csconfig.use_cbfloat16 and precision != "bfloat16":
+            yield "csconfig.use_cbfloat16", f"excludes precision {precision}. Leave one out."
+        wafers = job.wafers()
+        if self.runconfig.num_csx > 1 and self.runconfig.num_csx % wafers:
+            yield (
+                "runconfig.num_csx",
+                f"must be a multiple of the {wafers} processes of this job. Received: "
+                f"{self.runconfig.num_csx}. Give csrun_wse --num_csx {self.runconfig.num_csx}.",
+            )
         for name, section in self.inputs():
             length = getattr(section, "max_sequence_length", None) or 0
             if length * section.batch_size >= MOST_TOKENS:
@@ -63,8 +74,13 @@ class BaseParams:
 
     @property
     def batches_per_step(self):
-        """Batches that the emulated wafer reads for a step: those of `num_csx` wafers, in turn."""
-        return self.optimizer.grad_accum_steps * self.runconfig.num_csx
+        """Batches of a step: those of `num_csx` wafers, or of as many as the launcher started."""
+        return self.optimizer.grad_accum_steps * max(self.runconfig.num_csx, job.wafers())
+
+    @property
+    def batches_in_turn(self):
+        """Batches that this process computes for a step, one after the other."""
+        return self.batches_per_step // job.wafers()
 
     @property
     def global_batch_size(self):

@@ -16,9 +16,11 @@ import tensorflow.compat.v1 as tf
 
 from cerebras_tf.errors import CheckpointError, ConfigError
 from cerebras_tf.estimator.checkpoint_reader import CheckpointReader
+from cerebras_tf.swarmx import job, mpi
 from modelzoo.common.params import saved_runconfig
 
 LIST = "checkpoint"
+POSITION = "data_position.json"  # see modelzoo/common/input/resume.py
 INSTEAD = "--checkpoint_path {} to evaluate, --resume_from {} with another -o to train"
 END = re.compile(r"\.(index|meta|data-\d{5}-of-\d{5})$")
 
@@ -169,18 +171,31 @@ def resumed(runconfig):
     """
     model_dir = runconfig.model_dir
     if not runconfig.resume_from or latest_checkpoint(model_dir):
+        mpi.swarm().objects(None)  # none looks once more before all have looked
         yield
         return
+    if not job.is_first():
+        mpi.swarm().objects(None)
+        mpi.swarm().objects(None)  # the first has copied it
+        yield
+        return
+    mpi.swarm().objects(None)
     prefix = find_checkpoint(runconfig.resume_from)
     step = step_of(prefix)
     name = f"model.ckpt-{step}"
     copy_checkpoint(prefix, model_dir, name)
+    position = os.path.join(os.path.dirname(prefix), POSITION)
+    if os.path.exists(position):
+        shutil.copyfile(position, os.path.join(model_dir, POSITION))
+    mpi.swarm().objects(None)
     try:
         yield
     finally:
         if not os.path.exists(os.path.join(model_dir, "params.yaml")):
             remove_checkpoint(os.path.join(model_dir, name))
             os.remove(os.path.join(model_dir, LIST))
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(os.path.join(model_dir, POSITION))
 
 
 def step_of(prefix):

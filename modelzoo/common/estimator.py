@@ -10,12 +10,14 @@ import tensorflow.compat.v1 as tf
 from cerebras_tf import CerebrasEstimator, CSEstimatorSpec, CSRunConfig
 from cerebras_tf.errors import CheckpointError
 from cerebras_tf.estimator.checkpoint_content import saved_shapes
+from cerebras_tf.swarmx import job
 from modelzoo.common import schema
 from modelzoo.common.checkpoint_files import (
     advice_instead,
     find_checkpoint,
     latest_checkpoint,
 )
+from modelzoo.common.input import resume
 from modelzoo.common.model_dir import write_text_summary
 from modelzoo.common.params import save_params
 
@@ -28,6 +30,17 @@ ANOTHER_CHECKPOINT = (
     "Start from another --checkpoint_path, or use the params file it was trained with."
 )
 MOST_NAMED = 12  # variables in an error
+GRADIENT_SUMS = re.compile(r"accum_step_counter|.*_grad_accum_\d+")  # of optimizers/training.py
+
+# Keys of runconfig that CSRunConfig has, too.
+OF_THE_WAFER = (
+    "memoryx_dir",
+    "memoryx_ram_gb",
+    "memoryx_moment_dtype",
+    "wafer_memory_gb",
+    "precision",
+    "keep_float32",
+)
 
 
 def make_estimator(model_fn, params, use_cs, warm_start_excludes=()):
@@ -48,8 +61,10 @@ def make_estimator(model_fn, params, use_cs, warm_start_excludes=()):
     trains = runconfig.mode in ("train", "train_and_eval")
     latest = latest_checkpoint(runconfig.model_dir) if trains else None
     warm_start = runconfig.checkpoint_path
+    partially = runconfig.restore_partially
     if latest:
-        compare = check_shapes if runconfig.restore_partially else check_whole
+        compare = check_shapes if partially else check_whole
+        partially |= changes_parts(runconfig.model_dir, params.batches_per_step)
         model_fn = checked(model_fn, latest, tf.global_variables, compare)
     elif trains and warm_start:
         warm_start = find_checkpoint(warm_start)
@@ -72,10 +87,10 @@ def make_estimator(model_fn, params, use_cs, warm_start_excludes=()):
         keep_checkpoint_max=runconfig.keep_checkpoint_max,
         log_step_count_steps=None if runconfig.disable_standard_logs else every,
         device_fn=(lambda op: runconfig.device) if runconfig.device else None,
-        restore_partially=runconfig.restore_partially,
-        memoryx_dir=runconfig.memoryx_dir,
-        memoryx_ram_gb=runconfig.memoryx_ram_gb,
-        wafer_memory_gb=runconfig.wafer_memory_gb,
+        restore_partially=partially,
+        use_vsl=getattr(params.model, "use_vsl", None),
+        cs_config=params.csconfig,
+        **{name: getattr(runconfig, name) for name in OF_THE_WAFER},
     )
     return CerebrasEstimator(
         model_fn=model_fn,
@@ -86,6 +101,26 @@ def make_estimator(model_fn, params, use_cs, warm_start_excludes=()):
         warm_start_from=warm_start if trains and not latest else None,
         use_cs=use_cs,
     )
+
+
+def changes_parts(model_dir, batches_per_step):
+    """Tells whether sums of gradients come or go: steps of several batches have them.
+
+    Between two steps they are zero, so that a checkpoint from there fits with or without them.
+
+    Raises:
+        CheckpointError: if a step of another number of batches has not ended.
+    """
+    step, parts = resume.checkpoint_counts(model_dir)
+    history = resume.read_history(model_dir)
+    before = history[-1][2] if history else batches_per_step
+    if parts and before != batches_per_step:
+        raise CheckpointError(
+            f"{model_dir}: must have ended its step before steps have another number of batches, "
+            f"{batches_per_step} (num_csx times grad_accum_steps). Received: {parts} of {before} "
+            f"batches after step {step}. Run the former command with --max_steps {step + 1} first."
+        )
+    return (parts is not None) != (batches_per_step > 1)
 
 
 def checked(model_fn, path, variables, compare):
@@ -132,9 +167,9 @@ class CheckpointHook(tf.estimator.SessionRunHook):
 class StartHook(tf.estimator.SessionRunHook):
     """Writes the parameters once training begins, and says how one wafer stands for several.
 
-    ``params.yaml`` and its text for TensorBoard are written when the model is ready, so a run that
-    is refused before, for its data or for a checkpoint of another shape, leaves the folder as it
-    was.
+    ``params.yaml``, its text for TensorBoard and ``data_position.json`` are written when the model
+    is ready, so a run that is refused before, for its data or for a checkpoint of another shape,
+    leaves the folder as it was.
 
     Args:
         params: a model's parameters.
@@ -147,15 +182,20 @@ class StartHook(tf.estimator.SessionRunHook):
 
     def after_create_session(self, session, coord):
         """Writes the parameters."""
-        wafers = self._params.runconfig.num_csx
+        wafers, here = self._params.runconfig.num_csx, job.wafers()
         if wafers > 1:
             tf.logging.info(
-                "num_csx %d: one wafer computes their batches of %d in turn, %d examples a step",
+                "num_csx %d: %s batches of %d%s, %d examples a step",
                 wafers,
+                "one wafer computes their" if here == 1 else f"{here} wafers compute",
                 self._params.train_input.batch_size,
+                " in turn" if here < wafers else "",
                 self._params.global_batch_size,
             )
+        if not job.is_first():
+            return
         model_dir = self._params.runconfig.model_dir
+        resume.remember_position(model_dir, self._step, self._params.batches_per_step)
         write_text_summary(model_dir, save_params(self._params, model_dir), self._step)
 
 
@@ -193,14 +233,21 @@ def check_shapes(path, variables):
 def check_whole(path, variables):
     """Compares a checkpoint that training goes on from with all variables of the model.
 
+    But for the sums of gradients, see `changes_parts`.
+
     Checkpoints written from then on hold the model's variables only: whatever else is in this one,
     such as more layers or the state of another optimizer, would be lost.
 
     Raises:
         CheckpointError: as `check_variables`, or if it holds variables that the model lacks.
     """
+    variables = [each for each in variables if not GRADIENT_SUMS.fullmatch(each.op.name)]
     check_variables(path, variables)
-    beyond = sorted(saved_variables(path).keys() - {variable.op.name for variable in variables})
+    beyond = sorted(
+        name
+        for name in saved_variables(path).keys() - {variable.op.name for variable in variables}
+        if not GRADIENT_SUMS.fullmatch(name)
+    )
     if beyond:
         more = f" and {len(beyond) - MOST_NAMED} more" if len(beyond) > MOST_NAMED else ""
         raise CheckpointError(

@@ -14,6 +14,7 @@ from pathlib import Path
 import tensorflow.compat.v1 as tf
 
 from cerebras_tf.errors import ConfigError, DataError
+from cerebras_tf.swarmx import job
 from modelzoo.common.checkpoint_files import copy_checkpoint, remove_checkpoint
 from modelzoo.common.whole_file import write_whole
 
@@ -52,19 +53,32 @@ class Evaluations(tf.estimator.Exporter):
         """
         found = {key: float(value) for key, value in eval_result.items()}
         step = int(found.pop("global_step"))
-        rules = {"keep_best_checkpoint": self._keep, "early_stopping": self._stopping}
-        for name, rule in rules.items():
-            if rule and rule.metric not in found:
-                raise ConfigError(
-                    f"runconfig.{name}.metric: must be one of {', '.join(sorted(found))}. "
-                    f"Received: {rule.metric!r}."
-                )
+        self.check_metrics(found)
         self._metrics[step] = found
+        if job.is_first():
+            self._write(checkpoint_path, step, found)
+        self.stopped = self._reason()
+
+    def _write(self, checkpoint_path, step, found):
         told = {str(at): metrics for at, metrics in sorted(self._metrics.items())}
         write_whole(self._path, json.dumps(told, indent=2) + "\n")
         if self._keep and best_step(self._values(self._keep), self._keep.mode) == step:
             self._put_aside(checkpoint_path, step, found[self._keep.metric])
-        self.stopped = self._reason()
+
+    def check_metrics(self, names):
+        """Raises a ConfigError if a metric that decides is not among the names."""
+        for key, rule in self.rules.items():
+            if rule.metric not in names:
+                raise ConfigError(
+                    f"runconfig.{key}.metric: must be one of {', '.join(sorted(names))}. "
+                    f"Received: {rule.metric!r}. Name one of them."
+                )
+
+    @property
+    def rules(self):
+        """What decides, KeepBest and EarlyStopping, by key of runconfig."""
+        rules = {"keep_best_checkpoint": self._keep, "early_stopping": self._stopping}
+        return {key: rule for key, rule in rules.items() if rule}
 
     def _values(self, rule):
         return {

@@ -59,6 +59,20 @@ def file_errors_named(params, sections):
         raise named from error
 
 
+@contextlib.contextmanager
+def system_errors_named():
+    """Within: what the system refuses becomes a ConfigError that names the file; for commands."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in MENDABLE:
+            raise
+        raise ConfigError(
+            f"{error.filename or 'output'}: must be readable, or a place to write to. Received: "
+            f"{error.strerror}. Free space, correct the permissions, or name another path."
+        ) from error
+
+
 def damaged_checkpoint(runconfig):
     """Returns the error for a checkpoint that TensorFlow could not restore."""
     from modelzoo.common.checkpoint_files import advice_instead, latest_checkpoint

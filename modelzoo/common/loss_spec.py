@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import tensorflow.compat.v1 as tf
 
+from cerebras_tf import cross_wafer_sum
+from cerebras_tf.swarmx import job
 from modelzoo.common.estimator import CSEstimatorSpec
 from modelzoo.common.metrics.streaming import streaming_mean
 from modelzoo.common.optimizers.training import make_train_op
@@ -28,12 +30,13 @@ def loss_spec(mode, params, costs, metrics, summaries=None):
     Returns:
         A CSEstimatorSpec.
     """
-    loss = sum_of(cost for cost, _ in costs)
-    if mode == tf.estimator.ModeKeys.TRAIN:
+    training = mode == tf.estimator.ModeKeys.TRAIN
+    loss = sum_of(over_wafers(*pair) if training else pair[0] for pair in costs)
+    if training:
         for name, value in ({"train/cost": loss} if summaries is None else summaries).items():
             tf.summary.scalar(name, value)
         train_op = make_train_op(
-            loss, params.optimizer, params.model.mixed_precision, params.batches_per_step
+            loss, params.optimizer, params.model.mixed_precision, params.batches_in_turn
         )
         return CSEstimatorSpec(mode=mode, loss=loss, train_op=train_op)
     wanted = not getattr(params.eval_input, "disable_eval_metrics", False)
@@ -44,6 +47,23 @@ def loss_spec(mode, params, costs, metrics, summaries=None):
         return {**metric_fn(*given[len(parts) :]), "loss": mean_loss(given[: len(parts)])}
 
     return CSEstimatorSpec(mode=mode, loss=loss, host_call=(with_loss, [*parts, *tensors]))
+
+
+def over_wafers(cost, count):
+    """Weighs a cost so that the mean over the wafers of a job is that over all that was counted.
+
+    Args:
+        cost: float32 scalar, the mean over something in this wafer's batch.
+        count: the number of what it is the mean of, a scalar.
+
+    Returns:
+        A float32 scalar; the cost itself where one wafer trains.
+    """
+    if job.wafers() == 1:
+        return cost
+    count = tf.cast(count, tf.float32)
+    total = tf.stop_gradient(cross_wafer_sum(count))
+    return cost * tf.math.divide_no_nan(count * float(job.wafers()), total)
 
 
 def mean_loss(parts):

@@ -8,22 +8,28 @@ from typing import Any, Optional, Union
 from modelzoo.common.sections import build_initializer, field
 
 NONLINEARITIES = ("gelu", "gelu_exact", "relu", "tanh")
+MOST_LAYERS = 10_001  # graphs of as many take hours to build
 
 
 @dataclass(frozen=True, kw_only=True)
 class CommonModelParams:
-    """Keys that every encoder and every decoder has."""
+    """Keys that every encoder and every decoder has.
+
+    `use_vsl` leaves padding out of what the wafer computes (variable sequence length), which
+    changes no number: null where the graph proves that, true to refuse training otherwise, false
+    never. Padding of causal models that only weights of the loss tell is left out with true alone.
+    """
 
     hidden_size: int = field(minimum=1)
-    num_hidden_layers: int = field(minimum=1)
+    num_hidden_layers: int = field(minimum=1, below=MOST_LAYERS)
     num_heads: int = field(minimum=1)
     filter_size: int = field(minimum=1)
     max_position_embeddings: Optional[int] = field(None, minimum=1)
     embedding_size: Optional[int] = field(None, minimum=1)
     share_embedding_weights: bool = True
     nonlinearity: str = field("gelu", choices=NONLINEARITIES)
-    dropout_rate: float = field(0.0, minimum=0.0)
-    attention_dropout_rate: float = field(0.0, minimum=0.0)
+    dropout_rate: float = field(0.0, minimum=0.0, below=1.0)
+    attention_dropout_rate: float = field(0.0, minimum=0.0, below=1.0)
     dropout_seed: Optional[int] = None
     layer_norm_epsilon: float = field(1.0e-8, minimum=0.0)
     attention_softmax_fp32: bool = True
@@ -34,6 +40,7 @@ class CommonModelParams:
     boundary_casting: bool = field(False, choices=(False,))
     tf_summary: bool = False
     precision_opt_level: int = field(0, choices=(0, 1, 2))
+    use_vsl: Optional[bool] = None
 
     def problems(self):
         """Yields what is wrong between the fields."""
@@ -65,7 +72,7 @@ class OrderKeys:
     """How examples are ordered and repeated; evaluation reads them once in any case."""
 
     shuffle: bool = True
-    shuffle_seed: Optional[int] = 0
+    shuffle_seed: Optional[int] = field(0, minimum=0)
     repeat: bool = True
     skip_steps: Optional[int] = field(None, minimum=0)
 

@@ -143,8 +143,9 @@ def read_yaml(path):
         ) from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: must be UTF-8 text. Received: {error}.") from error
-    loader = yaml.SafeLoader(text)
+    loader = None
     try:
+        loader = yaml.SafeLoader(text)
         node = loader.get_single_node()
         lines: dict[str, int] = {}
         if node is not None:
@@ -153,10 +154,11 @@ def read_yaml(path):
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f"line {mark.line + 1}: " if mark else ""
-        problem = getattr(error, "problem", None) or str(error)
+        problem = getattr(error, "problem", None) or " ".join(str(error).split())
         raise ConfigError(f"{path}: {line}this is not YAML: {problem}.") from error
     finally:
-        loader.dispose()
+        if loader is not None:
+            loader.dispose()
     if not isinstance(tree, dict):
         raise ConfigError(f"{path}: must hold sections of keys. Received: {tree!r}.")
     return tree, lines

@@ -19,14 +19,17 @@ import sys
 from cerebras_tf.cli.arguments import parse_arguments
 from cerebras_tf.cli.exit_codes import run_main
 from cerebras_tf.errors import CapacityError, ConfigError, DataError
+from cerebras_tf.swarmx import job, mpi
 from modelzoo.common import model_dir as folder
-from modelzoo.common import registry
+from modelzoo.common import registry, schema
 from modelzoo.common.console import announce, quiet_logging, quiet_native_logging, quieter
 from modelzoo.common.file_errors import file_errors_named
 from modelzoo.common.params import load_params, saved_difference
 
 # What the launchers were called as, for help and mistakes.
 PROGRAM_VARIABLE = "CEREBRAS_TF_PROGRAM"
+# Number of wafers that csrun_wse was given.
+NUM_CSX_VARIABLE = "CEREBRAS_TF_NUM_CSX"
 SECTIONS = {
     "train": ("train_input",),
     "train_and_eval": ("train_input", "eval_input"),
@@ -45,7 +48,10 @@ def run(model_name=None):
     quiet_native_logging()
     program = os.environ.get(PROGRAM_VARIABLE)
     bound = functools.partial(main, model_name=model_name, program=program)
-    sys.exit(run_main(bound, program=program))
+    status = run_main(bound, program=program)
+    if status:
+        mpi.fail()
+    sys.exit(status)
 
 
 def main(argv, model_name=None, program=None):
@@ -73,7 +79,7 @@ def execute(args, model_name=None):
 
 def lock_for(mode, model_dir):
     """Keeps other runs from training in the folder, from before this one reads its data."""
-    if mode not in ("train", "train_and_eval"):
+    if mode not in ("train", "train_and_eval") or not job.is_first():
         return contextlib.nullcontext()
     from cerebras_tf.estimator.folder_lock import locked  # brings TensorFlow
 
@@ -83,6 +89,7 @@ def lock_for(mode, model_dir):
 def read_params(args, model_name=None):
     """Loads the YAML under the command line and checks that the mode has what it needs."""
     overrides = {f"runconfig.{key}": value for key, value in args.overrides().items()}
+    overrides.update(launchers_overrides())
     params = load_params(args.params, overrides, model_name)
     runconfig = params.runconfig
     missing = [name for name in SECTIONS[args.mode] if getattr(params, name, None) is None]
@@ -101,6 +108,12 @@ def read_params(args, model_name=None):
     return dataclasses.replace(
         params, runconfig=dataclasses.replace(runconfig, model_dir=model_dir)
     )
+
+
+def launchers_overrides():
+    """Returns what the launcher was told in place of keys of the YAML, by dotted key."""
+    told = os.environ.get(NUM_CSX_VARIABLE)
+    return {"runconfig.num_csx": int(told)} if told else {}
 
 
 def check_steps(args, runconfig):
@@ -146,8 +159,11 @@ def start_mode(mode, params):
     import tensorflow.compat.v1 as tf
 
     from modelzoo.common.estimator import make_estimator
+    from modelzoo.common.input.prepared import check_sections
 
     runconfig = params.runconfig
+    sections = [getattr(params, name) for name in dict.fromkeys(("train_input", *SECTIONS[mode]))]
+    check_sections(sections)
     model, data = registry.load_room(params.model_name)
     use_cs = not runconfig.device
     check_device(runconfig.device)
@@ -159,7 +175,7 @@ def start_mode(mode, params):
     if runconfig.validate_only or runconfig.compile_only:
         compile_model(estimator, data, mode, runconfig)
     elif mode in ("train", "train_and_eval"):
-        train(estimator, data, mode, params, use_cs)
+        train(estimator, model, data, mode, params, use_cs)
     elif mode == "predict":
         predict(estimator, data, params, use_cs)
     else:
@@ -212,15 +228,21 @@ def compile_model(estimator, data, mode, runconfig):
     import tensorflow.compat.v1 as tf
 
     modes = tf.estimator.ModeKeys
-    training, evaluation = (data.INPUTS.train, modes.TRAIN), (data.INPUTS.eval, modes.EVAL)
-    for input_fn, key in {
+    training = (data.INPUTS.train, modes.TRAIN, "train_input")
+    evaluation = (data.INPUTS.eval, modes.EVAL, "eval_input")
+    for input_fn, key, section in {
         "train": [training],
         "train_and_eval": [training, evaluation],
         "eval": [evaluation],
         "eval_all": [evaluation],
-        "predict": [(data.INPUTS.predict, modes.PREDICT)],
+        "predict": [(data.INPUTS.predict, modes.PREDICT, "predict_input")],
     }[mode]:
-        estimator.compile(input_fn, validate_only=runconfig.validate_only, mode=key)
+        only = runconfig.validate_only
+        try:
+            estimator.compile(input_fn, validate_only=only, mode=key)
+        except DataError as missing:
+            tf.logging.info("compiling for batches as the params file has them: %s", missing)
+            estimator.compile(data.INPUTS.without_data(section), validate_only=only, mode=key)
 
 
 def last_step(runconfig, step):
@@ -229,7 +251,7 @@ def last_step(runconfig, step):
     return min(end for end in ends if end is not None)
 
 
-def train(estimator, data, mode, params, use_cs):
+def train(estimator, model, data, mode, params, use_cs):
     """Trains up to the last step, evaluating at every checkpoint where `mode` says so."""
     import tensorflow.compat.v1 as tf
 
@@ -254,6 +276,8 @@ def train(estimator, data, mode, params, use_cs):
         return
     if runconfig.checkpoint_path and not step:
         check_variables(find_checkpoint(runconfig.checkpoint_path), [])
+    if mode == "train_and_eval":
+        check_evaluation(model, data, params, evaluations)
     hooks = [StartHook(params, step), EarlyStopHook(evaluations)]
     try:
         train_until(estimator, data, mode, runconfig, hooks, end, evaluations)
@@ -261,6 +285,26 @@ def train(estimator, data, mode, params, use_cs):
         if use_cs:
             check_size(estimator, data, missing)
         raise
+
+
+def check_evaluation(model, data, params, evaluations):
+    """Finds what the first evaluation would end with, before the first step of training.
+
+    Raises:
+        DataError: if data to evaluate on is missing or does not fit.
+        ConfigError: if a metric that decides is none of the model's.
+    """
+    import tensorflow.compat.v1 as tf
+
+    tree = schema.as_tree(params)
+    with tf.Graph().as_default():
+        dataset = data.INPUTS.eval(tree)
+        if not evaluations.rules:
+            return
+        batch = tf.data.make_one_shot_iterator(dataset).get_next()
+        spec = model.model_fn(*batch, tf.estimator.ModeKeys.EVAL, tree)
+        metric_fn, tensors, *_ = spec.host_call
+        evaluations.check_metrics(metric_fn(*tensors))
 
 
 def train_until(estimator, data, mode, runconfig, hooks, end, evaluations):
@@ -324,6 +368,8 @@ def predict(estimator, data, params, use_cs):
     from modelzoo.common import predictions
     from modelzoo.common.checkpoint_files import chosen_checkpoint
 
+    if not job.is_first():  # predictions are one wafer's affair
+        return
     room = registry.find_prediction(params.model_name) or predictions
     path = chosen_checkpoint(params.runconfig)
     room.predict(estimator, data.INPUTS, params, path, use_cs)

@@ -6,7 +6,8 @@ may hold ``choices`` (allowed values), ``minimum`` (smallest allowed number), ``
 system path, resolved on loading) and ``build`` (a function of value, path and report, for values no
 plain type describes; its attributes, read by ``modelzoo/common/reference.py``, say what it takes:
 ``words``, and ``classes`` by the value of the key ``tag``). A dataclass may have ``problems()``,
-which yields ``(key, text)`` for mistakes that concern several fields. Numbers are finite.
+which yields ``(key, text)`` for mistakes that concern several fields. Numbers are finite, and whole
+ones below LARGEST.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ TYPE_WORDS = {
     str: "a text",
     type(None): "null",
 }
+LARGEST = 2**63
 _MISSING = object()
 
 
@@ -187,6 +189,8 @@ def _build_field(field, hint, value, path, report):
         report.add(path, f"{path} must be above {metadata['above']}.", value)
     if "below" in metadata and max(numbers, default=-math.inf) >= metadata["below"]:
         report.add(path, f"{path} must be below {metadata['below']}.", value)
+    if any(isinstance(number, int) and abs(number) >= LARGEST for number in numbers):
+        report.add(path, f"{path} must be below {LARGEST}: whole numbers have 64 bits.", value)
     if metadata.get("path"):
         return _resolve(built, report.resolve)
     return built

@@ -311,12 +311,16 @@ class RunConfigParams:
 
     With `memoryx_dir` weights and optimizer state rest in files of that folder, so that a model may
     be larger than memory; `memoryx_ram_gb` is how much of main memory they may take, in 10^9 bytes
-    (half of what is free where it is not given).
+    (half of what is free where it is not given). With `memoryx_moment_dtype: bfloat16` the moments
+    of the optimizer rest in half of the bytes, in memory as in files, rounded stochastically.
 
-    A step trains on the batches of `num_csx` wafers, whose gradients are averaged. The emulated
-    wafer computes them in turn, and adds the gradients up as `optimizer.grad_accum_steps` does.
+    A step trains on the batches of `num_csx` wafers, whose gradients are averaged. `csrun_wse
+    --num_csx N` starts a process for each, with Slurm by this key alone; one process computes them
+    in turn, and adds the gradients up as `optimizer.grad_accum_steps` does. It may change at a
+    checkpoint: the data go on where they were.
 
-    `wafer_memory_gb` bounds the activations of training: what does not fit is computed twice.
+    `wafer_memory_gb` bounds the activations of training: what does not fit is computed twice or,
+    with `memoryx_dir`, rests there between the passes.
     """
 
     max_steps: Optional[int] = field(None, minimum=0)
@@ -342,7 +346,10 @@ class RunConfigParams:
     restore_partially: bool = False
     memoryx_dir: Optional[str] = None
     memoryx_ram_gb: Optional[float] = field(None, above=0.0)
+    memoryx_moment_dtype: Optional[str] = field(None, choices=("bfloat16",))
     wafer_memory_gb: Optional[float] = field(None, above=0.0)
+    precision: Optional[str] = field(None, choices=("float32", "bfloat16", "emulate"))
+    keep_float32: tuple[str, ...] = ()
     validate_only: bool = False
     compile_only: bool = False
     multireplica: bool = False
@@ -365,6 +372,13 @@ class RunConfigParams:
             yield "resume_from", "excludes checkpoint_path. Set one of them."
         if self.enable_distributed:
             yield "enable_distributed", "spreads over GPUs, which this system does not drive."
+        if self.use_cs_grad_accum:
+            yield (
+                "use_cs_grad_accum",
+                "has the compiler cut a batch into parts, and this one cuts none: activations that "
+                "do not fit are computed twice. Remove the key, or set optimizer.grad_accum_steps "
+                "to the number of parts and train_input.batch_size to the size of one.",
+            )
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ worker processes. scripts/create_vocab.py trains.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import re
@@ -48,6 +49,11 @@ class ByteTokenizer:
     vocab_size = 257
     eos_id = BYTE_END_OF_TEXT
     pad_id = unk_id = bos_id = cls_id = sep_id = mask_id = None
+
+    @property
+    def facts(self):
+        """What a manifest tells of the vocabulary; see FileTokenizer."""
+        return vocabulary_facts({"ByteTokenizer": self.eos_id})
 
     def encode(self, text):
         """Returns the tokens of `text`, [n] int32."""
@@ -93,6 +99,11 @@ class FileTokenizer:
         self.cls_id, self.sep_id, self.mask_id = found["cls"], found["sep"], found["mask"]
         self.eos_id = found["eos"] if eos_id is None else eos_id
         self._unspoken = {number for number in {*found.values(), self.eos_id} if _is_number(number)}
+
+    @property
+    def facts(self):
+        """What a manifest tells of the vocabulary: its size and its digest."""
+        return vocabulary_facts(self.library.get_vocab())
 
     def encode(self, text):
         """Returns the tokens of `text`, [n] int32; none are added."""
@@ -176,6 +187,30 @@ def split_text(text, limit):
         pieces.append(text[start : cut.start()])
         start = cut.start()
     return [*pieces, text[start:]]
+
+
+def vocabulary_facts(vocabulary):
+    """Describes a vocabulary, so that records of another one are told apart.
+
+    Args:
+        vocabulary: number of each token.
+
+    Returns:
+        ``vocab_size``, the numbers that tokens may have, and ``vocabulary_sha256``, in hexadecimal,
+        of the tokens and their numbers, however the files write them.
+    """
+    tokens = json.dumps(sorted(vocabulary.items())).encode()
+    return {
+        "vocab_size": 1 + max(vocabulary.values(), default=-1),
+        "vocabulary_sha256": hashlib.sha256(tokens).hexdigest(),
+    }
+
+
+def word_pieces(text):
+    """Returns the number of each token of the text of a vocab.txt."""
+    # A line may hold any other break, U+2028 or U+0085 say: those are tokens of their own.
+    lines = text.rstrip("\n").split("\n")
+    return {line.rstrip("\r"): number for number, line in enumerate(lines)}
 
 
 def load_tokenizer(kind, vocab_file=None, encoder_file=None, eos_id=None, do_lower_case=True):
@@ -300,13 +335,12 @@ def _bert(contents, do_lower_case):
             f"{', '.join(contents) or 'no file'}."
         )
     path, text = next(iter(contents.items()))
-    # A line may hold any other break, U+2028 or U+0085 say: those are tokens of their own.
-    lines = text.rstrip("\n").split("\n")
-    vocabulary = {line.rstrip("\r"): number for number, line in enumerate(lines)}
+    vocabulary = word_pieces(text)
     if "[UNK]" not in vocabulary:
         raise ConfigError(
             f"{path}: must be a WordPiece vocabulary with the token [UNK] on a line. Received: "
-            f"{len(lines)} lines, the first {lines[0][:40]!r}. Name the vocab.txt of a BERT."
+            f"{len(vocabulary)} tokens, the first {next(iter(vocabulary))[:40]!r}. Name the "
+            "vocab.txt of a BERT."
         )
     library = tokenizers.Tokenizer(tokenizers.models.WordPiece(vocabulary, unk_token="[UNK]"))
     library.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=do_lower_case)

@@ -26,7 +26,7 @@ class GptModelParams(CommonModelParams):
 
     use_position_embedding: bool = True
     position_embedding_type: str = field("learned", choices=("learned", "fixed"))
-    embedding_dropout_rate: Optional[float] = field(None, minimum=0.0)
+    embedding_dropout_rate: Optional[float] = field(None, minimum=0.0, below=1.0)
     use_pre_normalization: bool = True
     attention_type: str = field("scaled_dot_product", choices=("scaled_dot_product", "dot_product"))
     scale_attn_by_inverse_layer_idx: bool = False

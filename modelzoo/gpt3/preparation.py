@@ -218,5 +218,5 @@ def prepare(inputs, output_dir, settings, processes=1, on_progress=lambda size: 
         described,
         processes,
         on_progress,
-        {"vocab_size": tokenizer.vocab_size},
+        tokenizer.facts,
     )

@@ -57,8 +57,8 @@ class GptjModelParams(CommonModelParams):
     use_ffn_bias_in_attention: bool = False
     use_ffn_bias: bool = True
     use_bias_in_output: bool = True
-    embedding_dropout_rate: Optional[float] = field(None, minimum=0.0)
-    residual_dropout_rate: Optional[float] = field(None, minimum=0.0)
+    embedding_dropout_rate: Optional[float] = field(None, minimum=0.0, below=1.0)
+    residual_dropout_rate: Optional[float] = field(None, minimum=0.0, below=1.0)
 
     def problems(self):
         """Yields what is wrong between the fields."""

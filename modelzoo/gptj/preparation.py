@@ -166,7 +166,8 @@ def prepare(inputs, output_dir, settings, processes=1, on_progress=lambda size: 
         )
     files = documents.find_inputs(inputs, cnn_dailymail.SUFFIXES)
     eos_id, sep_id, pad_id = special_ids(settings)
-    vocab_size = max(load_tokenizer(settings).vocab_size, 1 + max(eos_id, sep_id, pad_id))
+    facts = load_tokenizer(settings).facts
+    vocab_size = max(facts["vocab_size"], 1 + max(eos_id, sep_id, pad_id))
     described = {
         **vars(settings),
         "inputs": documents.describe(files),
@@ -179,5 +180,5 @@ def prepare(inputs, output_dir, settings, processes=1, on_progress=lambda size: 
         described,
         processes,
         on_progress,
-        {"eos_id": eos_id, "sep_id": sep_id, "pad_id": pad_id, "vocab_size": vocab_size},
+        {**facts, "eos_id": eos_id, "sep_id": sep_id, "pad_id": pad_id, "vocab_size": vocab_size},
     )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Optional, Union
 
 from modelzoo.common.base_params import BaseParams
-from modelzoo.common.model_sections import NONLINEARITIES, StreamKeys
+from modelzoo.common.model_sections import MOST_LAYERS, NONLINEARITIES, StreamKeys
 from modelzoo.common.schema import build_variant
 from modelzoo.common.sections import build_initializer, field
 
@@ -31,13 +31,14 @@ class TransformerModelParams:
     """The section ``model``.
 
     `share_encoder_decoder_embedding` None shares where both vocabularies are of one size; the
-    output projection is always the decoder's embedding. `use_vsl` changes nothing: padding is
-    masked, and `buckets` of the input sections keep it small.
+    output projection is always the decoder's embedding. `use_vsl` leaves padding out of what the
+    wafer computes, which changes no number: null where the graph proves that, true to refuse
+    training otherwise, false never.
     """
 
     hidden_size: int = field(minimum=2)
-    encoder_num_hidden_layers: int = field(minimum=1)
-    decoder_num_hidden_layers: int = field(minimum=1)
+    encoder_num_hidden_layers: int = field(minimum=1, below=MOST_LAYERS)
+    decoder_num_hidden_layers: int = field(minimum=1, below=MOST_LAYERS)
     num_heads: int = field(minimum=1)
     filter_size: int = field(minimum=1)
     share_encoder_decoder_embedding: Optional[bool] = None
@@ -45,8 +46,8 @@ class TransformerModelParams:
     max_position_embeddings: Optional[int] = field(None, minimum=1)
     encoder_nonlinearity: str = field("relu", choices=NONLINEARITIES)
     decoder_nonlinearity: str = field("relu", choices=NONLINEARITIES)
-    dropout_rate: float = field(0.0, minimum=0.0)
-    attention_dropout_rate: float = field(0.0, minimum=0.0)
+    dropout_rate: float = field(0.0, minimum=0.0, below=1.0)
+    attention_dropout_rate: float = field(0.0, minimum=0.0, below=1.0)
     dropout_seed: Optional[int] = None
     attention_type: str = field("scaled_dot_product", choices=("scaled_dot_product", "dot_product"))
     attention_softmax_fp32: bool = True
@@ -64,7 +65,7 @@ class TransformerModelParams:
     boundary_casting: bool = field(False, choices=(False,))
     tf_summary: bool = False
     precision_opt_level: int = field(0, choices=(0, 1, 2))
-    use_vsl: bool = False
+    use_vsl: Optional[bool] = None
 
     def problems(self):
         """Yields what is wrong between the fields."""

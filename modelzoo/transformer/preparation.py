@@ -51,9 +51,10 @@ def prepare(source, target, output_dir, tokenizer_file, processes=1, on_progress
         "inputs": documents.describe([source, target]),
         "vocabulary": documents.describe([tokenizer_file]),
     }
-    facts = {"vocab_size": tokenizer.vocab_size}
     work = functools.partial(write_unit, tokenizer_file=tokenizer_file)
-    return pipeline.prepare(units, work, output_dir, settings, processes, on_progress, facts)
+    return pipeline.prepare(
+        units, work, output_dir, settings, processes, on_progress, tokenizer.facts
+    )
 
 
 def line_ends(path, every):

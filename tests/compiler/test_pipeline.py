@@ -98,10 +98,10 @@ def half_step():
     return s.done(y=y)
 
 
-@pytest.mark.parametrize(("widen", "finite"), [(True, True), (False, False)])
-def test_half_precision_overflows_only_where_it_is_kept(widen, finite):
+@pytest.mark.parametrize(("precision", "finite"), [("float32", True), ("emulate", False)])
+def test_half_precision_overflows_only_where_it_is_kept(precision, finite):
     step = half_step()
-    program = compile_step(step, Options(widen=widen))
+    program = compile_step(step, Options(precision=precision))
     features = {"x": np.full((2, 2), 3, np.float16)}
     results, _ = run_program(program, step, {"w": np.ones((2, 2), np.float32)}, [features])
     assert np.isfinite(results["y"]).all() == finite

@@ -23,7 +23,7 @@ from cerebras_tf.kernels.registry import COMPILED, PLAIN, compiled, plain
 from cerebras_tf.memoryx.borrowing_store import BorrowingStore
 from cerebras_tf.memoryx.file_store import FileStore
 from cerebras_tf.memoryx.null_store import NullStore
-from cerebras_tf.memoryx.store import MemoryStore, Store, Traffic, write
+from cerebras_tf.memoryx.store import MemoryStore, Store, UnlinkedStore, write
 from cerebras_tf.ops import OPS
 from cerebras_tf.ops.registry import register
 from cerebras_tf.ops.rows import elementwise
@@ -41,19 +41,15 @@ from tests.runtime.test_subprogram import choosing_step, features_for
 from tests.steps import StepBuilder, expected, features_of, residual_step, starting_values
 
 
-class NpyStore:
+class NpyStore(UnlinkedStore):
     """Keeps every variable in a .npy file; in memory are those that somebody holds."""
 
     def __init__(self, specs, folder):
-        self._specs = {spec.name: spec for spec in specs}
+        super().__init__(specs)
         self._all = dict(self._specs)
         self._folder = folder
         self._arrays, self._users = {}, Counter()
         self.followed, self.most_bytes, self._version = [], 0, 0
-
-    @property
-    def specs(self):
-        return self._specs
 
     def _path(self, name):
         return self._folder / f"{list(self._all).index(name)}.npy"
@@ -97,22 +93,8 @@ class NpyStore:
     def reserve(self, specs):
         self._all.update((spec.name, spec) for spec in specs)
 
-    def adopt(self, name, entry):
-        return False
-
-    def settle(self):
-        return None
-
-    @property
-    def traffic(self):
-        return Traffic()
-
-    def close(self):
-        pass
-
-    @property
-    def total_resident_bytes(self):
-        return sum(spec.type.most_bytes for spec in self._specs.values())
+    def not_finite(self, names):
+        return [name for name in names if not np.isfinite(np.load(self._path(name))).all()]
 
 
 class CountingBackend:

@@ -35,15 +35,18 @@ ROOMS = {
     "ir": room(outside="numpy"),
     "ops": room("ir", outside="numpy"),
     "kernels": room("ops", outside="numpy numba llvmlite scipy_openblas32"),
-    "wafer": room(outside="numpy"),
+    # The machines are YAML files.
+    "wafer": room(outside="numpy yaml"),
     "passes": room("ir ops kernels", outside="numpy"),
     "compiler": room("ir ops passes wafer"),
     "memoryx": room("ir kernels", outside="numpy"),
     "swarmx": room(outside="numpy mpi4py"),
     "runtime": room("ir ops kernels wafer memoryx swarmx", outside="numpy"),
     "capture": room("ir ops kernels", outside="tensorflow numpy"),
-    "estimator": room(BELOW_ESTIMATOR, outside="tensorflow tensorflow_estimator numpy tqdm"),
-    "report": room("ir wafer", outside="matplotlib"),
+    "estimator": room(
+        f"{BELOW_ESTIMATOR} report", outside="tensorflow tensorflow_estimator numpy tqdm"
+    ),
+    "report": room("ir wafer", outside="numpy"),
     "cli": room(ABOVE),
     # The import names of the original software. Public names only, see `private_names`. Its
     # configuration messages are protocol buffers (google.protobuf, which TensorFlow brings).

@@ -81,7 +81,8 @@ def test_ops_draw_where_their_kernels_take_step_and_seeds(ops, plain):
     taking = {name for name, f in plain.items() if "seeds" in inspect.signature(f).parameters}
     assert {name for name, op in ops.items() if op.draws({})} == taking
     dropping = {name for name, op in ops.items() if op.draws({"rate": 0.1})}
-    assert dropping - taking == {"attention", "attention_grad"}
+    with_weights = {"attention", "attention_grad", "packed_attention", "packed_attention_grad"}
+    assert dropping - taking == with_weights
 
 
 def test_no_pass_lists_ops_by_a_property(ops, sources):

@@ -56,6 +56,9 @@ def use_records(command_line, length=16, count=8, names=("input_ids", "input_mas
         ("num_heads: 2", "num_heads: 5", "model.num_heads must divide hidden_size (32)."),
         ("optimizer_type: adamw", "optimizer_type: rmsprob", "Did you mean rmsprop?"),
         ("max_steps: 10", "max_stps: 10", "Did you mean runconfig.max_steps?"),
+        ("num_hidden_layers: 1", "num_hidden_layers: 1000000000", "must be below 10001."),
+        ("num_heads: 2", "num_heads: 2\n    dropout_rate: 1.0", "dropout_rate must be below 1.0."),
+        ("batch_size: 4", "batch_size: 4\n    shuffle_seed: -1", "seed must be at least 0."),
     ],
 )
 def test_wrong_keys_and_types_are_named_with_their_line(refused, old, new, says):

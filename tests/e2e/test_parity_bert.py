@@ -98,7 +98,7 @@ def test_tiny_bert_is_evaluated_as_on_the_host(model, tmp_path):
 
 
 def test_attention_and_the_loss_of_the_words_are_fused(tmp_path, monkeypatch):
-    """With the padding mask and dropout in the one, and the bias in the other."""
+    """With the padding and dropout in the one, and the bias in the other."""
     ops = []
 
     def compiled(step, types):
@@ -111,7 +111,7 @@ def test_attention_and_the_loss_of_the_words_are_fused(tmp_path, monkeypatch):
     model = bert(**PAIRS, attention_dropout_rate=0.1, dropout_rate=0.1)
     made = estimator(model, tmp_path / "run", Run())
     made.train(batches(drawn()), max_steps=1, use_cs=True)
-    assert ops.count("attention") == ops.count("attention_grad") == 2
+    assert ops.count("packed_attention") == ops.count("packed_attention_grad") == 2
     assert ops.count("linear_softmax_xent_train") == 2
     assert not {"softmax", "sparse_softmax_xent"} & set(ops)
 

@@ -60,7 +60,7 @@ def test_another_process_trains_a_saved_program_from_a_checkpoint(tmp_path):
     start = tf.train.load_checkpoint(str(tmp_path / "model" / "model.ckpt-0"))
     weights = {name: start.get_tensor(name) for name in start.get_variable_to_shape_map()}
     build(tmp_path / "compiled", model=model_fn).compile(batches)
-    file = tmp_path / "compiled" / "compiled" / "program_train.zip"
+    (file,) = (tmp_path / "compiled" / "compiled").glob("program_train_*.zip")
     found = train_elsewhere(file, tmp_path, weights, seen.fed)
     np.testing.assert_array_equal(found["cost:0"], seen.losses)
     assert found["global_step"] == STEPS

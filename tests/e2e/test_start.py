@@ -104,6 +104,22 @@ RULES = """\
 """
 
 
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (("metric: loss", "metric: loos"), "early_stopping.metric: must be one of eval/accuracy, "),
+        (("data_dir: texts\nmodel", "data_dir: nowhere\nmodel"), "nowhere"),
+    ],
+)
+def test_what_ends_the_first_evaluation_is_told_before_the_first_step(command_line, change, says):
+    last_line = "    tf_random_seed: 1\n"
+    command_line.change((last_line, last_line + RULES), change)
+    result = command_line("train_and_eval")
+    assert result.exit_code == 2
+    assert says in result.error
+    assert not list(command_line.folder.glob("out/model.ckpt*"))
+
+
 def test_evaluations_keep_the_best_and_end_training(command_line):
     last_line = "    tf_random_seed: 1\n"
     command_line.change((last_line, last_line + RULES))

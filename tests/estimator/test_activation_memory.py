@@ -11,7 +11,11 @@ pytest.importorskip("tensorflow")
 
 import tensorflow as tf
 
+from cerebras_tf.compiler import staging
+from cerebras_tf.compiler.fit_activations import Fitting
 from cerebras_tf.errors import CapacityError
+from cerebras_tf.estimator import activation_room
+from cerebras_tf.ops.cost import Speeds
 from cerebras_tf.runtime import capacity
 from tests.estimator.regression import (
     assert_equal,
@@ -45,8 +49,8 @@ def deep(features, labels, mode, params):
     return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=train_op)
 
 
-def batches(sizes):
-    """Batches of these numbers of rows; the sizes are not known beforehand."""
+def batches(sizes, known=None):
+    """Batches of these numbers of rows; the sizes are not known beforehand, or are `known`."""
 
     def input_fn():
         def generate():
@@ -55,7 +59,7 @@ def batches(sizes):
                 rows = random.standard_normal((size, WIDTH)).astype(np.float32)
                 yield rows, rows.sum(-1)
 
-        types = (tf.TensorSpec([None, WIDTH]), tf.TensorSpec([None]))
+        types = (tf.TensorSpec([known, WIDTH]), tf.TensorSpec([known]))
         return tf.data.Dataset.from_generator(generate, output_signature=types)
 
     return input_fn
@@ -74,11 +78,11 @@ class Losses(tf.estimator.SessionRunHook):
         self.found.append(values.results)
 
 
-def trained(folder, sizes, **config):
+def trained(folder, sizes, known=None, **config):
     """(losses, variables, the session) of a run over batches of these sizes."""
     losses = Losses()
     with models_built() as models:
-        build(folder, model=deep, **config).train(batches(sizes), hooks=[losses])
+        build(folder, model=deep, **config).train(batches(sizes, known), hooks=[losses])
     return losses.found, variables_of(folder), models[-1].step.session
 
 
@@ -112,15 +116,43 @@ def test_training_within_a_budget_gives_equal_bits_in_less_memory(tmp_path, free
     assert "layers are computed twice" in said()
 
 
+def test_activations_spill_to_the_disk_of_the_weights(tmp_path, free, said, monkeypatch):
+    """A disk that costs nothing is used before anything is computed twice."""
+    losses, variables, session = free
+    monkeypatch.setattr(staging, "_LEAST_BYTES", 0)
+    monkeypatch.setattr(activation_room, "measured_disk_speeds", lambda folder: (1e18, 1e18))
+    slow = Speeds(flops_per_s=1e3, bytes_per_s=1e9)
+    monkeypatch.setattr(activation_room, "measured_speeds", lambda: slow)
+    budget = 0.6 * activation_bytes(session)
+    on_files = {"memoryx_dir": str(tmp_path / "store"), "memoryx_ram_gb": 0.0006}
+    given = {**on_files, "wafer_memory_gb": budget / 1e9}
+    found = trained(tmp_path / "model", [ROWS] * 3, known=ROWS, **given)
+    assert found[0] == losses
+    assert_equal(found[1], {name: variables[name] for name in found[1]}, rtol=0)
+    assert len(found[1]) > 2 * DEPTH
+    assert found[2].program.arena_bytes + found[2].program.scratch_bytes <= budget
+    assert found[2].program.staged and "layers spill " in said()
+    assert "computed twice" not in said()
+    assert not list((tmp_path / "store").iterdir())
+
+
 def test_less_than_it_takes_at_least_is_refused_with_what_would_do(tmp_path, free):
     with pytest.raises(CapacityError, match=r"^wafer_memory_gb: .* Received: 1e-06; ") as raised:
         trained(tmp_path, [ROWS], wafer_memory_gb=1e-6)
     told = re.search(
-        r"where layers are computed twice. Set it to ([\d.e-]+), or", str(raised.value)
+        r"where layers are computed twice, [\d.e-]+ GB too much. Set it to ([\d.e-]+),",
+        str(raised.value),
     )
     assert told is not None
     _, _, session = trained(tmp_path / "told", [ROWS], wafer_memory_gb=float(told[1]))
     assert activation_bytes(session) <= float(told[1]) * 1e9
+
+
+def test_what_does_not_fit_names_the_settings_that_were_tried():
+    fitting = Fitting((), 9_000_000_000, 5_000_000_000, 2_000_000_000, 1, 3_000_000_000)
+    text = str(activation_room.does_not_fit(fitting, 2))
+    assert "Received: 2; 9 GB are needed, 5 GB where layers are computed twice, 3 GB too" in text
+    assert "Set it to 5.02, or to 3.01 with memoryx_dir, or lower" in text
 
 
 def test_a_larger_batch_that_does_not_fit_is_computed_twice_from_then_on(tmp_path, free):

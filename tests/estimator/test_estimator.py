@@ -369,13 +369,11 @@ def test_compile_says_what_a_program_needs_without_running_it(tmp_path):
     made = build(tmp_path)
     program = made.compile(dataset)
     assert program is not None and program.layers and program.arena_bytes > 0
-    text = (tmp_path / "compiled" / "program_train.txt").read_text()
+    (text,) = (path.read_text() for path in (tmp_path / "compiled").glob("program_train_*.txt"))
     assert set(parse_step(text).variables) == set(program.variables)
     made.compile(dataset, mode=tf.estimator.ModeKeys.PREDICT)
-    assert {path.name for path in (tmp_path / "compiled").glob("*.zip")} == {
-        "program_predict.zip",
-        "program_train.zip",
-    }
+    names = sorted(path.name[:-17] for path in (tmp_path / "compiled").glob("*.zip"))
+    assert names == ["program_predict", "program_train"]
     assert made.compile(regression.ragged_dataset, validate_only=True) is None
     assert tf.train.latest_checkpoint(str(tmp_path)) is None
 

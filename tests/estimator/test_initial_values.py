@@ -53,3 +53,37 @@ def test_variables_start_as_in_a_session(monkeypatch, batch_bytes):
     for name, content in expected.items():
         np.testing.assert_array_equal(content_of(store, name), content)
         assert content_of(store, name).dtype == content.dtype
+
+
+def test_what_is_one_number_over_and_over_is_not_asked_of_the_session():
+    """A session keeps what it folds into constants: optimizer state would stay in memory twice."""
+    asked = []
+
+    class Watched:
+        def __init__(self, session):
+            self._session = session
+
+        def run(self, fetches):
+            asked.extend(fetches)
+            return self._session.run(fetches)
+
+    with tf.Graph().as_default():
+        with v1.variable_scope("", use_resource=True):
+            for name, dtype, start in (
+                ("zeros", tf.float32, v1.zeros_initializer()),
+                ("ones", tf.bfloat16, v1.ones_initializer()),
+                ("drawn", tf.float32, v1.random_normal_initializer(seed=1)),
+            ):
+                v1.get_variable(name, [40, 50], dtype, initializer=start)
+        variables = {variable.op.name: variable for variable in v1.global_variables()}
+        store = store_for(variables)
+        with v1.Session() as session:
+            initialise(Watched(session), variables, store)
+        with v1.Session() as session:
+            session.run(v1.global_variables_initializer())
+            expected = session.run({name: v.value() for name, v in variables.items()})
+    assert asked == ["drawn"]
+    np.testing.assert_array_equal(content_of(store, "zeros"), expected["zeros"])
+    np.testing.assert_array_equal(content_of(store, "drawn"), expected["drawn"])
+    ones = content_of(store, "ones")
+    np.testing.assert_array_equal(ones, expected["ones"].view(np.uint16))

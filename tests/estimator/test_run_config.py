@@ -131,6 +131,13 @@ def test_replace_changes_own_fields_and_leaves_the_original(tmp_path):
         config.replace(num_csx=2)
 
 
+def test_as_many_wafers_as_the_launcher_has_started(monkeypatch):
+    monkeypatch.setenv("CEREBRAS_TF_WAFERS", "2")
+    assert [CSRunConfig(num_csx=number).num_csx for number in (None, 1, 2)] == [2, 2, 2]
+    with pytest.raises(ConfigError, match="csrun_wse --num_csx 4"):
+        CSRunConfig(num_csx=4)
+
+
 @pytest.mark.parametrize("num_csx", [2, 0, -1, True, "4", 1.0])
 def test_any_number_of_wafers_but_one_is_refused(num_csx):
     with pytest.raises(ConfigError, match=r"num_csx: .* Received: "):
@@ -138,7 +145,7 @@ def test_any_number_of_wafers_but_one_is_refused(num_csx):
 
 
 def test_number_of_wafers_is_read_from_cs_config():
-    with pytest.raises(ConfigError, match="one wafer.* Received: 16"):
+    with pytest.raises(ConfigError, match="processes of this job.* Received: 16"):
         CSRunConfig(cs_config=SomeConfig(16))
 
 
@@ -161,3 +168,10 @@ def test_memory_for_activations_must_be_an_amount(given):
     assert config.wafer_memory_gb == 6.0 and CSRunConfig().wafer_memory_gb is None
     with pytest.raises(ConfigError, match="wafer_memory_gb"):
         config.replace(wafer_memory_gb=given)
+
+
+def test_leaving_padding_out_is_yes_no_or_where_proved():
+    assert CSRunConfig().use_vsl is None
+    assert CSRunConfig(use_vsl=False).replace(use_vsl=True).use_vsl is True
+    with pytest.raises(ConfigError, match="use_vsl: must be True, False or None. Received: 'auto'"):
+        CSRunConfig(use_vsl="auto")

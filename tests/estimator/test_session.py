@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from cerebras_tf.errors import ConfigError
-from cerebras_tf.estimator.session import _fill, map_fetches
+from cerebras_tf.estimator.session import map_fetches, with_values
 from tests.estimator import regression
 from tests.estimator.regression import build, dataset
 
@@ -31,11 +31,10 @@ def test_fetch_structures_keep_their_shape():
     assert changed == {"a": 10} and changed["new"] == []
 
 
-def test_results_are_filled_in_where_a_leaf_has_a_value_of_its_own():
-    results = {"a": ["x", ("y", None)], "b": Pair("z", {"c": "w"})}
-    filled = _fill(STRUCTURE, results, lambda leaf: {1: "one", 4: "four"}.get(leaf))
-    assert filled == {"a": ["one", ("y", None)], "b": Pair("z", {"c": "four"})}
-    assert isinstance(filled["b"].right, OrderedDict)
+def test_values_take_the_places_of_leaves():
+    values = with_values(STRUCTURE, ["one", "two", "three", "four"])
+    assert values == {"a": ["one", ("two", None)], "b": Pair("three", {"c": "four"})}
+    assert isinstance(values["b"].right, OrderedDict)
 
 
 class FetchAll(tf.estimator.SessionRunHook):
@@ -73,6 +72,43 @@ def test_fetches_of_every_kind_give_what_the_host_gives(tmp_path):
     np.testing.assert_allclose(wafer["nested"].left, host["nested"].left, rtol=1e-5)
     np.testing.assert_allclose(wafer["nested"].right[0], host["nested"].right[0], rtol=1e-5)
     assert wafer["variable"].shape == (3, 2)
+
+
+class FetchComposite(FetchAll):
+    """Fetches a sparse and a ragged tensor and indexed slices, of values of the wafer."""
+
+    def begin(self):
+        hidden = v1.get_default_graph().get_tensor_by_name("hidden:0")  # [4, 2]
+        flat = tf.reshape(hidden, [8])
+        self.sparse = tf.SparseTensor([[0, 1], [1, 0]], flat[:2], [2, 2])
+        self.ragged = tf.RaggedTensor.from_row_splits(flat, [0, 3, 3, 8])
+        self.slices = [
+            tf.IndexedSlices(hidden, tf.constant([0, 1, 2, 3])),
+            tf.IndexedSlices(hidden, tf.constant([3, 2, 1, 0]), tf.constant([9, 2])),
+        ]
+
+    def before_run(self, run_context):
+        return tf.estimator.SessionRunArgs([self.sparse, self.ragged, *self.slices])
+
+
+def test_composite_tensors_are_fetched_as_on_the_host(tmp_path):
+    hooks = [FetchComposite(), FetchComposite()]
+    for use_cs, hook in zip((False, True), hooks):
+        build(tmp_path / str(use_cs)).train(dataset, hooks=[hook], max_steps=1, use_cs=use_cs)
+    for host, wafer in zip(hooks[0].results, hooks[1].results):
+        assert type(wafer) is type(host)
+    (sparse, ragged, *slices), (of_host, ragged_of_host, *slices_of_host) = (
+        hook.results for hook in reversed(hooks)
+    )
+    np.testing.assert_allclose(sparse.values, of_host.values, rtol=1e-5)
+    np.testing.assert_array_equal(sparse.indices, [[0, 1], [1, 0]])
+    np.testing.assert_allclose(ragged.flat_values, ragged_of_host.flat_values, rtol=1e-5)
+    np.testing.assert_array_equal(ragged.row_splits, [0, 3, 3, 8])
+    for made, wanted in zip(slices, slices_of_host):
+        np.testing.assert_allclose(made.values, wanted.values, rtol=1e-5)
+        np.testing.assert_array_equal(made.indices, wanted.indices)
+    assert slices[0].dense_shape is None
+    np.testing.assert_array_equal(slices[1].dense_shape, [9, 2])
 
 
 def test_fetches_in_a_class_made_by_attrs_are_filled_in(tmp_path):

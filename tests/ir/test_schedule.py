@@ -7,13 +7,24 @@ import json
 import pytest
 
 from cerebras_tf.errors import GraphError
-from cerebras_tf.ir.schedule import STEP_KINDS, Free, Run, StreamIn, StreamOut, decode_step
+from cerebras_tf.ir.schedule import (
+    STEP_KINDS,
+    Free,
+    OnWafer,
+    Run,
+    Share,
+    StreamIn,
+    StreamOut,
+    decode_step,
+)
 
 SAMPLES = {
     "stream_in": StreamIn(3, (0, 4)),
     "run": Run(-1, "backward", 2, (5, 0)),
     "stream_out": StreamOut(1, (("w", 4), ("w/Momentum", 7))),
     "free": Free(()),
+    "on_wafer": OnWafer(1, 3),
+    "share": Share(0, (2, 7), ("scale",)),
 }
 
 

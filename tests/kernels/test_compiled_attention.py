@@ -31,9 +31,9 @@ def _check(q, k, v, others=(), **attrs):
 @pytest.fixture(params=["blocks", "short"])
 def small_blocks(request, monkeypatch):
     """Blocks of 4 queries, so that small operands cross every boundary; or all heads in one."""
-    monkeypatch.setattr(compiled_attention, "_QUERIES", 4)
+    monkeypatch.setattr(compiled_attention, "QUERIES", 4)
     if request.param == "blocks":
-        monkeypatch.setattr(compiled_attention, "_SHORT", 0)
+        monkeypatch.setattr(compiled_attention, "SHORT", 0)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -106,7 +106,7 @@ def test_hidden_keys_by_minus_infinity_do_not_count(small_blocks):
 
 def test_blocks_cover_every_query_once_and_see_what_the_mask_shows():
     covered = np.zeros(1000, int)
-    for block in compiled_attention._blocks(0, slice(0, 1), 1000, 1000, True):
+    for block in compiled_attention.blocks(0, slice(0, 1), 1000, 1000, True):
         covered[block.queries] += 1
         assert block.keys == block.queries.stop
     assert (covered == 1).all()

@@ -14,15 +14,17 @@ from cerebras_tf.compiler.pipeline import Options, compile_step
 from cerebras_tf.errors import CapacityError, CheckpointError, StoreError
 from cerebras_tf.ir import TensorType, Variable
 from cerebras_tf.ir.types import parse_type
-from cerebras_tf.memoryx.buffers import ALIGNMENT_BYTES
-from cerebras_tf.memoryx.disk import FileDisk, PlannedDisk
+from cerebras_tf.memoryx import file_store
+from cerebras_tf.memoryx.buffers import ALIGNMENT_BYTES, Buffers
+from cerebras_tf.memoryx.disk import FileDisk
 from cerebras_tf.memoryx.file_store import FileStore
+from cerebras_tf.memoryx.planned_disk import PlannedDisk
 from cerebras_tf.memoryx.record_file import RecordFile
 from cerebras_tf.memoryx.store import MemoryStore, write
 from cerebras_tf.runtime.cpu import CpuBackend
 from cerebras_tf.runtime.executor import Machine
 from cerebras_tf.runtime.null import NullBackend
-from cerebras_tf.runtime.session import SavedProgram, Session
+from cerebras_tf.runtime.session import Request, SavedProgram, Session
 from tests.machines import check_schedule, content_of, contents
 from tests.steps import features_of, residual_step, starting_values
 
@@ -159,7 +161,7 @@ def test_a_group_beyond_the_memory_is_refused(made):
     store = made(pages("a", "b", "c"), 2 * PAGE)
     set_all(store)
     with pytest.raises(CapacityError, match="memoryx_ram_gb: must hold the variables"):
-        store.follow([["a", "b", "c"]])
+        store.require_room([["a"], ["a", "b", "c"]])
     with pytest.raises(CapacityError, match="memoryx_ram_gb: must hold the variables"):
         store.acquire(["a", "b", "c"])
     assert len(store.acquire(["a", "b"])) == 2, "a refusal holds nothing"
@@ -216,7 +218,7 @@ def test_what_failed_to_be_written_is_not_read(made, monkeypatch):
         raise OSError(28, os.strerror(28))
 
     monkeypatch.setattr(RecordFile, "write", full)
-    write(store, "a", np.zeros(PAGE // 4, np.float32))
+    write(store, "a", np.ones(PAGE // 4, np.float32))
     record = store._records["a"]
     store.disk.write([record], keep=False)  # is on its way to the file
     store.disk.read([record])  # waits for it
@@ -315,3 +317,132 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
     file.write_text("")
     with pytest.raises(StoreError, match="must be a folder that files can be written to"):
         FileDisk(str(file), PAGE)
+
+
+@pytest.mark.parametrize("most", [9, 14, 30])
+def test_memory_stays_within_its_bytes_at_every_moment(most, made, stages_all, monkeypatch):
+    taken = []
+    take = Buffers.take
+
+    def watched(self, size):
+        buffer = take(self, size)
+        taken.append(self.bytes)
+        return buffer
+
+    monkeypatch.setattr(Buffers, "take", watched)
+    step = residual_step(6, clip=True)
+    store = made(step.specs.values(), most * PAGE)
+    trained(step, store)
+    store.settle()
+    assert most / 2 * PAGE < max(taken) <= most * PAGE
+
+
+class HeldStore(MemoryStore):
+    """Notes which variables are held at once."""
+
+    def __init__(self, specs):
+        super().__init__(specs)
+        self.held = set()
+
+    def acquire(self, names, fresh=False):
+        found = super().acquire(names, fresh)
+        self.held.add(frozenset(name for name, users in self._users.items() if users))
+        return found
+
+
+def test_what_a_step_holds_at_once_is_known_before_it(stages_all, made):
+    step = residual_step(2, clip=True)
+    store = HeldStore(step.specs.values())
+    for name, content in starting_values(step).items():
+        write(store, name, content)
+    store.held.clear()
+    program = compile_step(step, Options(staging=True))
+    machine = Machine(program, store, CpuBackend())
+    machine.run(features_of(step))
+    known = {frozenset(names) for names in machine.held_together}
+    assert store.held <= known
+    assert any(names & set(program.staged) and names & set(step.specs) for names in store.held)
+    for most in (9, 7):  # pages that the update of a block takes, and fewer
+        session = Session(
+            SavedProgram(program), made(step.specs.values(), most * PAGE), CpuBackend()
+        )
+        request = Request({name: value.type for name, value in step.features.items()})
+        if most == 9:
+            session.prepare(request)
+        else:
+            with pytest.raises(CapacityError, match="memoryx_ram_gb: must hold the variables"):
+                session.prepare(request)
+
+
+def test_values_that_are_not_finite_are_told_from_what_was_written(made):
+    store = made([*pages("a", "b", "c"), Variable("d", pages("d")[0].type)], 2 * PAGE)
+    set_all(store)
+    bad = np.full(PAGE // 4, 1, np.float32)
+    bad[77] = np.nan
+    write(store, "b", bad)
+    write(store, "d", bad)
+    read = store.traffic.bytes_read
+    assert store.not_finite("abc") == ["b"]
+    assert store.traffic.bytes_read == read
+    write(store, "b", np.zeros(PAGE // 4, np.float32))
+    assert store.not_finite("abc") == []
+
+
+def test_values_adopted_are_looked_at_when_they_are_read(made, tmp_path):
+    first = made(pages("a"), PAGE)
+    write(first, "a", np.full(PAGE // 4, np.inf, np.float32))
+    entry = first.settle()["a"]
+    kept = tmp_path / "kept.bin"
+    os.link(entry.path, kept)
+    second = made(pages("a"), PAGE)
+    assert second.adopt("a", type(entry)(**{**vars(entry), "path": str(kept)}))
+    assert second.not_finite("a") == []
+    content_of(second, "a")
+    assert second.not_finite("a") == ["a"]
+
+
+def test_zeros_are_not_written(made, monkeypatch):
+    written = []
+    real = RecordFile.write
+
+    def watched(self, offset, buffers):
+        written.append(sum(buffer.nbytes for buffer in buffers))
+        real(self, offset, buffers)
+
+    monkeypatch.setattr(RecordFile, "write", watched)
+    store = made(pages(*"abcdef"), PAGE)
+    for number, name in enumerate("abcdef"):
+        write(store, name, np.full(PAGE // 4, number == 2, np.float32))
+    entries = store.settle()
+    assert sum(written) == PAGE
+    for number, name in enumerate("abcdef"):
+        assert (content_of(store, name) == (number == 2)).all()
+    write(store, "c", np.zeros(PAGE // 4, np.float32))  # where something else was
+    assert store.settle()["c"] != entries["c"]
+    assert not content_of(store, "c").any()
+
+
+def test_waiting_for_room_counts_as_stalling(made, monkeypatch):
+    class Clock:
+        def __init__(self):
+            self.now_s, self.was_read = 0.0, threading.Event()
+
+        def perf_counter(self):
+            now_s = self.now_s
+            self.was_read.set()
+            return now_s
+
+    clock, real = Clock(), RecordFile.write
+
+    def slow(self, offset, buffers):
+        clock.was_read.wait(10)
+        clock.now_s += 5.0
+        real(self, offset, buffers)
+
+    monkeypatch.setattr(RecordFile, "write", slow)
+    monkeypatch.setattr(file_store, "time", clock)
+    store = made(pages("a", "b"), PAGE)
+    write(store, "a", np.ones(PAGE // 4, np.float32))
+    clock.was_read.clear()
+    write(store, "b", np.ones(PAGE // 4, np.float32))  # a must leave first
+    assert store.traffic.stalled_s == 5.0

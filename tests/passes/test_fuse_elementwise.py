@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from cerebras_tf.ir import Graph, TensorType
+from cerebras_tf.ops import Builder
 from cerebras_tf.passes.fuse_elementwise import fuse_elementwise
 from tests.graphs import check_pass, graph_of
 
@@ -123,3 +125,43 @@ def test_random_graphs_keep_their_outputs_and_their_layers_in_order(seed):
     layers = [node.layer for node in graph.nodes if node.op != "constant"]
     assert layers == sorted(layers)
     assert len(graph.nodes) <= before
+
+
+def test_what_an_update_needs_of_its_slot_is_joined_behind_the_norm_it_waits_for():
+    """slot * 0.9 + gradient * clip: the product of the slot could run long before the norm."""
+
+    def build(b, slot, gradient):
+        kept = b.op("mul", slot, 0.9)
+        norm = b.op("sum", b.op("square", gradient), axes=(0, 1), keepdims=False)
+        return b.op("add", kept, b.op("mul", gradient, b.op("rsqrt", norm)))
+
+    graph = graph_of(build, "float32[6,7]", "float32[6,7]")
+    found = check_pass(graph, lambda g: fuse_elementwise(g, lambda node: 0))
+    assert found.count("fused_elementwise") == 3  # the square, the scalar, and all of the rest
+
+
+def test_a_factor_that_is_ready_early_joins_what_it_is_added_to():
+    """decay * m is ready at once, the rest of the sum waits for a scalar of another loop."""
+    graph = Graph()
+    b = Builder(graph)
+    m, g = (graph.add_input(name, TensorType("float32", (40, 50))) for name in "mg")
+    total = graph.add_input("total", TensorType("float32", ()))
+    factor = b.op("sqrt", b.op("mul", total, 2.0))
+    graph.outputs = [b.op("add", b.op("mul", m, 0.9), b.op("mul", g, factor))]
+    fuse_elementwise(graph, lambda node: 0)
+    fused = [node for node in graph.nodes if node.op == "fused_elementwise"]
+    assert sorted(node.output.shape for node in fused) == [(), (40, 50)]
+
+
+def test_what_others_read_early_stays_where_it_is():
+    graph = Graph()
+    b = Builder(graph)
+    x = graph.add_input("x", TensorType("float32", (4, 5)))
+    total = graph.add_input("total", TensorType("float32", ()))
+    y = b.op("mul", b.op("exp", x), 0.5)
+    early = b.op("sum", y, axes=(0, 1), keepdims=False)
+    late = b.op("mul", y, b.op("sqrt", b.op("mul", total, early)))
+    graph.outputs = [late]
+    fuse_elementwise(graph, lambda node: 0)
+    makers = [n for n in graph.nodes if n.op == "fused_elementwise" and n.output.shape == (4, 5)]
+    assert [[i.op for i in n.attrs["body"].nodes] for n in makers][0] == ["exp", "constant", "mul"]

@@ -143,7 +143,7 @@ def test_numbers_and_scalars_of_numpy_are_features():
 def test_features_of_bfloat16_are_given_as_numbers_or_bits():
     s = StepBuilder()
     y = s.b.op("mul", s.feature("x", 2, dtype="bfloat16"), 1.0)
-    program = compile_step(s.done(y=y), Options(widen=False))
+    program = compile_step(s.done(y=y), Options(precision="emulate"))
     session = Session(SavedProgram(program), MemoryStore([]), CpuBackend(), trains=False)
     with pytest.raises(DataError, match=r"features must be x bfloat16\[2\]"):
         session.run({"x": np.ones(2, np.float32)})

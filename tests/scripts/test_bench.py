@@ -70,8 +70,42 @@ def test_bench_counts_the_matrix_products_of_a_step(printed):
     assert products <= flops <= 1.15 * products
 
 
+@pytest.mark.tf
+def test_bench_measures_bfloat16_beside_float32():
+    ran = bench("--smoke", "--rounds", "1", "--steps", "1", "--bfloat16")
+    assert ran.returncode == 0, ran.stderr
+    assert figures(ran.stdout, "bfloat16")[-1] == pytest.approx(
+        figures(ran.stdout, "wafer")[-1], 0.01
+    )
+    assert re.search(r"^bfloat16: \d+\.\d\d times as fast as the wafer \(by", ran.stdout, re.M)
+    assert re.search(r"^bfloat16: \d+\.\d\d times as fast as the host \(by", ran.stdout, re.M)
+
+
 def test_bench_refuses_a_width_that_its_heads_do_not_divide():
     ran = bench("--smoke", "--hidden", "200")
     assert ran.returncode == 2
     assert "hidden_size" in ran.stderr
     assert ran.stderr.startswith("bench.py: ")
+
+
+@pytest.mark.tf
+@pytest.mark.parametrize("pad", ["fixed", "batch"])
+def test_bench_trains_bert_on_sentences(pad):
+    ran = bench("--smoke", "--model", "bert", "--pad", pad, "--rounds", "1", "--steps", "2")
+    assert ran.returncode == 0, ran.stderr
+    losses = [figures(ran.stdout, side)[-1] for side in ("wafer", "host")]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    assert "padding included" in ran.stdout
+
+
+@pytest.mark.tf
+def test_bench_compares_files_with_memory(tmp_path):
+    arguments = ("--memoryx_dir", str(tmp_path), "--memoryx_ram_gb", "0.002")
+    ran = bench("--smoke", "--rounds", "1", "--steps", "2", *arguments)
+    assert ran.returncode == 0, ran.stderr
+    losses = [figures(ran.stdout, side)[-1] for side in ("memory", "files")]
+    assert losses[0] == losses[1]
+    assert re.search(r"^files: \d+\.\d\d times the time in memory \(by round:", ran.stdout, re.M)
+    (moved,) = re.findall(r"^files: (\S+) GB moved a step, \d+% of the time", ran.stdout, re.M)
+    assert float(moved) >= 0
+    assert not list(tmp_path.iterdir())

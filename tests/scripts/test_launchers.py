@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -13,6 +14,10 @@ from cerebras_tf.cli.arguments import MODES, build_parser
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 RUNNER = ["-m", "modelzoo.common.run"]
+# A Python that says how many wafers a command asks for, and else what it was called with.
+WAFERS_PYTHON = """#!/bin/bash
+if [ "$2" = modelzoo.common.wafers ]; then echo "$3 /logs"; else echo "$*"; fi
+"""
 
 
 @pytest.mark.parametrize("mode", ["train", "eval", "train_and_eval", "eval_all", "predict"])
@@ -46,7 +51,6 @@ def test_launch_line_of_the_article_is_passed_on_with_cs_ip_unset(ready):
         ["-m", "json.tool", "-p"],
         ["-m", "training", "-p"],
         ["--version"],
-        [],
         ["-", "an argument with spaces", "", "*"],
     ],
 )
@@ -129,6 +133,32 @@ def test_signals_reach_the_program_itself(real, sent):
     process.stdout.close()
 
 
+# Starts as Python does, but takes until the test has sent its signal; then it is Python.
+SLOW_PYTHON = """#!/bin/bash
+echo starting
+read -r
+exec "{python}" "$@"
+"""
+
+
+def test_ctrl_c_while_python_itself_starts_ends_the_runner_without_a_word(launchers):
+    launchers.complete(SLOW_PYTHON.format(python=sys.executable))
+    environment = {**os.environ, "CEREBRAS_TF_VENV": str(launchers.venv)}
+    process = subprocess.Popen(
+        [str(SCRIPTS / "csrun_wse"), "python-ws", "-m", "train", "-p", "none.yaml"],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "starting\n"
+    process.send_signal(signal.SIGINT)
+    assert process.communicate("go on\n", timeout=60) == ("", "")
+    assert process.returncode == -signal.SIGINT
+
+
 @pytest.mark.parametrize("name", ["csrun_wse", "csrun_cpu"])
 def test_csrun_without_a_command_says_how_it_is_used(launchers, name):
     helps = [launchers.run(name, flag) for flag in ("-h", "--help")]
@@ -162,6 +192,25 @@ def test_help_of_python_ws_is_the_runners_under_its_name(launchers, programs, co
     assert not launchers.venv.exists()
 
 
+@pytest.mark.parametrize("command", [["python-ws"], ["csrun_cpu", "python"]])
+def test_python_ws_without_a_program_tells_how_it_is_used(launchers, programs, command):
+    (programs / "python3").symlink_to(sys.executable)
+    ran = launchers.run(*command, PATH=str(programs))
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert ran.stderr == launchers.run(*command, "-h", PATH=str(programs)).stdout
+    assert not launchers.venv.exists()
+
+
+def test_python_ws_reads_a_program_from_standard_input(real):
+    for given in ((), ("-",)):
+        command = [str(SCRIPTS / "python-ws"), *given]
+        environment = {**os.environ, "CEREBRAS_TF_VENV": str(real.venv)}
+        ran = subprocess.run(
+            command, input="print(6 * 7)", capture_output=True, text=True, env=environment
+        )
+        assert (ran.returncode, ran.stdout) == (0, "42\n")
+
+
 def test_the_runner_shows_the_name_it_was_launched_by(real):
     given = ["-m", "train", "-p", "none.yaml"]
     assert real.run("csrun_wse", "python-ws", *given).stderr.startswith("csrun_wse python-ws: none")
@@ -193,11 +242,36 @@ def test_csrun_wse_accepts_the_options_of_a_cluster_for_one_node(ready):
     assert got == ["x.py"]
 
 
-@pytest.mark.parametrize("option", [["--total-nodes=3"], ["--tasks-per-node", "8"]])
-def test_csrun_wse_refuses_several_nodes_without_a_cluster(ready, option):
-    ran = ready.run("csrun_wse", *option, "python", "x.py")
+def test_csrun_wse_refuses_several_nodes_without_a_cluster(ready):
+    ran = ready.run("csrun_wse", "--total-nodes=3", "python", "x.py", SLURM_CONF="/none")
     assert ran.returncode == 2
-    assert "must be 1 on a machine without a cluster. Received:" in ran.stderr
+    assert "must be 1 on a machine without Slurm. Received: 3." in ran.stderr
+
+
+@pytest.mark.parametrize("given", [["--num_csx=0"], ["--num_csx", "two"], ["--cpus-per-task="]])
+def test_csrun_wse_refuses_what_is_no_number(ready, given):
+    ran = ready.run("csrun_wse", *given, "python", "x.py")
+    assert ran.returncode == 2
+    assert "must be a whole number, at least 1. Received: " in ran.stderr
+
+
+def test_csrun_wse_refuses_tasks_that_are_not_the_wafers(ready):
+    ran = ready.run("csrun_wse", "--num_csx", "2", "--tasks-per-node=4", "python", "x.py")
+    assert ran.returncode == 2
+    assert "must be nodes times tasks per node, 4. Received: 2." in ran.stderr
+
+
+def test_csrun_wse_starts_a_process_for_each_wafer(ready):
+    ready.complete(WAFERS_PYTHON)
+    options = ["--num_csx", "2", "--cpus-per-task=3", "--requeue"]
+    ran = ready.run("csrun_wse", *options, "python-ws", "x.py", "two words", SLURM_CONF="/none")
+    assert ran.stdout.splitlines()[-1] == (
+        "-m cerebras_tf.swarmx.launch --wafers 2 --logs /logs --cpus-per-task 3 --requeue -- "
+        "python-ws x.py two words"
+    )
+    assert "installing the packages of scripts/mpi.lock" in ran.stderr
+    again = ready.run("csrun_wse", *options, "python-ws", "x.py", SLURM_CONF="/none")
+    assert "mpi.lock" not in again.stderr
 
 
 @pytest.mark.parametrize("name", ["csrun_wse", "csrun_cpu"])

@@ -12,7 +12,6 @@ from packaging.utils import canonicalize_name
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 LOCK = SCRIPTS / "requirements.lock"
-PEERS = SCRIPTS / "peers.lock"
 PYTHONS = ("3.10", "3.11")
 
 
@@ -77,18 +76,19 @@ def test_requirements_of_locked_packages_are_locked_too():
     assert missed == []
 
 
+@pytest.mark.parametrize("extra", ["peers", "mpi"])
 @pytest.mark.parametrize("python", PYTHONS)
-def test_peers_meet_setup_and_agree_with_the_environment(python, setup_fields):
+def test_what_is_installed_besides_meets_setup_and_agrees_with_it(python, extra, setup_fields):
     own, peers = (
         {canonicalize_name(line.name): version_of(line) for line in lines if holds(line, python)}
-        for lines in (locked(), locked(PEERS))
+        for lines in (locked(), locked(SCRIPTS / f"{extra}.lock"))
     )
     assert {name: own[name] for name in own.keys() & peers.keys()} == {
         name: peers[name] for name in own.keys() & peers.keys()
     }
     missed = [
         str(requirement)
-        for requirement in map(Requirement, setup_fields["extras_require"]["peers"])
+        for requirement in map(Requirement, setup_fields["extras_require"][extra])
         if holds(requirement, python)
         and peers.get(canonicalize_name(requirement.name), "") not in requirement.specifier
     ]

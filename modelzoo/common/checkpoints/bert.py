@@ -270,11 +270,11 @@ BERT = Architecture(
     config,
     canonical,
     classes=tuple(CLASSES.values()),
-    is_ours=lambda params: not is_roberta(params.model),
+    is_ours=lambda params: not (params.model.disable_nsp and is_roberta(params.model)),
 )
 
 
 def is_roberta(model):
-    """Tells whether a pre-training of ours is RoBERTa's: no next sentence, and no two segments."""
+    """Tells whether an encoder of ours is RoBERTa's: no two segments, or positions of no token."""
     segments = model.num_segments if model.use_segment_embedding else 1
-    return model.disable_nsp and (segments == 1 or model.position_embedding_offset > 0)
+    return segments == 1 or model.position_embedding_offset > 0

@@ -47,13 +47,14 @@ UNUSED_POOLER = r"bert\.pooler\.dense\.(weight|bias)"
 def layout(params):
     """Returns the Layout of a model."""
     room, sizes = params.model_name, bert.sizes_of(params)
-    sizes["C"] = _num_classes(params)
+    sizes["C"] = num_classes(params)
     links = expand(TABLES[room], sizes, params.model.num_hidden_layers)
     unused = () if room == CLASSIFIER else (UNUSED_POOLER,)
     return Layout(links, {}, (*bert.DROPPED, *unused))
 
 
-def _num_classes(params):
+def num_classes(params):
+    """Returns the number of a head's outputs."""
     if params.model_name == TOKEN_CLASSIFIER:
         return params.model.num_classes
     return 2 if params.model_name == QUESTION_ANSWERING else params.model.num_cls_classes
@@ -107,20 +108,25 @@ def files(config, room):
 
 def config(params, where, names, room):
     """Returns the config.json of our parameters; see Architecture."""
-    model, theirs = params.model, f"Hugging Face's {CLASSES[room]}"
-    nonlinearity = their_nonlinearity(model.activation, "gelu_new", where)
-    found = {
+    theirs = f"Hugging Face's {CLASSES[room]}"
+    nonlinearity = their_nonlinearity(params.model.activation, "gelu_new", where)
+    return {
         "model_type": "bert",
         "architectures": [CLASSES[room]],
         **bert.bert_config(params, where, nonlinearity, theirs),
+        **head_config(params),
     }
+
+
+def head_config(params):
+    """Returns what a config.json says of the head of our parameters."""
+    model, room = params.model, params.model_name
     if room == QUESTION_ANSWERING:
-        return found
+        return {}
     is_classifier = room == CLASSIFIER
     rate = model.cls_dropout_rate if is_classifier else model.encoder_output_dropout_rate
-    labels = _our_labels(params) or [f"LABEL_{i}" for i in range(_num_classes(params))]
+    labels = _our_labels(params) or [f"LABEL_{i}" for i in range(num_classes(params))]
     return {
-        **found,
         "classifier_dropout": rate,
         "id2label": {str(number): name for number, name in enumerate(labels)},
         "label2id": {name: number for number, name in enumerate(labels)},
@@ -153,6 +159,7 @@ def _architecture(room, is_theirs):
         canonical,
         classes=(CLASSES[room],),
         is_theirs=is_theirs,
+        is_ours=lambda params: not bert.is_roberta(params.model),
         files=functools.partial(files, room=room),
     )
 

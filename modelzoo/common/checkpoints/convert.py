@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -16,11 +15,12 @@ import yaml
 
 from cerebras_tf.errors import CheckpointError, ConfigError
 from modelzoo.common import registry
+from modelzoo.common.checkpoints.layout import Conversion
 from modelzoo.common.checkpoints.matching import match_ours, match_theirs
 from modelzoo.common.checkpoints.programs import PROGRAMS
+from modelzoo.common.checkpoints.taken_in import TakenIn, check_room, weight_bytes
 from modelzoo.common.checkpoints.tensorflow_checkpoint import (
     GLOBAL_STEP,
-    SHARD_BYTES,
     STATE,
     TensorFlowReader,
     write_tensorflow,
@@ -35,18 +35,8 @@ _HEADER = """\
 """
 
 
-@dataclass(frozen=True)
-class Conversion:
-    """What was converted: number of tensors there, of weights, and names of what was left out."""
-
-    tensors: int
-    weights: int
-    path: str
-    dropped: tuple[str, ...] = ()
-
-
 def to_tensorflow(
-    source, output, program="hugging_face", overwrite=False, shard_bytes=SHARD_BYTES, advance=None
+    source, output, program="hugging_face", overwrite=False, advance=None, delete_source=False
 ):
     """Converts another program's model into a TensorFlow checkpoint with a params.yaml.
 
@@ -55,24 +45,28 @@ def to_tensorflow(
         output: folder of the new checkpoint.
         program: a key of PROGRAMS.
         overwrite: whether a checkpoint there may be replaced.
-        shard_bytes: see ``tensorflow_checkpoint``.
         advance: called with every number of weights that is done.
+        delete_source: whether each file of the source is deleted once what is made of it is on the
+            disk; see ``taken_in.py``.
 
     Returns:
         A Conversion.
 
     Raises:
-        CheckpointError: the model is damaged, or does not fit its configuration.
+        CheckpointError: the model is damaged, does not fit its configuration, or the disk is too
+            small.
         ConfigError: its configuration has no counterpart here.
     """
+    taken = TakenIn(source, output, program) if delete_source else None
     program = PROGRAMS[program]
-    reader = program.open(source)
+    reader = taken.reader() if taken else program.open(source)
     architecture, tree, layout = describe(program, reader)
     names = match_theirs(reader, layout, architecture.canonical)
-    _check_copies(reader, layout, names)
+    if not taken or not taken.has_begun:
+        _check_copies(reader, layout, names)
 
-    def tensors():
-        for link in layout.links:
+    def tensors(links):
+        for link in links:
             parts = link.form.to_ours(reader.read(names[link.theirs]))
             for name in link.ours:
                 yield name, parts.pop(0)  # keeps nothing that was written
@@ -83,10 +77,17 @@ def to_tensorflow(
     texts |= architecture.files(reader.config)
     patterns = (f"{name}.*", *program.carried, *texts, STATE)
     with whole_folder(output, patterns, overwrite) as folder:
-        write_tensorflow(folder, name, tensors(), reader.global_step, shard_bytes)
+        if taken:
+            taken.take_in(layout, names, tensors)
+            taken.write(folder, name)
+        else:
+            check_room(output, weight_bytes(layout.links))
+            write_tensorflow(folder, name, tensors(layout.links), reader.global_step)
         for file_name, text in texts.items():
             (folder / file_name).write_text(text, encoding="utf-8")
         _copy(program.carried, reader.folder, folder)
+    if taken:
+        taken.end()
     dropped = sorted(set(reader.shapes) - set(names.values()) - {GLOBAL_STEP})
     return _conversion(layout, str(Path(output) / name), dropped)
 

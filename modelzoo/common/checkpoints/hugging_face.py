@@ -37,11 +37,13 @@ class HuggingFaceReader:
 
     Args:
         folder: the folder.
+        gone: files that need not be there any more, with shape by name of their tensors.
 
     Attributes:
         config: what stands in config.json.
         config_path: its path.
         shapes: shape by tensor name.
+        places: name of its file by tensor name.
         global_step: 0, for none is kept there.
 
     Raises:
@@ -50,27 +52,29 @@ class HuggingFaceReader:
 
     global_step = 0
 
-    def __init__(self, folder):
+    def __init__(self, folder, gone=None):
+        gone = gone or {}
         self.folder = Path(folder)
         self.config_path = str(self.folder / CONFIG)
         self.config = read_json(self.config_path)
-        index, wanted = self._files()
-        self._readers = {name: _open(self.folder / name) for name in index}
-        self.shapes, self._places = {}, {}
-        for file_name, reader in self._readers.items():
-            for name, shape in shapes_of(reader).items():
-                self.shapes[name], self._places[name] = shape, file_name
+        index, wanted = self._files(gone)
+        self._readers = {n: _open(self.folder / n) for n in index if n not in gone}
+        self.shapes, self.places = {}, {}
+        for file_name in index:
+            found = gone.get(file_name) or shapes_of(self._readers[file_name])
+            for name, shape in found.items():
+                self.shapes[name], self.places[name] = tuple(shape), file_name
         for name, file_name in wanted.items():
-            if self._places.get(name) != file_name:
+            if self.places.get(name) != file_name:
                 raise CheckpointError(
                     f"{self.folder / file_name}: must hold the tensor {name}, as the folder's "
                     "index says. Received: a file without it. Download or copy it again."
                 )
 
-    def _files(self):
+    def _files(self, gone):
         """Returns the names of the files, and file by tensor where there is an index."""
         for name in _SINGLE_FILES:
-            if (self.folder / name).exists():
+            if name in gone or (self.folder / name).exists():
                 return [name], {}
             index = self.folder / _INDEX_FILES[_SINGLE_FILES.index(name)]
             if index.exists():
@@ -83,11 +87,11 @@ class HuggingFaceReader:
 
     def read(self, name):
         """Reads one tensor as float32."""
-        return self._readers[self._places[name]].read(name)
+        return self._readers[self.places[name]].read(name)
 
     def where(self, name):
         """Returns the path of the file that holds a tensor."""
-        return str(self.folder / self._places[name])
+        return str(self.folder / self.places[name])
 
 
 def with_carried(config, folder):

@@ -111,6 +111,16 @@ class Architecture:
     files: Callable = lambda config: {}
 
 
+@dataclass(frozen=True)
+class Conversion:
+    """What was converted: number of tensors there, of weights, and names of what was left out."""
+
+    tensors: int
+    weights: int
+    path: str
+    dropped: tuple[str, ...] = ()
+
+
 def dense(theirs, ours, shape, form=TRANSPOSED, bias=True, group=None, ends=(".weight", ".bias")):
     """Returns the rows of a dense layer: a kernel in the given form and, maybe, a bias.
 

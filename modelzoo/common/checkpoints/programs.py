@@ -22,6 +22,11 @@ from modelzoo.common.checkpoints.gpt2 import GPT2
 from modelzoo.common.checkpoints.gpt_neox import GPT_NEOX
 from modelzoo.common.checkpoints.gptj import GPTJ
 from modelzoo.common.checkpoints.roberta import ROBERTA
+from modelzoo.common.checkpoints.roberta_fine_tuning import (
+    ROBERTA_CLASSIFIER,
+    ROBERTA_QUESTION_ANSWERING,
+    ROBERTA_TOKEN_CLASSIFIER,
+)
 from modelzoo.common.checkpoints.tensorflow_checkpoint import (
     STATE,
     TensorFlowReader,
@@ -37,6 +42,9 @@ _HUGGING_FACE = (
     BERT_CLASSIFIER,
     BERT_TOKEN_CLASSIFIER,
     BERT,
+    ROBERTA_QUESTION_ANSWERING,
+    ROBERTA_CLASSIFIER,
+    ROBERTA_TOKEN_CLASSIFIER,
     ROBERTA,
 )
 _BERT_CONFIG = "bert_config.json"

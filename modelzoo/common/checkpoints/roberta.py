@@ -39,6 +39,13 @@ HEAD_NONLINEARITY = "gelu_exact"  # of lm_head, whatever hidden_act says
 
 def layout(params):
     """Returns the Layout of a model."""
+    rows, sizes = encoder_table(params)
+    rows = [*rows, *pooler_rows("roberta", "pooler"), *HEAD]
+    return Layout(expand(rows, sizes, params.model.num_hidden_layers), COPIES, DROPPED)
+
+
+def encoder_table(params):
+    """Returns the rows of a model's encoder and the sizes that they name."""
     model, sizes = params.model, sizes_of(params)
     positions: Any = SAME
     segments: Any = SAME
@@ -48,24 +55,28 @@ def layout(params):
     if not model.use_segment_embedding:
         sizes["S"] = 1
         segments = Zeros((1, model.hidden_size))
-    rows = [*encoder_rows("roberta", positions, segments), *pooler_rows("roberta", "pooler")]
-    return Layout(expand(rows + HEAD, sizes, model.num_hidden_layers), COPIES, DROPPED)
+    return encoder_rows("roberta", positions, segments), sizes
 
 
 def tree(config, where, names):
     """Returns our YAML's dictionary of a config.json; see Architecture."""
     nonlinearity = checked_nonlinearity(config, where)
+    bert, keys = as_bert(config, where)
+    found = bert_tree(bert, where, nonlinearity, has_nsp=False)
+    found["model"] |= {**keys, "mlm_nonlinearity": HEAD_NONLINEARITY}
+    return found
+
+
+def as_bert(config, where):
+    """Returns a config.json as that of a BERT, and the keys of our model by which it is none."""
     offset = required({"pad_token_id": 1, **config}, "pad_token_id", where) + 1
     positions = required(config, "max_position_embeddings", where) - offset
-    segments = config.get("type_vocab_size", 2)
     bert = {**config, "max_position_embeddings": positions, "type_vocab_size": 2}
-    found = bert_tree(bert, where, nonlinearity, has_nsp=False)
-    found["model"] |= {
+    keys = {
         "position_embedding_offset": offset,
-        "num_segments": segments,
-        "mlm_nonlinearity": HEAD_NONLINEARITY,
+        "num_segments": config.get("type_vocab_size", 2),
     }
-    return found
+    return bert, keys
 
 
 def config(params, where, names):
@@ -76,6 +87,18 @@ def config(params, where, names):
     if has_mlm:
         given = model.mlm_nonlinearity or model.activation
         refuse_ours("mlm_nonlinearity", given, HEAD_NONLINEARITY, where, theirs)
+    return model_config(params, where, name)
+
+
+def model_config(params, where, name):
+    """Returns what the config.json of every class holds.
+
+    Args:
+        params: our parameters.
+        where: their path.
+        name: their class.
+    """
+    model, theirs = params.model, f"Hugging Face's {name}"
     nonlinearity = their_nonlinearity(model.activation, "gelu_new", where)
     offset = model.position_embedding_offset or 1
     return {
@@ -94,6 +117,11 @@ def canonical(name):
     return name if name.startswith(("roberta.", "lm_head.")) else f"roberta.{name}"
 
 
+def is_ours(params):
+    """Tells whether a pre-training of ours is RoBERTa's: it does not predict the next sentence."""
+    return params.model.disable_nsp and is_roberta(params.model)
+
+
 ROBERTA = Architecture(
     "roberta",
     "bert",
@@ -102,5 +130,5 @@ ROBERTA = Architecture(
     config,
     canonical,
     classes=("RobertaForMaskedLM", "RobertaModel"),
-    is_ours=lambda params: is_roberta(params.model),
+    is_ours=is_ours,
 )

@@ -1,4 +1,4 @@
-"""TensorFlow checkpoints, read a variable and written a shard at a time. Knows no model."""
+"""TensorFlow checkpoints, read and written a variable at a time. Knows no model."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from cerebras_tf.errors import CheckpointError
+from cerebras_tf.memoryx.bundle_writer import BundleWriter
+from modelzoo.common.whole_file import write_whole
 
-# A shard is written as soon as its variables have this many bytes together.
-SHARD_BYTES = 1 << 26
 STATE = "checkpoint"
 GLOBAL_STEP = "global_step"
 
@@ -82,38 +82,31 @@ def _unreadable(where, error):
     )
 
 
-def write_tensorflow(folder, name, tensors, global_step=0, shard_bytes=SHARD_BYTES):
-    """Writes a checkpoint and records it as the folder's latest.
+def write_tensorflow(folder, name, tensors, global_step=0):
+    """Writes a checkpoint and records it as the folder's latest; needs no TensorFlow.
 
     Args:
         folder: an existing folder.
         name: last part of the checkpoint's prefix.
-        tensors: yields (name, float32 array).
+        tensors: yields (name, array); one is in memory at a time.
         global_step: written as int64.
-        shard_bytes: see SHARD_BYTES.
 
     Raises:
         OSError: the files cannot be written.
     """
-    import tensorflow as tf
-
-    from cerebras_tf.estimator.saver import write_checkpoint
-
-    def shards():
-        shard, size = {GLOBAL_STEP: np.asarray(global_step, np.int64)}, 0
-        for variable, array in tensors:
-            shard[variable] = np.asarray(array, order="C")
-            size += array.nbytes
-            del array  # or it would still be there while the next is read
-            if size >= shard_bytes:
-                yield shard
-                shard.clear()  # the writer keeps the dictionary while it waits for the next
-                size = 0
-        if shard:
-            yield shard
-
+    writer = BundleWriter(str(folder))
     try:
-        write_checkpoint(os.path.join(folder, name), shards())
-    except tf.errors.OpError as error:
-        raise OSError(str(error).splitlines()[0]) from error
-    tf.compat.v1.train.update_checkpoint_state(os.path.abspath(folder), name, [name])
+        writer.add(GLOBAL_STEP, np.asarray(global_step, np.int64))
+        for variable, array in tensors:
+            writer.add(variable, array)
+            del array  # or it would still be there while the next is read
+        writer.finish(os.path.join(folder, name))
+    finally:
+        writer.discard()
+    record_latest(folder, name)
+
+
+def record_latest(folder, name):
+    """Records a checkpoint as the folder's latest, as tf.train.latest_checkpoint reads it."""
+    lines = (f'model_checkpoint_path: "{name}"', f'all_model_checkpoint_paths: "{name}"')
+    write_whole(Path(folder) / STATE, "".join(f"{line}\n" for line in lines))

@@ -52,6 +52,25 @@ class InputFunctions:
         section = params_from_dict(self._params_class, params).train_input
         return tf.data.Dataset.from_tensors(self.processor(section).blank()).repeat()
 
+    def without_data(self, name):
+        """Returns an input function of zeros for an input section; it reads no file.
+
+        Args:
+            name: ``train_input``, ``eval_input`` or ``predict_input``. Batches of the last two may
+                differ in size, as their data's do.
+        """
+        if name == "train_input":
+            return self.blank
+
+        def input_fn(params):
+            section = getattr(params_from_dict(self._params_class, params), name)
+            batch = tf.data.Dataset.from_tensors(self.processor(section).blank())
+            if name == "predict_input":
+                batch = batch.map(_features_alone)
+            return batch.unbatch().batch(section.batch_size)
+
+        return input_fn
+
     def processor(self, section):
         """Returns the data processor of an input section."""
         return self._processors[section.data_processor](section)

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import functools
 import json
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Optional
 
 import tensorflow.compat.v1 as tf
 
 from cerebras_tf.errors import DataError
 from modelzoo.common.preparation.records import MANIFEST
+from modelzoo.common.tokenizers import vocabulary_facts, word_pieces
 
 LENGTH_KEYS = ("max_seq_length", "max_sequence_length")
 # A table of embeddings may have rows that no token uses, to be of a round size: those of GPT-J and
@@ -21,7 +24,21 @@ MOST_UNUSED = 1024
 UNUSED_SHARE = 8
 
 
-def check_prepared(folders, vocab_sizes, length=None):
+@dataclass(frozen=True)
+class Facts:
+    """What a manifest tells of records, each None where it does not.
+
+    `made_with` names the file (or files) of the vocabulary whose tokens and numbers have the digest
+    `vocabulary_sha256`.
+    """
+
+    vocab_size: Optional[int]
+    length: Optional[int]
+    vocabulary_sha256: Optional[str]
+    made_with: Optional[str]
+
+
+def check_prepared(folders, vocab_sizes, length=None, vocab_file=None):
     """Checks that records are of the model's vocabulary and sequence length.
 
     A folder without a manifest of this package was made by hand: a line of the log says that
@@ -32,6 +49,7 @@ def check_prepared(folders, vocab_sizes, length=None):
         vocab_sizes: numbers of tokens that the model has, by the key that gives them; None for one
             that is not known.
         length: the input section's max_sequence_length; None where records have no such length.
+        vocab_file: the vocab.txt that the input section names, or None.
 
     Raises:
         DataError: names the first folder that differs, with its numbers and the model's.
@@ -41,7 +59,7 @@ def check_prepared(folders, vocab_sizes, length=None):
         if facts is None:
             _tell_unchecked(str(folder))
             continue
-        own_size, own_length = facts
+        own_size, own_length = facts.vocab_size, facts.length
         wrong = []
         for key, vocab_size in vocab_sizes.items():
             if own_size is not None and vocab_size is not None and differs(own_size, vocab_size):
@@ -54,6 +72,55 @@ def check_prepared(folders, vocab_sizes, length=None):
                 f"Received: {', '.join(wrong)}, as its {MANIFEST} tells. Name another data_dir, "
                 "make the records again, or set these keys to what the records are."
             )
+    check_one_vocabulary(folders, vocab_file)
+
+
+def check_one_vocabulary(folders, vocab_file=None):
+    """Checks that folders were made with one vocabulary, where their manifests tell.
+
+    Args:
+        folders: paths.
+        vocab_file: the vocab.txt that it must be, or None; the first folder counts where it cannot
+            be read.
+
+    Raises:
+        DataError: names the first folder that differs, its vocabulary and the other one.
+    """
+    name, expected = vocab_file, _digest_of(vocab_file)
+    for folder in folders:
+        facts = read_facts(folder)
+        if facts is None or facts.vocabulary_sha256 is None:
+            continue
+        if expected is None:
+            name, expected = f"{facts.made_with}, as {folder}", facts.vocabulary_sha256
+        elif facts.vocabulary_sha256 != expected:
+            raise DataError(
+                f"{folder}: must hold records made with the tokens of {name}. Received: those of "
+                f"{facts.made_with}, which are others or have other numbers, as its {MANIFEST} "
+                "tells. Name another data_dir, or make the records again."
+            )
+
+
+def check_sections(sections):
+    """Checks that the folders of several input sections were made with one vocabulary.
+
+    Args:
+        sections: input sections; those that read no folders count for nothing.
+
+    Raises:
+        DataError: see `check_one_vocabulary`.
+    """
+    found = [getattr(section, "data_dir", None) or [] for section in sections]
+    lists = ([each] if isinstance(each, str) else each for each in found)
+    check_one_vocabulary([folder for each in lists for folder in each])
+
+
+def _digest_of(vocab_file):
+    try:
+        text = Path(vocab_file or "").read_bytes().decode("utf-8")
+    except (OSError, UnicodeDecodeError):
+        return None
+    return vocabulary_facts(word_pieces(text))["vocabulary_sha256"]
 
 
 def check_tokens(where, tokens, vocab_size, key="vocab_size"):
@@ -83,15 +150,18 @@ def differs(records, model):
 
 
 def read_facts(folder):
-    """Returns vocabulary size and sequence length of a folder, each None where it is not told.
-
-    None stands for both where the folder has no manifest of a preparation.
-    """
+    """Returns the Facts of a folder, or None where it has no manifest of a preparation."""
     try:
         manifest = json.loads(Path(folder, MANIFEST).read_text(encoding="utf-8"))
         settings = manifest["settings"]
         lengths = (settings[key] for key in LENGTH_KEYS if key in settings)
-        return manifest.get("vocab_size"), next(lengths, None)
+        files = [path for path, *_ in settings.get("vocabulary", ())]
+        return Facts(
+            manifest.get("vocab_size"),
+            next(lengths, None),
+            manifest.get("vocabulary_sha256"),
+            " and ".join(files) or "the 256 bytes",
+        )
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

@@ -1,17 +1,23 @@
-"""Tells an input pipeline where to go on after a restart. Of a checkpoint it reads the step alone.
+"""Tells an input pipeline where to go on after a restart. Of a checkpoint it reads two counters.
 
 All pipelines here are a function of their seed, so skipping the batches that a checkpoint has
-seen gives the very stream that an uninterrupted run would have seen.
+seen gives the very stream that an uninterrupted run would have seen. How many they are follows from
+the step, and from ``data_position.json`` of model_dir where a step had not always as many batches.
 """
 
 from __future__ import annotations
 
+import json
 import os
+from pathlib import Path
 
 import tensorflow.compat.v1 as tf
 
-from cerebras_tf.errors import CheckpointError
-from modelzoo.common.checkpoint_files import advice_instead, latest_checkpoint
+from cerebras_tf.errors import CheckpointError, DataError
+from modelzoo.common.checkpoint_files import POSITION, advice_instead, latest_checkpoint
+from modelzoo.common.whole_file import write_whole
+
+PARTS = "accum_step_counter"  # batches of a step that has not ended
 
 
 def checkpoint_step(model_dir):
@@ -20,9 +26,19 @@ def checkpoint_step(model_dir):
     Raises:
         CheckpointError: if the latest checkpoint is gone or cannot be read.
     """
+    return checkpoint_counts(model_dir)[0]
+
+
+def checkpoint_counts(model_dir):
+    """Returns what the latest checkpoint in `model_dir` counts; see `checkpoint_step`.
+
+    Returns:
+        The global step, 0 without a checkpoint, and the batches read of a step that has not ended,
+        None where steps are made of one batch.
+    """
     path = latest_checkpoint(model_dir) if model_dir else None
     if path is None:
-        return 0
+        return 0, None
     try:
         reader = tf.train.NewCheckpointReader(path)
     except (tf.OpError, ValueError) as error:
@@ -31,7 +47,59 @@ def checkpoint_step(model_dir):
             f"{os.path.join(model_dir, 'checkpoint')} names. Received: {error}. "
             f"{advice_instead(path)}"
         ) from error
-    return int(reader.get_tensor("global_step")) if reader.has_tensor("global_step") else 0
+    step, parts = (
+        int(reader.get_tensor(name)) if reader.has_tensor(name) else None
+        for name in ("global_step", PARTS)
+    )
+    return step or 0, parts
+
+
+def read_history(model_dir):
+    """Returns how many batches steps had: a list of [step, batches read by then, batches a step].
+
+    Each entry holds from its step on; they ascend. There are none without a model_dir.
+
+    Raises:
+        DataError: if the file holds something else.
+    """
+    if not model_dir:
+        return []
+    path = Path(model_dir, POSITION)
+    try:
+        return [[int(number) for number in entry] for entry in json.loads(path.read_text())]
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, TypeError) as error:
+        raise DataError(
+            f"{path}: must hold how many batches were read. Received: {error}. Restore it; or "
+            "remove it, if every step here had as many batches as the params file says."
+        ) from error
+
+
+def batches_by(step, history, batches_per_step):
+    """Returns how many batches were read by a step; see `read_history`.
+
+    Args:
+        step: global step.
+        history: of `read_history`.
+        batches_per_step: batches of each step where the history does not tell.
+    """
+    for start, batches, rate in reversed(history):
+        if start <= step:
+            return batches + (step - start) * rate
+    return step * batches_per_step
+
+
+def remember_position(model_dir, step, batches_per_step):
+    """Writes how many batches the steps from `step` on have."""
+    before = read_history(model_dir)
+    history = [entry for entry in before if entry[0] <= step]
+    if not history or history[-1][2] != batches_per_step:
+        read = batches_by(step, history, batches_per_step)
+        kept = [entry for entry in history if entry[0] < step]
+        history = [*kept, [step, read, batches_per_step]]
+    if history != before:
+        write_whole(Path(model_dir, POSITION), json.dumps(history) + "\n")
 
 
 def batches_to_skip(section, runconfig, batches_per_step=1):
@@ -49,4 +117,5 @@ def batches_to_skip(section, runconfig, batches_per_step=1):
         return section.skip_steps * batches_per_step
     if runconfig.disable_input_pipeline_ckpt:
         return 0
-    return checkpoint_step(runconfig.model_dir) * batches_per_step
+    step, parts = checkpoint_counts(runconfig.model_dir)
+    return batches_by(step, read_history(runconfig.model_dir), batches_per_step) + (parts or 0)

@@ -57,7 +57,8 @@ def check_section(section, files):
     """
     folders = dict.fromkeys(os.path.dirname(path) for path in files)
     vocab_sizes = {"vocab_size": count_vocabulary(section)}
-    check_prepared(folders, vocab_sizes, section.max_sequence_length)
+    vocab_file = getattr(section, "vocab_file", None)
+    check_prepared(folders, vocab_sizes, section.max_sequence_length, vocab_file)
 
 
 def check_files(files, layout, batch_size=1, vocab_size=None):

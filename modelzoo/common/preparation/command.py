@@ -9,6 +9,7 @@ import argparse
 import os
 import time
 
+from cerebras_tf.cli.arguments import any_int
 from cerebras_tf.errors import DataError
 
 CLOCK_TICK_S = 0.01  # what the system's clock of processor time can tell apart
@@ -22,11 +23,20 @@ def share(text):
     return number
 
 
+def number_of_processes(text):
+    """Reads a whole number that is not negative."""
+    number = any_int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"must be at least 0. Received: {text}.")
+    return number
+
+
 def add_arguments(parser, output_dir="./data_dir/"):
     """Adds --output_dir, with its default, and --processes."""
     add = parser.add_argument
     add("--output_dir", default=output_dir, help="folder of the records")
-    add("--processes", type=int, default=0, help="worker processes; 0: one a core")
+    words = "worker processes; 0: one a core"
+    add("--processes", type=number_of_processes, default=0, help=words)
 
 
 def split_options(args):

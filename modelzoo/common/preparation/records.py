@@ -7,7 +7,7 @@ import json
 import os
 from pathlib import Path
 
-from cerebras_tf.errors import ConfigError
+from cerebras_tf.errors import ConfigError, DataError
 from modelzoo.common.preparation import examples
 
 MANIFEST = "manifest.json"
@@ -99,6 +99,24 @@ def write_json(path, value):
     partial.replace(path)
 
 
+def read_json(path, key="settings"):
+    """Reads what `write_json` wrote, an object that has a key.
+
+    Raises:
+        DataError: if the file holds something else.
+    """
+    try:
+        value = json.loads(Path(path).read_text(encoding="utf-8"))
+        if not isinstance(value, dict) or not isinstance(value.get(key), dict):
+            raise ValueError(f"no {key}")
+    except ValueError as error:
+        raise DataError(
+            f"{path}: must be what a preparation wrote. Received: {error}. Name another "
+            "--output_dir, or remove this one."
+        ) from error
+    return value
+
+
 def _files_changed(before, now):
     """Names the files that differ between two descriptions of input files, see documents.py."""
     if not all(isinstance(value, list) and value and value[0] for value in (before, now)):
@@ -133,7 +151,7 @@ class Progress:
     def _check_settings(self, path):
         if not path.exists():
             return
-        before = json.loads(path.read_text(encoding="utf-8"))["settings"]
+        before = read_json(path)["settings"]
         keys = sorted(set(before) | set(self.settings))
         changed = [
             key + _files_changed(before.get(key), self.settings.get(key))
@@ -149,12 +167,12 @@ class Progress:
     def manifest(self):
         """Returns the manifest of a finished run, or None."""
         path = self.folder / MANIFEST
-        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+        return read_json(path) if path.exists() else None
 
     def done(self, unit):
         """Returns what was recorded for `unit`, or None."""
         path = self._marks / f"unit-{unit:05d}.json"
-        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+        return read_json(path, "counts") if path.exists() else None
 
     def mark(self, unit, result):
         """Records that `unit` is done."""

@@ -58,6 +58,9 @@ def test_outputs_are_those_of_hugging_face_and_weights_come_back(
         ("RobertaForMaskedLM", {"logits"}, "gelu", 1, 1),
         ("RobertaForMaskedLM", {"logits"}, "gelu_new", 2, 0),
         ("RobertaModel", {"hidden", "pooled"}, "gelu", 1, 3),
+        ("RobertaForSequenceClassification", {"logits"}, "gelu", 1, 1),
+        ("RobertaForTokenClassification", {"logits"}, "gelu_new", 1, 1),
+        ("RobertaForQuestionAnswering", {"starts", "ends"}, "gelu", 2, 0),
     ],
 )
 def test_roberta_counts_positions_after_padding_and_comes_back(
@@ -69,6 +72,7 @@ def test_roberta_counts_positions_after_padding_and_comes_back(
         type_vocab_size=segments,
         pad_token_id=padding,
         hidden_act=activation,
+        num_labels=2 if architecture == "RobertaForQuestionAnswering" else 5,
     )
     assert check_both_ways(getattr(transformers, architecture)(config), tmp_path) == outputs
 

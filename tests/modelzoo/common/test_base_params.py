@@ -40,9 +40,12 @@ def test_inputs_inherit_the_named_keys_and_of_another_processor_their_shapes():
     assert tree["eval_input"]["batch_size"] == 4 and "buckets" not in tree["eval_input"]
 
 
-def test_a_step_reads_the_batches_of_all_wafers_and_parts():
+def test_a_step_reads_the_batches_of_all_wafers_and_parts(monkeypatch):
     params = load_params(str(TINY))
     assert (params.batches_per_step, params.global_batch_size) == (1, 24)
     several = {"runconfig.num_csx": 4, "optimizer.grad_accum_steps": 3}
     params = load_params(str(TINY), several)
     assert (params.batches_per_step, params.global_batch_size) == (12, 288)
+    assert params.batches_in_turn == 12
+    monkeypatch.setenv("CEREBRAS_TF_WAFERS", "2")
+    assert params.batches_in_turn == 6

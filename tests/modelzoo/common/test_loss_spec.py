@@ -21,7 +21,7 @@ def params(**eval_input):
         model=SimpleNamespace(mixed_precision=False),
         optimizer=OptimizerParams(optimizer_type="sgd", learning_rate=rate),
         eval_input=SimpleNamespace(**eval_input),
-        batches_per_step=1,
+        batches_in_turn=1,
     )
 
 

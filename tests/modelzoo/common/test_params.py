@@ -97,6 +97,12 @@ def test_broken_yaml_is_reported_with_its_line(write):
         load_params(write("a: 1\nb: [1, 2\n"))
 
 
+def test_file_of_bytes_that_are_no_text_is_refused(write):
+    path = write("\x00\x01")
+    with pytest.raises(ConfigError, match=f"{path}: this is not YAML: unacceptable character"):
+        load_params(path)
+
+
 def test_key_given_twice_is_refused(write):
     with pytest.raises(ConfigError, match="key model.a stands twice. Received: lines 2 and 3"):
         read_yaml(write("model:\n    a: 1\n    a: 2\n"))

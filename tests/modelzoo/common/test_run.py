@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow.compat.v1")
 
 from cerebras_tf.errors import CheckpointError, ConfigError, DataError  # noqa: E402
+from cerebras_tf.estimator.hooks import GracefulStopHook  # noqa: E402
 from modelzoo.common import run  # noqa: E402
 from modelzoo.common.model_dir import default_model_dir  # noqa: E402
 
@@ -53,7 +55,8 @@ def call(tmp_path):
 
     def run_main(mode, *flags, out="out", device="/cpu:0"):
         folder = str(tmp_path / out)
-        run.main(["-m", mode, "-p", str(path), "-o", folder, "--device", device, *flags])
+        where = ["--device", device] if device else []
+        run.main(["-m", mode, "-p", str(path), "-o", folder, *where, *flags])
         return folder
 
     run_main.path = path
@@ -95,6 +98,45 @@ def test_stopped_and_resumed_run_equals_an_uninterrupted_one(call):
     parts = values(call("train", "--steps", "4", out="parts"))
     whole = values(call("train", out="whole"))
     assert parts["global_step"] == whole["global_step"] == 6
+    for name, value in whole.items():
+        np.testing.assert_array_equal(parts[name], value, err_msg=name)
+
+
+@pytest.mark.parametrize("device", ["/cpu:0", None], ids=["host", "wafer"])
+def test_wafers_may_come_and_go_between_two_runs(call, tmp_path, device):
+    call("train", "--max_steps", "2", device=device)
+    shutil.copytree(tmp_path / "out", tmp_path / "shifted")
+    found = values(call("train", "--max_steps", "4", "--num_csx", "2", device=device))
+    assert found["accum_step_counter"] == 0
+    # Two batches were read before, as many as one step of two wafers reads.
+    call.path.write_text(YAML.replace("batch_size: 2", "batch_size: 2\n    skip_steps: 1"))
+    rest = ["--max_steps", "4", "--num_csx", "2"]
+    expected = values(call("train", *rest, out="shifted", device=device))
+    for name, value in expected.items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
+    call.path.write_text(YAML)
+    assert "accum_step_counter" not in values(call("train", device=device))
+    position = json.loads((tmp_path / "out" / "data_position.json").read_text())
+    assert position == [[0, 0, 1], [2, 2, 2], [4, 6, 1]]
+
+
+def test_a_step_stopped_between_its_batches_goes_on_with_the_next_one(call, monkeypatch):
+    whole = values(call("train", "--num_csx", "2", out="whole"))
+    calls = []
+    asked = GracefulStopHook.after_run
+
+    def stop_after_three(hook, context, run_values):
+        calls.append(1)
+        if len(calls) == 3:
+            context.request_stop()
+        asked(hook, context, run_values)
+
+    monkeypatch.setattr(GracefulStopHook, "after_run", stop_after_three)
+    parts = values(call("train", "--num_csx", "2", out="parts"))
+    assert (parts["global_step"], parts["accum_step_counter"]) == (1, 1)
+    with pytest.raises(CheckpointError, match="1 of 2 batches after step 1. .*--max_steps 2 first"):
+        call("train", out="parts")
+    parts = values(call("train", "--num_csx", "2", out="parts"))
     for name, value in whole.items():
         np.testing.assert_array_equal(parts[name], value, err_msg=name)
 

@@ -82,6 +82,11 @@ def test_unknown_key_unlike_any_lists_the_known_ones():
         ("num_hidden_layers", 2.5, "must be a whole number. Received: 2.5."),
         ("num_hidden_layers", True, "must be a whole number. Received: True."),
         ("num_hidden_layers", 0, "must be at least 1. Received: 0."),
+        (
+            "num_hidden_layers",
+            10**30,
+            f"must be below {2**63}: whole numbers have 64 bits. Received: {10**30}.",
+        ),
         ("rate", [1], "must be a finite number. Received: [1]."),
         ("is_on", "yes", "must be true or false. Received: 'yes'."),
         ("names", "a", "must be a list of texts. Received: 'a'."),

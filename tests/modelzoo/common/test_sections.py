@@ -7,7 +7,7 @@ import math
 import pytest
 
 from modelzoo.common import schema
-from modelzoo.common.sections import OptimizerParams
+from modelzoo.common.sections import OptimizerParams, RunConfigParams
 
 NUMBERS = (
     ("beta1", -0.9, "must be at least 0.0"),
@@ -36,3 +36,13 @@ def test_numbers_that_no_optimizer_can_take_are_refused(key, value, says):
     assert len(report.messages) == 1
     assert report.messages[0].startswith(f"f.yaml: {key}")
     assert says in report.messages[0]
+
+
+def test_parts_of_a_batch_that_a_compiler_chooses_are_refused_with_what_does_the_same():
+    report = schema.Report("f.yaml")
+    schema.build(RunConfigParams, {"use_cs_grad_accum": True}, report)
+    (message,) = report.messages
+    assert message.startswith("f.yaml: use_cs_grad_accum has the compiler cut a batch into parts")
+    assert "set optimizer.grad_accum_steps to the number of parts and train_input.batch" in message
+    schema.build(RunConfigParams, {"use_cs_grad_accum": False}, report)
+    assert len(report.messages) == 1

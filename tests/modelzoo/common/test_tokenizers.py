@@ -118,6 +118,21 @@ def test_batches_have_the_tokens_of_single_texts(vocab, gpt2_files):
         assert [ids.tolist() for ids in batch] == [loaded.encode(t).tolist() for t in texts]
 
 
+def test_facts_tell_vocabularies_apart_however_files_write_them(tmp_path, vocab):
+    loaded = tokenizers.load_tokenizer("BertTokenizer", vocab)
+    lines = Path(vocab).read_text().splitlines()
+    (tmp_path / "crlf.txt").write_bytes("\r\n".join(lines).encode())
+    (tmp_path / "other.txt").write_text("\n".join([*lines[:-2], lines[-1], lines[-2]]))
+    same, other = (
+        tokenizers.load_tokenizer("BertTokenizer", str(tmp_path / name), do_lower_case=False).facts
+        for name in ("crlf.txt", "other.txt")
+    )
+    assert loaded.facts == same and len(same["vocabulary_sha256"]) == 64
+    assert same["vocab_size"] == other["vocab_size"] == loaded.vocab_size
+    assert same["vocabulary_sha256"] != other["vocabulary_sha256"]
+    assert tokenizers.ByteTokenizer().facts["vocab_size"] == 257
+
+
 def test_bytes_are_tokens():
     loaded = tokenizers.ByteTokenizer()
     assert loaded.encode("é!").tolist() == [0xC3, 0xA9, 0x21]
@@ -135,7 +150,7 @@ def test_bytes_are_tokens():
         ("NeoXTokenizer", "[1]", "must be a JSON object. Received: list"),
         ("JsonTokenizer", '{"model": {"type": "no"}}', "must be a tokenizer.json of the tokeni"),
         ("BertTokenizer", None, "BertTokenizer: needs a vocab.txt"),
-        ("BertTokenizer", "a\nb\n", r"\[UNK\] on a line. Received: 2 lines, the first 'a'"),
+        ("BertTokenizer", "a\nb\n", r"\[UNK\] on a line. Received: 2 tokens, the first 'a'"),
         ("SpamTokenizer", None, "must be one of GPT2Tokenizer.*Received: 'SpamTokenizer'"),
     ],
 )

@@ -36,7 +36,6 @@ class PairEncoder:
 
     Attributes:
         pad_id: the number of [PAD].
-        vocab_size: numbers that tokens may have.
 
     Raises:
         ConfigError: if the vocabulary cannot be read or lacks [CLS] or [SEP].
@@ -47,7 +46,11 @@ class PairEncoder:
         require_tokens(self._tokenizer, "cls", "sep", "pad")
         self._max_length = max_length
         self.pad_id = self._tokenizer.pad_id
-        self.vocab_size = self._tokenizer.vocab_size
+
+    @property
+    def vocabulary(self):
+        """What a manifest tells of the vocabulary."""
+        return self._tokenizer.facts
 
     def encode(self, texts):
         """Encodes examples.

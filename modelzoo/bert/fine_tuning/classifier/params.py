@@ -20,7 +20,7 @@ from modelzoo.common.sections import field
 class ClassifierModelParams(FineTuningModelParams):
     """The section ``model``; `num_cls_classes` is the number of classes of the task."""
 
-    cls_dropout_rate: float = field(0.0, minimum=0.0)
+    cls_dropout_rate: float = field(0.0, minimum=0.0, below=1.0)
 
 
 @dataclass(frozen=True, kw_only=True)

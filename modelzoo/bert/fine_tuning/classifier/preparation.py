@@ -72,9 +72,7 @@ def prepare(data_dir, use, output_dir, settings, processes=1, on_progress=lambda
         "vocabulary": documents.describe_vocabulary(settings),
         "labels": settings.columns.labels,
     }
-    vocab_size = PairEncoder(
-        settings.vocab_file, settings.do_lower_case, settings.max_seq_length
-    ).vocab_size
+    encoder = PairEncoder(settings.vocab_file, settings.do_lower_case, settings.max_seq_length)
     return pipeline.prepare(
         units,
         functools.partial(write_unit, settings=settings),
@@ -82,7 +80,7 @@ def prepare(data_dir, use, output_dir, settings, processes=1, on_progress=lambda
         described,
         processes,
         on_progress,
-        {"vocab_size": vocab_size},
+        encoder.vocabulary,
     )
 
 

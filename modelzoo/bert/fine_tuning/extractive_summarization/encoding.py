@@ -78,7 +78,11 @@ class ArticleEncoder:
         )
         require_tokens(self._tokenizer, "cls", "sep", "pad")
         self.pad_id = self._tokenizer.pad_id
-        self.vocab_size = self._tokenizer.vocab_size
+
+    @property
+    def vocabulary(self):
+        """What a manifest tells of the vocabulary."""
+        return self._tokenizer.facts
 
     def encode(self, paragraphs, highlights):
         """Encodes an article; a sentence that does not fit whole is cut.

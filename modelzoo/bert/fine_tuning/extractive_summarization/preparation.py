@@ -51,7 +51,7 @@ def prepare(inputs, output_dir, settings, processes=1, on_progress=lambda amount
         },
         processes,
         on_progress,
-        {"vocab_size": ArticleEncoder(settings).vocab_size},
+        ArticleEncoder(settings).vocabulary,
     )
 
 

@@ -92,7 +92,11 @@ class WindowEncoder:
         )
         require_tokens(self._tokenizer, "cls", "sep", "pad")
         self.pad_id = self._tokenizer.pad_id
-        self.vocab_size = self._tokenizer.vocab_size
+
+    @property
+    def vocabulary(self):
+        """What a manifest tells of the vocabulary."""
+        return self._tokenizer.facts
 
     def context(self, text):
         """Tokenizes a paragraph: returns a Context."""

@@ -82,7 +82,7 @@ def prepare(
         described,
         processes,
         on_progress,
-        {"vocab_size": WindowEncoder(settings).vocab_size},
+        WindowEncoder(settings).vocabulary,
     )
 
 

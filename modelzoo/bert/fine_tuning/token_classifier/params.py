@@ -25,7 +25,7 @@ class TokenClassifierModelParams(FineTuningModelParams):
     """
 
     num_classes: Optional[int] = field(None, minimum=2)
-    encoder_output_dropout_rate: float = field(0.1, minimum=0.0)
+    encoder_output_dropout_rate: float = field(0.1, minimum=0.0, below=1.0)
     include_padding_in_loss: bool = False
     loss_weight: float = 1.0
 

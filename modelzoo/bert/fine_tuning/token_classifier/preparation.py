@@ -111,7 +111,7 @@ def prepare(data_dir, split, output_dir, settings, processes=1, on_progress=lamb
         described,
         processes,
         on_progress,
-        {"vocab_size": SentenceEncoder(settings, names).vocab_size},
+        SentenceEncoder(settings, names).vocabulary,
     )
     numbers = {name: number for number, name in enumerate(names)}
     records.write_json(Path(output_dir) / LABEL_FILE, numbers)
@@ -139,9 +139,6 @@ class SentenceEncoder:
     Args:
         settings: Settings.
         names: all labels in the order of their numbers.
-
-    Attributes:
-        vocab_size: numbers that tokens may have.
     """
 
     def __init__(self, settings, names):
@@ -152,7 +149,11 @@ class SentenceEncoder:
         require_tokens(tokenizer, "cls", "sep", "pad", "unk")
         self._tokenizer = tokenizer
         self._number = {name: number for number, name in enumerate(names)}
-        self.vocab_size = tokenizer.vocab_size
+
+    @property
+    def vocabulary(self):
+        """What a manifest tells of the vocabulary."""
+        return self._tokenizer.facts
 
     def records(self, sentence, index):
         """Yields the records of a sentence.

@@ -21,6 +21,11 @@ from modelzoo.common.checkpoints.gpt_neox import GPT_NEOX
 from modelzoo.common.checkpoints.gptj import GPTJ
 from modelzoo.common.checkpoints.hugging_face import write_hugging_face
 from modelzoo.common.checkpoints.roberta import ROBERTA
+from modelzoo.common.checkpoints.roberta_fine_tuning import (
+    ROBERTA_CLASSIFIER,
+    ROBERTA_QUESTION_ANSWERING,
+    ROBERTA_TOKEN_CLASSIFIER,
+)
 from modelzoo.common.params import params_from_dict
 
 BERT_SIZES = {
@@ -43,6 +48,13 @@ GPT_SIZES = {
 NEOX_SIZES = {**BERT_SIZES, "hidden_size": 32, "rotary_pct": 0.25, "rotary_emb_base": 10000}
 del NEOX_SIZES["type_vocab_size"]
 FINE_TUNED = {"model_type": "bert", **BERT_SIZES, "max_position_embeddings": 9}
+FINE_TUNED_ROBERTA = {
+    **FINE_TUNED,
+    "model_type": "roberta",
+    "max_position_embeddings": 11,
+    "type_vocab_size": 1,
+    "pad_token_id": 1,
+}
 LABELS = {"0": "no", "1": "perhaps", "2": "yes"}
 # Architecture and configuration by name of the case.
 CASES = {
@@ -75,6 +87,12 @@ CASES = {
     "bert_classifier": (BERT_CLASSIFIER, {**FINE_TUNED, "id2label": LABELS}),
     "bert_token_classifier": (BERT_TOKEN_CLASSIFIER, {**FINE_TUNED, "id2label": LABELS}),
     "bert_question_answering": (BERT_QUESTION_ANSWERING, FINE_TUNED),
+    "roberta_classifier": (ROBERTA_CLASSIFIER, {**FINE_TUNED_ROBERTA, "id2label": LABELS}),
+    "roberta_token_classifier": (
+        ROBERTA_TOKEN_CLASSIFIER,
+        {**FINE_TUNED_ROBERTA, "id2label": LABELS},
+    ),
+    "roberta_question_answering": (ROBERTA_QUESTION_ANSWERING, FINE_TUNED_ROBERTA),
 }
 
 

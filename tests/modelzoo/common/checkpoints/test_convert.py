@@ -162,12 +162,13 @@ def test_names_of_labels_go_with_a_classifier(tmp_path):
     assert back["label2id"] == {"LABEL_0": 0, "LABEL_1": 1, "LABEL_2": 2}
 
 
-@pytest.mark.parametrize(
-    "name", ["bert_classifier", "bert_token_classifier", "bert_question_answering"]
-)
-def test_head_is_told_by_its_class_or_its_tensors(tmp_path, name):
+@pytest.mark.parametrize("family", ["bert", "roberta"])
+@pytest.mark.parametrize("head", ["classifier", "token_classifier", "question_answering"])
+def test_head_is_told_by_its_class_or_its_tensors(tmp_path, family, head):
+    name = f"{family}_{head}"
     tensors = write_model(tmp_path / "theirs", name)
-    pooler = {"bert.pooler.dense.weight": (8, 8), "bert.pooler.dense.bias": (8,)}
+    root = f"{family}.pooler.dense"
+    pooler = {f"{root}.weight": (8, 8), f"{root}.bias": (8,)}
     extra = {k: np.ones(v, np.float32) for k, v in pooler.items() if k not in tensors}
     architecture = CASES[name][0]
     write_model(tmp_path / "old", name, extra=extra, architectures=[*architecture.classes])
@@ -175,6 +176,32 @@ def test_head_is_told_by_its_class_or_its_tensors(tmp_path, name):
         done = to_tensorflow(tmp_path / folder, tmp_path / folder / "ours")
         params = load_params(tmp_path / folder / "ours" / "params.yaml")
         assert (params.model_name, done.dropped) == (architecture.room, dropped)
+
+
+def test_fine_tuned_model_of_one_segment_becomes_a_roberta(tmp_path):
+    tensors = write_model(tmp_path / "theirs", "roberta_classifier")
+    to_tensorflow(tmp_path / "theirs", tmp_path / "whole")
+    reader = TensorFlowReader(tmp_path / "whole")
+    kept = {name: reader.read(name) for name in reader.shapes if name != "global_step"}
+    del kept["segment_embedding/segment_embedding_weights"]
+    kept["position_embedding/position_embedding_weights"] = kept[
+        "position_embedding/position_embedding_weights"
+    ][2:]
+    tree = yaml.safe_load((tmp_path / "whole" / "params.yaml").read_text())
+    tree["model"] |= {"use_segment_embedding": False, "position_embedding_offset": 0}
+    ours = tmp_path / "ours"
+    ours.mkdir()
+    write_tensorflow(ours, "model.ckpt-0", iter(kept.items()))
+    (ours / "params.yaml").write_text(yaml.safe_dump(tree))
+    from_tensorflow(ours, tmp_path / "back")
+    back = HuggingFaceReader(tmp_path / "back")
+    assert back.config["architectures"] == ["RobertaForSequenceClassification"]
+    assert back.config["id2label"] == {"0": "no", "1": "perhaps", "2": "yes"}
+    positions = "roberta.embeddings.position_embeddings.weight"
+    np.testing.assert_array_equal(back.read(positions)[0], np.zeros(8))
+    np.testing.assert_array_equal(back.read(positions)[1:], tensors[positions][2:])
+    for name in ("classifier.dense.weight", "classifier.out_proj.bias"):
+        np.testing.assert_array_equal(back.read(name), tensors[name])
 
 
 def test_share_of_a_head_that_turns_is_read_there_as_it_was_meant():
@@ -276,7 +303,7 @@ def change_params(folder, **model):
         ("gpt_neox", {"use_ffn_bias_in_attention": False}),
         ("bert", {"use_segment_embedding": False}),
         ("bert", {"mlm_nonlinearity": "relu"}),
-        ("bert_classifier", {"num_segments": 1}),
+        ("bert_classifier", {"nsp_nonlinearity": "relu"}),
         ("roberta", {"mlm_nonlinearity": "gelu"}),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,

@@ -9,6 +9,7 @@ pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow")
 
 from cerebras_tf.errors import CheckpointError  # noqa: E402
+from cerebras_tf.memoryx import bundle_writer  # noqa: E402
 from modelzoo.common.checkpoints.tensorflow_checkpoint import (  # noqa: E402
     TensorFlowReader,
     write_tensorflow,
@@ -18,10 +19,11 @@ from tests.modelzoo.common.checkpoints.models import random_tensors  # noqa: E40
 SHAPES = {"a/kernel": (4, 5), "b": (30,), "c": ()}
 
 
-@pytest.mark.parametrize("shard_bytes, shards", [(1, 3), (10**6, 1)])
-def test_tensorflow_reads_what_is_written(tmp_path, shard_bytes, shards):
+@pytest.mark.parametrize("file_bytes, shards", [(1, 4), (10**6, 1)])
+def test_tensorflow_reads_what_is_written(tmp_path, file_bytes, shards, monkeypatch):
+    monkeypatch.setattr(bundle_writer, "FILE_BYTES", file_bytes)
     tensors = random_tensors(SHAPES)
-    write_tensorflow(tmp_path, "model.ckpt-7", iter(tensors.items()), 7, shard_bytes)
+    write_tensorflow(tmp_path, "model.ckpt-7", iter(tensors.items()), 7)
     prefix = tf.train.latest_checkpoint(str(tmp_path))
     assert prefix == str(tmp_path / "model.ckpt-7")
     assert len(list(tmp_path.glob("model.ckpt-7.data-*"))) == shards

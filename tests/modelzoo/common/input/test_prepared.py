@@ -32,6 +32,7 @@ from modelzoo.common.input import gpt, prepared  # noqa: E402
 from modelzoo.common.input_sections import GptHdf5Input, GptTfRecordsInput  # noqa: E402
 from modelzoo.common.preparation.hdf5 import Hdf5Writer  # noqa: E402
 from modelzoo.common.preparation.records import RecordWriter  # noqa: E402
+from modelzoo.common.tokenizers import vocabulary_facts  # noqa: E402
 from modelzoo.transformer.data import TransformerTfRecordsProcessor  # noqa: E402
 from modelzoo.transformer.params import TransformerRecordsInput  # noqa: E402
 
@@ -144,6 +145,44 @@ def test_token_that_the_model_lacks_is_refused_without_a_manifest():
     prepared.check_tokens("a.tfrecords", [10], None)
     with pytest.raises(DataError, match="a.tfrecords: must hold tokens below vocab_size, 10"):
         prepared.check_tokens("a.tfrecords", [3, 10], 10)
+
+
+def make_digests(tmp_path, **digests):
+    for name, digest in digests.items():
+        folder = make_folder(tmp_path / name)
+        facts = json.loads((tmp_path / name / "manifest.json").read_text())
+        facts["settings"]["vocabulary"] = [[f"{name}.txt", 9, "of the file"]]
+        facts["vocabulary_sha256"] = digest
+        (tmp_path / name / "manifest.json").write_text(json.dumps(facts))
+        yield folder
+
+
+def test_vocabularies_of_equal_size_are_told_apart(tmp_path):
+    pieces = ["[PAD]", "[UNK]", "the", "##s"]
+    vocab_file = tmp_path / "vocab.txt"
+    vocab_file.write_text("\r\n".join(pieces) + "\r\n")  # other bytes, the same tokens
+    same, other = (
+        vocabulary_facts({piece: number for number, piece in enumerate(each)})["vocabulary_sha256"]
+        for each in (pieces, [*pieces[:2], *pieces[:1:-1]])
+    )
+    (tmp_path / "one").mkdir(), (tmp_path / "two").mkdir()
+    one, two = make_digests(tmp_path, one=same, two=other)
+    prepared.check_prepared([one, str(tmp_path)], {}, None, str(vocab_file))
+    words = (
+        f"{two}: must hold records made with the tokens of {vocab_file}. Received: those of "
+        "two.txt, which are others or have other numbers, as its manifest.json tells"
+    )
+    with pytest.raises(DataError, match=words):
+        prepared.check_prepared([one, two], {}, None, str(vocab_file))
+    words = f"{two}: must hold records made with the tokens of one.txt, as {one}. .* two.txt, "
+    for vocab_file in (None, str(tmp_path / "nowhere.txt")):
+        with pytest.raises(DataError, match=words):
+            prepared.check_prepared([one, two], {}, None, vocab_file)
+    given = {**GIVEN, "data_processor": "GptTfRecordsProcessor"}
+    sections = [GptTfRecordsInput(**given, data_dir=each) for each in (one, [one, two])]
+    prepared.check_sections([sections[0], None, object()])
+    with pytest.raises(DataError, match=words):
+        prepared.check_sections(sections)
 
 
 @pytest.mark.parametrize("kind", ["tfrecords", "hdf5"])

@@ -30,6 +30,14 @@ def test_options_of_all_preparations_are_told_from_a_commands_own():
     assert command.split_options(parser.parse_args([]))[1] >= 1
 
 
+def test_fewer_processes_than_none_are_refused(capsys):
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--processes", "-4"])
+    assert "--processes: must be at least 0. Received: -4." in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(("unit", "told"), [("B", " MB/s, "), ("row", " row/s, ")])
 def test_closing_line_tells_counts_and_speed(capsys, unit, told):
     manifest = command.run(preparing(7, 9_000_000), "out", unit=unit)

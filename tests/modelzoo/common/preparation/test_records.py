@@ -7,7 +7,7 @@ import hashlib
 import numpy as np
 import pytest
 
-from cerebras_tf.errors import ConfigError
+from cerebras_tf.errors import ConfigError, DataError
 from modelzoo.common.preparation import records
 
 pytestmark = pytest.mark.tf
@@ -51,3 +51,10 @@ def test_progress_refuses_other_settings_and_names_them(tmp_path):
     records.Progress(tmp_path, {"a": 1, "b": 2})
     with pytest.raises(ConfigError, match="made with another a and c"):
         records.Progress(tmp_path, {"a": 2, "b": 2, "c": 3})
+
+
+@pytest.mark.parametrize("content", ["{oops", "[1]", '{"settings": 3}'])
+def test_a_manifest_that_is_none_is_named(tmp_path, content):
+    (tmp_path / "manifest.json").write_text(content)
+    with pytest.raises(DataError, match="manifest.json: must be what a preparation wrote. Rec"):
+        records.Progress(tmp_path, {"a": 1})

@@ -102,6 +102,22 @@ def test_evaluation_reads_one_file_as_well(tmp_path):
         call(tmp_path, content, "eval", *HOST)
 
 
+@pytest.mark.parametrize("mode", ["train_and_eval", "eval"])
+def test_records_of_another_vocabulary_of_equal_size_are_refused_before_step_1(tmp_path, mode):
+    content = tree(tmp_path, 1, trained=8)
+    vocabulary = tmp_path / "vocab.txt"
+    *first, before, last = vocabulary.read_text().splitlines()
+    other = tmp_path / "other.txt"
+    other.write_text("\n".join([*first, last, before]) + "\n")
+    settings = Settings(str(other), True, max_seq_length=20, doc_stride=8)
+    prepare(str(tmp_path / "dev.json"), tmp_path / "dev_of_other", settings)
+    content["eval_input"]["data_dir"] = "dev_of_other"
+    words = f"dev_of_other: must hold records made .* tokens of .*vocab.txt.* Received: .*{other}, "
+    with pytest.raises(DataError, match=words):
+        call(tmp_path, content, mode, *HOST)
+    assert not list((tmp_path / "out").glob("model.ckpt*"))
+
+
 def test_missing_predict_file_is_told(tmp_path):
     content = tree(tmp_path, 1, trained=8)
     call(tmp_path, content, "train", *HOST)

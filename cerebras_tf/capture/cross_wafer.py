@@ -1,0 +1,49 @@
+"""Sums over the wafers that train together, for losses that divide by a count of their batch.
+
+In TensorFlow's graph such a sum is an identity with a mark: on the host, in an exported graph and
+on one wafer it is what it is given.
+"""
+
+from __future__ import annotations
+
+from typing import Optional
+
+import tensorflow as tf
+
+from cerebras_tf.capture.operations import Operation, Tensor
+
+# Attributes that begin with an underscore may be put on any operation.
+_MARK = "_cerebras_tf_cross_wafer_sum"
+
+
+def cross_wafer_sum(x: Tensor, name: Optional[str] = None) -> Tensor:
+    """Sums a tensor over the wafers that train together.
+
+    With `num_csx` wafers, gradients are the mean of the wafers' gradients. A loss that divides by a
+    count of its own batch (tokens, masked words) is then no mean over the tokens of all batches;
+    this one is:
+
+        loss = cross_wafer_sum(sum_of_costs) / cross_wafer_sum(number_of_tokens)
+
+    Gradients flow through it as through a sum over the batches of all wafers.
+
+    Args:
+        x: a tensor of any shape and numeric dtype, small: computing waits for the sum.
+        name: of the operation.
+
+    Returns:
+        A tensor like x; x itself on one wafer, in evaluation and prediction, on the host, and in an
+        exported graph.
+    """
+    result: Tensor = tf.identity(x, name or "cross_wafer_sum")
+    if not tf.executing_eagerly():
+        # Private API of TF 2.15: there is no public way to put an attribute on an operation.
+        result.op._set_attr(  # type: ignore[attr-defined]
+            _MARK, tf.compat.v1.AttrValue(b=True)
+        )
+    return result
+
+
+def is_cross_wafer_sum(op: Operation) -> bool:
+    """Whether an operation is one that cross_wafer_sum made."""
+    return _MARK in op.node_def.attr

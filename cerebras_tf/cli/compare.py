@@ -1,0 +1,32 @@
+"""`cerebras-tf compare`: compile reports side by side."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from cerebras_tf.errors import ConfigError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of the command."""
+    parser.add_argument(
+        "reports", nargs="+", metavar="REPORT", help="report.html, or a folder that has one"
+    )
+    parser.add_argument("--out", metavar="HTML", help="also write the comparison as a page")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Prints the comparison."""
+    from cerebras_tf.report.compare import compare_page, compare_text
+    from cerebras_tf.report.record import read_record
+
+    if len(args.reports) < 2:
+        raise ConfigError(
+            f"compare: needs two reports or more. Received: {args.reports[0]}. Give another."
+        )
+    records = [read_record(path) for path in args.reports]
+    print(compare_text(records))
+    if args.out is not None:
+        Path(args.out).write_text(compare_page(records), encoding="utf-8")
+        print(f"written to {args.out}")

@@ -1,0 +1,33 @@
+"""`cerebras-tf run`: runs a compiled program in a process without TensorFlow."""
+
+from __future__ import annotations
+
+import argparse
+
+from cerebras_tf.cli.arguments import positive_int
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of the command."""
+    parser.add_argument("program", metavar="PROGRAM", help="program_*.zip of --compile_only")
+    parser.add_argument("--inputs", metavar="NPZ", help="a batch: an array for each feature")
+    parser.add_argument("--checkpoint", metavar="CKPT", help="checkpoint with the variables")
+    parser.add_argument(
+        "--steps", type=positive_int, default=1, metavar="N", help="how often to run the batch"
+    )
+    parser.add_argument("--outputs", metavar="NPZ", help="file for the results")
+    parser.add_argument("--save", metavar="CKPT", help="checkpoint to write afterwards")
+    parser.epilog = "Without --inputs it says what the program takes and gives."
+
+
+def run(args: argparse.Namespace) -> None:
+    """Runs the program, or says what it takes."""
+    from cerebras_tf.runtime import saved_run
+
+    if args.inputs is None:
+        print(saved_run.describe_saved(args.program))
+        return
+    found = saved_run.run_saved(args.program, args.inputs, args.checkpoint, args.steps, args.save)
+    if args.outputs is not None:
+        saved_run.write_results(args.outputs, found)
+    print(saved_run.shown_results(found))

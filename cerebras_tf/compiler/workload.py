@@ -1,0 +1,149 @@
+"""Program -> workload: what a step asks of a machine that is not this one.
+
+Products keep their sizes; everything else counts by the elements it reads and writes. What the
+program itself computes twice, so that it fits into this machine, is not wanted here: give the
+program as it was before that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from typing import Optional
+
+from cerebras_tf.ir.program import ARENA, Instruction, Program
+from cerebras_tf.ir.schedule import Run
+from cerebras_tf.ops.products import Places, products_of, sizes_at_most
+from cerebras_tf.wafer.workload import LayerWork, Product, Workload
+
+_MOST_PERIOD = 8  # layers that a repeated block may have
+_FLOAT_BYTES = 4  # an element of a program, whose values are float32
+
+
+@dataclass
+class _Sums:
+    """What the instructions of a layer add up to."""
+
+    forward: list[Product] = field(default_factory=list)
+    backward: list[Product] = field(default_factory=list)
+    vector: list[int] = field(default_factory=lambda: [0, 0])
+    boundary: int = 0
+    inner: int = 0
+
+
+def workload_of_program(
+    program: Program,
+    name: str,
+    batch: Optional[int] = None,
+    tokens: Optional[int] = None,
+) -> Workload:
+    """The workload of a step.
+
+    Args:
+        program: the step, its activations not fitted into a budget.
+        name: of the model.
+        batch: samples of a batch; the first size of the largest feature where not given.
+        tokens: tokens of a batch, where that says something.
+    """
+    sums: dict[int, _Sums] = defaultdict(_Sums)
+    for step in program.steps:
+        if isinstance(step, Run) and step.direction != "update":
+            for item in program.bodies[step.body]:
+                _add(sums[max(step.layer, 0)], item, step, program)
+    _add_kept(sums, program)
+    layers = []
+    for number, layer in enumerate(program.layers):
+        found = sums[number]
+        weights = sum(_elements(program, name) for name in layer.variables)
+        layers.append(
+            LayerWork(
+                _numbered(layer.name, number),
+                weights,
+                tuple(found.forward),
+                tuple(found.backward),
+                (found.vector[0], found.vector[1]),
+                found.boundary,
+                found.inner,
+            )
+        )
+    features = [program.slots[slot].type for slot in program.features.values()]
+    bounded = [type for type in features if type.is_bounded]
+    if batch is None:
+        largest = max(bounded, key=lambda type: type.most_bytes, default=None)
+        batch = (sizes_at_most(largest) if largest is not None and largest.rank else (1,))[0]
+    state = sum(_elements(program, name) for layer in program.layers for name in layer.slots)
+    size = sum(type.most_bytes for type in bounded)
+    return Workload(name, tuple(layers), batch, state, size, tokens or 0, _period(program))
+
+
+def _numbered(name: str, number: int) -> str:
+    return f"{number} {name}"
+
+
+def _elements(program: Program, name: str) -> int:
+    """Elements of a variable that is no counter or scale."""
+    type = program.slots[program.variables[name]].type
+    return math.prod(sizes_at_most(type)) if type.rank else 0
+
+
+def _add(sums: _Sums, item: Instruction, step: Run, program: Program) -> None:
+    """Adds an instruction to its layer."""
+    slots, table = step.slots, program.slots
+    at = Places(
+        [table[slots[i]].type for i in item.inputs],
+        [table[slots[i]].type for i in item.outputs],
+        [program.shows_variable(slots[i]) for i in item.inputs],
+        item.attrs,
+    )
+    backward = step.direction == "backward"
+    found = products_of(item.op, at, backward)
+    if found is None:
+        moved = item.cost.bytes_read + item.cost.bytes_written
+        sums.vector[backward] += moved // _FLOAT_BYTES
+    else:
+        sums.forward += [Product(*size) for size in found[0]]
+        sums.backward += [Product(*size) for size in found[1]]
+
+
+def _add_kept(sums: dict[int, _Sums], program: Program) -> None:
+    """Adds the activations that a later layer or the backward pass reads."""
+    made: dict[int, int] = {}
+    later: set[int] = set()
+    kept: set[int] = set()
+    for step in program.steps:
+        if not isinstance(step, Run) or step.direction == "update":
+            continue
+        for item in program.bodies[step.body]:
+            for slot in {program.base_of(step.slots[i]) for i in item.inputs} & made.keys():
+                if step.direction == "backward":
+                    kept.add(slot)
+                elif step.layer > made[slot]:
+                    later.add(slot)
+            if step.direction != "backward":
+                for i in item.outputs:
+                    slot = program.base_of(step.slots[i])
+                    if program.slots[slot].kind == ARENA:
+                        made.setdefault(slot, max(step.layer, 0))
+    for slot, layer in made.items():
+        size = math.prod(sizes_at_most(program.slots[slot].type))
+        if slot in later:
+            sums[layer].boundary += size
+        elif slot in kept:
+            sums[layer].inner += size
+
+
+def _period(program: Program) -> int:
+    """Layers that repeat: the fewest whose forward bodies come again in most places."""
+    bodies: dict[int, int] = {}
+    for step in program.steps:
+        if isinstance(step, Run) and step.direction == "forward":
+            bodies.setdefault(step.layer, step.body)
+    found = [bodies[layer] for layer in sorted(bodies)]
+    if len(Counter(found)) == len(found):
+        return 1
+    for period in range(1, min(_MOST_PERIOD, len(found) - 1) + 1):
+        same = sum(a == b for a, b in zip(found, found[period:]))
+        if 2 * same >= len(found) - period:
+            return period
+    return 1

@@ -1,0 +1,107 @@
+"""How much memory activations of a step may take, and what is said of fitting them in."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Optional
+
+import tensorflow as tf
+
+from cerebras_tf.compiler.fit_activations import Budget, Fitting, SpillRoom
+from cerebras_tf.compiler.pipeline import Options
+from cerebras_tf.errors import CapacityError
+from cerebras_tf.ir.program import Program
+from cerebras_tf.memoryx.disk_speed import measured_disk_speeds
+from cerebras_tf.memoryx.file_store import FileStore
+from cerebras_tf.runtime.backend import Backend
+from cerebras_tf.runtime.session import Session
+from cerebras_tf.runtime.speeds import measured_speeds
+from cerebras_tf.runtime.streaming import plan_streaming
+
+
+class ActivationRoom:
+    """The memory for activations of one session.
+
+    Args:
+        session: whose steps they are of.
+        backend: runs them.
+        memory_gb: what was set for them; None for what the machine has.
+        trains: whether steps train; else nothing is kept between passes, and there is no choice.
+    """
+
+    def __init__(
+        self, session: Session, backend: Backend, memory_gb: Optional[float], trains: bool
+    ) -> None:
+        self._session = session
+        self._backend = backend
+        self._memory_gb = memory_gb
+        self._trains = trains
+
+    def bytes(self) -> Optional[int]:
+        """Bytes that activations may take; None where there is no choice what they take."""
+        if not self._trains:
+            return None
+        if self._memory_gb is not None:
+            return int(self._memory_gb * 1e9)
+        room = self._session.room_for_activations
+        return room if room > 0 else None  # not even the variables fit: that will be said
+
+    @property
+    def spills(self) -> bool:
+        """Whether activations may rest on a disk.
+
+        Those whose size differs from batch to batch, as with padding left out, are not spilled.
+        """
+        store = self._session.store
+        return isinstance(store, FileStore) and store.disk.folder is not None
+
+    def options(self, options: Options, found: list[Fitting]) -> Options:
+        """How to compile, so that activations fit; what was chosen for that goes to a list."""
+        room = self.bytes()
+        if room is None:
+            return options
+        budget = Budget(room, measured_speeds, found.append, self._spill_room)
+        return replace(options, budget=budget)
+
+    def say(self, fitting: Fitting) -> None:
+        """Says what was computed twice or spilled.
+
+        Raises:
+            CapacityError: activations take more than was set.
+        """
+        if self._memory_gb is None or fitting.fits:
+            tf.compat.v1.logging.info("%s", fitting)
+            return
+        raise does_not_fit(fitting, self._memory_gb)
+
+    def _spill_room(self, program: Program) -> Optional[SpillRoom]:
+        """Where activations of a program may rest; None where weights are not on files."""
+        store = self._session.store
+        if not isinstance(store, FileStore) or store.disk.folder is None:
+            return None
+        try:
+            read, write = measured_disk_speeds(store.disk.folder)
+        except OSError:  # no room to measure with, so none for activations
+            return None
+        most = store.disk.most_bytes
+        plan = plan_streaming(program, store.specs.values(), most, self._backend)
+        return SpillRoom(most, read, write, plan.bytes_read / read + plan.bytes_written / write)
+
+
+def does_not_fit(fitting: Fitting, memory_gb: float) -> CapacityError:
+    """What must be said where everything that was tried takes more memory than was allowed."""
+    needed, planned = (size / 1e9 for size in (fitting.needed_bytes, fitting.planned_bytes))
+    settings = [f"Set it to {_not_below(fitting.planned_bytes):g}"]
+    if fitting.least_bytes is not None and fitting.least_bytes < fitting.planned_bytes:
+        settings.append(f"to {_not_below(fitting.least_bytes):g} with memoryx_dir")
+    return CapacityError(
+        f"wafer_memory_gb: activations, gradients and scratch memory must fit in it. Received: "
+        f"{memory_gb:g}; {needed:.3g} GB are needed, {planned:.3g} GB where layers are computed "
+        f"twice{' or spilled' if fitting.spilled_bytes else ''}, {planned - memory_gb:.3g} GB too "
+        f"much. {', or '.join(settings)}, or lower train_input.batch_size or max_sequence_length."
+    )
+
+
+def _not_below(size: int) -> float:
+    """Gigabytes of three digits that are not less than some bytes."""
+    return float(f"{size * 1.005 / 1e9:.3g}")

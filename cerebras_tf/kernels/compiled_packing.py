@@ -1,0 +1,413 @@
+"""Compiled attention of packed tokens, float32, and draws of some rows.
+
+Letters: B sequences, S and K their padded lengths (of queries, of keys), T real tokens of all
+queries and U of all keys, A heads, D head width. Short sequences run in one call each for many
+heads, without BLAS, whose calls would cost more than their arithmetic; long ones in the blocks of
+compiled_attention.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+import numpy as np
+
+from cerebras_tf.kernels.attention import Dropout, bias_and_dropout
+from cerebras_tf.kernels.compiled_attention import (
+    QUERIES,
+    Drop,
+    accumulate,
+    blocks,
+    drop_row,
+    dropped_softmax_scores,
+    dropped_softmax_scores_grad,
+    multiply,
+    softmax_scores,
+    softmax_scores_grad,
+    turned,
+)
+from cerebras_tf.kernels.compiled_jit import jit
+from cerebras_tf.kernels.compiled_layout import floats_are_float32, ordinary
+from cerebras_tf.kernels.compiled_math import exp, log
+from cerebras_tf.kernels.compiled_random import Stream, stream_of, uniform_row
+from cerebras_tf.kernels.compiled_rows import exp_in_place, row_max
+from cerebras_tf.kernels.compiled_threads import for_chunks, for_rows, threads
+from cerebras_tf.kernels.packing import Lengths
+from cerebras_tf.kernels.random import Seeds, Step
+from cerebras_tf.kernels.registry import Scratch, compiled
+from cerebras_tf.kernels.scratch import borrowed, rounded
+
+F = np.float32
+Out = tuple[np.ndarray, ...]
+# Queries and keys of a sequence up to which no BLAS is called: about where both take equally long
+# for widths 32 to 64.
+SHORTEST = 40
+_NO_BIAS = np.empty((0, 0), F)
+
+
+class _Sequences:
+    """Sequences by length, and what dropout needs.
+
+    Attributes:
+        short: numbers of the sequences that have few queries and keys.
+        long: numbers of the others, the longest first, so that threads end together.
+        longest: most keys of a short sequence.
+    """
+
+    def __init__(self, queries: np.ndarray, keys: np.ndarray, heads: int, lengths: Lengths) -> None:
+        self.queries, self.keys = (np.array(x, np.int64) for x in (queries, keys))
+        self.heads, self.lengths = heads, lengths
+        counts = np.stack([np.diff(self.queries), np.diff(self.keys)])
+        small = counts.max(axis=0) <= SHORTEST
+        self.short = np.flatnonzero(small)
+        order = np.argsort(-(counts[0] * counts[1]), kind="stable")
+        self.long = [int(item) for item in order if not small[item] and counts[0, item]]
+        self.longest = int(counts[1][small].max(initial=1))
+        self.scores = int((counts[0] * counts[1])[small].sum()) * heads
+
+    def stream(self, dropout: Optional[Dropout]) -> Stream:
+        """The numbers of dropout; without it some that nobody reads."""
+        if dropout is None:
+            return stream_of(0, (0, 0), 1)
+        size = (len(self.queries) - 1) * self.heads * self.lengths[0] * self.lengths[1]
+        return stream_of(dropout.step, dropout.seeds, size)
+
+    def arguments(self, dropout: Optional[Dropout], scale: float, causal: bool) -> tuple[Any, ...]:
+        """What the kernels of short sequences take in front of tensors."""
+        rate, kept = (0.0, 1.0) if dropout is None else (dropout.rate, dropout.kept_scale)
+        padded = np.array(self.lengths, np.int64)
+        drop = (F(rate), F(kept), self.stream(dropout), padded, dropout is not None)
+        return self.short, self.queries, self.keys, self.longest, F(scale), bool(causal), *drop
+
+    def for_long(self, run: Any, width: int) -> None:
+        """run(item, head) for the heads of long sequences, several on a thread."""
+        pairs = [(item, head) for item in self.long for head in range(self.heads)]
+        chunks = min(len(pairs), 4 * threads())
+
+        def part(i: int) -> None:
+            for pair in pairs[i::chunks]:
+                run(*pair)
+
+        for_chunks(part, chunks, len(pairs) * SHORTEST * width)
+
+
+@jit(any_order=True)
+def _short_attention(
+    start: Any,
+    stop: Any,
+    items: Any,
+    first_q: Any,
+    first_k: Any,
+    longest: Any,
+    scale: Any,
+    causal: Any,
+    rate: Any,
+    kept_scale: Any,
+    stream: Any,
+    padded: Any,
+    drops: Any,
+    q: Any,
+    k: Any,
+    v: Any,
+    out: Any,
+    lse: Any,
+) -> None:
+    """Attention of pairs start to stop of (short sequence, head), a query at a time."""
+    heads, width = q.shape[1], q.shape[2]
+    scores = np.empty(longest, np.float32)
+    memory = np.empty(longest + 8, np.float32)
+    for pair in range(start, stop):
+        item, head = items[pair // heads], pair % heads
+        begin, keys = first_k[item], first_k[item + 1] - first_k[item]
+        for i in range(first_q[item + 1] - first_q[item]):
+            seen = min(i + 1, keys) if causal else keys
+            row = scores[:seen]
+            query = q[first_q[item] + i, head]
+            for j in range(seen):
+                key = k[begin + j, head]
+                total = F(0)
+                for d in range(width):
+                    total += query[d] * key[d]
+                row[j] = total * scale
+            top = row_max(row)
+            total = exp_in_place(row, top)
+            inverse = F(1) / total
+            for j in range(seen):
+                row[j] *= inverse
+            lse[head, first_q[item] + i] = top + log(total)
+            if drops:
+                place = ((item * heads + head) * padded[0] + i) * padded[1]
+                drop_row(row, uniform_row(stream, place, seen, memory), rate, kept_scale)
+            target = out[first_q[item] + i, head]
+            for d in range(width):
+                target[d] = F(0)
+            for j in range(seen):
+                weight = row[j]
+                value = v[begin + j, head]
+                for d in range(width):
+                    target[d] += weight * value[d]
+
+
+@jit(any_order=True)
+def _clear(rows: Any, others: Any) -> None:
+    """Zeros in two matrices of one shape."""
+    for j in range(rows.shape[0]):
+        for d in range(rows.shape[1]):
+            rows[j, d] = F(0)
+            others[j, d] = F(0)
+
+
+@jit(any_order=True)
+def _add_query(
+    p: Any, ds: Any, query: Any, cotangent: Any, keys: Any, dq: Any, dk: Any, dv: Any
+) -> None:
+    """One query's part of the derivatives, of its weights p and the slopes ds of its scores."""
+    width = query.size
+    for d in range(width):
+        dq[d] = F(0)
+    for j in range(p.size):
+        key, dkey, dvalue = keys[j], dk[j], dv[j]
+        slope, weight = ds[j], p[j]
+        for d in range(width):
+            dq[d] += slope * key[d]
+            dkey[d] += slope * query[d]
+            dvalue[d] += weight * cotangent[d]
+
+
+@jit(any_order=True)
+def _short_attention_grad(
+    start: Any,
+    stop: Any,
+    items: Any,
+    first_q: Any,
+    first_k: Any,
+    longest: Any,
+    scale: Any,
+    causal: Any,
+    rate: Any,
+    kept_scale: Any,
+    stream: Any,
+    padded: Any,
+    drops: Any,
+    dout: Any,
+    q: Any,
+    k: Any,
+    v: Any,
+    lse: Any,
+    dq: Any,
+    dk: Any,
+    dv: Any,
+) -> None:
+    """Derivatives of pairs start to stop of (short sequence, head), a query at a time."""
+    heads, width = q.shape[1], q.shape[2]
+    weights = np.empty(longest, np.float32)
+    slopes = np.empty(longest, np.float32)
+    memory = np.empty(longest + 8, np.float32)
+    for pair in range(start, stop):
+        item, head = items[pair // heads], pair % heads
+        begin, keys = first_k[item], first_k[item + 1] - first_k[item]
+        end = begin + keys
+        dkeys, dvalues = dk[begin:end, head], dv[begin:end, head]
+        _clear(dkeys, dvalues)
+        for i in range(first_q[item + 1] - first_q[item]):
+            seen = min(i + 1, keys) if causal else keys
+            at = first_q[item] + i
+            query, cotangent, p, dp = q[at, head], dout[at, head], weights[:seen], slopes[:seen]
+            for j in range(seen):
+                key, value = k[begin + j, head], v[begin + j, head]
+                score, slope = F(0), F(0)
+                for d in range(width):
+                    score += query[d] * key[d]
+                    slope += cotangent[d] * value[d]
+                p[j] = exp(score * scale - lse[head, at])
+                dp[j] = slope
+            numbers = memory
+            if drops:
+                place = ((item * heads + head) * padded[0] + i) * padded[1]
+                numbers = uniform_row(stream, place, seen, memory)
+                drop_row(dp, numbers, rate, kept_scale)
+            along = F(0)
+            for j in range(seen):
+                along += p[j] * dp[j]
+            for j in range(seen):
+                dp[j] = p[j] * (dp[j] - along) * scale
+            if drops:
+                drop_row(p, numbers, rate, kept_scale)
+            ours = k[begin:end, head]
+            _add_query(p, dp, query, cotangent, ours, dq[at, head], dkeys, dvalues)
+
+
+def _scratch(query: Any, key: Any, *others: Any, lengths: Lengths, **attrs: Any) -> Scratch:
+    """One block of scores a thread."""
+    return Scratch(0, rounded(4 * min(QUERIES, lengths[0]) * lengths[1]))
+
+
+def _scratch_of_gradient(dout: Any, *operands: Any, **attrs: Any) -> Scratch:
+    return Scratch(0, 2 * _scratch(*operands, **attrs).a_thread)
+
+
+def _supports(*operands: Any, **attrs: Any) -> bool:
+    heads_wide = [x for x in operands if len(x.shape) == 3]
+    return floats_are_float32(*heads_wide)
+
+
+def _row_arguments(
+    sequences: _Sequences,
+    item: int,
+    block: Any,
+    counts: tuple[int, int],
+    dropout: Optional[Dropout],
+    scale: float,
+    causal: bool,
+) -> tuple[Any, ...]:
+    """What the row kernels of blocks take between scores and lse."""
+    head, first = block.heads.start, block.queries.start
+    drops: tuple[Drop, ...] = ()
+    if dropout is not None:
+        row = (item * sequences.heads + head) * sequences.lengths[0] + first
+        rate, kept = F(dropout.rate), F(dropout.kept_scale)
+        drops = (Drop(rate, kept, sequences.stream(dropout), row, *sequences.lengths),)
+    visible = first + 1 + counts[1] - counts[0] if causal else block.keys
+    return *drops, F(scale), visible, int(causal), _NO_BIAS, 0, 0, 0
+
+
+@compiled("packed_attention", supports=_supports, scratch=_scratch)
+def packed_attention(
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    offsets_q: np.ndarray,
+    offsets_k: np.ndarray,
+    *others: np.ndarray,
+    out: Out,
+    scale: float,
+    causal: bool,
+    lengths: Lengths,
+    **dropout: Any,
+) -> None:
+    """packed_attention into out [T, A, D] and lse [A, T]."""
+    _, dropped = bias_and_dropout(others, dropout)
+    heads, width = q.shape[1:]
+    sequences = _Sequences(offsets_q, offsets_k, heads, lengths)
+    query, key, value, (result, lse) = *(ordinary(x) for x in (q, k, v)), out
+    kernel = softmax_scores if dropped is None else dropped_softmax_scores
+
+    def run(item: int, head: int) -> None:
+        mine = slice(sequences.queries[item], sequences.queries[item + 1])
+        counts = mine.stop - mine.start, sequences.keys[item + 1] - sequences.keys[item]
+        q_all, out_all = (x[mine, head][None] for x in (query, result))
+        for block in blocks(item, slice(head, head + 1), int(counts[0]), int(counts[1]), causal):
+            first = sequences.keys[item]
+            k_block, v_block = (x[first : first + block.keys, head][None] for x in (key, value))
+            with borrowed(block.scores_shape) as scores:
+                multiply(q_all[:, block.queries], turned(k_block), scores)
+                kernel(
+                    0,
+                    scores.shape[1],
+                    scores,
+                    *_row_arguments(sequences, item, block, counts, dropped, scale, causal),
+                    lse,
+                    head,
+                    mine.start + block.queries.start,
+                )
+                multiply(scores, v_block, out_all[:, block.queries])
+
+    given = sequences.arguments(dropped, scale, causal)
+    pairs = len(sequences.short) * heads
+    work = 2 * sequences.scores * width // 8
+    for_rows(_short_attention, pairs, work, *given, query, key, value, result, lse)
+    sequences.for_long(run, width)
+
+
+@compiled("packed_attention_grad", supports=_supports, scratch=_scratch_of_gradient)
+def packed_attention_grad(
+    dout: np.ndarray,
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    y: np.ndarray,
+    lse: np.ndarray,
+    offsets_q: np.ndarray,
+    offsets_k: np.ndarray,
+    *others: np.ndarray,
+    out: Out,
+    scale: float,
+    causal: bool,
+    lengths: Lengths,
+    **dropout: Any,
+) -> None:
+    """packed_attention_grad into dq, dk, dv, each [T or U, A, D]; y, the result, is not read."""
+    _, dropped = bias_and_dropout(others, dropout)
+    heads, width = q.shape[1:]
+    sequences = _Sequences(offsets_q, offsets_k, heads, lengths)
+    query, key, value, cotangent, sums = (ordinary(x) for x in (q, k, v, dout, lse))
+    dq, dk, dv = out
+    kernel = softmax_scores_grad if dropped is None else dropped_softmax_scores_grad
+
+    def run(item: int, head: int) -> None:
+        mine = slice(sequences.queries[item], sequences.queries[item + 1])
+        theirs = slice(sequences.keys[item], sequences.keys[item + 1])
+        counts = mine.stop - mine.start, theirs.stop - theirs.start
+        q_all, do_all, dq_all = (x[mine, head][None] for x in (query, cotangent, dq))
+        k_all, v_all, dk_all, dv_all = (x[theirs, head][None] for x in (key, value, dk, dv))
+        for block in blocks(item, slice(head, head + 1), int(counts[0]), int(counts[1]), causal):
+            q_block, do_block = (x[:, block.queries] for x in (q_all, do_all))
+            k_block, v_block = (x[:, : block.keys] for x in (k_all, v_all))
+            room = block.scores_shape
+            with borrowed(room) as scores, borrowed(room) as dscores:
+                multiply(q_block, turned(k_block), scores)
+                multiply(do_block, turned(v_block), dscores)
+                kernel(
+                    0,
+                    scores.shape[1],
+                    scores,
+                    dscores,
+                    *_row_arguments(sequences, item, block, counts, dropped, scale, causal),
+                    sums,
+                    head,
+                    mine.start + block.queries.start,
+                )
+                first = block.queries.stop == counts[0]
+                accumulate(dv_all, scores, do_block, block.keys, first)
+                accumulate(dk_all, dscores, q_block, block.keys, first)
+                multiply(dscores, k_block, dq_all[:, block.queries])
+
+    given = sequences.arguments(dropped, scale, causal)
+    pairs = len(sequences.short) * heads
+    work = 5 * sequences.scores * width // 8
+    tensors = cotangent, query, key, value, sums, dq, dk, dv
+    for_rows(_short_attention_grad, pairs, work, *given, *tensors)
+    sequences.for_long(run, width)
+
+
+@jit()
+def _draw_rows(start: Any, stop: Any, rows: Any, stream: Any, out: Any) -> None:
+    width = out.shape[1]
+    memory = np.empty(width + 8, np.float32)
+    for r in range(start, stop):
+        numbers = uniform_row(stream, rows[r] * width, width, memory)
+        row = out[r]
+        for j in range(width):
+            row[j] = numbers[j]
+
+
+def _is_float32(*operands: Any, dtype: str, **attrs: Any) -> bool:
+    return dtype == "float32"
+
+
+@compiled("random_uniform_rows", supports=_is_float32)
+def random_uniform_rows(
+    rows: np.ndarray,
+    step: Step,
+    seeds: Seeds,
+    *,
+    out: Out,
+    shape: tuple[int, ...],
+    axes: int,
+    dtype: str,
+) -> None:
+    """random_uniform_rows into out, bit for bit the plain kernel's numbers."""
+    size = int(np.prod(shape, dtype=np.int64))
+    flat = out[0].reshape(len(rows), -1)
+    stream = stream_of(step, seeds, size)
+    for_rows(_draw_rows, len(rows), 8 * flat.size, np.array(rows, np.int64), stream, flat)

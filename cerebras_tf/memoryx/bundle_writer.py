@@ -1,0 +1,109 @@
+"""Writes a checkpoint of TensorFlow's format a variable at a time, without TensorFlow.
+
+Contents lie behind one another at multiples of ALIGNMENT_BYTES, so that a store on the same file
+system takes them over by links.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import IO, Optional
+
+import numpy as np
+
+from cerebras_tf.ir import Array
+from cerebras_tf.kernels.compiled_crc32c import crc32c
+from cerebras_tf.memoryx.buffers import ALIGNMENT_BYTES
+from cerebras_tf.memoryx.bundle import Entry
+from cerebras_tf.memoryx.checkpoint import link_checkpoint
+from cerebras_tf.memoryx.file_store import FILE_BYTES
+
+# Written bytes are handed to the disk, and leave the page cache, after so many at most.
+_FLUSH_BYTES = 1 << 26
+
+
+class BundleWriter:
+    """Data files in the making.
+
+    Args:
+        folder: where they are made; it is there, and on the file system of the checkpoint.
+
+    Attributes:
+        entries: where what was added lies, by name.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self.entries: dict[str, Entry] = {}
+        self._folder = Path(folder)
+        self._paths: list[Path] = []
+        self._file: Optional[IO[bytes]] = None
+        self._end = 0
+
+    def add(self, name: str, array: Array, dtype: str = "") -> None:
+        """Writes a variable.
+
+        Args:
+            name: of the variable.
+            array: its content, of any shape; of bfloat16 its bits, uint16.
+            dtype: as the IR names it; that of the array where it is not given.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        shape = array.shape
+        content = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        file = self._room(content.nbytes)
+        offset = self._end
+        for start in range(0, content.nbytes, _FLUSH_BYTES):
+            file.write(content[start : start + _FLUSH_BYTES].data)
+            _hand_over(file)
+        path = str(self._paths[-1])
+        kind = dtype or array.dtype.name
+        place = path, offset, content.nbytes, crc32c(content)
+        self.entries[name] = Entry(kind, shape, *place)
+        self._end = offset + content.nbytes
+
+    def _room(self, size: int) -> IO[bytes]:
+        """The file that the next content goes to, at the place where it will lie."""
+        start = -(-self._end // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+        if self._file is None or (start and start + size > FILE_BYTES):
+            self._close()
+            self._paths.append(self._folder / f"made-{len(self._paths):05d}.bin")
+            self._file = open(self._paths[-1], "wb", buffering=0)  # noqa: SIM115 - see _close
+            start = 0
+        self._file.seek(start)
+        self._end = start
+        return self._file
+
+    def finish(self, prefix: str) -> None:
+        """Makes the checkpoint; it is on the disk, whole, when this returns.
+
+        Args:
+            prefix: path prefix of its files.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        self._close()
+        link_checkpoint(prefix, self.entries)
+        self.discard()
+
+    def discard(self) -> None:
+        """Removes what was made, but for what checkpoints share."""
+        self._close()
+        for path in self._paths:
+            path.unlink(missing_ok=True)
+        self._paths.clear()
+
+    def _close(self) -> None:
+        if self._file is not None:
+            os.fsync(self._file.fileno())
+            self._file.close()
+            self._file = None
+
+
+def _hand_over(file: IO[bytes]) -> None:
+    """Writes what a file has in the page cache to the disk, and lets go of it there."""
+    os.fdatasync(file.fileno())
+    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

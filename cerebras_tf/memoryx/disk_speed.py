@@ -1,0 +1,54 @@
+"""How fast the disk of a folder is, and how much room it has; the folder need not be there yet."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+from cerebras_tf.memoryx.buffers import Buffers
+from cerebras_tf.memoryx.record_file import RecordFile
+
+_PROBE_BYTES = 1 << 25
+
+
+def free_bytes(folder: str) -> int:
+    """Bytes that may still be written to the file system of a folder."""
+    return shutil.disk_usage(_there(folder)).free
+
+
+def measured_disk_speeds(folder: str) -> tuple[float, float]:
+    """(bytes read a second, bytes written a second), measured with a file that does not stay.
+
+    Raises:
+        OSError: the file cannot be made or written.
+    """
+    return _measured(str(_there(folder)))
+
+
+def _there(folder: str) -> Path:
+    """The folder, or the next one above it that exists."""
+    path = Path(os.path.abspath(folder))
+    return next(found for found in (path, *path.parents) if found.is_dir())
+
+
+@functools.cache
+def _measured(folder: str) -> tuple[float, float]:
+    with tempfile.TemporaryDirectory(prefix="speed-", dir=folder) as made:
+        path = Path(made) / "probe.bin"
+        file, buffer = RecordFile(path), Buffers(_PROBE_BYTES).take(_PROBE_BYTES)
+        try:
+            path.unlink()  # nothing of it stays, whatever happens
+            buffer[:] = 1  # pages that were never touched are faster to write
+            file.allocate(0, buffer.nbytes)
+            seconds = []
+            for move in (file.write, file.read):
+                started = time.perf_counter()
+                move(0, [buffer])
+                seconds.append(max(time.perf_counter() - started, 1e-9))
+        finally:
+            file.close()
+    return buffer.nbytes / seconds[1], buffer.nbytes / seconds[0]

@@ -1,0 +1,78 @@
+"""Ops between the wafers of a job: sums, and the gradients' means at their boundary.
+
+On one wafer each is the identity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Optional
+
+from cerebras_tf.errors import GraphError
+from cerebras_tf.ir import Node, TensorType, Value
+from cerebras_tf.ops import rows
+from cerebras_tf.ops.registry import register
+
+
+def _wafer_sum_infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[TensorType]:
+    """wafer_sum(x): the sum of the wafers' x, on all of them.
+
+    It is small (a count, a loss): computing waits for it.
+    """
+    return [_summable("wafer_sum", inputs[0])]
+
+
+def _wafer_sum_vjp(b: Any, node: Node, dys: list[Optional[Value]]) -> list[Optional[Value]]:
+    """Every wafer's loss depends on this wafer's x, so their cotangents add up."""
+    return [None if dy is None else b.op("wafer_sum", dy) for dy in dys]
+
+
+def _wafer_concat_infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[TensorType]:
+    """wafer_concat(x; wafers): the wafers' x one behind the other along the first axis."""
+    (x,) = inputs
+    first = x.shape[0] if x.shape else None
+    return [x.type.with_shape((None if first is None else first * attrs["wafers"], *x.shape[1:]))]
+
+
+def _mean_start_infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[TensorType]:
+    """mean_start(x; in_place, root): the mean of the wafers' x sets out, see mean_wait.
+
+    `root` is the wafer that gets it, -1 for all. In place, x itself becomes the mean.
+    """
+    return [_summable("mean_start", inputs[0])]
+
+
+def _mean_wait_infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[TensorType]:
+    """mean_wait(x): x, a result of mean_start, once it has arrived."""
+    return [inputs[0].type]
+
+
+def _summable(op: str, x: Value) -> TensorType:
+    if x.dtype in ("bfloat16", "bool"):
+        raise GraphError(
+            f"op {op}: must be given a dtype that NumPy adds. Received: {x.dtype}. Cast it to "
+            "float32."
+        )
+    return x.type
+
+
+register("wafer_sum", _wafer_sum_infer, _wafer_sum_vjp, rows=rows.across, collective=True)
+register(
+    "wafer_concat", _wafer_concat_infer, rows=rows.across, differentiable=False, collective=True
+)
+register(
+    "mean_start",
+    _mean_start_infer,
+    rows=rows.across,
+    differentiable=False,
+    view=lambda node: bool(node.attrs["in_place"]),
+    collective=True,
+)
+register(
+    "mean_wait",
+    _mean_wait_infer,
+    rows=rows.across,
+    differentiable=False,
+    view=True,
+    collective=True,
+)

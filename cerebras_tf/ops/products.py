@@ -1,0 +1,157 @@
+"""Which matrix products an op consists of, for machines that lay them out by their sizes.
+
+Scores and logits that a backward op makes again do not count: where they are kept is the machine's
+affair. Letters: B batch, S queries, T keys, A heads, D width of a head.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Optional
+
+from cerebras_tf.ir import TensorType, most_of
+
+WEIGHTS = "weights"  # tokens by weights
+GRADIENT = "gradient"  # of weights: what is summed over are tokens
+ACTIVATIONS = "activations"  # of two activations, as in attention
+
+
+class ProductSize(NamedTuple):
+    """Products [tokens, inputs] by [inputs, outputs].
+
+    Attributes:
+        kind: WEIGHTS, GRADIENT or ACTIVATIONS.
+        tokens: rows of the activations; of a gradient, what is summed over.
+        inputs: rows of the weights.
+        outputs: columns of the weights.
+        times: independent products of this shape, such as one a head.
+    """
+
+    kind: str
+    tokens: int
+    inputs: int
+    outputs: int
+    times: int = 1
+
+
+@dataclass(frozen=True)
+class Places:
+    """What an instruction works on.
+
+    Attributes:
+        inputs: types of its operands.
+        outputs: types of its results.
+        weights: which operands are variables.
+        attrs: its attributes.
+    """
+
+    inputs: Sequence[TensorType]
+    outputs: Sequence[TensorType]
+    weights: Sequence[bool]
+    attrs: dict[str, Any]
+
+
+# (products of the forward pass, products of the backward pass) of an instruction.
+Products = tuple[list[ProductSize], list[ProductSize]]
+
+
+def _matmul(at: Places) -> list[ProductSize]:
+    a, b = (sizes_at_most(type) for type in at.inputs)
+    rows, inner = a[-2:][::-1] if at.attrs.get("transpose_a") else a[-2:]
+    columns = b[-2] if at.attrs.get("transpose_b") else b[-1]
+    many = math.prod(sizes_at_most(at.outputs[0])[:-2])
+    if at.weights[1]:
+        return [ProductSize(WEIGHTS, rows * many, inner, columns)]
+    if at.weights[0]:
+        return [ProductSize(WEIGHTS, columns * many, inner, rows)]
+    if many == 1:
+        return [ProductSize(GRADIENT, inner, rows, columns)]
+    return [ProductSize(ACTIVATIONS, rows, inner, columns, many)]
+
+
+def _attention(at: Places, first: int = 0) -> list[ProductSize]:
+    (batch, queries, heads, width), key = map(sizes_at_most, at.inputs[first : first + 2])
+    tokens, keys = batch * queries, key[1]
+    return [
+        ProductSize(ACTIVATIONS, tokens, width, keys, heads),
+        ProductSize(ACTIVATIONS, tokens, keys, width, heads),
+    ]
+
+
+def _linear(at: Places, first: int) -> tuple[ProductSize, ProductSize, ProductSize]:
+    (tokens, width), weight = map(sizes_at_most, at.inputs[first : first + 2])
+    vocabulary = math.prod(weight) // width
+    return (
+        ProductSize(WEIGHTS, tokens, width, vocabulary),
+        ProductSize(WEIGHTS, tokens, vocabulary, width),
+        ProductSize(GRADIENT, tokens, width, vocabulary),
+    )
+
+
+def _filter(type: TensorType, depthwise: bool) -> tuple[int, int, int]:
+    """(inputs, outputs, how many) of the products that a filter [R, S, C, K or M] stands for."""
+    *window, channels, outputs = sizes_at_most(type)
+    if depthwise:
+        return math.prod(window), outputs, channels
+    return math.prod(window) * channels, outputs, 1
+
+
+def _pixels(type: TensorType) -> int:
+    return math.prod(sizes_at_most(type)[:-1])
+
+
+def _convolution(at: Places, depthwise: bool = False) -> list[ProductSize]:
+    inputs, outputs, many = _filter(at.inputs[1], depthwise)
+    return [ProductSize(WEIGHTS, _pixels(at.outputs[0]), inputs, outputs, many)]
+
+
+def _convolution_input(at: Places, depthwise: bool = False) -> list[ProductSize]:
+    inputs, outputs, many = _filter(at.inputs[0], depthwise)
+    return [ProductSize(WEIGHTS, _pixels(at.inputs[1]), outputs, inputs, many)]
+
+
+def _convolution_filter(at: Places, depthwise: bool = False) -> list[ProductSize]:
+    inputs, outputs, many = _filter(at.outputs[0], depthwise)
+    return [ProductSize(GRADIENT, _pixels(at.inputs[1]), inputs, outputs, many)]
+
+
+_FORWARD: dict[str, Callable[[Places], list[ProductSize]]] = {
+    "matmul": _matmul,
+    "attention": _attention,
+    "linear_softmax_xent": lambda at: [_linear(at, 0)[0]],
+    "conv2d": _convolution,
+    "conv2d_input_grad": _convolution_input,
+    "conv2d_filter_grad": _convolution_filter,
+    "depthwise_conv2d": lambda at: _convolution(at, True),
+    "depthwise_conv2d_input_grad": lambda at: _convolution_input(at, True),
+    "depthwise_conv2d_filter_grad": lambda at: _convolution_filter(at, True),
+}
+# Ops of the backward pass; scores and logits that they make again are kept on the wafer.
+_BACKWARD: dict[str, Callable[[Places], Products]] = {
+    "attention_grad": lambda at: ([], 2 * _attention(at, 1)),
+    "linear_softmax_xent_grad": lambda at: ([], list(_linear(at, 1)[1:])),
+    "linear_softmax_xent_train": lambda at: ([_linear(at, 1)[0]], list(_linear(at, 1)[1:])),
+}
+
+
+def sizes_at_most(type: TensorType) -> tuple[int, ...]:
+    """Sizes of a type, the largest where they differ from batch to batch."""
+    return tuple(1 if dim is None else most_of(dim) for dim in type.shape)
+
+
+def products_of(op: str, at: Places, backward: bool) -> Optional[Products]:
+    """The products of an instruction; None where it has none.
+
+    Args:
+        op: name of the op.
+        at: what it works on.
+        backward: whether it belongs to the backward pass.
+    """
+    if op in _BACKWARD:
+        return _BACKWARD[op](at)
+    if op not in _FORWARD:
+        return None
+    found = _FORWARD[op](at)
+    return ([], found) if backward else (found, [])

@@ -1,0 +1,365 @@
+"""Which values of a forward graph have rows for tokens, and of which mask.
+
+Changes no graph. A value has rows where an axis (or two) counts the tokens of a batch and each row
+is made of the same rows of other values: what stands at padded places is then read by nobody who
+reads real ones only. Rows enter where features meet variables (embeddings); a stream is the rows
+that come from one place, or meet. Whatever mixes rows in a way that is not listed here is refused,
+so that a new op is refused and never wrong.
+
+Letters: B sequences, S their padded length. The layout of rows is the axis that counts S, the first
+one counting B; 0 where the first axis counts both, [B S, ...].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, NoReturn, Optional
+
+from cerebras_tf.errors import PaddingError
+from cerebras_tf.ir import Node, Shape, Size, StepGraph, Value
+from cerebras_tf.ops import draws, lookup
+from cerebras_tf.ops.rows import Rows
+
+Dims = tuple[Size, Size]
+
+# What becomes of a node that reads rows.
+BY_ROWS = "by rows"  # the same op on packed rows
+RESHAPED = "reshaped"  # rows under another shape
+TURNED = "turned"  # rows with axes in another order
+ATTENDED = "attended"  # attention, sequence by sequence
+SUMMED = "summed"  # one result of all rows, to which padding adds 0
+BY_SEQUENCE = "by sequence"  # a result for each sequence, to which padding adds 0
+PICKED = "picked"  # one row of each sequence, at a position known beforehand
+LISTED = "listed"  # rows at positions that are data
+DIFFERENTIATED = "differentiated"  # a gradient by rows, which is 0 for padding
+HIDDEN_ROWS = "hidden"  # a softmax over the tokens of each sequence, padding hidden by a mask
+
+
+class Fact(NamedTuple):
+    """Rows of a value: their stream, and their layout."""
+
+    stream: int
+    layout: int
+
+
+@dataclass
+class Stream:
+    """Rows that come from one place, or meet.
+
+    Attributes:
+        dims: B and S.
+        masks: biases of attention that hide keys among these rows.
+        weights: values of features that rows are multiplied by, one number a row.
+        causal: whether an attention shows each row the rows before it.
+        listed: whether they are a list of rows of another stream.
+    """
+
+    dims: Dims
+    masks: list[Value] = field(default_factory=list)
+    weights: list[tuple[Value, int]] = field(default_factory=list)
+    causal: bool = False
+    listed: bool = False
+
+
+def refuse(node: Node, reason: str) -> NoReturn:
+    """Says which node keeps padding from being left out."""
+    raise PaddingError(f"padding is computed: {node.op} ('{node.source}') {reason}.")
+
+
+def _require_sources(node: Node) -> None:
+    """Refuses gradients by anything but variables, features and what is gathered from them.
+
+    A value in between may be 0 at padding, or be read past, where the gradient by it is not 0.
+    """
+    first = sum(node.attrs["dys"]) + node.attrs["ys"]
+    for value in node.inputs[first:]:
+        maker = value.node
+        while maker is not None and maker.op in ("identity", "gather"):
+            maker = maker.inputs[0].node
+        if maker is not None:
+            refuse(node, "differentiates by what is computed")
+
+
+class PaddingFacts:
+    """Facts of a graph that is not differentiated yet.
+
+    Attributes:
+        rows: for every value that has rows, which.
+        plan: for every node that reads or makes rows, what becomes of it.
+        ruled: for nodes that are computed by rows, what their op says of these.
+        free: values that follow from features and constants alone.
+        streams: all streams; those that met are one under `stream_of`.
+    """
+
+    def __init__(self, step: StepGraph, lists: bool) -> None:
+        """Finds the facts.
+
+        Args:
+            step: the step.
+            lists: whether rows gathered at positions that are data become a stream of their own.
+
+        Raises:
+            PaddingError: a node mixes rows.
+        """
+        self.rows: dict[Value, Fact] = {}
+        self.plan: dict[Node, str] = {}
+        self.ruled: dict[Node, Rows] = {}
+        # The batch's own features: the global step and seeds are scalars, or made by the session.
+        self.free: set[Value] = {
+            value
+            for name, value in step.features.items()
+            if value.type.rank and name not in step.draws
+        }
+        self.streams: list[Stream] = []
+        self._parents: list[int] = []
+        self._lists = lists
+        self._unknown: dict[Value, Node] = {}  # made of rows, but neither rows nor whole
+        self._dims = _token_dims(step)
+        if self._dims:
+            for node in step.graph.nodes:
+                if node.op == "gradient":
+                    _require_sources(node)
+                self._visit(node)
+
+    # Streams.
+
+    @property
+    def only_weights(self) -> bool:
+        """Whether padding of some causal rows is told by weights of the loss alone."""
+        roots = {self.stream_of(number) for number in range(len(self.streams))}
+        return any(self.streams[i].causal and not self.streams[i].masks for i in roots)
+
+    def stream_of(self, number: int) -> int:
+        """The number of the stream that one has become."""
+        while self._parents[number] != number:
+            number = self._parents[number]
+        return number
+
+    def _new_stream(self, dims: Dims, listed: bool = False) -> int:
+        self.streams.append(Stream(dims, listed=listed))
+        self._parents.append(len(self._parents))
+        return len(self._parents) - 1
+
+    def _unite(self, node: Node, first: int, second: int) -> int:
+        first, second = self.stream_of(first), self.stream_of(second)
+        if first == second:
+            return first
+        one, other = self.streams[first], self.streams[second]
+        if one.dims != other.dims or one.listed != other.listed:
+            refuse(node, "joins tokens of different sequences")
+        for mask in other.masks:
+            if mask not in one.masks:
+                one.masks.append(mask)
+        one.weights.extend(other.weights)
+        one.causal = one.causal or other.causal
+        self._parents[second] = first
+        return first
+
+    # Nodes.
+
+    def _visit(self, node: Node) -> None:
+        for value in node.inputs:
+            if value in self._unknown:
+                refuse(self._unknown[value], "makes more of its rows than rows")
+        having = [value for value in node.inputs if value in self.rows]
+        if having:
+            self._read(node, having)
+            return
+        if all(value in self.free for value in node.inputs) and not draws(node):
+            if not lookup(node.op).structural and all(v.type.is_bounded for v in node.outputs):
+                self.free.update(node.outputs)
+            return
+        self._enter(node)
+
+    def _enter(self, node: Node) -> None:
+        """Rows enter where features [B, S, ...] meet something that is learnt."""
+        if not any(value in self.free and value.type.rank for value in node.inputs):
+            return
+        for i, value in enumerate(node.inputs):
+            if value not in self.free or value.constant is not None:
+                continue
+            for dims in self._dims:
+                layout = _layout_of(value.shape, dims)
+                ruled = None if layout is None else lookup(node.op).rows(node, layout + 1)
+                if layout is None or ruled is None or i not in ruled.operands or ruled.sums:
+                    continue
+                if any(node.inputs[at] not in self.free for at in ruled.operands):
+                    continue  # rows that are computed in full already
+                stream = self._new_stream(dims)
+                self._note(node, ruled, Fact(stream, layout))
+                return
+
+    def _note(self, node: Node, ruled: Rows, fact: Fact) -> None:
+        self.plan[node], self.ruled[node] = BY_ROWS, ruled
+        for i, value in enumerate(node.outputs):
+            if i in ruled.outputs:
+                self.rows[value] = fact
+            elif i not in ruled.sums:
+                self._unknown[value] = node
+        if ruled.sums:
+            self.plan[node] = SUMMED
+
+    def _read(self, node: Node, having: list[Value]) -> None:
+        """A node that reads rows."""
+        if node.op == "gradient":
+            if any(value in self.rows for value in node.inputs[: node.attrs["ys"]]):
+                refuse(node, "differentiates something of every token")
+            self.plan[node] = DIFFERENTIATED
+            return
+        if node.op == "attention":
+            self._attend(node)
+            return
+        first = self.rows[having[0]]
+        for special in (self._reshape, self._transpose, self._reduce, self._pick, self._soften):
+            if special(node, first):
+                return
+        layouts = {self.rows[value].layout for value in having}
+        ruled = lookup(node.op).rows(node, first.layout + 1) if len(layouts) == 1 else None
+        if ruled is None:
+            refuse(node, "reads padded rows")
+        stream = first.stream
+        for i, value in enumerate(node.inputs):
+            if value in self.rows:
+                if i not in ruled.operands:
+                    refuse(node, "reads padded rows")
+                stream = self._unite(node, stream, self.rows[value].stream)
+        self._note(node, ruled, Fact(stream, first.layout))
+        self._weigh(node, ruled, first.layout, stream)
+
+    def _weigh(self, node: Node, ruled: Rows, layout: int, stream: int) -> None:
+        """Notes what rows are multiplied by, or chosen by, one number a row."""
+        if node.op not in ("mul", "select"):
+            return
+        for i, value in enumerate(node.inputs[:2]):
+            single = all(dim == 1 for dim in value.shape[layout + 1 :])
+            if i in ruled.operands and value in self.free and single and layout < 2:
+                self.streams[self.stream_of(stream)].weights.append((value, layout))
+
+    def _attend(self, node: Node) -> None:
+        query, key, value, *others = node.inputs
+        masks = others[:-2] if "rate" in node.attrs else others
+        facts = [self.rows.get(operand) for operand in (query, key, value)]
+        if any(fact is None or fact.layout != 1 for fact in facts):
+            refuse(node, "joins tokens with something that is no token")
+        ours, theirs, third = (fact.stream for fact in facts if fact is not None)
+        theirs = self._unite(node, theirs, third)
+        if node.attrs["causal"]:
+            theirs = ours = self._unite(node, ours, theirs)
+            self.streams[theirs].causal = True
+        elif not masks:
+            refuse(node, "attends to padding, which no mask hides")
+        for mask in masks:
+            if mask not in self.free:
+                refuse(node, "has a mask that depends on more than the batch")
+            stream = self.streams[self.stream_of(theirs)]
+            if mask not in stream.masks:
+                stream.masks.append(mask)
+        if any(self.streams[self.stream_of(number)].listed for number in (ours, theirs)):
+            refuse(node, "attends to a list of tokens")
+        self.plan[node] = ATTENDED
+        self.rows[node.outputs[0]] = Fact(ours, 1)
+        self._unknown[node.outputs[1]] = node
+
+    def _reshape(self, node: Node, fact: Fact) -> bool:
+        if node.op != "reshape":
+            return False
+        old, new, dims = node.inputs[0].shape, node.output.shape, self._dims_of(fact)
+        layout: Optional[int] = None
+        if fact.layout < 2:
+            layout = _layout_of(new, dims)
+        elif new[: fact.layout + 1] == old[: fact.layout + 1]:
+            layout = fact.layout
+        if layout is None:
+            refuse(node, "takes apart the axes that count tokens")
+        self.plan[node] = RESHAPED
+        self.rows[node.output] = Fact(fact.stream, layout)
+        return True
+
+    def _transpose(self, node: Node, fact: Fact) -> bool:
+        if node.op != "transpose":
+            return False
+        permutation = tuple(node.attrs["permutation"])
+        if permutation[0] != 0:
+            refuse(node, "puts another axis in front of the sequences")
+        layout = permutation.index(fact.layout)
+        self.plan[node] = TURNED
+        self.rows[node.output] = Fact(fact.stream, layout)
+        return True
+
+    def _reduce(self, node: Node, fact: Fact) -> bool:
+        """Sums and means over tokens; those over other axes go by rows."""
+        if node.op not in ("sum", "mean"):
+            return False
+        axes = {axis % node.inputs[0].type.rank for axis in node.attrs["axes"]}
+        tokens = {0, fact.layout}
+        if tokens <= axes:
+            self.plan[node] = SUMMED
+            return True
+        if axes == {1} == {fact.layout}:
+            self.plan[node] = BY_SEQUENCE
+            return True
+        return False
+
+    def _pick(self, node: Node, fact: Fact) -> bool:
+        """Rows at positions: known beforehand, as of [CLS], or data, as of masked words."""
+        if node.inputs[0] not in self.rows or self.streams[self.stream_of(fact.stream)].listed:
+            return False
+        if node.op == "slice" and fact.layout == 1:
+            whole = node.attrs["starts"][0] == 0 and node.attrs["strides"][0] == 1
+            one = node.attrs["sizes"][1] == 1 != node.inputs[0].shape[1]
+            if not (whole and one and node.attrs["sizes"][0] == node.inputs[0].shape[0]):
+                return False
+            if not isinstance(node.attrs["starts"][1], int):
+                return False
+            self.plan[node] = PICKED
+            return True
+        if node.op != "gather" or node.inputs[1] not in self.free:
+            return False
+        form = fact.layout, node.attrs["axis"], node.attrs["batch_dims"]
+        indices = node.inputs[1]
+        if form not in ((1, 1, 1), (0, 0, 0)) or indices.type.rank != 1 + form[2]:
+            return False
+        self.plan[node] = LISTED
+        if self._lists:
+            dims: Shape = (1, *indices.shape)
+            count, length = dims[-2:]
+            assert count is not None and length is not None
+            stream = self._new_stream((count, length), listed=True)
+            self.rows[node.output] = Fact(stream, form[0])
+        return True
+
+    def _soften(self, node: Node, fact: Fact) -> bool:
+        """Softmax over the tokens of each sequence, with or without the cross-entropy."""
+        if node.op not in ("softmax", "sparse_softmax_xent") or fact.layout != 1:
+            return False
+        if node.inputs[0].type.rank != 2 or any(v in self.rows for v in node.inputs[1:]):
+            return False
+        if any(value not in self.free for value in node.inputs[1:]):
+            return False
+        self.plan[node] = HIDDEN_ROWS
+        return True
+
+    def _dims_of(self, fact: Fact) -> Dims:
+        return self.streams[self.stream_of(fact.stream)].dims
+
+
+def _token_dims(step: StepGraph) -> list[Dims]:
+    """B and S of everything that takes part in attention."""
+    found: dict[Dims, None] = {}
+    for node in step.graph.nodes:
+        if node.op == "attention":
+            for value in node.inputs[:2]:
+                count, length = value.shape[:2]
+                if count is not None and length is not None:
+                    found[count, length] = None
+    return list(found)
+
+
+def _layout_of(shape: Shape, dims: Sequence[Size]) -> Optional[int]:
+    """Where a shape that begins with tokens has their axis; None where it does not."""
+    if shape[:2] == tuple(dims):
+        return 1
+    if shape[:1] == (dims[0] * dims[1],):
+        return 0
+    return None

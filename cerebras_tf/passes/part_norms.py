@@ -1,0 +1,108 @@
+"""Parts what a norm of all gradients reads from what the updates read of the same gradients.
+
+Before: `%u = mul(%g, %unscale)  %s = sum_of_squares(%u)  %w' = ... %u ... %norm`: the update of
+every variable waits for the norm, and its first part must run before it, so that all updates land
+in one group. After: `%v = mul(%g, %unscale)  %s = sum_of_squares(%v)`, and the update has its own
+%u: what measures runs right behind its gradient, and what updates runs layer by layer.
+
+It must not part what measures one variable for its own update alone (LAMB's norms), nor copy what
+is not elementwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Optional
+
+from cerebras_tf.ir import Graph, Node, Value
+from cerebras_tf.ir.step import GRADIENT
+from cerebras_tf.ops import is_view, lookup
+from cerebras_tf.passes.exchanges import exchange_groups, is_scalar
+
+
+def part_norms(graph: Graph, updates: Collection[Value]) -> None:
+    """Parts in place; layers are set, and nodes of updates have none.
+
+    Args:
+        graph: differentiated, with inlined conditionals.
+        updates: new values of variables.
+    """
+    own = {n for n in graph.nodes if n.layer < 0 and n.op not in ("constant", GRADIENT)}
+    late = _wide_ancestors((value.node for value in updates if not is_scalar(value)), own)
+    homes = exchange_groups([node for node in graph.nodes if node in own])
+    parted = _Copies(graph, own, late)
+    for node in _measures(graph, own, late, homes):
+        parted.part(node)
+    if parted.before:
+        graph.nodes = [n for node in graph.nodes for n in (*parted.before.get(node, ()), node)]
+        graph.prune()
+
+
+class _Copies:
+    """Copies of what updates read, for what measures.
+
+    Attributes:
+        before: copies by the node that they come right before.
+    """
+
+    def __init__(self, graph: Graph, own: set[Node], late: set[Node]) -> None:
+        self.before: dict[Node, list[Node]] = {}
+        self._graph, self._own, self._late = graph, own, late
+        self._copies: dict[Node, Node] = {}
+
+    def part(self, measure: Node) -> None:
+        """Lets a node that measures read copies, where all that it needs can be copied."""
+        needed = _wide_ancestors([measure], self._own) - {measure}
+        shared = needed & self._late
+        if shared and all(lookup(n.op).elementwise or is_view(n) for n in shared):
+            for node in [*(needed - self._late), measure]:
+                node.inputs = [self._copied(value) for value in node.inputs]
+
+    def _copied(self, value: Value) -> Value:
+        made = value.node
+        if made is None or made not in self._late or is_scalar(value):
+            return value
+        if made not in self._copies:
+            inputs = [self._copied(operand) for operand in made.inputs]
+            types = [output.type for output in made.outputs]
+            copy = self._graph.make_node(made.op, inputs, dict(made.attrs), types, made.source)
+            copy.layer, copy.direction = made.layer, made.direction
+            self._copies[made] = copy
+            self.before.setdefault(made, []).append(copy)
+        return self._copies[made].outputs[value.index]
+
+
+def _wide_ancestors(nodes: Iterable[Optional[Node]], own: set[Node]) -> set[Node]:
+    """Nodes of updates, and those before them that more than one element passes from."""
+    found: set[Node] = set()
+    stack = [node for node in nodes if node in own]
+    while stack:
+        node = stack.pop()
+        if node not in found:
+            found.add(node)
+            makers = [value.node for value in node.inputs if not is_scalar(value)]
+            stack.extend(maker for maker in makers if maker in own)
+    return found
+
+
+def _measures(graph: Graph, own: set[Node], late: set[Node], homes: dict[Node, Node]) -> list[Node]:
+    """Nodes that make a scalar of a variable's values which another variable's update reads."""
+    # For every node that measures, and those that gather scalars: what measured before them.
+    follows: dict[Node, frozenset[Node]] = {}
+    found: dict[Node, None] = {}
+    known: set[Node] = set()
+    for node in graph.nodes:
+        if node not in own:
+            continue
+        makers = [value.node for value in node.inputs if value.node in follows]
+        before = frozenset().union(*(follows[maker] for maker in makers))
+        if node in late and before - known:
+            others = [m for m in before if homes[m] is not homes[node]]
+            found.update(dict.fromkeys(others))
+            known |= set(others)
+        if node in late and not all(is_scalar(value) for value in node.outputs):
+            continue
+        wide = any(not is_scalar(v) and v.node in own for v in node.inputs)
+        measures = wide and all(is_scalar(value) for value in node.outputs)
+        follows[node] = before | {node} if measures else before
+    return list(found)

@@ -1,0 +1,102 @@
+"""Two or more reports side by side, as text and as a page."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+
+from cerebras_tf.report.page import document, section, table
+from cerebras_tf.report.pictures import CAUSES, drawing, rectangle, seconds, text
+from cerebras_tf.report.record import Record
+
+# Figures in the order of their rows: name, key, format.
+_FIGURES = (
+    ("machine", "machine", "{}"),
+    ("release", "release", "{}"),
+    ("mode", "mode", "{}"),
+    ("systems", "num_csx", "{}"),
+    ("copies a wafer", "replicas", "{}"),
+    ("parameters", "parameters", "{:,}"),
+    ("layers", "layers", "{}"),
+    ("samples a step", "global_batch", "{:,}"),
+    ("tokens a step", "tokens_a_step", "{:,}"),
+    ("PFLOP a step", "pflop_a_step", "{:,.3f}"),
+    ("seconds a step", "step_s", "{:.4g}"),
+    ("steps/s", "steps_per_s", "{:,.4g}"),
+    ("samples/s", "samples_per_s", "{:,.2f}"),
+    ("tokens/s", "tokens_per_s", "{:,.0f}"),
+    ("of the peak", "utilisation", "{:.1%}"),
+    ("bound by", "bound", "{}"),
+    ("fits", "fits", "{}"),
+    ("activations kept, GB", "kept_gb", "{:.1f}"),
+    ("activations spilled, GB", "spilled_gb", "{:.1f}"),
+    ("blocks computed twice", "recomputes", "{}"),
+    ("kJ a step, at most", "energy_kj_at_most", "{:,.1f}"),
+)
+_RATIOS = ("parameters", "pflop_a_step", "step_s", "samples_per_s", "tokens_per_s")
+
+
+def rows_of(records: Sequence[Record]) -> list[list[str]]:
+    """A row a figure: its name, and its value in every report; ratios to the first behind."""
+    rows = []
+    for name, key, form in _FIGURES:
+        row = [name]
+        for record in records:
+            told = form.format(record[key])
+            if key in _RATIOS and record is not records[0] and records[0][key]:
+                told += f" (x {record[key] / records[0][key]:.3g})"
+            row.append(told)
+        rows.append(row)
+    return rows
+
+
+def compare_text(records: Sequence[Record]) -> str:
+    """The comparison for a console."""
+    rows = [["", *(str(record["name"]) for record in records)], *rows_of(records)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = []
+    for row in rows:
+        cells = [row[0].ljust(widths[0])]
+        cells += [cell.rjust(width) for cell, width in zip(row[1:], widths[1:])]
+        lines.append("  ".join(cells))
+    return "\n".join(lines)
+
+
+def compare_page(records: Sequence[Record]) -> str:
+    """The comparison as a page that opens offline."""
+    names = [html.escape(str(record["name"])) for record in records]
+    body = (
+        f"<h1>{' against '.join(names)}</h1>"
+        "<p>Predictions of compile reports, side by side. In brackets: times the first.</p>"
+        + section(
+            "Where the time of a token goes",
+            "Predicted seconds a step by cause, divided by the tokens (or samples) of a step.",
+            _bars(records),
+        )
+        + section("Figures", "As in the reports.", table(["", *names], rows_of(records)))
+    )
+    return document(" against ".join(names), body)
+
+
+def _bars(records: Sequence[Record]) -> str:
+    units = [record["tokens_a_step"] or record["global_batch"] for record in records]
+    times = [
+        {cause: value / unit for cause, value in record["seconds_by_cause"].items()}
+        for record, unit in zip(records, units)
+    ]
+    longest = max(sum(each.values()) for each in times) or 1.0
+    parts, left = [], 240.0
+    scale = (960 - left - 90) / longest
+    for i, (record, each) in enumerate(zip(records, times)):
+        y, x = 34.0 * i, left
+        parts.append(text(left - 8, y + 18, str(record["name"])[:34], "end"))
+        for cause, colour in CAUSES.items():
+            value = each[cause]
+            parts.append(rectangle(x, y, value * scale, 26, colour, f"{cause}: {seconds(value)}"))
+            x += value * scale
+        parts.append(text(x + 6, y + 18, seconds(sum(each.values()))))
+    below = 34.0 * len(records) + 16
+    for i, (cause, colour) in enumerate(CAUSES.items()):
+        parts.append(rectangle(left + 112 * i, below - 11, 14, 14, colour, cause))
+        parts.append(text(left + 112 * i + 20, below, cause))
+    return drawing(below + 10, parts, "Time of a token by cause")

@@ -1,0 +1,256 @@
+"""Pictures of a prediction as SVG, without anything that a browser has not."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Sequence
+
+from cerebras_tf.report.schedule import Interval, memory, timeline
+from cerebras_tf.wafer.cycles import Cycles
+from cerebras_tf.wafer.prediction import Prediction
+
+# Of causes; tell each other apart in greyscale and by colour-blind readers.
+CAUSES = {
+    "compute": "#0b5fa5",
+    "fabric": "#2a9d8f",
+    "sram": "#8ab17d",
+    "bubbles": "#e9c46a",
+    "software": "#b8b8b8",
+    "link": "#d1495b",
+}
+KINDS = {
+    "forward": "#0b5fa5",
+    "again": "#7fb2dd",
+    "backward": "#e07a1f",
+    "stream": "#6d6875",
+    "spill": "#d1495b",
+}
+_WIDTH = 960
+
+
+def text(x: float, y: float, content: str, anchor: str = "start", kind: str = "") -> str:
+    """A line of text."""
+    return (
+        f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" class="{kind}">'
+        f"{html.escape(content)}</text>"
+    )
+
+
+def rectangle(
+    x: float, y: float, width: float, height: float, fill: str, title: str, kind: str = ""
+) -> str:
+    """A rectangle that tells what it is under the pointer."""
+    return (
+        f'<rect x="{x:.2f}" y="{y:.2f}" width="{max(width, 0):.2f}" height="{height:.2f}" '
+        f'fill="{fill}" class="{kind}"><title>{html.escape(title)}</title></rect>'
+    )
+
+
+def drawing(height: float, parts: Sequence[str], label: str, width: float = _WIDTH) -> str:
+    """An SVG of the page's width."""
+    return (
+        f'<svg viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{html.escape(label)}">'
+        f"{''.join(parts)}</svg>"
+    )
+
+
+def seconds(value: float) -> str:
+    """A time with its unit."""
+    if value >= 1:
+        return f"{value:.3g} s"
+    return f"{value * 1e3:.3g} ms" if value >= 1e-3 else f"{value * 1e6:.3g} µs"
+
+
+def number(value: float) -> str:
+    """A number to three digits, thousands apart, without an exponent."""
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    digits = max(0, 2 - math.floor(math.log10(abs(value))))
+    if digits:
+        return f"{value:.{digits}f}".rstrip("0").rstrip(".")
+    return f"{round(value):,}"
+
+
+def many(value: float) -> str:
+    """A large number in words, such as `1.32 billion`."""
+    for scale, name in ((1e12, "trillion"), (1e9, "billion"), (1e6, "million")):
+        if value >= scale:
+            return f"{value / scale:.3g} {name}"
+    return f"{round(value):,}"
+
+
+def small_bar(cycles: Cycles) -> str:
+    """Shares of the causes in a layer's time, for a cell of a table."""
+    total, at, parts = cycles.total or 1.0, 0.0, []
+    for name, value in cycles.as_dict().items():
+        share = 160 * value / total
+        parts.append(rectangle(at, 0, share, 14, CAUSES[name], f"{name}: {value / total:.1%}"))
+        at += share
+    return f'<svg viewBox="0 0 160 14" class="bar">{"".join(parts)}</svg>'
+
+
+def causes_bar(found: Prediction) -> str:
+    """A step's time by cause, as one bar with a legend."""
+    clock = found.machine["clock"]
+    parts, at = [], 0.0
+    causes = {name: value / clock for name, value in found.cycles.as_dict().items()}
+    waiting = found.step_s - found.wafer_s
+    total = found.step_s
+    colours = dict(CAUSES)
+    if waiting > 1e-12:
+        causes["host"], colours["host"] = waiting, "#222222"
+    for i, (name, value) in enumerate(causes.items()):
+        width = _WIDTH * value / total
+        label = f"{name}: {seconds(value)}, {value / total:.1%}"
+        parts.append(rectangle(at, 0, width, 40, colours[name], label))
+        at += width
+        x, y = (i % 4) * 240.0, 62 + 22 * (i // 4)
+        parts.append(rectangle(x, y - 11, 14, 14, colours[name], label))
+        parts.append(text(x + 20, y, label))
+    return drawing(62 + 22 * math.ceil(len(causes) / 4), parts, "Time of a step by cause")
+
+
+def shade(share: float) -> str:
+    """Colour of a utilisation from 0 to 1: pale to dark blue."""
+    share = min(max(share, 0.0), 1.0)
+    pale, dark = (231, 240, 250), (8, 48, 107)
+    mixed = [round(a + (b - a) * share**0.6) for a, b in zip(pale, dark)]
+    return f"#{mixed[0]:02x}{mixed[1]:02x}{mixed[2]:02x}"
+
+
+def floorplan(found: Prediction) -> str:
+    """The wafer to scale, with what lies where; the colour says how well it is used."""
+    machine = found.machine
+    scale = 640 / machine.columns
+    left, top = 80.0, 24.0
+    wide, high = machine.columns * scale, machine.rows * scale
+    parts = [f'<rect x="{left}" y="{top}" width="{wide}" height="{high}" class="wafer"/>']
+    most = max((place.utilisation for place in found.floorplan), default=1.0) or 1.0
+    for place in found.floorplan:
+        x, y = left + place.x * scale, top + place.y * scale
+        width, height = place.width * scale, place.height * scale
+        title = (
+            f"{place.name}: {place.width} x {place.height} = {place.cores:,} cores, "
+            f"{place.utilisation:.1%} of their peak"
+        )
+        if found.replicas > 1:
+            title = f"copy {place.replica + 1}, {title}"
+        colour = shade(place.utilisation / most)
+        parts.append(rectangle(x, y, width, height, colour, title, "place"))
+        if height > 13 and width > 40:
+            room = int(width / 6.2)
+            name = place.name if len(place.name) <= room else place.name[: room - 1] + "…"
+            light = place.utilisation / most > 0.45
+            middle = (x + width / 2, y + height / 2 + 4)
+            parts.append(text(*middle, name, "middle", "light" if light else "dark"))
+    parts.append(text(left, 16, f"{machine.columns:,} columns of cores"))
+    parts.append(text(left - 8, top + high / 2, f"{machine.rows} rows", "end"))
+    legend = left + wide + 30
+    parts.append(text(legend, top + 10, "share of the peak"))
+    for i in range(20):
+        value = 1 - i / 19
+        parts.append(
+            rectangle(legend, top + 20 + 9 * i, 24, 9, shade(value), f"{value * most:.0%}")
+        )
+    parts.append(text(legend + 32, top + 30, f"{most:.1%}"))
+    parts.append(text(legend + 32, top + 198, "0 %"))
+    return drawing(top + high + 10, parts, "Floor plan of the wafer")
+
+
+def _axis(until_s: float, y: float, left: float) -> list[str]:
+    """Marks of time below a picture."""
+    width = _WIDTH - left
+    step = 10 ** math.floor(math.log10(until_s)) if until_s > 0 else 1.0
+    if until_s / step < 3:
+        step /= 5
+    elif until_s / step < 6:
+        step /= 2
+    parts = []
+    for i in range(int(until_s / step + 1e-9) + 1):
+        x = left + width * i * step / until_s
+        parts.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{y}" y2="{y + 5}" class="axis"/>')
+        anchor = "end" if x > _WIDTH - 20 else "middle"
+        parts.append(text(x, y + 18, seconds(i * step) if i else "0", anchor))
+    return parts
+
+
+def streams(found: Prediction) -> str:
+    """When weights and gradients travel and when the wafer computes."""
+    intervals = timeline(found)
+    until = max(i.start_s + i.seconds for i in intervals) or 1.0
+    left, parts = 110.0, []
+    lanes = ("weights in", "wafer", "gradients out")
+    for number, lane in enumerate(lanes):
+        y = 6.0 + 46 * number
+        parts.append(text(left - 8, y + 22, lane, "end"))
+        parts.append(f'<rect x="{left}" y="{y}" width="{_WIDTH - left}" height="36" class="lane"/>')
+        for item in intervals:
+            if item.lane == lane:
+                parts.append(_interval(item, left, y, until))
+    parts += _axis(until, 6 + 46 * 3, left)
+    named = [
+        ("forward", "forward"),
+        ("again", "forward again"),
+        ("backward", "backward"),
+        ("stream", "weights and gradients"),
+        ("spill", "spilled activations"),
+    ]
+    shown = {item.kind for item in intervals}
+    for i, (kind, name) in enumerate([pair for pair in named if pair[0] in shown]):
+        x = left + 170 * i
+        parts.append(rectangle(x, 176, 14, 14, KINDS[kind], name))
+        parts.append(text(x + 20, 187, name))
+    return drawing(196, parts, "Streams and compute over a step")
+
+
+def _interval(item: Interval, left: float, y: float, until_s: float) -> str:
+    scale = (_WIDTH - left) / until_s
+    title = f"{item.name}: {seconds(item.seconds)} from {seconds(item.start_s)}"
+    x, width = left + item.start_s * scale, item.seconds * scale
+    return rectangle(x, y, width, 36, KINDS[item.kind], title, "piece")
+
+
+def memory_over_time(found: Prediction) -> str:
+    """Activations over a step against the wafer's memory."""
+    moments, room = memory(found), found.machine["sram_bytes"]
+    until = moments[-1].at_s or 1.0
+    left, height = 110.0, 180.0
+    peak = max(m.kept_bytes + m.working_bytes + m.spilled_bytes for m in moments)
+    top = 1.1 * max(room, peak)
+    width = _WIDTH - left
+
+    def x(at: float) -> float:
+        return left + width * at / until
+
+    def y(size: float) -> float:
+        return 10 + height * (1 - size / top)
+
+    def area(lower: list[float], upper: list[float], colour: str, title: str) -> str:
+        points = [f"{x(m.at_s):.1f},{y(u):.1f}" for m, u in zip(moments, upper)]
+        points += [f"{x(m.at_s):.1f},{y(v):.1f}" for m, v in zip(moments[::-1], lower[::-1])]
+        return (
+            f'<polygon points="{" ".join(points)}" fill="{colour}"><title>{title}</title></polygon>'
+        )
+
+    zero = [0.0] * len(moments)
+    kept = [m.kept_bytes for m in moments]
+    work = [m.kept_bytes + m.working_bytes for m in moments]
+    all_of_it = [m.kept_bytes + m.working_bytes + m.spilled_bytes for m in moments]
+    parts = [
+        area(zero, kept, "#0b5fa5", "kept on the wafer for the backward pass"),
+        area(kept, work, "#7fb2dd", "of the layer at work"),
+        area(work, all_of_it, "#d1495b", "on activation servers"),
+        f'<line x1="{left}" x2="{_WIDTH}" y1="{y(room):.1f}" y2="{y(room):.1f}" class="limit"/>',
+        text(_WIDTH, y(room) - 5, f"the wafer's {room / 1e9:.0f} GB", "end"),
+        text(left - 8, y(peak) + 4, f"{peak / 1e9:.3g} GB", "end"),
+        text(left - 8, y(0) + 4, "0", "end"),
+    ]
+    parts += _axis(until, 10 + height, left)
+    named = [("#0b5fa5", "kept on the wafer"), ("#7fb2dd", "layer at work")]
+    if found.activations.spilled_bytes:
+        named.append(("#d1495b", "on activation servers"))
+    for i, (colour, name) in enumerate(named):
+        parts.append(rectangle(left + 190 * i, height + 42, 14, 14, colour, name))
+        parts.append(text(left + 190 * i + 20, height + 53, name))
+    return drawing(height + 62, parts, "Activations over a step")

@@ -1,0 +1,74 @@
+"""A prediction as numbers: what a report keeps inside for comparisons, and how it is read again."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from cerebras_tf.errors import ConfigError
+from cerebras_tf.wafer.prediction import Prediction
+
+REPORT = "report.html"
+_MARK = '<script type="application/json" id="prediction">'
+Record = dict[str, Any]
+
+
+def record_of(found: Prediction) -> Record:
+    """The figures of a prediction, by name; seconds, bytes and plain numbers."""
+    workload, clock = found.workload, found.machine["clock"]
+    return {
+        "name": workload.name,
+        "machine": found.machine.name,
+        "release": found.release.name,
+        "mode": found.mode,
+        "num_csx": found.num_csx,
+        "replicas": found.replicas,
+        "parameters": workload.parameters,
+        "layers": len(workload.layers),
+        "global_batch": found.global_batch,
+        "tokens_a_step": workload.tokens * found.replicas * found.num_csx,
+        "pflop_a_step": found.flops * found.num_csx / 1e15,
+        "step_s": found.step_s,
+        "steps_per_s": found.steps_per_s,
+        "samples_per_s": found.samples_per_s,
+        "tokens_per_s": workload.tokens * found.replicas * found.num_csx / found.step_s,
+        "utilisation": found.utilisation,
+        "bound": found.bound,
+        "fits": not found.faults,
+        "kept_gb": found.activations.kept_bytes / 1e9,
+        "spilled_gb": found.activations.spilled_bytes / 1e9,
+        "recomputes": found.activations.recomputes,
+        "energy_kj_at_most": found.joules / 1e3,
+        "seconds_by_cause": {k: v / clock for k, v in found.cycles.as_dict().items()},
+        "host_s": found.host_s,
+    }
+
+
+def embedded(record: Record) -> str:
+    """The record as part of a page."""
+    return f"{_MARK}{json.dumps(record).replace('<', '')}</script>"
+
+
+def read_record(path: str) -> Record:
+    """The record in a report.
+
+    Args:
+        path: a report, or a folder with one in it or in its folder `compiled`.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    place = Path(path)
+    tried = [place, place / REPORT, place / "compiled" / REPORT]
+    file = next((item for item in tried if item.is_file()), None)
+    text = file.read_text(encoding="utf-8") if file is not None else ""
+    found = re.search(re.escape(_MARK) + r"(.*?)</script>", text, flags=re.DOTALL)
+    if found is None:
+        raise ConfigError(
+            f"compare: must be a {REPORT}, or a folder that has one. Received: {path}. Write one "
+            "with --compile_only."
+        )
+    record: Record = json.loads(found.group(1))
+    return record

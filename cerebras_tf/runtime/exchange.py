@@ -1,0 +1,75 @@
+"""Runs the ops between wafers: what kernels compute where there is one wafer, on a swarm."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Optional
+
+import numpy as np
+
+from cerebras_tf.errors import DataError
+from cerebras_tf.ir import Array
+from cerebras_tf.ir.program import Instruction
+from cerebras_tf.ops import OPS
+from cerebras_tf.runtime.backend import Call
+from cerebras_tf.runtime.dispatch import copying
+from cerebras_tf.swarmx.swarm import Pending, Swarm, total
+
+
+class Exchanges:
+    """What a backend needs to run collective ops.
+
+    Args:
+        swarm: the wafers.
+    """
+
+    def __init__(self, swarm: Swarm) -> None:
+        self._swarm = swarm
+        self._pending: dict[int, Pending] = {}  # by the address of what is on its way
+
+    def runs(self, op: str) -> bool:
+        """Whether an op is one of these, and needs other wafers."""
+        return self._swarm.size > 1 and op in OPS and OPS[op].collective
+
+    def load(self, instruction: Instruction) -> Call:
+        """The call of an instruction."""
+        if instruction.op == "mean_start":
+            root = instruction.attrs["root"]
+            in_place = instruction.attrs["in_place"]
+            return lambda arrays, out: self._start(arrays, out, in_place, root)
+        if instruction.op == "mean_wait":
+            return self._wait
+        if instruction.op == "wafer_sum":
+            return copying(lambda x: total(self._swarm, x))
+        return copying(lambda x, **_: self._concat(x, instruction.source))
+
+    def _start(
+        self, arrays: Sequence[Array], out: list[Optional[Array]], in_place: bool, root: int
+    ) -> Sequence[Array]:
+        (x,) = arrays
+        if not in_place:
+            target = np.empty_like(x) if out[0] is None else out[0]
+            target[...] = x
+            x = target
+        self._pending[_address(x)] = self._swarm.start_mean(x, None if root < 0 else root)
+        return [x]
+
+    def _wait(self, arrays: Sequence[Array], out: list[Optional[Array]]) -> Sequence[Array]:
+        (x,) = arrays
+        self._pending.pop(_address(x)).wait()
+        return [x]
+
+    def _concat(self, x: Array, source: str) -> Array:
+        shapes = {tuple(shape) for shape in self._swarm.objects(x.shape)}
+        if len(shapes) > 1:
+            raise DataError(
+                f"'{source}': rows of a sparse gradient must be as many on every wafer. Received: "
+                f"{sorted(shapes)}. Give batches of one shape, or multiply the table by 1.0 to "
+                "make its gradient dense."
+            )
+        return np.concatenate(list(self._swarm.gather(x)))
+
+
+def _address(array: Array) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address

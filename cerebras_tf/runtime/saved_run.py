@@ -1,0 +1,187 @@
+"""Runs a saved program on a batch from a file, with weights from a checkpoint; no TensorFlow."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Optional
+
+import numpy as np
+
+from cerebras_tf.errors import CheckpointError, DataError
+from cerebras_tf.ir import Array, Variable
+from cerebras_tf.ir.program import CONSTANT, RANDOM_STEP, Program
+from cerebras_tf.ir.program_file import load_program
+from cerebras_tf.kernels.compiled_crc32c import crc32c
+from cerebras_tf.memoryx.bundle import Entry, read_index
+from cerebras_tf.memoryx.bundle_writer import BundleWriter
+from cerebras_tf.memoryx.store import MemoryStore, Store, reading, write
+from cerebras_tf.runtime.cpu import CpuBackend
+from cerebras_tf.runtime.session import SavedProgram, Session
+
+_GLOBAL_STEP = "global_step"
+
+
+def read_features(path: str, program: Program) -> dict[str, Array]:
+    """The arrays of an .npz file that a program asks for.
+
+    Raises:
+        DataError: the file cannot be read, or arrays are missing.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            found = {name: arrays[name] for name in arrays.files}
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"--inputs: must be an .npz file of arrays. Received: {path}; {error}. Write one with "
+            "numpy.savez."
+        ) from error
+    needed = {
+        name: program.slots[slot].type
+        for name, slot in program.features.items()
+        if name != program.global_step and not name.startswith(RANDOM_STEP)
+    }
+    missing = [f"{name} {type}" for name, type in needed.items() if name not in found]
+    if missing:
+        raise DataError(
+            f"{path}: must have an array for each feature of the program. Received: "
+            f"{', '.join(found) or 'none'}; missing: {', '.join(missing)}. Add them."
+        )
+    return {name: found[name] for name in needed}
+
+
+def read_variable(name: str, entry: Entry) -> Array:
+    """The content of a variable of a checkpoint; of bfloat16 its bits.
+
+    Raises:
+        CheckpointError: its bytes are not all there, or not those that were written.
+    """
+    kind = np.dtype("uint16" if entry.dtype == "bfloat16" else entry.dtype)
+    try:
+        content = np.fromfile(entry.path, np.uint8, entry.size, offset=entry.offset)
+    except OSError as error:
+        content = np.empty(0, np.uint8)
+        told = error.strerror or str(error)
+    else:
+        told = "other bytes"
+    if content.nbytes != entry.size or crc32c(content) != entry.checksum:
+        raise CheckpointError(
+            f"{entry.path}: must hold variable {name} as it was written. Received: {told}. Take "
+            "another checkpoint."
+        )
+    return content.view(kind).reshape(entry.shape)
+
+
+def fill_store(store: Store, prefix: Optional[str]) -> int:
+    """Gives variables their values from a checkpoint; returns its global step, 0 without one.
+
+    Raises:
+        CheckpointError: a variable is missing there, or of another shape.
+    """
+    if prefix is None:
+        if store.specs:
+            raise CheckpointError(
+                f"--checkpoint: the program has {len(store.specs)} variables. Received: no "
+                "checkpoint. Give the prefix of its files, such as model_dir/model.ckpt-100."
+            )
+        return 0
+    entries = read_index(prefix)
+    for name, spec in store.specs.items():
+        entry = entries.get(name)
+        if entry is None or entry.shape != spec.type.static_shape:
+            told = "no such variable" if entry is None else f"shape {list(entry.shape)}"
+            raise CheckpointError(
+                f"{prefix}: must hold variable {name} {spec.type}. Received: {told}. Take a "
+                "checkpoint of the model that was compiled."
+            )
+        write(store, name, read_variable(name, entry))
+    step = entries.get(_GLOBAL_STEP)
+    return 0 if step is None else int(read_variable(_GLOBAL_STEP, step))
+
+
+def run_saved(
+    path: str,
+    inputs: str,
+    checkpoint: Optional[str] = None,
+    steps: int = 1,
+    save: Optional[str] = None,
+) -> dict[str, Array]:
+    """Runs a saved program.
+
+    Args:
+        path: the program's file.
+        inputs: an .npz file with a batch: an array for each feature.
+        checkpoint: prefix of a TensorFlow checkpoint with the variables.
+        steps: how often to run it on that batch.
+        save: prefix of a checkpoint to write afterwards, of a training program.
+
+    Returns:
+        Results of the last step by name, and `global_step`.
+
+    Raises:
+        CerebrasError: a file does not fit the program, or the program not this machine.
+    """
+    program = load_program(path)
+    features = read_features(inputs, program)
+    specs = [Variable(name, program.slots[s].type) for name, s in program.variables.items()]
+    store = MemoryStore(specs)
+    try:
+        start = fill_store(store, checkpoint)
+        session = Session(SavedProgram(program), store, CpuBackend(), trains=_trains(program))
+        session.global_step = session.draws = start
+        for _ in range(steps):
+            results = session.run(features, updates=True)
+        found = {**results, _GLOBAL_STEP: np.array(session.global_step, np.int64)}
+        if save is not None:
+            _save(save, store, {_GLOBAL_STEP: found[_GLOBAL_STEP]})
+        return found
+    finally:
+        store.close()
+
+
+def _trains(program: Program) -> bool:
+    """Whether the program changes variables."""
+    return any(step.kind == "stream_out" for step in program.steps)
+
+
+def _save(prefix: str, store: Store, others: Mapping[str, Array]) -> None:
+    folder = Path(prefix).absolute().parent
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".saving-") as place:
+        writer = BundleWriter(place)
+        for name, spec in store.specs.items():
+            with reading(store, name) as array:
+                writer.add(name, array, spec.type.dtype)
+        for name, content in others.items():
+            writer.add(name, content)
+        writer.finish(os.path.abspath(prefix))
+
+
+def describe_saved(path: str) -> str:
+    """What a saved program takes and gives, a line each."""
+    program = load_program(path)
+    lines = [f"{len(program.layers)} layers, {len(program.variables)} variables"]
+    for name, slot in program.features.items():
+        if name != program.global_step and not name.startswith(RANDOM_STEP):
+            lines.append(f"input   {name} {program.slots[slot].type}")
+    for name, slot in program.results.items():
+        if program.slots[slot].kind != CONSTANT:
+            lines.append(f"result  {name} {program.slots[slot].type}")
+    return "\n".join(lines)
+
+
+def write_results(path: str, results: Mapping[str, Array]) -> None:
+    """Writes results to an .npz file."""
+    with open(path, "wb") as file:
+        np.savez(file, **dict(results))
+
+
+def shown_results(results: Mapping[str, Array]) -> str:
+    """Results as lines: numbers in full, arrays by shape and dtype."""
+    lines = []
+    for name, array in results.items():
+        content = f"{array}" if array.ndim == 0 else f"{array.dtype}{list(array.shape)}"
+        lines.append(f"{name}: {content}")
+    return "\n".join(lines)

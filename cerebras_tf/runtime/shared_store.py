@@ -1,0 +1,227 @@
+"""The variables of a job with several wafers, each kept by the wafer that updates it.
+
+Who acquires a variable that lives on another wafer gets a copy of it: all wafers acquire together,
+in one order. What the next groups of the schedule need is on its way while a group is used. What is
+written comes to rest at its home alone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Optional
+
+import numpy as np
+
+from cerebras_tf.errors import SwarmError
+from cerebras_tf.ir import Array, Variable
+from cerebras_tf.memoryx.bundle import Entry
+from cerebras_tf.memoryx.store import Store, Traffic
+from cerebras_tf.swarmx.swarm import Pending, Swarm
+
+# Groups of the schedule whose variables are on their way while one is used.
+_GROUPS_AHEAD = 2
+
+
+class SharedStore:
+    """Variables that live on one wafer each, or on all.
+
+    Args:
+        here: the store of this wafer, which may keep any of them.
+        swarm: the wafers.
+
+    Attributes:
+        here: as given; what is acquired there goes to nobody.
+    """
+
+    def __init__(self, here: Store, swarm: Swarm) -> None:
+        self.here = here
+        self._swarm = swarm
+        self._homes: dict[str, int] = {}
+        self._elsewhere: set[str] = set()  # variables that have a value on another wafer
+        self._held: dict[str, Array] = {}
+        self._users: Counter[str] = Counter()
+        self._dirty: set[str] = set()
+        self._pending: dict[str, Pending] = {}
+        self._order: Sequence[Sequence[str]] = ()
+        self._next = 0  # number of the group that the schedule acquires next
+        self._ahead = 0  # groups before this one are acquired already
+        self._version = 0
+
+    def deal_out(self, homes: Mapping[str, int]) -> None:
+        """Says where variables live from now on; before, all live everywhere.
+
+        Args:
+            homes: number of the wafer, by name; those that all keep are not listed.
+
+        Raises:
+            SwarmError: some live elsewhere already, or wafers do not agree.
+        """
+        if self._homes == homes:
+            return
+        if self._homes:
+            moved = sorted(n for n, home in homes.items() if self._homes.get(n) != home)
+            raise SwarmError(
+                "num_csx: every step of a training must leave variables where they live. "
+                f"Received: another place for {', '.join(moved[:3])}. Train with one wafer."
+            )
+        if any(other != homes for other in self._swarm.objects(dict(homes))):
+            raise SwarmError(
+                "num_csx: every wafer must run the same program. Received: programs that keep "
+                "variables in different places. Build the same model on every rank."
+            )
+        self._homes = dict(homes)
+
+    def make_equal(self) -> None:
+        """Gives all wafers the first one's values of variables that all keep."""
+        for name in self.specs:
+            if name not in self._homes and self.here.holds(name):
+                self.share(name, 0)
+
+    def share(self, name: str, wafer: int) -> None:
+        """Gives all wafers one's value of a variable that all keep."""
+        arrays = self.here.acquire([name])
+        self._swarm.start_copy(arrays[0], wafer).wait()
+        self.here.release([name], [name] if self._swarm.rank != wafer else [])
+
+    def _is_here(self, name: str) -> bool:
+        """Whether this wafer keeps a variable; what lives within a step is everybody's own."""
+        return self._homes.get(name, self._swarm.rank) == self._swarm.rank
+
+    @property
+    def specs(self) -> Mapping[str, Variable]:
+        """See Store.specs."""
+        return self.here.specs
+
+    def reserve(self, specs: Iterable[Variable]) -> None:
+        """See Store.reserve."""
+        self.here.reserve(specs)
+
+    def acquire(self, names: Sequence[str], fresh: bool = False) -> list[Array]:
+        """See Store.acquire; all wafers call it together, in one order."""
+        if self._next == len(self._order):
+            self._next = self._ahead = 0
+        scheduled = (
+            not fresh
+            and self._next < len(self._order)
+            and list(names) == list(self._order[self._next])
+        )
+        if not (scheduled and self._next < self._ahead):
+            for name in names:
+                self._bring(name, fresh)
+        if scheduled:
+            self._next += 1
+            self._look_ahead()
+        for name in names:
+            if name in self._pending:
+                self._pending.pop(name).wait()
+        return [self._held[name] for name in names]
+
+    def _look_ahead(self) -> None:
+        """Acquires what the next groups need, so that it is on its way."""
+        start, end = max(self._ahead, self._next), self._next + _GROUPS_AHEAD
+        for names in self._order[start:end]:
+            for name in names:
+                self._bring(name)
+        self._ahead = max(start, min(end, len(self._order)))
+
+    def _bring(self, name: str, fresh: bool = False) -> None:
+        """Counts one user more; for the first, the variable sets out from its home."""
+        self._users[name] += 1
+        if self._users[name] > 1:
+            return
+        if self._is_here(name):
+            (self._held[name],) = self.here.acquire([name], fresh)
+        else:
+            type = self.specs[name].type
+            self._held[name] = np.empty(type.static_shape, type.storage_dtype)
+        if name in self._homes and not fresh:
+            self._pending[name] = self._swarm.start_copy(self._held[name], self._homes[name])
+
+    def release(self, names: Iterable[str], dirty: Collection[str] = ()) -> None:
+        """See Store.release; what lives on another wafer is only forgotten."""
+        self._dirty.update(dirty)
+        for name in names:
+            if not self._users[name]:
+                raise RuntimeError(f"store: {name} is released, but it was not acquired.")
+            self._users[name] -= 1
+            if not self._users[name]:
+                self._let_go(name)
+
+    def _let_go(self, name: str) -> None:
+        if name in self._pending:
+            self._pending.pop(name).wait()
+        del self._held[name]
+        written = name in self._dirty
+        self._dirty.discard(name)
+        if self._is_here(name):
+            self.here.release([name], [name] if written else [])
+        elif written:
+            self._elsewhere.add(name)
+            self._version += 1
+
+    def follow(self, order: Sequence[Sequence[str]]) -> None:
+        """See Store.follow; the order in which all wafers acquire."""
+        if order is not self._order:
+            self._order = order
+            self._next = self._ahead = 0
+
+    def require_room(self, groups: Iterable[Sequence[str]]) -> None:
+        """See Store.require_room; of what lives elsewhere there are copies in main memory."""
+        self.here.require_room([[n for n in names if self._is_here(n)] for names in groups])
+
+    def not_finite(self, names: Iterable[str]) -> list[str]:
+        """See Store.not_finite; every wafer looks at what it keeps, and all hear of all."""
+        names = list(names)
+        own = self.here.not_finite([name for name in names if self._is_here(name)])
+        found = {name for theirs in self._swarm.objects(own) for name in theirs}
+        return [name for name in names if name in found]
+
+    def holds(self, name: str) -> bool:
+        """Whether the variable has a value, here or elsewhere."""
+        return name in self._elsewhere or self.here.holds(name)
+
+    @property
+    def version(self) -> int:
+        """See Store.version."""
+        return self._version + self.here.version
+
+    def adopt(self, name: str, entry: Entry) -> bool:
+        """See Store.adopt; of what lives elsewhere, only that it has a value."""
+        if self._is_here(name):
+            return self.here.adopt(name, entry)
+        self._elsewhere.add(name)
+        self._version += 1
+        return True
+
+    def settle(self) -> Optional[Mapping[str, Entry]]:
+        """None: values lie in the files of several wafers."""
+        return None
+
+    @property
+    def traffic(self) -> Traffic:
+        """What this wafer has moved between memory and files."""
+        return self.here.traffic
+
+    def close(self) -> None:
+        """See Store.close."""
+        self._held.clear()
+        self.here.close()
+
+    @property
+    def resident_bytes(self) -> int:
+        """See Store.resident_bytes; copies of what lives elsewhere included."""
+        copies = (a.nbytes for name, a in self._held.items() if not self._is_here(name))
+        return self.here.resident_bytes + sum(copies)
+
+    @property
+    def total_resident_bytes(self) -> int:
+        """See Store.total_resident_bytes: what lives here, and copies for the groups ahead."""
+        kept = sum(s.type.most_bytes for name, s in self.specs.items() if self._is_here(name))
+        groups = [
+            sum(self.specs[n].type.most_bytes for n in names if not self._is_here(n))
+            for names in self._order
+        ]
+        width = _GROUPS_AHEAD + 1
+        ahead = max((sum(groups[i : i + width]) for i in range(len(groups))), default=0)
+        return min(kept, self.here.total_resident_bytes) + ahead

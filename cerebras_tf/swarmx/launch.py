@@ -1,0 +1,280 @@
+"""Starts a command on several wafers, watches it, and says which one failed and why.
+
+    python -m cerebras_tf.swarmx.launch --wafers 2 --logs FOLDER -- COMMAND ...
+
+Where Slurm is, `srun` starts the processes; else the launcher of mpich does, on this machine. What
+csrun_wse takes is explained there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Optional
+
+from cerebras_tf.swarmx import job
+from cerebras_tf.swarmx.rank import CONSOLE_VARIABLE, THREADS_VARIABLE
+from cerebras_tf.swarmx.signs import failure_file, sign_file, write_whole
+
+_POLL_S = 0.2
+_NO_SIGN_S = 60.0  # a process that has given signs of life, and then none for as long, is gone
+_ANSWER_S = 15.0  # for Slurm to say that it is there
+_GRACE_S = 3.0  # between the request to end, and the end
+_TAIL_LINES = 8
+_MOST_RESTARTS_IN_VAIN = 3
+_FINISHED_STATUS = (0, 2)  # done, or a mistake that another attempt repeats
+
+
+@dataclass(frozen=True)
+class Failure:
+    """How a job failed.
+
+    Attributes:
+        status: exit status of the launcher.
+        text: what to tell; "" where the first process has told it.
+        can_retry: whether another attempt may succeed.
+    """
+
+    status: int
+    text: str
+    can_retry: bool
+
+
+def parser() -> argparse.ArgumentParser:
+    """The launcher's own arguments."""
+    found = argparse.ArgumentParser(prog="csrun_wse", add_help=False)
+    found.add_argument("--wafers", type=int, required=True)
+    found.add_argument("--logs", required=True)
+    found.add_argument("--nodes", type=int)
+    found.add_argument("--tasks-per-node", type=int)
+    found.add_argument("--cpus-per-task", type=int)
+    found.add_argument("--job-name", default="cerebras_tf")
+    found.add_argument("--hang-timeout", type=float, default=600.0)
+    found.add_argument("--requeue", action="store_true")
+    found.add_argument("command", nargs=argparse.REMAINDER)
+    return found
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs a job to its end, anew where it fails and that was asked for."""
+    args = parser().parse_args(arguments)
+    command = args.command[1:] if args.command[:1] == ["--"] else args.command
+    logs = Path(args.logs).absolute()
+    in_vain = 0
+    while True:
+        before = _newest(logs.parent)
+        failure = run(args, command, logs)
+        if failure is None:
+            return 0
+        if failure.text:
+            say(failure.text)
+        if not args.requeue or not failure.can_retry:
+            return failure.status
+        in_vain = 0 if _newest(logs.parent) != before else in_vain + 1
+        if in_vain == _MOST_RESTARTS_IN_VAIN:
+            say(f"{in_vain} attempts wrote no checkpoint; giving up")
+            return failure.status
+        say("starting again from the last checkpoint")
+
+
+def say(text: str) -> None:
+    """Prints a paragraph on stderr."""
+    print(f"csrun_wse: {text}", file=sys.stderr, flush=True)
+
+
+def _newest(folder: Path) -> str:
+    """What a model's folder says its latest checkpoint is."""
+    with contextlib.suppress(OSError):
+        return (folder / "checkpoint").read_text(encoding="utf-8")
+    return ""
+
+
+def run(args: Any, command: Sequence[str], logs: Path) -> Optional[Failure]:
+    """Runs a job once; None where it succeeded."""
+    logs.mkdir(parents=True, exist_ok=True)
+    for rank in range(args.wafers):
+        for path in (failure_file(str(logs), rank), sign_file(str(logs), rank)):
+            path.unlink(missing_ok=True)
+    (logs / ".signal").unlink(missing_ok=True)
+    launcher, what = launcher_of(args)
+    say(f"{args.wafers} wafers, {what}; logs in {logs}")
+    environment = {
+        **os.environ,
+        job.WAFERS_VARIABLE: str(args.wafers),
+        job.FOLDER_VARIABLE: str(logs),
+        CONSOLE_VARIABLE: f"/proc/{os.getpid()}/fd",
+    }
+    if THREADS_VARIABLE not in os.environ:
+        environment[THREADS_VARIABLE] = str(args.cpus_per_task or _cores_of_each(args))
+    environment.setdefault("OMP_NUM_THREADS", environment[THREADS_VARIABLE])
+    with open(logs / "launcher.log", "ab") as log:
+        process = subprocess.Popen(
+            [*launcher, sys.executable, "-m", "cerebras_tf.swarmx.rank", *command],
+            env=environment,
+            stderr=log if launcher[0].endswith("mpiexec") else None,
+            start_new_session=True,
+        )
+        with _passing_signals_on(process, logs / ".signal"):
+            hung = _watch(process, args, logs)
+    return _found(args, logs, process.returncode, hung)
+
+
+def launcher_of(args: Any) -> tuple[list[str], str]:
+    """The command that starts the processes, and how it is called in a sentence."""
+    srun = shutil.which("srun")
+    if srun is None or not has_slurm():
+        mpiexec = Path(sys.executable).with_name("mpiexec")
+        return [str(mpiexec), "-n", str(args.wafers)], "local processes of mpich's launcher"
+    found = [
+        srun,
+        f"--ntasks={args.wafers}",
+        f"--job-name={args.job_name}",
+        "--kill-on-bad-exit=1",
+        "--mpi=pmi2",
+        "--export=ALL",
+    ]
+    for option, value in (
+        ("nodes", args.nodes),
+        ("ntasks-per-node", args.tasks_per_node),
+        ("cpus-per-task", args.cpus_per_task),
+    ):
+        if value is not None:
+            found.append(f"--{option}={value}")
+    return found, "tasks of Slurm's srun"
+
+
+def has_slurm() -> bool:
+    """Whether a Slurm answers here."""
+    configuration = os.environ.get("SLURM_CONF")
+    if configuration and not os.path.exists(configuration):  # which it would wait for
+        return False
+    command = ["sinfo", "--noheader"]
+    try:
+        asked = subprocess.run(command, capture_output=True, check=False, timeout=_ANSWER_S)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return asked.returncode == 0
+
+
+def _cores_of_each(args: Any) -> int:
+    """Cores for each of the processes that run on one machine."""
+    here = int(args.tasks_per_node or args.wafers)
+    return max(len(os.sched_getaffinity(0)) // here, 1)
+
+
+@contextlib.contextmanager
+def _passing_signals_on(process: subprocess.Popen[bytes], told: Path) -> Iterator[None]:
+    """Within: signals to this process reach the commands, which then end as they see fit."""
+
+    def pass_on(number: int, frame: Any) -> None:
+        before = told.read_text(encoding="utf-8") if told.exists() else ""
+        write_whole(told, f"{before}{number} ")
+
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    previous = {number: signal.signal(number, pass_on) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+        _end(process)
+
+
+def _watch(process: subprocess.Popen[bytes], args: Any, logs: Path) -> str:
+    """Waits for the end; returns why the job was ended here, if it was."""
+    while process.poll() is None:
+        time.sleep(_POLL_S)
+        reason = stuck(args.wafers, logs, args.hang_timeout)
+        if reason:
+            _end(process)
+            return reason
+    return ""
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        if process.poll() is not None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_GRACE_S)
+
+
+def stuck(wafers: int, logs: Path, timeout_s: float) -> str:
+    """Says which process keeps the others waiting for too long, or is gone; "" where none does."""
+    waited: dict[int, float] = {}
+    for rank in range(wafers):
+        path = sign_file(str(logs), rank)
+        try:
+            age = time.time() - path.stat().st_mtime
+            waited[rank] = float(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):  # it has not begun, or has ended
+            continue
+        if age > _NO_SIGN_S and not failure_file(str(logs), rank).exists():
+            return f"rank {rank} has given no sign of life for {age:.0f} s"
+    if max(waited.values(), default=0.0) < timeout_s:
+        return ""
+    busy = [rank for rank, seconds in waited.items() if not seconds]
+    if not busy:
+        return f"all ranks have waited for one another for {min(waited.values()):.0f} s"
+    named = ", ".join(map(str, busy))
+    return f"rank {named} made no progress while others waited for {max(waited.values()):.0f} s"
+
+
+def _found(args: Any, logs: Path, status: int, hung: str) -> Optional[Failure]:
+    """What the processes say about how they ended."""
+    told = []
+    for rank in range(args.wafers):
+        with contextlib.suppress(OSError, ValueError):
+            told.append(json.loads(failure_file(str(logs), rank).read_text(encoding="utf-8")))
+    failed = sorted((item for item in told if item["reason"]), key=lambda item: item["time"])
+    if hung:
+        return Failure(1, f"{hung}; the job was ended. {_advice(args)}", True)
+    if not failed:
+        if not status:
+            return None
+        tail = _tail(logs / "launcher.log")
+        return Failure(status, f"the launcher ended with status {status}.\n{tail}", True)
+    first = failed[0]
+    code = first["status"] if first["status"] >= 0 else 128 - first["status"]
+    if (logs / ".signal").exists():  # the user has ended it
+        return Failure(code, "", False)
+    retry = code not in _FINISHED_STATUS
+    if first["rank"] == 0 and 0 < first["status"] < 128:  # it has said so itself
+        return Failure(code, "", retry)
+    where = f"rank {first['rank']} (process {first['process']} on {first['host']})"
+    text = f"{where} {first['reason']}; the job was ended."
+    if first["status"] > 0:
+        log = logs / f"rank_{first['rank']}.log"
+        text += f" The last lines of its log:\n{_tail(log)}\n"
+    return Failure(code, f"{text} {_advice(args) if retry else ''}".rstrip(), retry)
+
+
+def _advice(args: Any) -> str:
+    if args.requeue:
+        return ""
+    return (
+        "The last checkpoint is whole: the same command goes on from it, with --requeue by itself."
+    )
+
+
+def _tail(path: Path) -> str:
+    with contextlib.suppress(OSError):
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        return "\n".join(f"    {line}" for line in lines[-_TAIL_LINES:])
+    return ""
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,307 @@
+"""Wafers as ranks of MPI: means and copies by messages between two, moved by threads of their own.
+
+MPI's own collectives add in an order of their choice, and nothing moves while nobody calls them. So
+arrays are cut into chunks that threads send and receive, each over a communicator of its own, and
+computing goes on meanwhile. Threads that wait sleep: cores belong to computing.
+
+A mean for one wafer goes there from all others. One for all is cut into as many parts as there are
+wafers: each adds up one part and sends it to all (reduce-scatter and all-gather, Rabenseifner,
+ICCS 2004), which is 2 (N-1)/N of the bytes per wafer. A copy goes from wafer to wafer in a chain,
+so that none sends it more than once.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import pickle
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Optional
+
+import numpy as np
+
+from cerebras_tf.errors import ConfigError, SwarmError
+from cerebras_tf.swarmx import job
+from cerebras_tf.swarmx.signs import SignsOfLife
+from cerebras_tf.swarmx.swarm import Alone, Array, Exchange, Pending, Swarm
+
+CHUNK_BYTES = 4 << 20
+# How long a wait sleeps between two looks: at first, and at most.
+_FIRST_NAP_S, _LONGEST_NAP_S = 20e-6, 500e-6
+
+
+@functools.cache
+def swarm() -> Swarm:
+    """The wafers of this job; MPI is started where there are several.
+
+    Raises:
+        ConfigError: MPI is missing, or has another number of ranks than the launcher asked for.
+    """
+    size = job.wafers()
+    return Alone() if size == 1 else MpiSwarm(size)
+
+
+def fail() -> None:
+    """Says that this process has failed, so that it ends without waiting for others."""
+    if job.wafers() > 1:
+        found = swarm()
+        assert isinstance(found, MpiSwarm)
+        found.fail()
+
+
+class MpiSwarm:
+    """The ranks of MPI's world.
+
+    Args:
+        size: how many there must be.
+
+    Raises:
+        ConfigError: MPI is missing, or has another number of ranks.
+    """
+
+    def __init__(self, size: int) -> None:
+        try:
+            import mpi4py
+
+            mpi4py.rc.finalize = False  # which would wait forever for ranks that failed
+            from mpi4py import MPI
+        except ImportError as error:
+            raise ConfigError(
+                f"num_csx: {size} wafers need the packages mpi4py and mpich. Received: {error}. "
+                "Start with csrun_wse, which installs them, or run pip install mpi4py mpich."
+            ) from error
+        self._mpi: Any = MPI
+        world = MPI.COMM_WORLD
+        if world.size != size:
+            raise ConfigError(
+                f"num_csx: MPI must have {size} ranks. Received: a world of {world.size}. The "
+                "launcher and the library do not know each other: use csrun_wse, with Slurm "
+                "srun --mpi=pmi2, and the mpich of this environment."
+            )
+        self.rank: int = world.rank
+        self.size: int = world.size
+        self._small = world.Dup()
+        self._weights = _Lane(world.Dup(), "weights")
+        self._gradients = _Lane(world.Dup(), "gradients")
+        self._failed = False
+        self._signs = SignsOfLife(job.folder(), self.rank)
+        atexit.register(self._farewell)
+
+    def start_mean(self, array: Array, root: Optional[int] = None) -> Pending:
+        """See Swarm.start_mean."""
+        flat = _flat(array)
+        if root is None:
+            return self._start(self._gradients, lambda lane: _mean_for_all(lane, flat))
+        return self._start(self._gradients, lambda lane: _mean_for_one(lane, flat, root))
+
+    def start_copy(self, array: Array, root: int) -> Pending:
+        """See Swarm.start_copy."""
+        flat = _flat(array).view(np.uint8)
+        return self._start(self._weights, lambda lane: _copy_along(lane, flat, root))
+
+    def _start(self, lane: _Lane, do: Callable[[_Lane], None]) -> Pending:
+        return lane.start(_Task(do, lane.exchange, self._signs))
+
+    def gather(self, array: Array) -> Array:
+        """See Swarm.gather."""
+        result = np.empty((self.size, *array.shape), array.dtype)
+        parts = [x.reshape(-1).view(np.uint8) for x in (np.array(array, order="C"), result)]
+        with self._signs.waiting():
+            _finish([self._small.Iallgather(*parts)])
+        return result
+
+    def objects(self, item: Any) -> list[Any]:
+        """See Swarm.objects."""
+        own = np.frombuffer(pickle.dumps(item), np.uint8)
+        sizes = self.gather(np.array(own.size, np.int64))
+        padded = np.zeros(int(sizes.max()), np.uint8)
+        padded[: own.size] = own
+        found = self.gather(padded)
+        return [pickle.loads(row[:size].tobytes()) for row, size in zip(found, sizes)]
+
+    @property
+    def exchange(self) -> Exchange:
+        """See Swarm.exchange."""
+        lanes = (self._weights, self._gradients)
+        return Exchange(
+            sum(lane.exchange.sent_bytes for lane in lanes),
+            sum(lane.exchange.received_bytes for lane in lanes),
+            sum(lane.exchange.busy_s for lane in lanes),
+            sum(lane.exchange.waited_s for lane in lanes),
+        )
+
+    def fail(self) -> None:
+        """Says that this rank has failed: it ends without waiting for the others."""
+        self._failed = True
+
+    def _farewell(self) -> None:
+        """Ends MPI once all ranks are here; one that has failed does not wait for them."""
+        if not self._failed and not self._mpi.Is_finalized():
+            _finish([self._small.Ibarrier()])
+            self._mpi.Finalize()
+
+
+class _Lane:
+    """A thread with a communicator of its own, which does one thing after the other."""
+
+    def __init__(self, ranks: Any, name: str) -> None:
+        self.ranks = ranks
+        self.rank: int = ranks.rank
+        self.size: int = ranks.size
+        self.exchange = Exchange()
+        self._tasks: queue.SimpleQueue[_Task] = queue.SimpleQueue()
+        self._scratch: dict[int, Array] = {}
+        threading.Thread(target=self._work, name=f"swarm {name}", daemon=True).start()
+
+    def start(self, task: _Task) -> Pending:
+        """Has something done behind what was started before."""
+        self._tasks.put(task)
+        return task
+
+    def _work(self) -> None:
+        while True:
+            task = self._tasks.get()
+            start = time.perf_counter()
+            try:
+                task.do(self)
+            except BaseException as error:
+                task.error = error
+            self.exchange.busy_s += time.perf_counter() - start
+            task.done.set()
+
+    def scratch(self, number: int, like: Array) -> Array:
+        """Memory for a chunk of the size and dtype of another; what it held before is lost."""
+        held = self._scratch.get(number)
+        if held is None or held.nbytes < like.nbytes:
+            held = self._scratch[number] = np.empty(max(like.nbytes, CHUNK_BYTES), np.uint8)
+        return held[: like.nbytes].view(like.dtype)
+
+    def send(self, part: Array, to: int) -> Any:
+        """Starts to send."""
+        self.exchange.sent_bytes += part.nbytes
+        return self.ranks.Isend(part.view(np.uint8), to)
+
+    def receive(self, part: Array, source: int) -> Any:
+        """Starts to receive."""
+        self.exchange.received_bytes += part.nbytes
+        return self.ranks.Irecv(part.view(np.uint8), source)
+
+
+class _Task:
+    def __init__(self, do: Callable[[_Lane], None], exchange: Exchange, signs: SignsOfLife) -> None:
+        self.do = do
+        self._signs = signs
+        self.done = threading.Event()
+        self.error: Optional[BaseException] = None
+        self._exchange = exchange
+
+    def wait(self) -> None:
+        """See Pending.wait."""
+        if not self.done.is_set():
+            start = time.perf_counter()
+            with self._signs.waiting():
+                self.done.wait()
+            self._exchange.waited_s += time.perf_counter() - start
+        if self.error is not None:
+            raise SwarmError(
+                "wafers: every message must arrive. Received: "
+                f"{type(self.error).__name__}: {self.error}. Look at the logs of the other ranks, "
+                "and start again from the last checkpoint."
+            ) from self.error
+
+
+def _flat(array: Array) -> Array:
+    flat = array.reshape(-1)
+    if not np.shares_memory(flat, array) and array.size:
+        raise ValueError("swarm: an array must be in C order. Received: another. Copy it.")
+    return flat
+
+
+def _chunks(size: int, most: int) -> Iterator[slice]:
+    for start in range(0, size, most):
+        yield slice(start, min(start + most, size))
+
+
+def _finish(requests: Sequence[Any]) -> None:
+    """Waits for messages, mostly asleep."""
+    nap = _FIRST_NAP_S
+    for request in requests:
+        while not request.Test():
+            time.sleep(nap)
+            nap = min(1.5 * nap, _LONGEST_NAP_S)
+
+
+def _mean_for_one(lane: _Lane, flat: Array, root: int) -> None:
+    """Adds to the root's array those of the others, in their order from the root on."""
+    chunks = list(_chunks(flat.size, max(CHUNK_BYTES // flat.itemsize, 1)))
+    if lane.rank != root:
+        on_their_way: list[Any] = []
+        for chunk in chunks:
+            on_their_way.append(lane.send(flat[chunk], root))
+            if len(on_their_way) > 2:
+                _finish([on_their_way.pop(0)])
+        _finish(on_their_way)
+        return
+    others = [(root + i) % lane.size for i in range(1, lane.size)]
+    scale = flat.dtype.type(1 / lane.size)
+
+    def post(number: int) -> list[tuple[Array, Any]]:
+        if number >= len(chunks):
+            return []
+        part = flat[chunks[number]]
+        memory = [lane.scratch(2 * i + number % 2, part) for i in range(len(others))]
+        return [(held, lane.receive(held, source)) for held, source in zip(memory, others)]
+
+    posted = post(0)
+    for number, chunk in enumerate(chunks):
+        following = post(number + 1)
+        part = flat[chunk]
+        for held, request in posted:
+            _finish([request])
+            np.add(part, held, out=part)
+        np.multiply(part, scale, out=part)
+        posted = following
+
+
+def _mean_for_all(lane: _Lane, flat: Array) -> None:
+    """Each wafer adds up its part of every block and sends it to the others."""
+    most = max(CHUNK_BYTES // flat.itemsize, 1)
+    scale = flat.dtype.type(1 / lane.size)
+    others = [(lane.rank + i) % lane.size for i in range(1, lane.size)]
+    for block in _chunks(flat.size, most * lane.size):
+        whole = flat[block]
+        cuts = [i * whole.size // lane.size for i in range(lane.size + 1)]
+        parts = [whole[start:end] for start, end in zip(cuts, cuts[1:])]
+        own = parts[lane.rank]
+        memory = [lane.scratch(i, own) for i in range(len(others))]
+        coming = [lane.receive(held, source) for held, source in zip(memory, others)]
+        going = [lane.send(parts[other], other) for other in others]
+        for held, request in zip(memory, coming):
+            _finish([request])
+            np.add(own, held, out=own)
+        np.multiply(own, scale, out=own)
+        _finish(going)  # their memory is where the means arrive
+        coming = [lane.receive(parts[other], other) for other in others]
+        _finish([*coming, *(lane.send(own, other) for other in others)])
+
+
+def _copy_along(lane: _Lane, flat: Array, root: int) -> None:
+    """From the root to the next wafer, and so on; each passes on what it has received."""
+    place = (lane.rank - root) % lane.size
+    before, behind = (lane.rank - 1) % lane.size, (lane.rank + 1) % lane.size
+    chunks = list(_chunks(flat.size, CHUNK_BYTES))
+    coming = [lane.receive(flat[c], before) for c in chunks[:2]] if place else []
+    going: list[Any] = []
+    for number, chunk in enumerate(chunks):
+        if place:
+            _finish([coming.pop(0)])
+            if number + 2 < len(chunks):
+                coming.append(lane.receive(flat[chunks[number + 2]], before))
+        if place + 1 < lane.size:
+            going.append(lane.send(flat[chunk], behind))
+            if len(going) > 2:
+                _finish([going.pop(0)])
+    _finish(going)

@@ -1,0 +1,155 @@
+"""Runs a command as one process of a job, and says how it ended: python -m cerebras_tf.swarmx.rank.
+
+MPI's launcher starts one of these for each wafer. It tells the command which wafer it is, keeps its
+log, and sees what the command itself cannot tell: that it was killed, or stopped. It ends with the
+command, and the command with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import IO, Optional
+
+from cerebras_tf.swarmx import job
+from cerebras_tf.swarmx.signs import failure_file, write_whole
+
+CONSOLE_VARIABLE = "CEREBRAS_TF_CONSOLE"  # folder of the launcher's own standard streams
+THREADS_VARIABLE = "CEREBRAS_TF_THREADS"
+_POLL_S = 0.1
+_STOPPED_S = 3.0  # a command that is stopped for as long counts as failed
+_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
+
+
+def main(command: list[str]) -> int:
+    """Runs the command; returns the exit status, 128 and the signal where one ended it."""
+    folder = os.environ[job.FOLDER_VARIABLE]
+    number = _first_of("PMI_RANK", "SLURM_PROCID")
+    environment = {
+        **os.environ,
+        job.RANK_VARIABLE: number,
+        # Sets come in one order on all wafers, and so what is made of them.
+        "PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED") or "0",
+    }
+    log = open(Path(folder, f"rank_{number}.log"), "ab")  # noqa: SIM115 - open until the end
+    consoles = [_console(1), _console(2)] if number == "0" else []
+    streams = [console if os.isatty(console) else subprocess.PIPE for console in consoles]
+    process = subprocess.Popen(
+        command,
+        stdin=None if number == "0" else subprocess.DEVNULL,
+        stdout=streams[0] if streams else log,
+        stderr=streams[1] if streams else log,
+        env=environment,
+        close_fds=False,  # MPI's launcher is reached through one of them
+        preexec_fn=_end_with_parent,
+    )
+    threads = [
+        threading.Thread(target=_copy, args=(pipe, target, log))
+        for pipe, target in zip((process.stdout, process.stderr), consoles)
+        if pipe is not None
+    ]
+    for thread in threads:
+        thread.start()
+    reason = _watch(process, Path(folder, ".signal"))
+    status: int = process.returncode
+    for thread in threads:
+        thread.join(timeout=1)
+    if reason is None and status < 0:
+        reason = f"was ended by signal {-status} ({signal.Signals(-status).name})"
+        if status == -signal.SIGKILL:
+            reason += "; the system does so where memory runs out"
+    elif reason is None and status:
+        reason = f"ended with status {status}"
+    if reason is None or _was_told_to_stop(Path(folder, ".signal")):
+        _record(folder, number, status, process.pid, reason)
+        return 0
+    _record(folder, number, status, process.pid, reason)
+    return 128 - status if status < 0 else status
+
+
+def _first_of(*variables: str) -> str:
+    for variable in variables:
+        if os.environ.get(variable):
+            return os.environ[variable]
+    raise SystemExit(
+        f"cerebras_tf.swarmx.rank: one of {', '.join(variables)} must be set. Received: none. "
+        "Start it with csrun_wse."
+    )
+
+
+def _console(number: int) -> int:
+    """A standard stream of the launcher, or of this process where that is on another machine.
+
+    MPI's launchers pass on what they like, and a terminal not at all.
+    """
+    try:
+        return os.open(f"{os.environ[CONSOLE_VARIABLE]}/{number}", os.O_WRONLY | os.O_APPEND)
+    except (KeyError, OSError):
+        return number
+
+
+def _copy(pipe: IO[bytes], target: int, log: IO[bytes]) -> None:
+    while part := os.read(pipe.fileno(), 1 << 16):
+        log.write(part)
+        log.flush()
+        with contextlib.suppress(OSError):  # a console that is gone
+            os.write(target, part)
+
+
+def _end_with_parent() -> None:
+    ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)
+
+
+def _watch(process: subprocess.Popen[bytes], told: Path) -> Optional[str]:
+    """Waits for the end; returns why the command was ended, if it was ended here."""
+    stopped_since: Optional[float] = None
+    passed_on = 0
+    while process.poll() is None:
+        time.sleep(_POLL_S)
+        stopped_since = (stopped_since or time.monotonic()) if _is_stopped(process.pid) else None
+        if stopped_since is not None and time.monotonic() - stopped_since > _STOPPED_S:
+            process.kill()
+            process.wait()
+            return "was stopped (SIGSTOP) and did not go on"
+        signals = told.read_text(encoding="utf-8").split() if told.exists() else []
+        for number in signals[passed_on:]:
+            process.send_signal(int(number))
+        passed_on = len(signals)
+    return None
+
+
+def _was_told_to_stop(told: Path) -> bool:
+    return told.exists()
+
+
+def _is_stopped(process: int) -> bool:
+    try:
+        text = Path(f"/proc/{process}/stat").read_text(encoding="utf-8")
+    except OSError:
+        return False
+    return text.rpartition(")")[2].split()[0] in ("T", "t")
+
+
+def _record(folder: str, rank: str, status: int, process: int, reason: Optional[str]) -> None:
+    told = {
+        "rank": int(rank),
+        "status": status,
+        "process": process,
+        "host": socket.gethostname(),
+        "reason": reason,
+        "time": time.time(),
+    }
+    write_whole(failure_file(folder, int(rank)), json.dumps(told))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,66 @@
+"""Signs of life: files by which the launcher sees which process computes, waits, or is gone.
+
+Every second a process writes since when its computing has waited for others; the launcher that sees
+some wait for long names those that do not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Optional
+
+EVERY_S = 1.0
+
+
+def sign_file(folder: str, rank: int) -> Path:
+    """Where a process writes its signs."""
+    return Path(folder, f".alive_{rank}")
+
+
+def failure_file(folder: str, rank: int) -> Path:
+    """Where is said how a process failed."""
+    return Path(folder, f".failed_{rank}")
+
+
+class SignsOfLife:
+    """Writes them in a thread, from now on.
+
+    Args:
+        folder: of the job; None to write none.
+        rank: number of this process.
+    """
+
+    def __init__(self, folder: Optional[str], rank: int) -> None:
+        self._waiting_since = 0.0
+        if folder is not None:
+            path = sign_file(folder, rank)
+            threading.Thread(target=self._write, args=(path,), daemon=True).start()
+
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Within: computing waits for other processes."""
+        self._waiting_since = time.time()
+        try:
+            yield
+        finally:
+            self._waiting_since = 0.0
+
+    def _write(self, path: Path) -> None:
+        while True:
+            since = self._waiting_since
+            waited = time.time() - since if since else 0.0
+            with contextlib.suppress(OSError):
+                write_whole(path, f"{waited:.1f}")
+            time.sleep(EVERY_S)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Writes a small file so that readers see all of it or what was there before."""
+    partial = path.with_name(f"{path.name}.{os.getpid()}")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)

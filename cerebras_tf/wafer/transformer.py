@@ -1,0 +1,140 @@
+"""Workloads of transformers and dense networks from their sizes, without a graph.
+
+They serve predictions of models that nobody has built yet, and the rows of measurements. Letters: T
+tokens of a batch, H hidden size, F filter size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from cerebras_tf.wafer.workload import ACTIVATIONS, GRADIENT, WEIGHTS, LayerWork, Product, Workload
+
+_SLOTS = 2  # of Adam, a parameter
+
+
+def trained(
+    name: str,
+    products: Sequence[Product],
+    vector: int,
+    boundary: int,
+    inner: int,
+    others: int = 0,
+) -> LayerWork:
+    """A layer with the backward pass of its products.
+
+    Args:
+        name: of the layer.
+        products: of its forward pass.
+        vector: elements that everything else of the forward pass reads or writes.
+        boundary: activations that the next layer reads.
+        inner: other activations that the backward pass reads.
+        others: parameters that are in no product, such as biases and embeddings.
+    """
+    backward: list[Product] = []
+    for item in products:
+        kind = GRADIENT if item.kind == WEIGHTS else ACTIVATIONS
+        backward += [replace(item, inputs=item.outputs, outputs=item.inputs)]
+        backward += [replace(item, kind=kind)]
+    parameters = others + sum(p.inputs * p.outputs for p in products if p.kind == WEIGHTS)
+    return LayerWork(
+        name, parameters, tuple(products), tuple(backward), (vector, 2 * vector), boundary, inner
+    )
+
+
+def dense_network(name: str, sizes: Sequence[int], batch: int) -> Workload:
+    """A stack of dense layers with biases."""
+    layers = [
+        trained(
+            f"dense_{i}",
+            [Product(WEIGHTS, batch, inputs, outputs)],
+            2 * batch * outputs,
+            batch * outputs,
+            batch * outputs,
+            outputs,
+        )
+        for i, (inputs, outputs) in enumerate(zip(sizes, sizes[1:]))
+    ]
+    parameters = sum(layer.parameters for layer in layers)
+    return Workload(name, tuple(layers), batch, _SLOTS * parameters, batch * (2 * sizes[0] + 4))
+
+
+def transformer(
+    name: str,
+    batch: int,
+    hidden: int,
+    layers: int,
+    heads: int,
+    filter: int,
+    vocabulary: int,
+    sequence: int,
+    predictions: int = 0,
+    mean_length: float = 1.0,
+    tied: bool = True,
+) -> Workload:
+    """A stack of transformer blocks between an embedding and an output layer.
+
+    Args:
+        name: of the model.
+        batch: samples a step and system.
+        hidden: H.
+        layers: blocks.
+        heads: attention heads a block.
+        filter: F.
+        vocabulary: V.
+        sequence: tokens a sample.
+        predictions: tokens a sample whose logits are computed; 0 for all.
+        mean_length: mean share of a sequence that is not padding, where padding is stripped.
+        tied: whether embedding and output layer share their weights; they count for the latter.
+    """
+    full, tokens = batch * sequence, round(batch * sequence * mean_length)
+    keys = max(1, round(sequence * mean_length))
+    wide, inside = tokens * hidden, tokens * filter
+    attention = [Product(WEIGHTS, tokens, hidden, hidden) for _ in range(4)]
+    attention += [
+        Product(ACTIVATIONS, tokens, hidden // heads, keys, heads),
+        Product(ACTIVATIONS, tokens, keys, hidden // heads, heads),
+    ]
+    scores = tokens * heads * keys
+    table = sequence * hidden + (0 if tied else vocabulary * hidden)
+    stack = [trained("embedding", [], wide, wide, 0, table)]
+    for i in range(layers):
+        # Reads and writes of layer norm, softmax, residual and bias; kept: normalised input, query,
+        # key, value, mixed values; normalised input and both sides of the nonlinearity.
+        stack.append(
+            trained(f"attention_{i}", attention, 10 * wide + 4 * scores, wide, 5 * wide, 6 * hidden)
+        )
+        inner = [Product(WEIGHTS, tokens, hidden, filter), Product(WEIGHTS, tokens, filter, hidden)]
+        kept = wide + 2 * inside
+        stack.append(
+            trained(f"ffn_{i}", inner, 6 * wide + 4 * inside, wide, kept, filter + 3 * hidden)
+        )
+    logits = batch * predictions if predictions else tokens
+    head = [Product(WEIGHTS, logits, hidden, vocabulary)]
+    if predictions:
+        head.insert(0, Product(WEIGHTS, logits, hidden, hidden))
+    stack.append(trained("output", head, 4 * logits * vocabulary, 0, 0))
+    parameters = sum(layer.parameters for layer in stack)
+    # Ids, mask and labels of a token in 32, 16 and 32 bits.
+    return Workload(name, tuple(stack), batch, _SLOTS * parameters, 10 * full, full, 2, mean_length)
+
+
+def training_flops(
+    hidden: int,
+    layers: int,
+    filter: int,
+    vocabulary: int,
+    sequence: int,
+    tokens: float,
+    embeddings: bool = False,
+) -> float:
+    """Floating point operations of training a decoder on `tokens`, attention and logits included.
+
+    Three times the forward pass, whose attention is counted whole. With `embeddings` the look-up
+    counts as the product that it stands for, as in Hoffmann et al. (2022), appendix F; softmax and
+    everything else that is no product is left out.
+    """
+    block = 2 * (4 * hidden * hidden + 2 * hidden * filter) + 4 * sequence * hidden
+    tables = 2 if embeddings else 1
+    return 3 * tokens * (layers * block + tables * 2 * hidden * vocabulary)

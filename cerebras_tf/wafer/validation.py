@@ -1,0 +1,120 @@
+"""Predictions beside measurements, and the constants of releases, fitted on some of these."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Optional
+
+from cerebras_tf.wafer.machine import EFFICIENCY, Machine, Release, load_machine, read_yaml
+from cerebras_tf.wafer.pipelined import predict_pipelined
+from cerebras_tf.wafer.prediction import STREAMING, Prediction
+from cerebras_tf.wafer.streaming import predict_streaming
+from cerebras_tf.wafer.transformer import dense_network, transformer
+from cerebras_tf.wafer.workload import Workload
+
+
+@dataclass(frozen=True)
+class Row:
+    """A measurement and its prediction.
+
+    Attributes:
+        name: of the model.
+        mode: execution mode.
+        release: the release whose constant predicts it.
+        csx: systems.
+        batch: samples a step, of all systems.
+        rate: measured.
+        unit: of the rate, samples/s or steps/s.
+        fitted: whether the release's constant was fitted on it; else it is predicted.
+        about: what else is known.
+        prediction: of the same.
+    """
+
+    name: str
+    mode: str
+    release: str
+    csx: int
+    batch: int
+    rate: float
+    unit: str
+    fitted: bool
+    about: str
+    prediction: Prediction
+
+    @property
+    def predicted(self) -> float:
+        """The predicted rate, in the row's unit."""
+        found = self.prediction
+        return found.samples_per_s if self.unit == "samples/s" else found.steps_per_s
+
+    @property
+    def residual(self) -> float:
+        """How far the prediction is above the measurement, as a share of it."""
+        return self.predicted / self.rate - 1
+
+
+def workload_of(name: str, sizes: Mapping[str, Any], batch: int, mean_length: float) -> Workload:
+    """The workload of an entry of measured.yaml."""
+    given = dict(sizes)
+    if given.pop("kind") == "dense":
+        return dense_network(name, given["sizes"], batch)
+    return transformer(name, batch, mean_length=mean_length, **given)
+
+
+def measured_rows(machine: Machine, release: Optional[str] = None) -> list[Row]:
+    """Every measurement with its prediction on a machine; those of a release, or all."""
+    tree = read_yaml("measured")
+    rows = []
+    for item in tree["rows"]:
+        if release not in (None, item["release"]):
+            continue
+        batch = item["batch"] // item["csx"]
+        sizes, mean_length = tree["models"][item["model"]], item.get("mean_length", 1.0)
+        workload = workload_of(item["model"], sizes, batch, mean_length)
+        if item["mode"] == STREAMING:
+            found = predict_streaming(workload, machine, item["release"], item["csx"])
+        else:
+            found = predict_pipelined(workload, machine, item["release"])
+        rows.append(
+            Row(
+                item["model"],
+                item["mode"],
+                item["release"],
+                item["csx"],
+                item["batch"],
+                float(item["rate"]),
+                item["unit"],
+                item["fitted"],
+                item["about"],
+                found,
+            )
+        )
+    return rows
+
+
+def fitted_constants(machine_name: str = "cs2") -> dict[str, float]:
+    """The constant of every release that has fitted rows, from these rows alone.
+
+    The constant makes the residuals of the release's fitted rows, as logarithms, add up to zero.
+    """
+    machine = load_machine(machine_name)
+    found = {}
+    for release in machine.releases.values():
+        value = release.value
+        for _ in range(40):
+            changed = Release(release.name, release.constant, value)
+            trial = replace(machine, releases={**machine.releases, release.name: changed})
+            rows = [row for row in measured_rows(trial, release.name) if row.fitted]
+            if not rows:
+                break
+            error = sum(math.log(row.predicted / row.rate) for row in rows) / len(rows)
+            if abs(error) < 1e-9:
+                break
+            value *= math.exp(-error if release.constant == EFFICIENCY else error)
+        else:
+            rows = []
+        if rows:
+            found[release.name] = value
+    return found

@@ -1,0 +1,151 @@
+"""What a step asks of a machine, without tensors: products, bytes, what is kept; by layers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+WEIGHTS = "weights"  # tokens by weights: the sum over inputs travels along the rows
+GRADIENT = "gradient"  # of weights: the sum over tokens travels
+ACTIVATIONS = "activations"  # of two activations, as in attention: no weights arrive
+
+
+@dataclass(frozen=True)
+class Product:
+    """Matrix products of one shape: [tokens, inputs] by [inputs, outputs].
+
+    Attributes:
+        kind: WEIGHTS, GRADIENT or ACTIVATIONS.
+        tokens: rows of the activations; of a gradient, what is summed over.
+        inputs: rows of the weights.
+        outputs: columns of the weights.
+        times: independent products of this shape, such as one a head.
+        density: share of the weights that are not zero; zeros cost no cycle.
+    """
+
+    kind: str
+    tokens: int
+    inputs: int
+    outputs: int
+    times: int = 1
+    density: float = 1.0
+
+    @property
+    def multiply_adds(self) -> float:
+        """Multiply-adds of the product as computed."""
+        return self.density * self.times * self.tokens * self.inputs * self.outputs
+
+    @property
+    def flops(self) -> int:
+        """Floating point operations of the dense product; multiply and add count two."""
+        return 2 * self.times * self.tokens * self.inputs * self.outputs
+
+
+@dataclass(frozen=True)
+class LayerWork:
+    """One layer of a step.
+
+    Attributes:
+        name: what a reader knows the layer by.
+        parameters: weights that stream past.
+        forward: products of the forward pass.
+        backward: products of the backward pass.
+        vector_elements: elements read or written by everything else, forward and backward.
+        boundary_elements: activations that the next layer reads.
+        inner_elements: other activations that the backward pass reads.
+    """
+
+    name: str
+    parameters: int
+    forward: tuple[Product, ...]
+    backward: tuple[Product, ...] = ()
+    vector_elements: tuple[int, int] = (0, 0)
+    boundary_elements: int = 0
+    inner_elements: int = 0
+
+    @property
+    def flops(self) -> int:
+        """Floating point operations of its products."""
+        return sum(product.flops for product in (*self.forward, *self.backward))
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One step of one model on one system.
+
+    Attributes:
+        name: of the model.
+        layers: in forward order.
+        batch: samples a step and system.
+        state_elements: elements of optimizer state.
+        input_bytes: bytes of features a step.
+        tokens: tokens a step; 0 where samples have none.
+        period: layers that repeat, such as 2 for attention and feed-forward.
+        mean_length: mean share of a sequence that is not padding, where padding is stripped.
+    """
+
+    name: str
+    layers: tuple[LayerWork, ...]
+    batch: int
+    state_elements: int = 0
+    input_bytes: int = 0
+    tokens: int = 0
+    period: int = 1
+    mean_length: float = 1.0
+
+    @property
+    def parameters(self) -> int:
+        """Weights of all layers."""
+        return sum(layer.parameters for layer in self.layers)
+
+    @property
+    def flops(self) -> int:
+        """Floating point operations of a step's products, nothing computed twice."""
+        return sum(layer.flops for layer in self.layers)
+
+    @property
+    def trains(self) -> bool:
+        """Whether there is a backward pass."""
+        return any(layer.backward for layer in self.layers)
+
+    def segments(self) -> Iterator[tuple[LayerWork, ...]]:
+        """Neighbouring layers that repeat together; the odd first or last ones stand alone."""
+        repeated = max(len(self.layers) - 2, 0) // self.period * self.period
+        head = self.layers[:1]
+        if head:
+            yield head
+        for start in range(1, 1 + repeated, self.period):
+            yield self.layers[start : start + self.period]
+        for layer in self.layers[1 + repeated :]:
+            yield (layer,)
+
+    def with_batch(self, batch: int) -> Workload:
+        """The same model with another batch; what a sample takes stays."""
+
+        def scaled(number: int) -> int:
+            return number * batch // self.batch
+
+        def product(item: Product) -> Product:
+            return replace(item, tokens=scaled(item.tokens))
+
+        layers = tuple(
+            replace(
+                layer,
+                forward=tuple(map(product, layer.forward)),
+                backward=tuple(map(product, layer.backward)),
+                vector_elements=(
+                    scaled(layer.vector_elements[0]),
+                    scaled(layer.vector_elements[1]),
+                ),
+                boundary_elements=scaled(layer.boundary_elements),
+                inner_elements=scaled(layer.inner_elements),
+            )
+            for layer in self.layers
+        )
+        return replace(
+            self,
+            layers=layers,
+            batch=batch,
+            input_bytes=scaled(self.input_bytes),
+            tokens=scaled(self.tokens),
+        )

@@ -1,0 +1,153 @@
+"""What the demonstration of models larger than memory trains and generates with.
+
+It imports TensorFlow, which the command around it does without.
+"""
+
+from __future__ import annotations
+
+import glob
+import importlib
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from modelzoo.commands.bench import sgemm_flops_per_s
+from modelzoo.commands.larger_than_memory import flops_of
+from modelzoo.common.checkpoints.random_model import write_random_model
+from modelzoo.common.console import quiet_logging
+from modelzoo.common.estimator import make_estimator
+from modelzoo.common.generation.generate import Request, generate
+from modelzoo.common.generation.prediction import open_decoder
+from modelzoo.common.generation.sampling import Sampler
+
+_PRODUCT = 3072  # side of the matrices that the processor's speed is measured with
+_PROMPT = 5
+
+
+class LastCheckpointHook(tf.train.CheckpointSaverHook):
+    """Saves once, at the end: a checkpoint at the start would keep what training replaces."""
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        """Saves nothing."""
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        """Saves nothing."""
+
+
+class StepHook(tf.train.SessionRunHook):
+    """Says after every step how long it took, and which share of a plain product's speed it had.
+
+    Args:
+        flops: operations of a step.
+        started: called when the session is there.
+    """
+
+    def __init__(self, flops: float, started: Callable[[], None]) -> None:
+        self._flops = flops
+        self._started = started
+        self._number = 0
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        """Notes the time."""
+        self._started()
+        self._sgemm = sgemm_flops_per_s(_PRODUCT)
+        self._at = time.monotonic()
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        """Prints a line."""
+        elapsed_s = time.monotonic() - self._at
+        self._number += 1
+        after = sgemm_flops_per_s(_PRODUCT)
+        best = (self._sgemm + after) / 2
+        speed = self._flops / elapsed_s
+        print(
+            f"step {self._number}: {elapsed_s:.1f} s, {speed / 1e9:.0f} GFLOP/s, "
+            f"{speed / best:.0%} of sgemm around it ({best / 1e9:.0f} GFLOP/s)",
+            flush=True,
+        )
+        self._sgemm, self._at = after, time.monotonic()
+
+
+def model_fn_of(params: Any) -> Any:
+    """The model_fn of a model of the zoo."""
+    return importlib.import_module(f"modelzoo.{params.model_name}.model").model_fn
+
+
+def train_steps(params: Any, steps: int, replaces: bool) -> None:
+    """Trains on random tokens.
+
+    Args:
+        params: the model's parameters.
+        steps: steps.
+        replaces: whether the checkpoint that training goes on from is deleted once it is taken
+            over: what training replaces of it then takes no disk.
+    """
+    quiet_logging(tf)
+    model_dir = params.runconfig.model_dir
+    before = glob.glob(os.path.join(model_dir, "model.ckpt-*")) if replaces else []
+
+    def started() -> None:
+        for path in before:
+            os.unlink(path)
+
+    def input_fn() -> Any:
+        size = (1, params.train_input.max_sequence_length + 1)
+        tokens = np.random.default_rng(1).integers(0, 50257, size, np.int32)
+        ids, labels = tokens[:, :-1], tokens[:, 1:]
+        features = {"input_ids": ids, "input_mask": np.zeros_like(ids)}
+        return tf.data.Dataset.from_tensors((features, labels)).repeat()
+
+    estimator = make_estimator(model_fn_of(params), params, use_cs=True)
+    last = LastCheckpointHook(model_dir, save_steps=10**9)
+    hooks = [StepHook(flops_of(params), started), last]
+    estimator.train(input_fn, hooks=hooks, max_steps=steps)
+
+
+def generate_tokens(params: Any, count: int) -> None:
+    """Generates tokens behind a random prompt, the likeliest each, and says how long each took."""
+    checkpoint = tf.train.latest_checkpoint(params.runconfig.model_dir)
+    estimator = make_estimator(model_fn_of(params), params, use_cs=True)
+    prompt = np.random.default_rng(2).integers(0, 50257, _PROMPT, np.int32)
+    request = Request(prompt, Sampler(0.0), count)
+    with open_decoder(estimator, params, checkpoint, use_cs=True) as decoder:
+        timed = _Timed(decoder)
+        list(generate(timed, [request], _NoTokenizer(), 1, _PROMPT + count))
+    seconds = ", ".join(f"{second:.1f}" for second in timed.seconds)
+    print(f"generated tokens {request.tokens} in {seconds} s each, the prompt's pass first")
+
+
+class _NoTokenizer:
+    """Tokens stay numbers, and none ends a text."""
+
+    eos_id = -1
+
+    def decode(self, tokens: Any) -> str:
+        return ""
+
+
+class _Timed:
+    """A decoder whose passes are timed."""
+
+    def __init__(self, decoder: Any) -> None:
+        self.seconds: list[float] = []
+        self.start = self._timed(decoder.start)
+        self.append = self._timed(decoder.append)
+
+    def _timed(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any) -> Any:
+            started = time.monotonic()
+            result = function(*args)
+            self.seconds.append(time.monotonic() - started)
+            return result
+
+        return call
+
+
+def write_random(params: Any, folder: str) -> None:
+    """Writes random weights in Hugging Face's layout, bfloat16, in files of 2 GB."""
+    done = write_random_model(params, "the demonstration", folder, "bfloat16", overwrite=True)
+    print(f"wrote {done.weights:,} random weights to {folder}")

@@ -1,0 +1,79 @@
+"""`cerebras-tf report`: the compile report of a language model from its sizes alone, in seconds.
+
+It builds no graph and needs neither data nor memory for weights, so it serves models that no
+machine at hand could compile. That sizes and graph give the same figures is tested.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cerebras_tf.cli.arguments import positive_int
+from cerebras_tf.errors import ConfigError
+
+MODES = ("weight_streaming", "pipelined")
+
+
+def add_arguments(parser):
+    """Adds the arguments of the command."""
+    add = parser.add_argument
+    add("-p", "--params", required=True, metavar="YAML", help="params file of gpt3, gptj or bert")
+    add("--mode", choices=MODES, default=MODES[0], metavar="MODE", help=" or ".join(MODES))
+    add("--batch_size", type=positive_int, metavar="N", help="samples a wafer, if not the file's")
+    add("--num_csx", type=positive_int, metavar="N", help="wafers, if not the file's")
+    add("--multireplica", action="store_true", help="copies on one wafer, in pipelined mode")
+    add("--machine", default="cs2", help="of configs/wafer (default: cs2)")
+    add("--release", help="of the machine's software")
+    add("--out", default="report.html", metavar="HTML", help="(default: report.html)")
+
+
+def run(args):
+    """Writes the report."""
+    from cerebras_tf.report.page import report_page
+    from cerebras_tf.wafer.machine import load_machine
+    from cerebras_tf.wafer.pipelined import predict_pipelined
+    from cerebras_tf.wafer.prediction import one_line
+    from cerebras_tf.wafer.streaming import predict_streaming
+    from cerebras_tf.wafer.validation import measured_rows
+    from modelzoo.common.params import load_params
+
+    params = load_params(args.params)
+    workload, machine = workload_of(params, args), load_machine(args.machine)
+    if args.mode == MODES[0]:
+        num_csx = args.num_csx or params.runconfig.num_csx
+        found = predict_streaming(workload, machine, args.release, num_csx)
+    else:
+        found = predict_pipelined(workload, machine, args.release, args.multireplica)
+    here = ["Not compiled here: these figures follow from the sizes in the params file."]
+    page = report_page(found, here, measured_rows(load_machine()))
+    Path(args.out).write_text(page, encoding="utf-8")
+    print(one_line(found))
+    print(f"written to {args.out}")
+
+
+def workload_of(params, args):
+    """The workload of a transformer's params.
+
+    Raises:
+        ConfigError: the model is of another kind.
+    """
+    from cerebras_tf.wafer.transformer import transformer
+
+    model, section = params.model, params.train_input
+    if params.model_name not in ("gpt3", "gptj", "bert"):
+        raise ConfigError(
+            f"{args.params}: must be a file of gpt3, gptj or bert. Received: {params.model_name}. "
+            "Use --compile_only, which takes every model."
+        )
+    return transformer(
+        Path(args.params).stem.removeprefix("params_"),
+        args.batch_size or section.batch_size,
+        model.hidden_size,
+        model.num_hidden_layers,
+        model.num_heads,
+        model.filter_size,
+        section.vocab_size,
+        section.max_sequence_length,
+        getattr(section, "max_predictions_per_seq", None) or 0,
+        tied=getattr(model, "share_embedding_weights", True),
+    )

@@ -1,0 +1,1 @@
+"""Scaling laws: loss by training compute, fitted to runs, and what a budget buys."""

@@ -1,0 +1,118 @@
+"""The law L(f) = (f / a)^-b + c: loss in nats a token after f floating point operations.
+
+Its form and the published constants are those of Dey et al., Cerebras-GPT (2023), arXiv 2304.03208.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from cerebras_tf.errors import DataError
+
+# How often runs are drawn anew for the interval.
+_DRAWS = 400
+_GOLDEN = (math.sqrt(5) - 1) / 2
+
+
+@dataclass(frozen=True)
+class Law:
+    """A law.
+
+    Attributes:
+        a: operations at which the part that falls is one nat.
+        b: how fast it falls.
+        c: what is left after any number of operations.
+    """
+
+    a: float
+    b: float
+    c: float
+
+    def loss(self, flops):
+        """Loss in nats a token after that many operations."""
+        return (flops / self.a) ** -self.b + self.c
+
+    def flops(self, loss):
+        """Operations after which the loss is reached; infinite where it never is."""
+        return self.a * (loss - self.c) ** (-1 / self.b) if loss > self.c else math.inf
+
+    def __str__(self):
+        return f"L(f) = (f / {self.a:.4g})^-{self.b:.4g} + {self.c:.4g}"
+
+
+# Pile test loss of the Cerebras-GPT family; f are FLOPs of pre-training.
+PUBLISHED = Law(5.984e22, 0.0737, 0.5066)
+
+
+def fit_law(flops, losses):
+    """Fits a law to runs, by least squares of the logarithm of the part that falls.
+
+    Args:
+        flops: training operations of each run.
+        losses: its loss, in nats a token.
+
+    Raises:
+        DataError: there are fewer than three runs of different compute, or losses that do not fall.
+    """
+    flops, losses = np.asarray(flops, float), np.asarray(losses, float)
+    if len(set(flops)) < 3:
+        raise DataError(
+            "scaling fit: needs three runs or more of different compute. Received: "
+            f"{len(set(flops))}. Train more sizes."
+        )
+    slope = np.polyfit(np.log(flops), losses, 1)[0]
+    if not slope < 0:
+        raise DataError(
+            "scaling fit: losses must fall with compute. Received: "
+            f"{', '.join(f'{loss:.4g}' for loss in losses[np.argsort(flops)])}. Train the larger "
+            "models longer, or leave out runs that were stopped early."
+        )
+    low, high = 0.0, float(losses.min()) * (1 - 1e-6)
+    for _ in range(80):
+        left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
+        if _line(flops, losses, left)[0] <= _line(flops, losses, right)[0]:
+            high = right
+        else:
+            low = left
+    c = (low + high) / 2
+    _, b, offset = _line(flops, losses, c)
+    return Law(math.exp(offset / b), b, c)
+
+
+def _line(flops, losses, c):
+    """(error, b, b log a) of the best line through log(L - c) over log f, for one c."""
+    falling = np.log(losses - c)
+    (slope, offset), *_ = np.polyfit(np.log(flops), falling, 1, full=True)
+    predicted = np.exp(offset + slope * np.log(flops)) + c
+    return float(np.sum(np.log(predicted / losses) ** 2)), -slope, offset
+
+
+def interval(flops, losses, at, share=0.9, seed=0):
+    """(least, most) predicted loss, within which a share of refits to runs drawn anew lie.
+
+    Runs are drawn with replacement (a bootstrap over pairs); draws with fewer than three different
+    runs, or whose losses do not fall, are drawn again.
+
+    Args:
+        flops: as for `fit_law`.
+        losses: as for `fit_law`.
+        at: operations to predict the loss for.
+        share: of the refits.
+        seed: of the draws.
+    """
+    flops, losses = np.asarray(flops, float), np.asarray(losses, float)
+    random, found = np.random.default_rng(seed), []
+    for _ in range(10 * _DRAWS):
+        chosen = random.integers(0, len(flops), len(flops))
+        try:
+            found.append(fit_law(flops[chosen], losses[chosen]).loss(at))
+        except DataError:
+            continue
+        if len(found) == _DRAWS:
+            break
+    edge = (1 - share) / 2
+    least, most = np.quantile(found, [edge, 1 - edge])
+    return float(least), float(most)

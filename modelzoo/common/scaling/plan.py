@@ -1,0 +1,168 @@
+"""What a budget of compute or time buys: model, tokens, batch, loss and days."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cerebras_tf.errors import ConfigError
+from cerebras_tf.wafer.machine import load_machine
+from cerebras_tf.wafer.prediction import Prediction
+from cerebras_tf.wafer.streaming import predict_streaming
+from cerebras_tf.wafer.transformer import training_flops, transformer
+from modelzoo.common.scaling.law import PUBLISHED, Law
+
+TOKENS_PER_PARAMETER = 20  # Hoffmann et al. (2022); the Cerebras-GPT family follows it
+VOCABULARY, SEQUENCE = 50257, 2048
+SECONDS_PER_DAY = 86400
+
+
+@dataclass(frozen=True)
+class Member:
+    """A model of the Cerebras-GPT family (arXiv 2304.03208).
+
+    Attributes:
+        name: as published.
+        hidden: hidden size.
+        layers: decoder blocks.
+        heads: attention heads a block.
+        batch: sequences a step.
+    """
+
+    name: str
+    hidden: int
+    layers: int
+    heads: int
+    batch: int
+
+    @property
+    def parameters(self):
+        """Weights, embeddings included."""
+        return self.workload(1).parameters
+
+    def workload(self, batch):
+        """A step with a batch of sequences."""
+        return transformer(
+            self.name,
+            batch,
+            self.hidden,
+            self.layers,
+            self.heads,
+            4 * self.hidden,
+            VOCABULARY,
+            SEQUENCE,
+        )
+
+    def flops(self, tokens):
+        """Operations of training on that many tokens, attention and embeddings included."""
+        return training_flops(
+            self.hidden, self.layers, 4 * self.hidden, VOCABULARY, SEQUENCE, tokens, True
+        )
+
+
+FAMILY = (
+    Member("111M", 768, 10, 12, 120),
+    Member("256M", 1088, 14, 17, 264),
+    Member("590M", 1536, 18, 12, 264),
+    Member("1.3B", 2048, 24, 16, 528),
+    Member("2.7B", 2560, 32, 32, 528),
+    Member("6.7B", 4096, 32, 32, 1040),
+    Member("13B", 5120, 40, 40, 1080),
+)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to train.
+
+    Attributes:
+        member: the model.
+        flops: operations of the run.
+        tokens: of the run.
+        steps: of its batch.
+        loss: predicted, nats a token.
+        days: predicted.
+        num_csx: systems.
+        prediction: of a step on these.
+    """
+
+    member: Member
+    flops: float
+    tokens: float
+    steps: int
+    loss: float
+    days: float
+    num_csx: int
+    prediction: Prediction
+
+    def __str__(self):
+        found = self.prediction
+        spill = found.activations.spilled_bytes
+        lines = [
+            f"model            Cerebras-GPT {self.member.name}, {self.member.parameters:,} "
+            f"parameters: hidden {self.member.hidden}, {self.member.layers} layers, "
+            f"{self.member.heads} heads",
+            f"tokens           {self.tokens:,.4g}, {self.tokens / self.member.parameters:.3g} a "
+            f"parameter (compute-optimal: {TOKENS_PER_PARAMETER})",
+            f"batch            {self.member.batch} sequences of {SEQUENCE}, {self.steps:,} steps",
+            f"compute          {self.flops:.4g} FLOP",
+            f"predicted loss   {self.loss:.4g} nats a token of the Pile",
+            f"predicted time   {self.days:,.3g} days on {self.num_csx} {found.machine.name}, "
+            f"release {found.release.name}, {found.utilisation:.1%} of the peak",
+        ]
+        if spill:
+            lines.append(f"                 {spill / 1e9:.1f} GB of activations a system spill")
+        return "\n".join(lines)
+
+
+def make_plan(flops=None, days=None, num_csx=1, law: Law = PUBLISHED, machine="cs2", release=None):
+    """The compute-optimal model of the family for a budget.
+
+    The model is the one whose training on 20 tokens a parameter is nearest to the budget, as a
+    ratio; its tokens use the budget up.
+
+    Args:
+        flops: operations of the run; or
+        days: of training on the systems.
+        num_csx: systems.
+        law: predicts the loss.
+        machine: name of the machine.
+        release: of the software; the machine's default for None.
+
+    Raises:
+        ConfigError: neither or both are given, or one is not above zero.
+    """
+    budget = flops if days is None else days
+    if (flops is None) == (days is None) or not budget > 0:
+        raise ConfigError(
+            f"scaling plan: give FLOPs or days, above zero. Received: {flops}, {days}. Give "
+            "--budget 1e20 or --budget 10days."
+        )
+    loaded = load_machine(machine)
+    plans = []
+    for member in FAMILY:
+        per_system = -(-member.batch // num_csx)
+        step = predict_streaming(member.workload(per_system), loaded, release, num_csx)
+        tokens_per_s = member.batch * SEQUENCE / step.step_s
+        per_token = member.flops(1)
+        if days is None:
+            tokens = flops / per_token
+        else:
+            tokens = days * SECONDS_PER_DAY * tokens_per_s
+        plans.append(
+            Plan(
+                member,
+                tokens * per_token,
+                tokens,
+                max(1, round(tokens / (member.batch * SEQUENCE))),
+                law.loss(tokens * per_token),
+                tokens / tokens_per_s / SECONDS_PER_DAY,
+                num_csx,
+                step,
+            )
+        )
+
+    def distance(plan):
+        ratio = plan.tokens / (TOKENS_PER_PARAMETER * plan.member.parameters)
+        return max(ratio, 1 / ratio)
+
+    return min(plans, key=distance)

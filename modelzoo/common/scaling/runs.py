@@ -1,0 +1,88 @@
+"""What runs of language models took and reached: their compute and their last loss."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from cerebras_tf.errors import DataError
+from cerebras_tf.wafer.transformer import training_flops
+from modelzoo.common.params import load_params
+
+# Tags of losses in nats a token, the best first: of the last evaluation, then of training.
+_EVALUATED, _TRAINED = ("loss",), ("train/lm_cost", "loss")
+# Of training, the mean over this share of the steps that were shown last.
+_LAST = 0.1
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run.
+
+    Attributes:
+        name: its folder's.
+        flops: operations of its training.
+        loss: in nats a token.
+        evaluated: whether the loss is that of an evaluation; else of the last training steps.
+    """
+
+    name: str
+    flops: float
+    loss: float
+    evaluated: bool
+
+
+def read_run(folder):
+    """The run in a model_dir, told by its params.yaml and its events.
+
+    Raises:
+        DataError: the folder has no params.yaml of a language model, or no losses.
+    """
+    place = Path(folder)
+    file = place / "params.yaml"
+    if not file.is_file():
+        raise DataError(
+            f"scaling fit: {folder}: must be the model_dir of a run. Received: no params.yaml in "
+            "it. Give folders that training has written."
+        )
+    params = load_params(file)
+    model, section = params.model, params.train_input
+    sizes = [getattr(model, key, None) for key in ("hidden_size", "num_hidden_layers")]
+    if None in sizes or params.model_name not in ("gpt3", "gptj"):
+        raise DataError(
+            f"scaling fit: {folder}: must be a run of gpt3 or gptj. Received: "
+            f"{params.model_name}. Leave it out."
+        )
+    evaluated = _losses(place / "eval", _EVALUATED)
+    shown = evaluated or _losses(place, _TRAINED)
+    if not shown:
+        raise DataError(
+            f"scaling fit: {folder}: must have losses in its events. Received: none. Set "
+            "runconfig.save_summary_steps, and train anew."
+        )
+    steps = sorted(shown)
+    last = steps[-1:] if evaluated else steps[-max(1, round(_LAST * len(steps))) :]
+    tokens = steps[-1] * params.global_batch_size * section.max_sequence_length
+    flops = training_flops(
+        model.hidden_size,
+        model.num_hidden_layers,
+        model.filter_size,
+        section.vocab_size,
+        section.max_sequence_length,
+        tokens,
+        True,
+    )
+    return Run(place.name, flops, sum(shown[step] for step in last) / len(last), bool(evaluated))
+
+
+def _losses(folder, tags):
+    """Loss by step, of the first tag that the folder's events have."""
+    import tensorflow as tf
+
+    found: dict[str, dict[int, float]] = {tag: {} for tag in tags}
+    for path in sorted(folder.glob("events.out.tfevents.*")):
+        for event in tf.compat.v1.train.summary_iterator(str(path)):
+            for value in event.summary.value:
+                if value.tag in found and value.HasField("simple_value"):
+                    found[value.tag][event.step] = value.simple_value
+    return next((shown for shown in found.values() if shown), {})

@@ -1,0 +1,42 @@
+"""Tells csrun_wse how many processes a command asks for, and where their logs belong.
+
+    python -m modelzoo.common.wafers NUM_CSX COMMAND ARGUMENTS
+
+NUM_CSX is what csrun_wse was given, 0 for nothing: then the command's own --num_csx counts, or
+runconfig.num_csx of its params file. Prints the number of processes and the folder of their logs.
+It imports no TensorFlow.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from cerebras_tf.cli.arguments import MODES, parse_arguments
+from cerebras_tf.cli.exit_codes import run_main
+from modelzoo.common.run import read_params
+
+
+def main(arguments):
+    """Prints what the command asks for, in one line."""
+    given, command = int(arguments[0]), arguments[1:]
+    params = runner_params(command)
+    if params is None:
+        print(given or 1, os.path.abspath("csrun_logs"))
+        return
+    logs = os.path.join(os.path.abspath(params.runconfig.model_dir), "logs")
+    print(given or params.runconfig.num_csx, logs)
+
+
+def runner_params(command):
+    """Returns the parameters of a command of the model zoo's runner; None of another command."""
+    program, *words = command
+    if os.path.basename(program) not in ("python", "python-ws") or words[:1] != ["-m"]:
+        return None
+    if words[1:2] and words[1] not in MODES:  # a module of one's own
+        return None
+    return read_params(parse_arguments(words, "csrun_wse"))
+
+
+if __name__ == "__main__":
+    sys.exit(run_main(main, program="csrun_wse"))

@@ -1,0 +1,187 @@
+"""Training with products in bfloat16: near float32, resumed bit for bit, told at the start."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("tensorflow")
+
+import numpy as np
+import tensorflow as tf
+import yaml
+
+from cerebras_tf.errors import ConfigError
+from cerebras_tf.estimator.run_config import CSRunConfig
+from modelzoo.bert.model import model_fn as bert_model_fn
+from modelzoo.gpt3.model import model_fn as gpt_model_fn
+from tests.e2e.host_and_wafer import Run, estimator, input_from, is_rounding, train
+
+pytestmark = pytest.mark.tf
+CONFIGS = Path(__file__).parents[2] / "configs"
+LENGTH, BATCH = 32, 8
+SIZES = {"hidden_size": 64, "num_hidden_layers": 2, "num_heads": 2, "filter_size": 256}
+
+
+def tree_of(name, **model):
+    tree = yaml.safe_load((CONFIGS / f"params_{name}.yaml").read_text(encoding="utf-8"))
+    tree["train_input"].update(max_sequence_length=LENGTH, batch_size=BATCH)
+    tree["model"].update(SIZES, mixed_precision=False, **model)
+    return tree
+
+
+def with_params(model_fn, tree):
+    """The model_fn with `tree` for params."""
+
+    def made(features, labels, mode, params):
+        return model_fn(features, labels, mode, tree)
+
+    return made
+
+
+def gpt():
+    return with_params(gpt_model_fn, tree_of("gpt3_tiny"))
+
+
+def gpt_batches(count=3):
+    drawn = np.random.default_rng(4).integers(0, 256, (count, BATCH, LENGTH + 1)).astype(np.int32)
+    return [
+        ({"input_ids": ids[:, :-1], "input_mask": np.zeros_like(ids[:, 1:])}, ids[:, 1:])
+        for ids in drawn
+    ]
+
+
+def test_training_ends_near_float32_and_not_on_it(tmp_path):
+    runs = [
+        train(gpt(), gpt_batches(), tmp_path / precision, True, precision=precision)
+        for precision in ("float32", "bfloat16")
+    ]
+    losses = np.array([run.losses for run in runs])
+    np.testing.assert_allclose(losses[1], losses[0], rtol=0.01)
+    assert (losses[0] != losses[1]).any()
+    assert losses[1, -1] < losses[1, 0]
+    for content in runs[1].variables.values():
+        assert content.dtype in (np.float32, np.int64)
+
+
+def test_a_stopped_run_goes_on_bit_for_bit(tmp_path):
+    arrays = gpt_batches(4)
+    whole = train(gpt(), arrays, tmp_path / "whole", True, steps=4, precision="bfloat16")
+    parts = Run()
+    for start, stop in ((0, 2), (2, 4)):
+        made = estimator(gpt(), tmp_path / "parts", parts, precision="bfloat16")
+        made.train(input_from(arrays, start), max_steps=stop, use_cs=True)
+    assert parts.losses == whole.losses
+
+
+def test_the_host_and_float32_go_on_from_its_checkpoint(tmp_path):
+    run = Run()
+    for use_cs, precision, stop in ((True, "bfloat16", 2), (False, None, 4), (True, None, 6)):
+        made = estimator(gpt(), tmp_path, run, precision=precision)
+        made.train(input_from(gpt_batches(6), stop - 2), max_steps=stop, use_cs=use_cs)
+    assert len(run.losses) == 6
+    other = train(gpt(), gpt_batches(6), tmp_path / "host", False, steps=6)
+    np.testing.assert_allclose(run.losses, other.losses, rtol=0.01)
+
+
+def gradients(model_fn, arrays, folder, precision):
+    """Gradient of every variable at initial weights."""
+    found = {}
+
+    def recorded(features, labels, mode, params):
+        spec = model_fn(features, labels, mode, params)
+        variables = tf.compat.v1.trainable_variables()
+        taken = tf.gradients(spec.loss, variables)
+        tensors = {
+            v.op.name: tf.convert_to_tensor(g) for v, g in zip(variables, taken) if g is not None
+        }
+
+        class Recorder(tf.estimator.SessionRunHook):
+            def before_run(self, run_context):
+                return tf.estimator.SessionRunArgs(tensors)
+
+            def after_run(self, run_context, run_values):
+                found.update(run_values.results)
+
+        return spec._replace(training_hooks=[*spec.training_hooks, Recorder()])
+
+    train(recorded, arrays, folder, True, steps=1, precision=precision)
+    return found
+
+
+def bert():
+    return with_params(bert_model_fn, tree_of("bert_tiny", disable_nsp=True))
+
+
+def bert_batches():
+    random = np.random.default_rng(5)
+    size, masked = (BATCH, LENGTH), (BATCH, 16)
+    ids = random.integers(5, 60, size).astype(np.int32)
+    features = {
+        "input_ids": ids,
+        "input_mask": np.zeros(size, np.int32),
+        "segment_ids": np.zeros(size, np.int32),
+        "masked_lm_positions": np.tile(np.arange(16, dtype=np.int32), (BATCH, 1)),
+        "masked_lm_weights": np.ones(masked, np.float32),
+        "masked_lm_ids": ids[:, :16],
+    }
+    return [(features, np.zeros(BATCH, np.int32))]
+
+
+@pytest.mark.parametrize(("model", "arrays"), [(gpt, gpt_batches), (bert, bert_batches)])
+def test_gradients_of_initial_weights_point_where_those_of_float32_do(model, arrays, tmp_path):
+    exact, rounded = (
+        gradients(model(), arrays()[:1], tmp_path / precision, precision)
+        for precision in ("float32", "bfloat16")
+    )
+    largest = max(np.abs(gradient).max() for gradient in exact.values())
+    for name, gradient in exact.items():
+        if is_rounding(np.abs(gradient).max() / largest):
+            continue  # of a key's bias: nothing in exact arithmetic
+        a, b = gradient.ravel().astype(np.float64), rounded[name].ravel().astype(np.float64)
+        norm = np.linalg.norm(a) * np.linalg.norm(b)
+        assert norm == 0 or a @ b / norm >= 0.999, name
+
+
+def test_it_says_what_multiplies(tmp_path, caplog):
+    logger = tf.get_logger()  # does not propagate to where caplog listens
+    caplog.set_level("INFO", logger=logger.name)
+    logger.addHandler(caplog.handler)
+    try:
+        train(gpt(), gpt_batches(1), tmp_path, True, steps=1, precision="bfloat16")
+    finally:
+        logger.removeHandler(caplog.handler)
+    (line,) = {m for m in caplog.messages if m.startswith("products in bfloat16: ")}
+    assert "by A" in line or "not faster" in line
+
+
+class Message:
+    use_cbfloat16 = True
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ({}, "float32"),
+        ({"precision": "bfloat16"}, "bfloat16"),
+        ({"cs_config": Message()}, "bfloat16"),
+        ({"cs_config": Message(), "precision": "float32"}, "float32"),
+    ],
+)
+def test_precision_comes_from_the_configuration(given, wanted):
+    config = CSRunConfig(**given)
+    assert config.precision == config.replace(save_checkpoints_steps=3).precision == wanted
+    assert config.replace(keep_float32=["router/"]).keep_float32 == ("router/",)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"precision": "half"}, "precision: must be one of float32, bfloat16, emulate"),
+        ({"keep_float32": ["("]}, "keep_float32: must be regular expressions"),
+    ],
+)
+def test_what_is_no_precision_is_refused(given, message):
+    with pytest.raises(ConfigError, match=message):
+        CSRunConfig(**given)

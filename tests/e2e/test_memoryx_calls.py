@@ -1,0 +1,266 @@
+"""Weights on files, where calls cross: savers, evaluations, batches of other sizes, failures."""
+
+import gc
+import os
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.tf
+tf = pytest.importorskip("tensorflow")
+
+from cerebras_tf import CerebrasEstimator  # noqa: E402
+from cerebras_tf.errors import CheckpointError, ConfigError, NumericsError  # noqa: E402
+from cerebras_tf.estimator import hooks, saver  # noqa: E402
+from cerebras_tf.memoryx import checkpoint  # noqa: E402
+from cerebras_tf.memoryx.bundle import index_path, read_index  # noqa: E402
+from tests.e2e import test_memoryx  # noqa: E402
+from tests.e2e.test_memoryx import BATCH, WIDTH, assert_same, input_fn, variables  # noqa: E402
+
+v1 = tf.compat.v1
+# The end of an index is padded; bytes there say nothing.
+FOOTER_BYTES = 48
+make, stages_all = test_memoryx.make, test_memoryx.stages_all
+
+
+def parted_model_fn(features, labels, mode, params):
+    """A linear layer in two unequal parts, by Adam."""
+    with v1.variable_scope("split", partitioner=v1.fixed_size_partitioner(2)):
+        init = v1.random_normal_initializer(seed=1)
+        kernel = v1.get_variable("kernel", (WIDTH + 1, WIDTH), initializer=init)
+    kernel = tf.convert_to_tensor(kernel)
+    loss = tf.reduce_mean(tf.math.squared_difference(features @ kernel[1:], labels))
+    train_op = v1.train.AdamOptimizer(0.01).minimize(loss, v1.train.get_or_create_global_step())
+    return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=train_op)
+
+
+def saving_model_fn(features, labels, mode, params):
+    """The model of test_memoryx with a Saver of the user's."""
+    spec = test_memoryx.model_fn(features, labels, mode, params)
+    if mode != "train":
+        return spec
+    return spec._replace(scaffold=v1.train.Scaffold(saver=v1.train.Saver()))
+
+
+def uneven_input_fn():
+    """Batches of 16, 5, 16, 5, ... rows."""
+    x = np.random.default_rng(0).standard_normal((BATCH + 5, WIDTH)).astype(np.float32)
+    return tf.data.Dataset.from_tensor_slices((x, x[:, ::-1])).batch(BATCH).repeat()
+
+
+def kept_stores(monkeypatch):
+    """The stores of all training that begins from now on, the last behind the others."""
+    stores = []
+    init = saver.WaferSaver.__init__
+
+    def kept(self, store, *arguments, **keywords):
+        stores.append(store)
+        init(self, store, *arguments, **keywords)
+
+    monkeypatch.setattr(saver.WaferSaver, "__init__", kept)
+    return stores
+
+
+def trained(make, given, model_fn=test_memoryx.model_fn, steps=(2, 4), **on_files):
+    """Variables of a run in memory and of one on files, each in two calls, and both estimators."""
+    sides = []
+    for name in ("memory", "files"):
+        files = name == "files"
+        estimator = make(name, files, **(on_files if files else {}))
+        side = CerebrasEstimator(
+            model_fn, estimator.model_dir, None, estimator.config, {"clip": True}, None, True
+        )
+        for last in steps:
+            side.train(given, max_steps=last)
+        sides.append(side)
+    return [variables(side) for side in sides], sides
+
+
+def test_parts_of_variables_are_shared_by_links(make, caplog):
+    with caplog.at_level("WARNING", "tensorflow"):
+        found, sides = trained(make, input_fn, parted_model_fn, memoryx_ram_gb=4e-5)
+    assert_same(found[1], found[0])
+    assert found[1]["split/kernel/Adam"].shape == (WIDTH + 1, WIDTH)
+    data = tf.io.gfile.glob(f"{sides[1].latest_checkpoint()}.data*")
+    assert not any("were copied" in record.getMessage() for record in caplog.records)
+    assert len(data) == 2, "one of the store, one of the session"
+
+
+def test_a_users_saver_writes_what_is_on_files(make):
+    found, sides = trained(make, input_fn, saving_model_fn)
+    assert_same(found[1], found[0])
+    evaluated = [side.evaluate(input_fn, steps=1) for side in sides]
+    assert evaluated[0] == evaluated[1]
+
+
+def test_batches_of_other_sizes_share_one_store(make):
+    found, sides = trained(make, uneven_input_fn)
+    assert_same(found[1], found[0])
+
+
+def test_a_save_reads_nothing(make, monkeypatch):
+    read = []
+
+    def watched(function):
+        def call(self, *arguments, **keywords):
+            store = self._wafer_store if isinstance(self, saver.WaferSaver) else stores[-1]
+            before = store.traffic.bytes_read
+            try:
+                return function(self, *arguments, **keywords)
+            finally:
+                read.append(store.traffic.bytes_read - before)
+
+        return call
+
+    stores = kept_stores(monkeypatch)
+    for owner, name in ((saver.WaferSaver, "save"), (hooks.FiniteStateListener, "before_save")):
+        monkeypatch.setattr(owner, name, watched(getattr(owner, name)))
+    files = make("model", files=True, save_checkpoints_steps=1)
+    files.train(input_fn, max_steps=2)
+    files.train(input_fn, max_steps=4)
+    assert stores[-1].traffic.bytes_read > 0
+    assert len(read) >= 10 and not any(read)
+
+
+@pytest.mark.parametrize("files", [False, True])
+def test_weights_that_are_not_finite_are_not_saved(make, files):
+    def diverging(features, labels, mode, params):
+        spec = test_memoryx.model_fn(features, labels, mode, params)
+        step = v1.train.get_or_create_global_step()
+        train_op = v1.train.GradientDescentOptimizer(3e38).minimize(1e9 * spec.loss, step)
+        return spec._replace(train_op=train_op)
+
+    made = make("model", files=files, save_checkpoints_steps=1)
+    estimator = CerebrasEstimator(
+        diverging, made.model_dir, None, made.config, {"clip": False}, None, True
+    )
+    with pytest.raises(NumericsError, match="step 1: weights must be finite .* in 10 variables"):
+        estimator.train(input_fn, max_steps=3)
+
+
+def test_an_older_checkpoint_is_evaluated_within_training(make):
+    class Evaluate(tf.estimator.CheckpointSaverListener):
+        def __init__(self, estimator):
+            self._estimator, self.losses = estimator, []
+
+        def after_save(self, session, step):
+            for at in range(0, step + 1, 2):
+                path = f"{self._estimator.model_dir}/model.ckpt-{at}"
+                found = self._estimator.evaluate(input_fn, steps=1, checkpoint_path=path)
+                self.losses.append((step, at, found["loss"]))
+
+    losses, ends = [], []
+    for name in ("memory", "files"):
+        estimator = make(name, files=name == "files", save_checkpoints_steps=2)
+        listener = Evaluate(estimator)
+        estimator.train(input_fn, max_steps=4, saving_listeners=[listener])
+        losses.append(listener.losses)
+        ends.append(variables(estimator))
+    assert losses[1] == losses[0] and len(losses[0]) >= 6
+    by_step = {at: loss for _, at, loss in losses[1]}
+    assert len(set(by_step.values())) == 3
+    assert_same(ends[1], ends[0])
+
+
+def test_a_prediction_that_is_left_leaves_nothing(make, tmp_path):
+    files = make("model", files=True)
+    files.train(input_fn, max_steps=1)
+    rows = files.predict(input_fn)
+    wanted = next(rows)["y"]
+    assert list((tmp_path / "store").glob("*"))
+    rows.close()
+    assert not list((tmp_path / "store").glob("*"))
+    rows = files.predict(input_fn)
+    np.testing.assert_array_equal(next(rows)["y"], wanted)
+    del rows
+    gc.collect()
+    assert not list((tmp_path / "store").glob("*"))
+
+
+def test_compiling_alone_leaves_nothing(make, tmp_path, caplog):
+    files = make("model", files=True)
+    with caplog.at_level("INFO", "tensorflow"):
+        files.compile(input_fn, validate_only=True)
+        files.compile(input_fn)
+    assert sum("a step reads" in record.getMessage() for record in caplog.records) == 2
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_model_that_is_refused_leaves_nothing(make, tmp_path):
+    def refused(features, labels, mode, params):
+        spec = test_memoryx.model_fn(features, labels, mode, params)
+        table = v1.get_local_variable("table", initializer=tf.zeros([4]))
+        init = v1.assign(v1.trainable_variables()[0], tf.zeros([WIDTH, 128])).op
+        del table
+        return spec._replace(scaffold=v1.train.Scaffold(local_init_op=init))
+
+    files = make("model", files=True)
+    config = files.config
+    with pytest.raises(ConfigError, match="local_init_op: must leave variables on the wafer"):
+        CerebrasEstimator(refused, files.model_dir, None, config, {"clip": True}, None, True).train(
+            input_fn, max_steps=1
+        )
+    assert not list((tmp_path / "store").glob("*"))
+
+
+def test_pipeline_mode_is_refused(make, monkeypatch):
+    monkeypatch.setenv("CEREBRAS_EXECUTION_MODE", "pipeline")
+    with pytest.raises(ConfigError, match="memoryx_dir: weights rest in files only .* python-ws"):
+        make("model", files=True).train(input_fn, max_steps=1)
+
+
+def test_checkpoints_are_copied_where_there_are_no_links(make, monkeypatch, caplog):
+    def refuse(source, target):
+        raise OSError(18, os.strerror(18))
+
+    monkeypatch.setattr(checkpoint.os, "link", refuse)
+    with caplog.at_level("WARNING", "tensorflow"):
+        found, sides = trained(make, input_fn)
+    assert_same(found[1], found[0])
+    told = [r for r in caplog.records if "GB were copied" in r.getMessage()]
+    assert len(told) == 2, "once a call of train"
+
+
+def flip(path, at):
+    """Flips a bit of a byte of a file."""
+    with open(path, "rb+") as file:
+        file.seek(at)
+        byte = file.read(1)[0]
+        file.seek(at)
+        file.write(bytes([byte ^ 4]))
+
+
+def check_flips(make, count):
+    """Flips bytes of a checkpoint one at a time: each is found, and named."""
+    files = make("model", files=True)
+    files.train(input_fn, max_steps=2)
+    prefix = files.latest_checkpoint()
+    kept = variables(files)
+    entries = {n: e for n, e in read_index(prefix).items() if n.startswith("block_")}
+    random = np.random.default_rng(count)
+    names = sorted(entries)
+    for number in range(count):
+        if number % 5 == 4:
+            path = index_path(prefix)
+            at = int(random.integers(os.path.getsize(path) - FOOTER_BYTES))
+            named = "model.ckpt-2"
+        else:
+            name = names[int(random.integers(len(names)))]
+            entry = entries[name]
+            path, at = entry.path, entry.offset + int(random.integers(entry.size))
+            named = rf"{path}: .* {name} .* checksum"
+        flip(path, at)
+        with pytest.raises(CheckpointError, match=named):
+            files.train(input_fn, max_steps=3)
+        flip(path, at)
+    files.train(input_fn, max_steps=3)
+    assert_same({n: tf.train.load_variable(prefix, n) for n in kept}, kept)
+
+
+def test_flipped_bytes_of_a_checkpoint_are_found_and_named(make):
+    check_flips(make, 5)
+
+
+@pytest.mark.slow
+def test_fifty_flipped_bytes_are_found_and_named(make):
+    check_flips(make, 50)

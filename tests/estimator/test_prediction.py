@@ -1,0 +1,83 @@
+"""Compiling says what a real system would do; graph and sizes give the same workload."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("tensorflow")
+
+from cerebras_tf.compiler.workload import workload_of_program
+from cerebras_tf.wafer.activations import plan_activations
+from cerebras_tf.wafer.machine import load_machine
+from cerebras_tf.wafer.streaming import predict_streaming
+from cerebras_tf.wafer.transformer import transformer
+from tests.estimator.regression import build, dataset
+
+pytestmark = pytest.mark.tf
+CONFIG = "params_gpt3_small_wikitext2.yaml"
+
+
+def compiled(tmp_path):
+    """(params, unfitted program) of a model of the zoo."""
+    import tensorflow as tf
+
+    from modelzoo.common.estimator import make_estimator
+    from modelzoo.common.params import load_params
+    from modelzoo.gpt3 import data, model
+    from tests.modelzoo.configs import CONFIGS
+
+    params = load_params(CONFIGS / CONFIG, {"runconfig.model_dir": str(tmp_path)})
+    estimator = make_estimator(model.model_fn, params, True)
+    programs = []
+    original = type(estimator)._predicted
+
+    def kept(self, program, call):
+        programs.append(program)
+        return original(self, program, call)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(estimator), "_predicted", kept)
+        estimator.compile(data.INPUTS.blank, validate_only=True)
+    tf.compat.v1.reset_default_graph()
+    return params, programs[0]
+
+
+def test_a_graph_and_its_sizes_are_the_same_workload(tmp_path):
+    params, program = compiled(tmp_path)
+    model, given = params.model, params.train_input
+    batch, length = given.batch_size, given.max_sequence_length
+    sized = transformer(
+        "sizes",
+        batch,
+        model.hidden_size,
+        model.num_hidden_layers,
+        model.num_heads,
+        model.filter_size,
+        given.vocab_size,
+        length,
+    )
+    graph = workload_of_program(program, "graph", batch, batch * length)
+    assert graph.flops == sized.flops
+    # Position embeddings may be longer than a sequence.
+    assert graph.parameters == pytest.approx(sized.parameters, rel=0.01)
+    assert graph.state_elements == pytest.approx(2 * graph.parameters, rel=0.01)
+    assert graph.period == sized.period == 2
+    machine = load_machine()
+    both = [predict_streaming(work, machine) for work in (graph, sized)]
+    assert both[0].wafer_s == pytest.approx(both[1].wafer_s, rel=0.1)
+    many = [plan_activations(w.with_batch(100 * batch), machine) for w in (graph, sized)]
+    assert many[0].kept_bytes == pytest.approx(many[1].kept_bytes, rel=0.15)
+
+
+def test_compiling_tells_what_a_system_would_do(tmp_path, caplog):
+    import logging
+
+    import tensorflow as tf
+
+    tf.get_logger().setLevel(logging.INFO)
+    with caplog.at_level(logging.INFO, "tensorflow"):
+        tf.get_logger().propagate = True
+        build(tmp_path).compile(dataset, validate_only=True)
+    tf.get_logger().propagate = False
+    assert "prediction for a CS-2 with release R1.7.1, weight_streaming" in caplog.text
+    assert "bound by the host's loop" in caplog.text

@@ -1,0 +1,374 @@
+"""Products in bfloat16: the definition, its compiled forms, and which instructions run them.
+
+What the processor has is run; the assembly of the rest is looked at.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import json
+import os
+import subprocess
+import sys
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from cerebras_tf.errors import ConfigError
+from cerebras_tf.kernels import HAS_NUMBA, compiled_threads
+from cerebras_tf.kernels import instructions as isa
+from cerebras_tf.kernels.half import as_read
+from cerebras_tf.kernels.registry import COMPILED, PLAIN
+
+if not HAS_NUMBA:
+    pytest.skip("Numba is not installed", allow_module_level=True)
+
+from cerebras_tf.kernels import compiled_bfloat16, compiled_tiles
+
+SIZES = [(m, k, n) for m in (1, 12, 13, 33) for k in (1, 2, 31, 33) for n in (1, 16, 17, 33)]
+LARGER = [(100, 700, 97), (48, 3200, 40), (257, 768, 66)]
+TINY = np.float32(np.finfo(np.float32).tiny)
+
+
+@pytest.fixture(params=isa.KINDS)
+def kind(request, monkeypatch):
+    """Every kind of instruction that this machine has."""
+    if isa.refusal(request.param):
+        pytest.skip(f"{request.param}: {isa.refusal(request.param)}")
+    choice = isa.Choice(request.param, "the test says so")
+    monkeypatch.setattr(compiled_bfloat16, "instructions", lambda: choice)
+    return request.param
+
+
+def lying(random, rows, columns, turned, dtype=np.float32):
+    """A random matrix; as a transposed view where `turned`."""
+    shape = (columns, rows) if turned else (rows, columns)
+    made = random.standard_normal(shape).astype(dtype)
+    return made.T if turned else made
+
+
+def rounded(x):
+    return x.astype(ml_dtypes.bfloat16).astype(np.float64)
+
+
+def test_the_definition_rounds_operands_as_ml_dtypes_does():
+    random = np.random.default_rng(0)
+    a, b = (lying(random, 40, 40, False) for _ in range(2))
+    found = PLAIN["matmul"](a, b, compute="bfloat16")
+    np.testing.assert_allclose(found, rounded(a) @ rounded(b), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("turned", [(0, 0), (0, 1), (1, 0), (1, 1)])
+def test_products_of_all_edges_are_sums_of_rounded_operands(kind, turned):
+    random = np.random.default_rng(1)
+    for m, k, n in SIZES + LARGER:
+        a, b = lying(random, m, k, turned[0]), lying(random, k, n, turned[1])
+        wanted, most = rounded(a) @ rounded(b), np.abs(rounded(a)) @ np.abs(rounded(b))
+        before = lying(random, m, n, False)
+        for add in (False, True):
+            out = before.copy()
+            with compiled_bfloat16.packed(b) as columns:
+                compiled_bfloat16.multiply(a, columns, out, add=add)
+            error = np.abs(out - wanted - (before if add else 0))
+            assert (error <= 1e-6 * (most + np.abs(before) * add + 1e-30)).all(), (m, k, n, add)
+
+
+def test_operands_and_results_of_any_steps_serve(kind):
+    random = np.random.default_rng(2)
+    a = lying(random, 60, 200, False)[::2, ::2]
+    b = lying(random, 100, 140, False)[:, 10:80]
+    out = np.full((60, 70), 7, np.float32)
+    for result in (out[::2], np.full((70, 30), 7, np.float32).T):
+        compiled_bfloat16.product(a, b, result)
+        np.testing.assert_allclose(result, rounded(a) @ rounded(b), rtol=1e-5, atol=1e-4)
+    assert (out[1::2] == 7).all()
+
+
+def test_many_products_at_once_broadcast(kind):
+    random = np.random.default_rng(3)
+    a = random.standard_normal((2, 3, 33, 40)).astype(np.float32)
+    b = random.standard_normal((3, 40, 20)).astype(np.float32)
+    out = np.empty((2, 3, 33, 20), np.float32)
+    compiled_bfloat16.product(a, b, out)
+    np.testing.assert_allclose(out, rounded(a) @ rounded(b), rtol=1e-5, atol=1e-4)
+
+
+def test_whole_numbers_come_out_exact(kind):
+    random = np.random.default_rng(4)
+    a = random.integers(-256, 257, (37, 90)).astype(np.float32)
+    b = random.integers(-256, 257, (90, 41)).astype(np.float32)
+    out = np.empty((37, 41), np.float32)
+    compiled_bfloat16.product(a, b, out)
+    np.testing.assert_array_equal(out, a @ b)
+
+
+def test_nothing_summed_is_zero_and_nothing_wanted_is_nothing(kind):
+    out = np.full((3, 4), 7, np.float32)
+    compiled_bfloat16.product(np.empty((3, 0), np.float32), np.empty((0, 4), np.float32), out)
+    assert not out.any()
+    compiled_bfloat16.product(
+        np.empty((0, 5), np.float32), np.empty((5, 4), np.float32), np.empty((0, 4), np.float32)
+    )
+
+
+def test_infinities_and_nans_reach_their_sums_and_no_others(kind):
+    a, b = np.ones((20, 40), np.float32), np.ones((40, 33), np.float32)
+    a[3, 5], a[19, 39] = np.nan, np.inf
+    b[7, 32] = -np.inf
+    out = np.empty((20, 33), np.float32)
+    compiled_bfloat16.product(a, b, out)
+    with np.errstate(invalid="ignore"):
+        wanted = a.astype(np.float64) @ b.astype(np.float64)
+    np.testing.assert_array_equal(out, wanted.astype(np.float32))
+    # All bits of a NaN's payload in its lower half: cut off, they would leave an Inf.
+    a[3, 5] = np.uint32(0x7F800001).view(np.float32)
+    compiled_bfloat16.product(a, b, out)
+    assert np.isnan(out[3]).all()
+
+
+def test_subnormal_operands_and_results_are_zero(kind):
+    a, b = np.zeros((16, 32), np.float32), np.zeros((32, 16), np.float32)
+    a[0, 0], b[0, 0] = TINY / 2, 2.0**100  # an operand that is subnormal
+    a[1, 1], b[1, 1] = TINY * 4, 2.0**-10  # a result that is
+    a[2, 2], b[2, 2] = TINY * 4, -1.0
+    out = np.empty((16, 16), np.float32)
+    compiled_bfloat16.product(a, b, out)
+    plain = PLAIN["matmul"](a, b, compute="bfloat16")
+    assert plain[0, 0] == plain[1, 1] == 0 != plain[2, 2] == -4 * TINY
+    np.testing.assert_allclose(out, plain, rtol=0, atol=1.2e-38)
+    assert out[0, 0] == 0
+
+
+@pytest.mark.parametrize("turned", [(0, 0), (0, 1), (1, 0)])
+def test_bits_are_the_same_for_any_number_of_threads(kind, turned, monkeypatch):
+    if kind == isa.NONE:
+        pytest.skip("BLAS splits long sums by threads")
+    random = np.random.default_rng(5)
+    for m, k, n in ((300, 900, 200), (200, 500, 700), (33, 4000, 50)):
+        a, b = lying(random, m, k, turned[0]), lying(random, k, n, turned[1])
+        results = []
+        for threads in (1, 2, 3):
+            monkeypatch.setattr(compiled_threads, "_pool", compiled_threads._Pool(threads))
+            results.append(np.empty((m, n), np.float32))
+            compiled_bfloat16.product(a, b, results[-1])
+        np.testing.assert_array_equal(results[0], results[1])
+        np.testing.assert_array_equal(results[0], results[2])
+
+
+def test_scratch_memory_is_what_the_plan_counts(kind):
+    from cerebras_tf.kernels import scratch
+
+    random = np.random.default_rng(6)
+    a, b = lying(random, 300, 500, False), lying(random, 500, 200, True)
+    scratch.reset_peak()
+    compiled_bfloat16.product(a, b, np.empty((300, 200), np.float32))
+    counted = compiled_bfloat16.columns_bytes(500, 200)
+    counted += compiled_bfloat16.multiply_bytes(300, 500, 200)
+    assert 0.9 * counted < scratch.peak_bytes() <= counted
+
+
+@pytest.mark.parametrize("op", ["linear_softmax_xent", "linear_softmax_xent_train"])
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("biased", [False, True])
+def test_loss_and_gradients_follow_their_definition(kind, op, turned, biased):
+    random = np.random.default_rng(7)
+    hidden = random.standard_normal((70, 48)).astype(np.float32)
+    weight = 0.3 * random.standard_normal((310, 48) if turned else (48, 310)).astype(np.float32)
+    labels = random.integers(0, 310, 70)
+    operands = [hidden, weight, labels, *([random.random(310, np.float32)] if biased else [])]
+    if op.endswith("train"):
+        operands.insert(0, random.random(70, np.float32))
+    attrs = {"transpose_weight": turned, "compute": "bfloat16"}
+    wanted = PLAIN[op](*operands, **attrs)
+    out = tuple(np.empty(x.shape, np.float32) for x in wanted)
+    COMPILED[op].run(*operands, out=out, **attrs)
+    for found, expected in zip(out, wanted):
+        # A number next to the middle between two bfloat16 may be rounded to the other one.
+        assert np.linalg.norm(found - expected) <= 2e-4 * np.linalg.norm(expected)
+
+
+def test_rounding_without_instructions_is_what_instructions_read():
+    random = np.random.default_rng(8)
+    bits = random.integers(0, 2**32, 5000, np.uint32)
+    numbers = np.concatenate([bits.view(np.float32), np.float32([0, -0.0, np.inf, -np.inf])])
+    out = np.empty_like(numbers)
+    compiled_bfloat16._round_into(numbers, out, 1)
+    np.testing.assert_array_equal(out.view(np.uint32) >> 31, numbers.view(np.uint32) >> 31)
+    np.testing.assert_array_equal(out, as_read(numbers))
+
+
+def in_process(code, **environment):
+    """The output of code in a Python of its own."""
+    environment = {**os.environ, **environment}
+    result = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+ASSEMBLY = """
+from numba import types
+from cerebras_tf.kernels import compiled_tiles as tiles
+i = types.int64
+four, two = types.UniTuple(i, 4), types.UniTuple(i, 2)
+signature = [types.Tuple((four, two)), two, i, two, i] + [i] * {more}
+kernel = tiles.{name}
+kernel.compile(tuple(signature))
+text = kernel.inspect_asm(kernel.signatures[0])
+print("".join(line + chr(10) for line in text.splitlines() if line.strip()[:1] in "ltv"))
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "features", "instructions"),
+    [
+        ("vector_product", "+avx512f,+avx512bw,+avx512vl,+avx512dq,+avx512bf16", ["vdpbf16ps"]),
+        (
+            "tile_product",
+            "+avx512f,+amx-tile,+amx-bf16",
+            ["ldtilecfg", "tilezero", "tileloadd", "tdpbf16ps", "tilestored", "tilerelease"],
+        ),
+    ],
+)
+def test_kernels_consist_of_the_instructions_they_are_named_for(
+    name, features, instructions, tmp_path
+):
+    """Compiled anew, for Numba shows no assembly of cached code; on any processor, not run."""
+    code = ASSEMBLY.format(name=name, more=int(name == "tile_product"))
+    lines = in_process(
+        code,
+        NUMBA_CPU_NAME="sapphirerapids",
+        NUMBA_CPU_FEATURES=features,
+        NUMBA_CACHE_DIR=str(tmp_path),
+    ).splitlines()
+    count = {word: sum(word in line for line in lines) for word in instructions}
+    assert all(count.values()), count
+    if name == "tile_product":
+        assert count["tdpbf16ps"] % 4 == 0  # four tiles of sums
+    else:
+        dots = [line for line in lines if "vdpbf16ps" in line]
+        assert len(dots) % 24 == 0  # 12 rows of two registers each
+        assert all("rsp" not in line for line in dots)  # none is spilled
+
+
+class Tiles:
+    """AMX in NumPy, as the architecture defines it: what each instruction does to eight tiles."""
+
+    def __init__(self, monkeypatch):
+        self.tiles = np.zeros((8, 16, 64), np.uint8)
+        self.configured = False
+        patch = functools.partial(monkeypatch.setattr, compiled_tiles)
+        patch("_configure", self.configure)
+        patch("_release", self.release)
+        patch("_copy_rows", self.copy_rows)
+        for tile in range(8):
+            patch(f"_load{tile}", functools.partial(self.load, tile))
+        for tile in range(4):
+            patch(f"_zero{tile}", functools.partial(self.tiles[tile].fill, 0))
+            patch(f"_store{tile}", functools.partial(self.store, tile))
+            patch(f"_dot{tile}", functools.partial(self.dot, tile, 4 + tile // 2, 6 + tile % 2))
+        patch("_blocks", compiled_tiles._blocks.py_func)
+        patch("_tile_block", compiled_tiles._tile_block.py_func)
+
+    def configure(self, address):
+        given = np.frombuffer(ctypes.string_at(address, 64), np.uint8)
+        assert address % 64 == 0
+        assert given[0] == 1  # the palette of eight tiles
+        assert not given[1:16].any()
+        assert (given[16:32].view(np.uint16) == 64).all()  # bytes of a row
+        assert (given[48:56] == 16).all()  # rows
+        assert not given[32:48].any() and not given[56:].any()
+        self.configured = True
+
+    def release(self):
+        assert self.configured
+        self.configured = False
+
+    def load(self, tile, address, step):
+        for row in range(16):
+            ctypes.memmove(self.tiles[tile, row].ctypes.data, address + row * step, 64)
+
+    def store(self, tile, address, step):
+        for row in range(16):
+            ctypes.memmove(address + row * step, self.tiles[tile, row].ctypes.data, 64)
+
+    def dot(self, c, a, b):
+        pairs = [(x.view(np.uint16).astype(np.uint32) << 16).view(np.float32) for x in self.tiles]
+        total = self.tiles[c].view(np.float32)
+        for k in range(16):
+            for part in range(2):
+                left = pairs[a][:, 2 * k + part]
+                with np.errstate(all="ignore"):  # rows beyond the last hold anything
+                    total += left[:, None] * pairs[b][k, part::2]
+
+    def copy_rows(self, target, to_step, source, from_step, rows, size):
+        for row in range(rows):
+            ctypes.memmove(target + row * to_step, source + row * from_step, size)
+
+
+@pytest.mark.parametrize("size", [(32, 32, 32), (33, 40, 50), (70, 1600, 33), (5, 31, 64)])
+def test_tiles_are_addressed_as_the_architecture_defines_them(size, monkeypatch):
+    """The loops of the AMX kernel, run by Python on an emulation of the instructions."""
+    rows, inner, columns = size
+    random = np.random.default_rng(9)
+    Tiles(monkeypatch)
+    monkeypatch.setattr(compiled_bfloat16, "tile_product", compiled_tiles.tile_product.py_func)
+    a, b = lying(random, rows, inner, False), lying(random, inner, columns, True)
+    out = random.standard_normal((rows, columns)).astype(np.float32)
+    wanted = out + rounded(a) @ rounded(b)
+    with compiled_bfloat16._packed(isa.TILES, b, 1) as panels:
+        compiled_bfloat16.multiply(a, panels, out, add=True, parts=1)
+        np.testing.assert_allclose(out, wanted, rtol=1e-5, atol=1e-4)
+        compiled_bfloat16.multiply(a, panels, out, parts=1)
+    np.testing.assert_allclose(out, rounded(a) @ rounded(b), rtol=1e-5, atol=1e-4)
+
+
+def test_processors_without_instructions_multiply_in_float32(monkeypatch):
+    monkeypatch.delenv(isa.VARIABLE, raising=False)
+    monkeypatch.setattr(isa, "_tile_refusal", lambda: "the processor has no AMX")
+    monkeypatch.setattr(isa, "_vector_refusal", lambda: "the processor has no AVX512-BF16")
+    choice = isa.choose(lambda: 9.0, None)
+    assert choice.kind == isa.NONE
+    assert "this run is not faster: the processor has no AMX, and the" in isa.described(choice)
+
+
+@pytest.mark.parametrize(("gain", "kind"), [(0.7, isa.NONE), (1.0, isa.NONE), (1.8, isa.VECTOR)])
+def test_a_trial_decides_once_and_is_remembered(gain, kind, monkeypatch, tmp_path):
+    monkeypatch.delenv(isa.VARIABLE, raising=False)
+    monkeypatch.setattr(isa, "_tile_refusal", lambda: "the processor has no AMX")
+    monkeypatch.setattr(isa, "_vector_refusal", lambda: "")
+    trials = []
+
+    def trial():
+        trials.append(gain)
+        return gain
+
+    assert isa.choose(trial, tmp_path) == isa.choose(trial, tmp_path)
+    assert isa.choose(trial, tmp_path).kind == kind
+    assert len(trials) == 1
+    (path,) = tmp_path.iterdir()
+    assert json.loads(path.read_text()) == {"gain": gain}
+    path.write_text("damaged")
+    assert isa.choose(trial, tmp_path).kind == kind
+    assert len(trials) == 2
+
+
+def test_tiles_are_chosen_where_they_are_permitted(monkeypatch):
+    monkeypatch.delenv(isa.VARIABLE, raising=False)
+    monkeypatch.setattr(isa, "_tile_refusal", lambda: "")
+    assert isa.choose(lambda: 9.0, None).kind == isa.TILES
+
+
+def test_the_environment_s_wish_is_followed_or_refused(monkeypatch):
+    monkeypatch.setenv(isa.VARIABLE, "none")
+    assert isa.choose(lambda: 9.0, None).kind == isa.NONE
+    monkeypatch.setenv(isa.VARIABLE, "avx")
+    with pytest.raises(ConfigError, match="must be one of none, avx512bf16, amx"):
+        isa.choose(lambda: 9.0, None)
+    monkeypatch.setenv(isa.VARIABLE, "amx")
+    monkeypatch.setattr(isa, "_tile_refusal", lambda: "the processor has no AMX")
+    with pytest.raises(ConfigError, match="but the processor has no AMX"):
+        isa.choose(lambda: 9.0, None)

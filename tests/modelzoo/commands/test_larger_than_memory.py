@@ -1,0 +1,92 @@
+"""The demonstration of models larger than memory, on models that are not."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import types
+
+import pytest
+
+pytestmark = pytest.mark.tf
+tf = pytest.importorskip("tensorflow")
+
+from cerebras_tf.errors import CapacityError  # noqa: E402
+from cerebras_tf.memoryx.bundle import read_index  # noqa: E402
+from modelzoo.commands import larger_than_memory as demo  # noqa: E402
+from modelzoo.commands.main import main  # noqa: E402
+
+SMALL = {
+    "model.hidden_size": 64,
+    "model.num_heads": 4,
+    "model.filter_size": 128,
+    "model.num_hidden_layers": 3,
+    "train_input.max_sequence_length": 32,
+    "runconfig.memoryx_ram_gb": 0.2,
+}
+
+
+def given_of(case, folder):
+    given = {"case": case, "folder": str(folder), "model": dict(SMALL), "steps": 2}
+    given |= {"source": str(folder / "source"), "delete_source": True, "replaces": case == "gptj"}
+    if case == "gptj":
+        given["model"]["model.rotary_dim"] = 8
+    return given
+
+
+def run_part(part, given):
+    return main(["larger_than_memory", "--part", part, "--given", json.dumps(given)])
+
+
+def test_the_published_sizes_and_their_disk(tmp_path, capsys):
+    assert main(["larger_than_memory", "gpt3", "--check", "--folder", str(tmp_path)]) in (0, 2)
+    out = capsys.readouterr().out
+    assert "gpt3: 2.65 billion weights, 31.8 GB with both moments" in out
+    assert "10.6 weights + 21.2 moments + 10.6 gradients that wait for their norm = 42.4" in out
+    main(["larger_than_memory", "gptj", "--check", "--folder", str(tmp_path)])
+    out = capsys.readouterr().out
+    assert "gptj: 6.05 billion weights, 48.4 GB with both moments" in out
+    assert "24.2 weights + 24.2 moments + 2.0 files in transit = 50.4" in out
+
+
+def test_a_disk_that_is_too_small_is_told(tmp_path, monkeypatch):
+    usage = types.SimpleNamespace(free=10**9)
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage)
+    with pytest.raises(CapacityError, match=r"42.4 GB must be free. Received: 1.0 GB"):
+        sizes = demo.sizes_of(demo.read_params(demo.CASES["gpt3"], tmp_path))
+        demo.check_disk(tmp_path, demo.disk_needed(sizes, converts=False))
+
+
+def test_gptj_is_converted_trained_and_generates(tmp_path, capsys):
+    given = given_of("gptj", tmp_path)
+    for part in ("random", "convert", "train", "generate"):
+        assert run_part(part, given) == 0
+    assert not list((tmp_path / "source").glob("*.safetensors"))
+    out = capsys.readouterr().out
+    assert out.count("peak memory: ") == 4
+    assert "step 2: " in out and "% of sgemm around it" in out
+    assert "generated tokens [" in out
+    model_dir = tmp_path / "gptj_6b"
+    entries = read_index(str(model_dir / "model.ckpt-2"))
+    kinds = {entry.dtype for entry in entries.values()}
+    assert kinds == {"float32", "bfloat16", "int64"}
+    assert not list(model_dir.glob("model.ckpt-0.data*"))
+
+
+def test_gpt3_is_trained_and_saved_once(tmp_path):
+    given = given_of("gpt3", tmp_path)
+    assert run_part("train", given) == 0
+    assert [p.name for p in (tmp_path / "gpt3_2p7b_pile").glob("*.index")] == ["model.ckpt-2.index"]
+
+
+def test_what_was_planned_is_compared_with_what_was_measured(capsys):
+    lines = [
+        "a step reads 40.00 GB and writes 500 MB: 9 s at 3 and 4 GB/s, beside 1 s of products",
+        "memoryx: 41 GB read, 0.5 GB written a step; waited for files 3 % of the time",
+        "train: peak memory: 4.25 GiB",
+    ]
+    demo.report(demo.CASES["gpt3"], demo.Outcome(lines))
+    out = capsys.readouterr().out
+    assert "read a step: planned 40.00 GB, measured 41.00 GB (+2.5%)" in out
+    assert "written a step: planned 0.50 GB, measured 0.50 GB (+0.0%)" in out
+    assert "peak memory of training: 4.25 GiB (limit 8 GiB)" in out

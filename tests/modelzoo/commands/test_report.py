@@ -1,0 +1,74 @@
+"""Reports of models of any size from their params files, without TensorFlow; scaling plans."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from cerebras_tf.report.record import read_record
+from modelzoo.commands.main import main
+from tests.modelzoo.configs import CONFIGS
+
+
+@pytest.mark.parametrize("name", ["gpt3_xl_pile", "gpt3_20b_pile", "gptj_6b", "bert_large_msl128"])
+def test_a_report_is_written_from_sizes(tmp_path, capsys, name):
+    out = tmp_path / "report.html"
+    params = CONFIGS / f"params_{name}.yaml"
+    assert main(["report", "-p", str(params), "--out", str(out)]) == 0
+    assert "prediction for" in capsys.readouterr().out
+    record = read_record(str(out))
+    assert record["name"] == name and record["fits"]
+
+
+def test_a_model_of_175_billion_parameters_takes_seconds_and_little_memory(tmp_path):
+    text = (CONFIGS / "params_gpt3_20b_pile.yaml").read_text()
+    for key, value in {
+        "hidden_size": 12288,
+        "num_hidden_layers": 96,
+        "num_heads": 96,
+        "filter_size": 49152,
+    }.items():
+        text = re.sub(rf"^( +{key}:) \d+", rf"\1 {value}", text, flags=re.MULTILINE)
+    (tmp_path / "params_gpt3_175b.yaml").write_text(text)
+    code = (
+        "import resource, sys\n"
+        "from modelzoo.commands.main import main\n"
+        "assert main(sys.argv[1:]) == 0 and 'tensorflow' not in sys.modules\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)\n"
+    )
+    out = tmp_path / "report.html"
+    given = ["report", "-p", str(tmp_path / "params_gpt3_175b.yaml"), "--out", str(out)]
+    command = [sys.executable, "-c", code, *given]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert int(ran.stdout.split()[-1]) < 4e6
+    assert read_record(str(out))["parameters"] == pytest.approx(175e9, rel=0.01)
+
+
+def test_copies_and_other_machines_are_asked_for(tmp_path):
+    params = str(CONFIGS / "params_bert_base_msl128.yaml")
+    records = []
+    for i, more in enumerate(([], ["--multireplica"], ["--machine", "cs1"])):
+        out = str(tmp_path / f"{i}.html")
+        assert main(["report", "-p", params, "--mode", "pipelined", "--out", out, *more]) == 0
+        records.append(read_record(out))
+    one, many, older = records
+    assert many["replicas"] > one["replicas"] == 1
+    assert 1.5 < one["samples_per_s"] / older["samples_per_s"] < 3
+    assert (older["machine"], one["machine"]) == ("CS-1", "CS-2")
+
+
+def test_other_models_are_sent_to_the_compiler(tmp_path, capsys):
+    params = str(CONFIGS / "params_transformer_base.yaml")
+    assert main(["report", "-p", params, "--out", str(tmp_path / "r.html")]) == 2
+    assert "Use --compile_only" in capsys.readouterr().err
+
+
+def test_a_plan_is_printed(capsys):
+    assert main(["scaling", "plan", "--budget", "2.5e20", "--num_csx", "16"]) == 0
+    told = capsys.readouterr().out
+    assert "Cerebras-GPT 1.3B" in told and "days on 16 CS-2" in told
+    assert main(["scaling", "plan", "--budget", "soon"]) == 2
+    assert "must be a number of FLOPs" in capsys.readouterr().err

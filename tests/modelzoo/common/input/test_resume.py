@@ -1,0 +1,42 @@
+"""Tests of resume.py: where the data goes on, whichever batches steps had before."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+pytestmark = pytest.mark.tf
+pytest.importorskip("tensorflow")
+
+from cerebras_tf.errors import DataError  # noqa: E402
+from modelzoo.common.input import resume  # noqa: E402
+
+
+def remember(folder, *changes):
+    for step, rate in changes:
+        resume.remember_position(str(folder), step, rate)
+    return json.loads((folder / "data_position.json").read_text())
+
+
+def test_batches_are_added_up_over_changes_of_their_number(tmp_path):
+    history = remember(tmp_path, (0, 4), (10, 4), (20, 6), (30, 6), (40, 1))
+    assert history == [[0, 0, 4], [20, 80, 6], [40, 200, 1]]
+    assert resume.read_history(str(tmp_path)) == history
+    for step, batches in ((0, 0), (7, 28), (20, 80), (21, 86), (40, 200), (45, 205)):
+        assert resume.batches_by(step, history, 99) == batches
+    assert resume.batches_by(5, [], 3) == 15  # nothing tells otherwise
+
+
+def test_what_was_remembered_of_later_steps_is_forgotten(tmp_path):
+    remember(tmp_path, (0, 4), (20, 6), (40, 1))
+    assert remember(tmp_path, (30, 8)) == [[0, 0, 4], [20, 80, 6], [30, 140, 8]]
+    assert remember(tmp_path, (20, 2)) == [[0, 0, 4], [20, 80, 2]]
+    assert remember(tmp_path, (0, 1)) == [[0, 0, 1]]
+
+
+@pytest.mark.parametrize("content", ["{", "[1, 2]", '[["a", 0, 1]]'])
+def test_a_file_that_holds_something_else_is_named(tmp_path, content):
+    (tmp_path / "data_position.json").write_text(content)
+    with pytest.raises(DataError, match="data_position.json: must hold how many batches"):
+        resume.read_history(str(tmp_path))

@@ -1,0 +1,81 @@
+"""Fits find the law they were made from; plans keep to their budget."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from cerebras_tf.errors import ConfigError, DataError
+from modelzoo.common.scaling.law import PUBLISHED, Law, fit_law, interval
+from modelzoo.common.scaling.plan import FAMILY, SEQUENCE, make_plan
+
+# arXiv 2304.03208: FLOPs and Pile test loss of the evaluated models.
+PUBLISHED_FLOPS = (2.6e18, 1.3e19, 6.1e19, 2.8e20, 1.1e21, 6.3e21, 2.3e22)
+LOSSES = (2.608, 2.349, 2.181, 1.997, 1.834, 1.704, 1.572)
+
+
+def test_the_published_law_gives_the_seven_losses_within_one_percent():
+    for flops, loss in zip(PUBLISHED_FLOPS, LOSSES):
+        assert PUBLISHED.loss(flops) == pytest.approx(loss, rel=0.01)
+
+
+def test_a_fit_to_the_published_rows_is_near_the_published_law():
+    found = fit_law(PUBLISHED_FLOPS, LOSSES)
+    for flops in (1e18, 1e20, 1e23):
+        assert found.loss(flops) == pytest.approx(PUBLISHED.loss(flops), rel=0.015)
+
+
+def test_a_fit_finds_the_law_that_made_the_losses():
+    law = Law(3e15, 0.12, 0.8)
+    flops = np.geomspace(1e11, 1e14, 6)
+    found = fit_law(flops, law.loss(flops))
+    assert found.b == pytest.approx(law.b, rel=1e-3) and found.c == pytest.approx(law.c, rel=1e-3)
+    assert found.flops(found.loss(1e12)) == pytest.approx(1e12)
+
+
+def test_the_interval_holds_the_truth_and_grows_with_noise():
+    law, random = Law(3e15, 0.12, 0.8), np.random.default_rng(1)
+    flops = np.geomspace(1e11, 1e14, 8)
+    widths = []
+    for noise in (0.001, 0.01):
+        losses = law.loss(flops) * (1 + noise * random.standard_normal(8))
+        least, most = interval(flops, losses, 1e15)
+        assert least <= fit_law(flops, losses).loss(1e15) * 1.05 and least < most
+        widths.append(most - least)
+    assert widths[0] < widths[1]
+
+
+def test_what_cannot_be_fitted_is_told():
+    with pytest.raises(DataError, match="three runs or more"):
+        fit_law([1e10, 1e11], [3.0, 2.0])
+    with pytest.raises(DataError, match="must fall with compute"):
+        fit_law([1e10, 1e11, 1e12], [2.0, 2.5, 3.0])
+
+
+@pytest.mark.parametrize("member", FAMILY, ids=lambda member: member.name)
+def test_the_budget_of_a_published_run_gives_that_model(member):
+    tokens = 20 * member.parameters
+    found = make_plan(flops=member.flops(tokens), num_csx=16)
+    assert found.member == member and found.tokens == pytest.approx(tokens)
+    assert found.steps == round(tokens / (member.batch * SEQUENCE))
+
+
+def test_members_have_the_parameters_of_their_names():
+    for member in FAMILY:
+        size = float(member.name[:-1]) * {"M": 1e6, "B": 1e9}[member.name[-1]]
+        assert member.parameters == pytest.approx(size, rel=0.04)
+
+
+def test_days_buy_as_much_as_they_are_worth():
+    by_days = make_plan(days=10, num_csx=16)
+    assert by_days.days == pytest.approx(10)
+    again = make_plan(flops=by_days.flops, num_csx=16)
+    assert again.member == by_days.member and again.days == pytest.approx(10)
+    assert make_plan(days=10, num_csx=64).loss < by_days.loss
+    assert "10 days on 16 CS-2, release R1.7.1" in str(by_days)
+
+
+def test_a_budget_must_be_given_once():
+    for given in ({}, {"flops": 1e20, "days": 1}, {"days": 0}):
+        with pytest.raises(ConfigError, match="give FLOPs or days"):
+            make_plan(**given)

@@ -1,0 +1,161 @@
+"""Reports are one file that needs nothing from elsewhere, and say what the prediction says."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from cerebras_tf.errors import ConfigError
+from cerebras_tf.report.compare import compare_page, compare_text
+from cerebras_tf.report.page import report_page
+from cerebras_tf.report.pictures import many, number, seconds
+from cerebras_tf.report.record import read_record, record_of
+from cerebras_tf.report.suggestions import sensitivity, suggestions
+from cerebras_tf.wafer.machine import load_machine
+from cerebras_tf.wafer.pipelined import predict_pipelined
+from cerebras_tf.wafer.streaming import predict_streaming
+from cerebras_tf.wafer.transformer import dense_network, transformer
+from cerebras_tf.wafer.validation import measured_rows
+
+MACHINE = load_machine()
+VOID = {"meta", "line", "rect", "polygon", "br"}
+
+
+def streamed(batch=65, hidden=4096, layers=32):
+    workload = transformer("model <b>", batch, hidden, layers, 32, 4 * hidden, 50257, 2048)
+    return predict_streaming(workload, MACHINE)
+
+
+def pipelined(**given):
+    workload = transformer("bert", 256, 768, 12, 12, 3072, 30522, 128, 20)
+    return predict_pipelined(workload, MACHINE, **given)
+
+
+PREDICTIONS = {
+    "spilling": streamed(),
+    "fitting": streamed(8, 1024, 4),
+    "pipelined": pipelined(),
+    "copies": pipelined(multireplica=True),
+    "host": predict_pipelined(dense_network("fc", [784, 500, 10], 256), MACHINE, "R1.8"),
+}
+
+
+class Balance(HTMLParser):
+    """Checks that elements close in order; collects addresses and tags."""
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.addresses, self.tags = [], [], set()
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.add(tag)
+        self.addresses += [value for key, value in attrs if key in ("src", "href")]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        if tag in VOID:
+            return
+        assert self.open.pop() == tag
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.add(tag)
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return measured_rows(MACHINE)
+
+
+@pytest.mark.parametrize("name", PREDICTIONS)
+def test_a_page_is_well_formed_and_needs_nothing_else(name, rows):
+    page = report_page(PREDICTIONS[name], ["one & two"], rows)
+    parser = Balance()
+    parser.feed(page)
+    assert parser.open == [] and parser.addresses == []
+    assert "nan" not in re.sub(r"<script.*?</script>", "", page) and "http" not in page
+    assert "one &amp; two" in page and "<b>:" not in page
+    for row in rows:
+        assert f"{row.residual:+.1%}" in page
+
+
+def test_a_page_says_what_is_predicted(rows):
+    found = PREDICTIONS["spilling"]
+    page = report_page(found, [], rows)
+    assert f"{number(found.steps_per_s)} steps/s" in page
+    assert f"{found.activations.spilled_bytes / 1e9:.1f} GB" in page
+    assert "ffn_0 and 31 more" in page and "attention_0 and 31 more" in page
+    for quantity in MACHINE.quantities.values():
+        assert f">{quantity.name}<" in page
+
+
+def test_every_rectangle_of_the_floor_plan_is_drawn(rows):
+    found = PREDICTIONS["copies"]
+    page = report_page(found, [], rows)
+    assert page.count('class="place"') == len(found.floorplan) == 26 * found.replicas
+
+
+def test_suggestions_are_predictions():
+    (spill, *_, systems) = suggestions(PREDICTIONS["spilling"])
+    (fits,) = re.findall(r"A batch of (\d+) a system fits", spill)
+    assert not predict_streaming(
+        PREDICTIONS["spilling"].workload.with_batch(int(fits)), MACHINE
+    ).activations.spilled_bytes
+    assert systems.startswith("num_csx: 4")
+    (copies,) = suggestions(PREDICTIONS["pipelined"])
+    ratio = PREDICTIONS["copies"].samples_per_s / PREDICTIONS["pipelined"].samples_per_s
+    assert f"{ratio:.2f} times" in copies
+    assert "larger batch costs next to nothing" in suggestions(PREDICTIONS["host"])[0]
+
+
+def test_assumptions_say_what_they_change():
+    found = {name: changes for name, *changes in sensitivity(PREDICTIONS["spilling"])}
+    assert found["start_cycles"][0] < 0 < found["start_cycles"][1]
+    assert found["activation_bytes"][1] >= 0
+    assert set(found) <= {q.name for q in MACHINE.quantities.values() if not q.grade}
+
+
+def test_reports_are_compared(tmp_path, rows):
+    paths = []
+    for name in ("fitting", "spilling"):
+        folder = tmp_path / name / "compiled"
+        folder.mkdir(parents=True)
+        (folder / "report.html").write_text(report_page(PREDICTIONS[name], [], rows))
+        paths.append(str(folder.parent))
+    records = [read_record(path) for path in paths]
+    assert records == [record_of(PREDICTIONS[name]) for name in ("fitting", "spilling")] or all(
+        record["step_s"] == PREDICTIONS[name].step_s
+        for record, name in zip(records, ("fitting", "spilling"))
+    )
+    told = compare_text(records)
+    ratio = PREDICTIONS["spilling"].step_s / PREDICTIONS["fitting"].step_s
+    assert f"(x {ratio:.3g})" in told and "activations spilled, GB" in told
+    parser = Balance()
+    parser.feed(compare_page(records))
+    assert parser.open == [] and "svg" in parser.tags
+
+
+def test_what_is_no_report_is_told(tmp_path):
+    (tmp_path / "report.html").write_text("nothing")
+    with pytest.raises(ConfigError, match=r"must be a report.html.*--compile_only"):
+        read_record(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [(0, "0"), (0.07396, "0.074"), (7574.2, "7,574"), (4.356, "4.36"), (60, "60")],
+)
+def test_numbers_have_three_digits_and_no_exponent(value, told):
+    assert number(value) == told
+
+
+def test_large_numbers_and_times_have_units():
+    assert many(20_256_208_896) == "20.3 billion" and many(1234) == "1,234"
+    assert [seconds(s) for s in (13.52, 0.0112, 4e-6)] == ["13.5 s", "11.2 ms", "4 µs"]
+
+
+def test_assumptions_of_copies_change_a_step_of_as_many_copies():
+    for _, half, twice in sensitivity(PREDICTIONS["copies"]):
+        assert abs(half) < 0.5 and abs(twice) < 1.0

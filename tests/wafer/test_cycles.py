@@ -1,0 +1,67 @@
+"""Cycles of products: never below the ideal, and every cause where it belongs."""
+
+from __future__ import annotations
+
+import pytest
+
+from cerebras_tf.wafer.cycles import (
+    Cycles,
+    layout,
+    product_cycles,
+    resident_cycles,
+    streamed_bytes,
+)
+from cerebras_tf.wafer.machine import load_machine
+from cerebras_tf.wafer.transformer import trained
+from cerebras_tf.wafer.workload import ACTIVATIONS, GRADIENT, WEIGHTS, Product
+
+MACHINE = load_machine()
+SHAPES = [
+    (133120, 4096, 16384),
+    (247808, 2048, 2048),
+    (20, 7, 5),
+    (1, 4096, 4096),
+    (4096, 100000, 64),
+]
+
+
+@pytest.mark.parametrize("kind", [WEIGHTS, GRADIENT, ACTIVATIONS])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_no_product_beats_the_peak(kind, shape):
+    product = Product(kind, *shape)
+    ideal = product.multiply_adds / (MACHINE.cores * MACHINE["simd"])
+    found = product_cycles(product, MACHINE)
+    assert found.compute == pytest.approx(ideal)
+    assert found.bubbles >= 0 and found.fabric >= 0 and found.sram == found.link == 0
+    assert resident_cycles(product, MACHINE.cores, MACHINE).total > ideal
+
+
+def test_a_layout_holds_the_product_on_the_wafer():
+    for shape in SHAPES:
+        found = layout(Product(WEIGHTS, *shape), MACHINE)
+        along = MACHINE.rows if found.upright else MACHINE.columns
+        across = MACHINE.columns if found.upright else MACHINE.rows
+        assert found.inputs * found.width >= shape[1]
+        assert found.width * found.blocks <= along
+        assert found.tokens * across * found.blocks >= shape[0]
+
+
+def test_zeros_cost_no_cycle():
+    dense, sparse = (Product(WEIGHTS, 65536, 12288, 12288, 1, d) for d in (1.0, 0.1))
+    faster = product_cycles(dense, MACHINE).total / product_cycles(sparse, MACHINE).total
+    assert 4 < faster < 10
+    layer = trained("l", [sparse], 0, 0, 0)
+    assert streamed_bytes(layer, MACHINE) == pytest.approx(0.1 * 4 * 12288 * 12288)
+
+
+def test_software_is_what_the_efficiency_leaves():
+    found = Cycles(compute=3.0, fabric=1.0).at(0.25)
+    assert found.total == pytest.approx(16.0) and found.software == pytest.approx(12.0)
+
+
+def test_copies_of_a_product_count_as_often():
+    one, many = Product(ACTIVATIONS, 128, 64, 128), Product(ACTIVATIONS, 128, 64, 128, 16)
+    assert many.flops == 16 * one.flops and many.multiply_adds == 16 * one.multiply_adds
+    assert product_cycles(many, MACHINE).compute == pytest.approx(
+        16 * product_cycles(one, MACHINE).compute
+    )
