@@ -118,23 +118,3 @@ def transformer(
     parameters = sum(layer.parameters for layer in stack)
     # Ids, mask and labels of a token in 32, 16 and 32 bits.
     return Workload(name, tuple(stack), batch, _SLOTS * parameters, 10 * full, full, 2, mean_length)
-
-
-def training_flops(
-    hidden: int,
-    layers: int,
-    filter: int,
-    vocabulary: int,
-    sequence: int,
-    tokens: float,
-    embeddings: bool = False,
-) -> float:
-    """Floating point operations of training a decoder on `tokens`, attention and logits included.
-
-    Three times the forward pass, whose attention is counted whole. With `embeddings` the look-up
-    counts as the product that it stands for, as in Hoffmann et al. (2022), appendix F; softmax and
-    everything else that is no product is left out.
-    """
-    block = 2 * (4 * hidden * hidden + 2 * hidden * filter) + 4 * sequence * hidden
-    tables = 2 if embeddings else 1
-    return 3 * tokens * (layers * block + tables * 2 * hidden * vocabulary)

@@ -8,7 +8,8 @@ from cerebras_tf.errors import ConfigError
 from cerebras_tf.wafer.machine import load_machine
 from cerebras_tf.wafer.prediction import Prediction
 from cerebras_tf.wafer.streaming import predict_streaming
-from cerebras_tf.wafer.transformer import training_flops, transformer
+from cerebras_tf.wafer.transformer import transformer
+from modelzoo.common.scaling.compute import training_flops
 from modelzoo.common.scaling.law import PUBLISHED, Law
 
 TOKENS_PER_PARAMETER = 20  # Hoffmann et al. (2022); the Cerebras-GPT family follows it
@@ -53,10 +54,9 @@ class Member:
         )
 
     def flops(self, tokens):
-        """Operations of training on that many tokens, attention and embeddings included."""
-        return training_flops(
-            self.hidden, self.layers, 4 * self.hidden, VOCABULARY, SEQUENCE, tokens, True
-        )
+        """Operations of training on that many tokens, as the law counts them."""
+        sizes = self.hidden, self.layers, self.heads, 4 * self.hidden
+        return training_flops(*sizes, VOCABULARY, SEQUENCE, tokens)
 
 
 FAMILY = (

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cerebras_tf.errors import DataError
-from cerebras_tf.wafer.transformer import training_flops
+from modelzoo.common.model_sections import count_vocabulary
 from modelzoo.common.params import load_params
+from modelzoo.common.scaling.compute import training_flops
 
 # Tags of losses in nats a token, the best first: of the last evaluation, then of training.
 _EVALUATED, _TRAINED = ("loss",), ("train/lm_cost", "loss")
@@ -66,11 +67,11 @@ def read_run(folder):
     flops = training_flops(
         model.hidden_size,
         model.num_hidden_layers,
+        model.num_heads,
         model.filter_size,
-        section.vocab_size,
+        count_vocabulary(section),
         section.max_sequence_length,
         tokens,
-        True,
     )
     return Run(place.name, flops, sum(shown[step] for step in last) / len(last), bool(evaluated))
 
