@@ -54,8 +54,9 @@ class Lowerable:
         return [
             found
             for body in function_bodies(op)
+            for within in [self.inside(op, body)]
             for inner in body_operations(body)
-            for found in self.inside(op, body).missing(inner)
+            for found in within.missing(inner)
         ]
 
     def inside(self, op: Operation, body: FunctionBody) -> Lowerable:

@@ -30,6 +30,7 @@ from cerebras_tf.passes.fuse_linear_loss import fuse_linear_loss, merge_linear_l
 from cerebras_tf.passes.fuse_sum_of_squares import fuse_sum_of_squares
 from cerebras_tf.passes.inline_conditionals import inline_conditionals
 from cerebras_tf.passes.lower_products import lower_products
+from cerebras_tf.passes.mask_weights import mask_weights
 from cerebras_tf.passes.merge_common import merge_common
 from cerebras_tf.passes.part_norms import part_norms
 from cerebras_tf.passes.recompute_elementwise import recompute_elementwise
@@ -61,6 +62,7 @@ class Options:
             letting them rest in the store; None: no limit.
         unfitted: told of the program as it is without that limit.
         wafers: how many train together; gradients are averaged over them.
+        sparse: names of variables whose pruned entries stay zero.
     """
 
     streaming: bool = True
@@ -75,6 +77,7 @@ class Options:
     budget: Optional[Budget] = None
     unfitted: Optional[Callable[[Program], None]] = None
     wafers: int = 1
+    sparse: tuple[str, ...] = ()
 
 
 Pass = tuple[str, Callable[[StepGraph], None]]
@@ -157,6 +160,8 @@ def _backward(options: Options) -> list[Pass]:
         # Behind differentiation: the gradient of `select` is not finite where the branch that is
         # not taken divides by zero; that of `cond` never looks there.
         ("inline_conditionals", lambda s: inline_conditionals(s.graph)),
+        # Behind inlining, which shows how a conditional update ends.
+        *([("mask_weights", lambda s: mask_weights(s, options.sparse))] if options.sparse else []),
         # Identities told values apart for differentiation only.
         ("simplify", lambda s: simplify(s.graph)),
         ("merge_common", lambda s: merge_common(s.graph)),

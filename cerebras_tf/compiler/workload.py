@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Optional
 
 from cerebras_tf.ir.program import ARENA, Instruction, Program
 from cerebras_tf.ir.schedule import Run
-from cerebras_tf.ops.products import Places, products_of, sizes_at_most
-from cerebras_tf.wafer.workload import LayerWork, Product, Workload
+from cerebras_tf.ops.products import Places, ProductSize, products_of, sizes_at_most
+from cerebras_tf.wafer.workload import GRADIENT, WEIGHTS, LayerWork, Product, Workload
 
 _MOST_PERIOD = 8  # layers that a repeated block may have
 _FLOAT_BYTES = 4  # an element of a program, whose values are float32
@@ -37,6 +38,7 @@ def workload_of_program(
     name: str,
     batch: Optional[int] = None,
     tokens: Optional[int] = None,
+    density: Optional[Mapping[str, float]] = None,
 ) -> Workload:
     """The workload of a step.
 
@@ -45,12 +47,15 @@ def workload_of_program(
         name: of the model.
         batch: samples of a batch; the first size of the largest feature where not given.
         tokens: tokens of a batch, where that says something.
+        density: share of a weight that is not zero, by name, where it is not 1. A weight's gradient
+            is as dense, for what is pruned has none.
     """
+    dense = _Densities(program, density or {})
     sums: dict[int, _Sums] = defaultdict(_Sums)
     for step in program.steps:
         if isinstance(step, Run) and step.direction != "update":
             for item in program.bodies[step.body]:
-                _add(sums[max(step.layer, 0)], item, step, program)
+                _add(sums[max(step.layer, 0)], item, step, program, dense)
     _add_kept(sums, program)
     layers = []
     for number, layer in enumerate(program.layers):
@@ -87,7 +92,39 @@ def _elements(program: Program, name: str) -> int:
     return math.prod(sizes_at_most(type)) if type.rank else 0
 
 
-def _add(sums: _Sums, item: Instruction, step: Run, program: Program) -> None:
+class _Densities:
+    """How dense the weight is that a product computes with, or the gradient that it computes.
+
+    Args:
+        program: the step.
+        density: by name of a weight, where it is not 1.
+    """
+
+    def __init__(self, program: Program, density: Mapping[str, float]) -> None:
+        self._base_of = program.base_of
+        self._of_slot = {program.variables[name]: share for name, share in density.items()}
+        self._of_layer: dict[int, dict[int, list[float]]] = {}
+        for number, layer in enumerate(program.layers) if density else ():
+            found: dict[int, list[float]] = {}
+            for name in layer.variables:
+                size = math.prod(sizes_at_most(program.slots[program.variables[name]].type))
+                found.setdefault(size, []).append(density.get(name, 1.0))
+            self._of_layer[number] = found
+
+    def of(self, size: ProductSize, layer: int, operands: Sequence[int]) -> float:
+        """Density of a product; of a gradient the mean of the layer's weights of that size."""
+        if size.kind == WEIGHTS:
+            found = [self._of_slot.get(self._base_of(slot), 1.0) for slot in operands]
+            return min(found, default=1.0)
+        if size.kind == GRADIENT:
+            same = self._of_layer.get(layer, {}).get(size.inputs * size.outputs * size.times)
+            return sum(same) / len(same) if same else 1.0
+        return 1.0
+
+
+def _add(
+    sums: _Sums, item: Instruction, step: Run, program: Program, densities: _Densities
+) -> None:
     """Adds an instruction to its layer."""
     slots, table = step.slots, program.slots
     at = Places(
@@ -102,8 +139,9 @@ def _add(sums: _Sums, item: Instruction, step: Run, program: Program) -> None:
         moved = item.cost.bytes_read + item.cost.bytes_written
         sums.vector[backward] += moved // _FLOAT_BYTES
     else:
-        sums.forward += [Product(*size) for size in found[0]]
-        sums.backward += [Product(*size) for size in found[1]]
+        operands, layer = [slots[i] for i in item.inputs], max(step.layer, 0)
+        for sizes, products in zip(found, (sums.forward, sums.backward)):
+            products += [Product(*s, densities.of(s, layer, operands)) for s in sizes]
 
 
 def _add_kept(sums: dict[int, _Sums], program: Program) -> None:

@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Optional
+from typing import Any, Optional
 
 from cerebras_tf.estimator.hooks import EvaluationStopHook
 from cerebras_tf.estimator.model_graph import ModelGraph
@@ -28,6 +28,8 @@ class Call:
         runs: whether steps will be made; a call that only compiles leaves nothing behind.
         examples: examples in a batch, where shapes say so.
         tokens: tokens in a batch, where shapes say so.
+        systems: systems whose batches a step takes, for predictions.
+        sparsifier: prunes weights of a training; None where all stay.
         model: the model on the wafer, once model_fn was called; None on the host.
         stop: in training, ends evaluations in the midst of it when training is told to end.
     """
@@ -38,6 +40,8 @@ class Call:
     runs: bool = True
     examples: Optional[int] = None
     tokens: Optional[int] = None
+    systems: int = 1
+    sparsifier: Any = None
     model: Optional[ModelGraph] = None
     stop: Optional[EvaluationStopHook] = None
 

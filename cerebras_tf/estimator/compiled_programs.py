@@ -128,6 +128,7 @@ def settings_of(options: Options, store: Store, whole: bool, updates: bool) -> t
         f"keep_float32={options.keep_float32}",
         f"strip={options.strip} restore={options.restore} wafers={options.wafers}",
         f"staging={options.staging} whole={whole} updates={updates}",
+        f"sparse={options.sparse}",
         *(str(spec) for _, spec in sorted(store.specs.items())),
     )
 

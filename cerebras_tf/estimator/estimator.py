@@ -35,7 +35,7 @@ from cerebras_tf.estimator.folder_lock import locked
 from cerebras_tf.estimator.hooks import EvaluationStopHook, GracefulStopHook
 from cerebras_tf.estimator.host_call import host_call_to_eval_metric_ops
 from cerebras_tf.estimator.model_graph import ModelGraph, build
-from cerebras_tf.estimator.prediction import predict_program
+from cerebras_tf.estimator.prediction import predict_program, systems_of
 from cerebras_tf.estimator.progress import PhaseReporter
 from cerebras_tf.estimator.report_file import write_report
 from cerebras_tf.estimator.run_config import (
@@ -45,6 +45,7 @@ from cerebras_tf.estimator.run_config import (
     refuse_strategies,
 )
 from cerebras_tf.estimator.saver import HostSaver
+from cerebras_tf.estimator.sparse_training import check_sparsifier
 from cerebras_tf.estimator.training import guarded, reporting, sizes, with_lines
 from cerebras_tf.ir import TensorType
 from cerebras_tf.ir.program import Program
@@ -129,11 +130,13 @@ class CerebrasEstimator(tf.estimator.Estimator):
     def _in_call(self, use_cs: Optional[bool], **fields: Any) -> CerebrasEstimator:
         """This estimator as one call sees it: the same, with a context of its own."""
         on_wafer = self._call.use_cs if use_cs is None else bool(use_cs)
+        if fields.get("sparsifier") is not None:
+            check_sparsifier(fields["sparsifier"], on_wafer)
         if on_wafer:
             check_wafer_address(getattr(self._config, "cs_ip", None))
             refuse_strategies(self._config)
         bound = copy.copy(self)
-        bound._call = Call(on_wafer, **fields)
+        bound._call = Call(on_wafer, systems=systems_of(self._config, self._params), **fields)
         return bound
 
     def train(
@@ -155,21 +158,21 @@ class CerebrasEstimator(tf.estimator.Estimator):
             max_steps: global step at which to end.
             saving_listeners: told of checkpoints.
             use_cs: True for the wafer, False for the host, None for the constructor's choice.
-            sparsifier: must be None; sparse training is not available.
+            sparsifier: has the methods of BaseSparsifier (cerebras.tf.ws.ws_sparsify). The weights
+                that it prunes when training starts stay exactly zero, and the optimizer's state
+                with them; checkpoints hold the zeros.
 
         Returns:
             self.
 
         Raises:
-            ConfigError: another process trains in model_dir.
+            ConfigError: another process trains in model_dir; the sparsifier prunes nothing, or the
+                host is to train with it.
             CerebrasError: what the wafer refuses, before the first step where possible.
         """
-        if sparsifier is not None:
-            raise ConfigError(
-                "train: sparsifier must be None. Received: "
-                f"{type(sparsifier).__name__}. Sparse training is not available; leave it out."
-            )
-        bound = self._in_call(use_cs, steps=steps, last_step=max_steps)
+        if sparsifier is None:
+            sparsifier = self._call.sparsifier  # of a training with evaluations
+        bound = self._in_call(use_cs, steps=steps, last_step=max_steps, sparsifier=sparsifier)
         cluster.refuse_host(bound._call.use_cs)
         # Of a cluster's tasks, which share the folder, one writes.
         writes = self._config.is_chief and job.is_first()
@@ -238,10 +241,15 @@ class CerebrasEstimator(tf.estimator.Estimator):
             yield from itertools.islice(items, num_samples)
 
     def train_and_evaluate(
-        self, train_spec: Any, eval_spec: Any, use_cs: Optional[bool] = None
+        self,
+        train_spec: Any,
+        eval_spec: Any,
+        use_cs: Optional[bool] = None,
+        sparsifier: Any = None,
     ) -> Any:
-        """tf.estimator.train_and_evaluate with this estimator."""
-        return tf.estimator.train_and_evaluate(self._in_call(use_cs), train_spec, eval_spec)
+        """tf.estimator.train_and_evaluate with this estimator; `sparsifier` as `train` takes it."""
+        bound = self._in_call(use_cs, sparsifier=sparsifier)
+        return tf.estimator.train_and_evaluate(bound, train_spec, eval_spec)
 
     def compile(
         self,
@@ -249,6 +257,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
         validate_only: bool = False,
         mode: str = _TRAIN,
         save: bool = True,
+        sparsifier: Any = None,
     ) -> Optional[Program]:
         """Compiles a model without running it.
 
@@ -259,6 +268,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
             mode: a tf.estimator.ModeKeys.
             save: write the program to compile_dir, where `train`, `evaluate` and `predict` of the
                 same model and settings find it and compile no more.
+            sparsifier: what `train` will be given; predictions count the weights that it leaves.
 
         Returns:
             The program; None with validate_only.
@@ -273,7 +283,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
             features, labels, input_hooks = self._get_features_and_labels_from_input_fn(
                 input_fn, mode
             )
-            bound = self._in_call(True, runs=False)
+            bound = self._in_call(True, runs=False, sparsifier=sparsifier)
             with closing(bound._call):
                 bound._call_model_fn(features, labels, mode, self.config)
                 model = bound._call.model
@@ -348,7 +358,10 @@ class CerebrasEstimator(tf.estimator.Estimator):
             return _with_host_call(spec, mode)
 
         self._call.examples, self._call.tokens = sizes(features)
+        sparsifier = self._call.sparsifier if mode == _TRAIN else None
         if not (self._call.use_cs and _can_be_captured()):
+            if sparsifier is not None:
+                check_sparsifier(sparsifier, False)
             return call()
         streaming = execution_mode_from_environment() == "weight_streaming"
         on_files = getattr(self._config, "memoryx_dir", None) is not None
@@ -376,7 +389,14 @@ class CerebrasEstimator(tf.estimator.Estimator):
         around = training_around() if mode == tf.estimator.ModeKeys.EVAL else None
         lender = None if around is None or around.model is None else around.model.step
         self._call.model = build(
-            call, mode, options, self.phases.phase, self._config, lender, self._call.runs
+            call,
+            mode,
+            options,
+            self.phases.phase,
+            self._config,
+            lender,
+            self._call.runs,
+            sparsifier,
         )
         self._call.model.step.compiled_before = self._compiled_programs(mode)
         return self._call.model.spec

@@ -26,6 +26,7 @@ from cerebras_tf.errors import ConfigError, UnsupportedOpError
 from cerebras_tf.estimator.cluster import swarm_for
 from cerebras_tf.estimator.scaffold import wafer_scaffold
 from cerebras_tf.estimator.session import WaferHook, leaves, map_fetches
+from cerebras_tf.estimator.sparse_training import SparseTraining
 from cerebras_tf.estimator.stored_variables import StoredVariables
 from cerebras_tf.estimator.wafer_step import WaferStep
 from cerebras_tf.estimator.wiring import Wiring
@@ -52,6 +53,7 @@ class ModelGraph:
         store: the wafer's variables.
         wiring: the nodes between both.
         fed: tensors the session feeds.
+        sparse: what is pruned; None where nothing is.
     """
 
     spec: Any
@@ -59,6 +61,7 @@ class ModelGraph:
     store: Store
     wiring: Wiring
     fed: list[Any] = field(default_factory=list)
+    sparse: Optional[SparseTraining] = None
 
 
 def build(
@@ -69,6 +72,7 @@ def build(
     config: Any,
     lender: Optional[WaferStep] = None,
     runs: bool = True,
+    sparsifier: Any = None,
 ) -> ModelGraph:
     """Calls a model function and puts its step on the wafer.
 
@@ -81,6 +85,7 @@ def build(
         lender: the step of a training in whose midst this model is evaluated: it lends its
             variables where the evaluation wants the checkpoint that holds just these.
         runs: whether steps will be made; else variables never get values, nor files to rest in.
+        sparsifier: prunes weights of a training; None where all stay.
 
     Raises:
         UnsupportedOpError: the model needs operations without an IR form; all are listed.
@@ -90,7 +95,8 @@ def build(
     model.rest_moments(getattr(config, "memoryx_moment_dtype", None), mode)
     store = _store_of(model.specs(), mode, config, lender, runs)
     try:
-        return _wired(model, mode, options, phase, config, lender, store)
+        sparse = None if sparsifier is None else SparseTraining(sparsifier, store.specs)
+        return _wired(model, mode, options, phase, config, lender, store, sparse)
     except BaseException:
         store.close()
         raise
@@ -104,6 +110,7 @@ def _wired(
     config: Any,
     lender: Optional[WaferStep],
     store: Store,
+    sparse: Optional[SparseTraining],
 ) -> ModelGraph:
     spec, placement, global_step = model.spec, model.placement, model.global_step
     step_read = training_util._get_or_create_global_step_read()
@@ -120,7 +127,7 @@ def _wired(
         effects,
         global_step.op.name,
         store,
-        options,
+        replace(options, sparse=() if sparse is None else sparse.weights),
         phase,
         getattr(config, "wafer_memory_gb", None),
         placement.control_inputs,
@@ -130,7 +137,12 @@ def _wired(
     metrics = _operations(spec.eval_metric_ops)
     wiring = Wiring(step, placement, fed, global_step, step_read, beside, bool(effects), metrics)
     stored = StoredVariables(model.variables, store)
-    hook = WaferHook(wiring, effects[0] if effects else None, stored)
+
+    def start(session: Any) -> None:
+        if sparse is not None:
+            sparse.apply(store, int(session.run(step_read)))
+
+    hook = WaferHook(wiring, effects[0] if effects else None, stored, start)
     scaffold = wafer_scaffold(
         spec.scaffold,
         model.variables,
@@ -142,7 +154,7 @@ def _wired(
         lender,
     )
     spec = _rerouted(spec, wiring, hook, scaffold, mode)
-    return ModelGraph(spec, step, store, wiring, fed)
+    return ModelGraph(spec, step, store, wiring, fed, sparse)
 
 
 def _store_of(

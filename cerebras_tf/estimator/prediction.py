@@ -21,14 +21,28 @@ def predict_program(program: Program, call: Any, config: Any) -> Prediction:
 
     Args:
         program: as it is where activations have all the memory they want.
-        call: the context of the call, which knows examples and tokens of a batch.
-        config: the run configuration, which knows the number of systems; the model is called as
-            its model_dir.
+        call: the context of the call, which knows examples and tokens of a batch, the number of
+            systems, and what of the weights is pruned.
+        config: the run configuration; the model is called as its model_dir.
     """
     name = os.path.basename(os.path.normpath(config.model_dir))
-    workload = workload_of_program(program, name, call.examples, call.tokens)
+    sparse = None if call.model is None else call.model.sparse
+    density = {} if sparse is None else sparse.density
+    workload = workload_of_program(program, name, call.examples, call.tokens, density)
     machine = load_machine(MACHINE)
     if execution_mode_from_environment() == STREAMING:
-        num_csx = getattr(config, "num_csx", None) or 1
-        return predict_streaming(workload, machine, num_csx=num_csx)
+        return predict_streaming(workload, machine, num_csx=call.systems)
     return predict_pipelined(workload, machine)
+
+
+def systems_of(config: Any, params: Any) -> int:
+    """Systems whose batches a step takes.
+
+    Args:
+        config: the run configuration.
+        params: those of the model. Where one wafer computes the batches of several in turn, as the
+            models of modelzoo do, `params["runconfig"]["num_csx"]` is their number.
+    """
+    section = params.get("runconfig") if isinstance(params, dict) else None
+    named = section.get("num_csx") if isinstance(section, dict) else None
+    return max(getattr(config, "num_csx", None) or 1, named if isinstance(named, int) else 1)

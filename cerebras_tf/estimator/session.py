@@ -30,10 +30,18 @@ class WaferHook(tf.estimator.SessionRunHook):
         wiring: the wafer's nodes in the graph.
         train_op: the model's own training op, replaced wherever it is fetched.
         stored: serves variables that a fetch reads or assigns beside the step.
+        start: told of every session once its variables have values, before anything runs.
     """
 
-    def __init__(self, wiring: Wiring, train_op: Optional[Any], stored: Any) -> None:
+    def __init__(
+        self,
+        wiring: Wiring,
+        train_op: Optional[Any],
+        stored: Any,
+        start: Callable[[Any], None] = lambda session: None,
+    ) -> None:
         self._wiring = wiring
+        self._start = start
         self._train_op = train_op
         self._stored = stored
         self._session: Any = None
@@ -54,6 +62,7 @@ class WaferHook(tf.estimator.SessionRunHook):
         if session is self._session:
             return
         self._session = session
+        self._start(session)
         run = session.run
 
         def wrapped(

@@ -66,6 +66,8 @@ _FLOAT = {
     "trunc_mod": "np.fmod({0}, {1})",
     "reciprocal": "{one} / {0}",
     "rsqrt": "{one} / sqrt({0})",
+    # Of numbers that are 0, the reciprocal tells the sign.
+    "masked_like": "{0} if ({0} == {zero}) & ({one} / {0} < {zero}) else {1} + {zero}",
 }
 _LIBRARY = ("exp", "expm1", "log", "log1p", "sin", "cos", "tanh", "erf")
 # Rare ones, computed in float64 by C's library for every dtype.

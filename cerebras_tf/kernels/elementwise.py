@@ -139,6 +139,13 @@ def squared_difference(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.asarray(np.square(x - y))
 
 
+@plain("masked_like")
+def masked_like(w: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """x, but -0.0 where w is, the mark of a pruned weight; other zeros are +0.0."""
+    zero = x.dtype.type(0)
+    return np.asarray(np.where((w == 0) & np.signbit(w), -zero, x + zero))
+
+
 @plain("cast")
 def cast(x: np.ndarray, *, dtype: str) -> np.ndarray:
     """x in another dtype; bfloat16 is held as float32."""

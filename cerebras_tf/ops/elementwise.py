@@ -158,6 +158,8 @@ _flat("logical_and", broadcast_bool, zeros=(0, 1))
 _flat("logical_or", broadcast_bool)
 for _name in ("floor_div", "trunc_mod"):
     _flat(_name, broadcast)
+# masked_like(w, x): x, but -0.0 where w is, the mark of a pruned weight; other zeros are +0.0.
+_flat("masked_like", broadcast, 2)
 
 _binary("add", lambda b, x, y, z, dz: (dz, dz))
 _binary("sub", lambda b, x, y, z, dz: (dz, b.op("neg", dz)))

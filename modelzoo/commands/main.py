@@ -76,6 +76,7 @@ SCALING = of_module(
     "modelzoo.commands.scaling",
     "what",
     {
+        "family": "train a family of small models on the bundled text, and fit their law",
         "fit": "fit a scaling law to runs of language models",
         "plan": "say what a budget of FLOPs or days buys",
     },

@@ -1,19 +1,28 @@
-"""`cerebras-tf scaling fit` and `plan`: the law of some runs, and what a budget buys."""
+"""`cerebras-tf scaling`: the law of some runs, what a budget buys, and a family to fit a law to."""
 
 from __future__ import annotations
 
 import argparse
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 from cerebras_tf.cli.arguments import positive_int
+from cerebras_tf.errors import CerebrasError
+from modelzoo.commands.configs import config_path
 from modelzoo.common.scaling.law import PUBLISHED, Law
 
 _SHARE = 0.9
 
 
 def add_arguments(parser, what):
-    """Adds the arguments of `what`: ``fit`` or ``plan``."""
+    """Adds the arguments of `what`: ``family``, ``fit`` or ``plan``."""
     parser.set_defaults(what=what)
+    if what == "family":
+        folder = "folder of the params files, the runs and the page (default: model_dir/family)"
+        parser.add_argument("--folder", type=Path, default=Path("model_dir", "family"), help=folder)
+        return
     if what == "fit":
         parser.add_argument("runs", nargs="+", metavar="RUN", help="model_dir of a run")
         parser.add_argument("--out", metavar="HTML", help="page with a picture")
@@ -53,8 +62,10 @@ def _budget(given):
 
 
 def run(args):
-    """Fits or plans."""
-    if args.what == "plan":
+    """Trains, fits or plans."""
+    if args.what == "family":
+        train_family(args.folder)
+    elif args.what == "plan":
         from modelzoo.common.scaling.plan import make_plan
 
         law = PUBLISHED if args.law is None else Law(*args.law)
@@ -62,27 +73,57 @@ def run(args):
             **args.budget, num_csx=args.num_csx, law=law, machine=args.machine, release=args.release
         )
         print(plan)
-        return
-    fit(args)
+    else:
+        fit(args.runs, args.at, args.out)
 
 
-def fit(args):
-    """Prints the law of the runs, and writes its page."""
+def train_family(folder):
+    """Trains a family of small models, a process each, and fits their law.
+
+    A model that was trained before is evaluated again, and one that was stopped goes on.
+
+    Raises:
+        CerebrasError: a process failed; its own message stands above.
+    """
+    from modelzoo.common.scaling.family import SIZES, write_params
+
+    started = time.monotonic()
+    for size in SIZES:
+        params = write_params(size, config_path("gpt3_tiny"), folder)
+        command = ["-m", "train_and_eval", "-p", str(params), "-o", str(folder / size.name)]
+        code = subprocess.run([sys.executable, "-m", "modelzoo.common.run", *command]).returncode
+        if code:
+            raise CerebrasError(
+                f"scaling family: training of {params} must end well. Received: exit code {code}. "
+                "Its own message stands above; the same command goes on from where it stopped."
+            )
+    print(f"the family is trained: {time.monotonic() - started:.0f} s")
+    fit([folder / size.name for size in SIZES], None, folder / "law.html")
+
+
+def fit(runs, at, out):
+    """Prints the law of runs, and writes its page.
+
+    Args:
+        runs: their folders.
+        at: compute to predict the loss for; None for none.
+        out: file of the page; None for none.
+    """
     from modelzoo.common.scaling.law import fit_law, interval
     from modelzoo.common.scaling.picture import law_page
     from modelzoo.common.scaling.runs import read_run
 
-    runs = sorted((read_run(path) for path in args.runs), key=lambda run: run.flops)
+    runs = sorted((read_run(path) for path in runs), key=lambda run: run.flops)
     flops, losses = [run.flops for run in runs], [run.loss for run in runs]
     law = fit_law(flops, losses)
     for run in runs:
         share = law.loss(run.flops) / run.loss - 1
         print(f"{run.name}: {run.flops:.4g} FLOP, loss {run.loss:.4f}, the law {share:+.2%}")
     print(law)
-    if args.at is not None:
-        least, most = interval(flops, losses, args.at, _SHARE)
-        told = f"{law.loss(args.at):.4f}, {_SHARE:.0%} of refits from {least:.4f} to {most:.4f}"
-        print(f"at {args.at:.4g} FLOP: {told}")
-    if args.out is not None:
-        Path(args.out).write_text(law_page(runs, law, _SHARE), encoding="utf-8")
-        print(f"written to {args.out}")
+    if at is not None:
+        least, most = interval(flops, losses, at, _SHARE)
+        told = f"{law.loss(at):.4f}, {_SHARE:.0%} of refits from {least:.4f} to {most:.4f}"
+        print(f"at {at:.4g} FLOP: {told}")
+    if out is not None:
+        Path(out).write_text(law_page(runs, law, _SHARE), encoding="utf-8")
+        print(f"written to {out}")

@@ -12,7 +12,7 @@ pytest.importorskip("tensorflow")
 import numpy as np
 import tensorflow as tf
 
-from cerebras_tf.errors import ConfigError, DataError, NumericsError
+from cerebras_tf.errors import DataError, NumericsError
 from cerebras_tf.estimator.spec import CSEstimatorSpec
 from cerebras_tf.ir import parse_step
 from tests.estimator import regression
@@ -376,8 +376,3 @@ def test_compile_says_what_a_program_needs_without_running_it(tmp_path):
     assert names == ["program_predict", "program_train"]
     assert made.compile(regression.ragged_dataset, validate_only=True) is None
     assert tf.train.latest_checkpoint(str(tmp_path)) is None
-
-
-def test_sparse_training_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="sparsifier"):
-        build(tmp_path).train(dataset, max_steps=1, sparsifier=object())

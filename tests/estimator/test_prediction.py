@@ -7,6 +7,7 @@ import pytest
 pytest.importorskip("tensorflow")
 
 from cerebras_tf.compiler.workload import workload_of_program
+from cerebras_tf.estimator.prediction import predict_program
 from cerebras_tf.wafer.activations import plan_activations
 from cerebras_tf.wafer.machine import load_machine
 from cerebras_tf.wafer.streaming import predict_streaming
@@ -81,3 +82,19 @@ def test_compiling_tells_what_a_system_would_do(tmp_path, caplog):
     tf.get_logger().propagate = False
     assert "prediction for a CS-2 with release R1.7.1, weight_streaming" in caplog.text
     assert "bound by the host's loop" in caplog.text
+
+
+def test_a_system_for_each_batch_that_one_wafer_takes_in_turn(tmp_path, monkeypatch):
+    """params as the models of modelzoo have them: runconfig.num_csx batches make a step."""
+    found = []
+    monkeypatch.setattr(
+        "cerebras_tf.estimator.estimator.predict_program",
+        lambda *given: found.append(predict_program(*given)) or found[-1],
+    )
+    for num_csx in (1, 4):
+        params = {"runconfig": {"num_csx": num_csx}}
+        build(tmp_path, params).compile(dataset, validate_only=True)
+    one, four = found
+    assert (one.num_csx, four.num_csx) == (1, 4)
+    assert four.global_batch == 4 * one.global_batch
+    assert four.steps_per_s == one.steps_per_s
