@@ -122,8 +122,18 @@ def _introduction(found: Prediction) -> str:
     )
     return (
         f"A prediction of {passes} on {machine} with software release {found.release.name}, {how}. "
+        f"{_pruned(found)}"
         "Nothing here was measured on such a system; the last section says how far predictions of "
         "this kind are from published measurements."
+    )
+
+
+def _pruned(found: Prediction) -> str:
+    left_out = 1 - found.workload.density
+    if not left_out:
+        return ""
+    return (
+        f"Pruned weights take no cycle, which leaves out {left_out:.1%} of the work with weights. "
     )
 
 

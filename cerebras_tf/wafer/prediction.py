@@ -163,6 +163,8 @@ def one_line(found: Prediction) -> str:
         f"{found.global_batch:,} samples, {found.utilisation:.1%} of the peak, bound by "
         f"{BOUNDS[found.bound]}"
     )
+    if found.workload.density < 1:
+        text += f"; pruning leaves out {1 - found.workload.density:.1%} of the work with weights"
     if found.activations.spilled_bytes:
         text += (
             f"; {found.activations.spilled_bytes / 1e9:.1f} GB of activations spill to "

@@ -37,8 +37,9 @@ class Product:
 
     @property
     def flops(self) -> int:
-        """Floating point operations of the dense product; multiply and add count two."""
-        return 2 * self.times * self.tokens * self.inputs * self.outputs
+        """Floating point operations as computed; multiply and add count two."""
+        dense = 2 * self.times * self.tokens * self.inputs * self.outputs
+        return dense if self.density == 1 else round(self.density * dense)
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,14 @@ class Workload:
     def flops(self) -> int:
         """Floating point operations of a step's products, nothing computed twice."""
         return sum(layer.flops for layer in self.layers)
+
+    @property
+    def density(self) -> float:
+        """Share of the operations with weights that is left where weights are pruned."""
+        products = [p for layer in self.layers for p in (*layer.forward, *layer.backward)]
+        weighty = [p for p in products if p.kind != ACTIVATIONS]
+        dense = sum(replace(p, density=1.0).flops for p in weighty)
+        return sum(p.flops for p in weighty) / dense if dense else 1.0
 
     @property
     def trains(self) -> bool:
