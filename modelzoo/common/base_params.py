@@ -19,7 +19,14 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from cerebras_tf.swarmx import job
-from modelzoo.common.sections import CsConfigParams, OptimizerParams, RunConfigParams
+from modelzoo.common.schema import build_section
+from modelzoo.common.sections import (
+    CsConfigParams,
+    OptimizerParams,
+    RunConfigParams,
+    SparsityParams,
+    field,
+)
 
 INPUT_SECTIONS = ("train_input", "eval_input", "predict_input")
 SHAPE_KEYS = ("vocab_size", "vocab_file", "max_sequence_length", "batch_size")
@@ -42,6 +49,7 @@ class BaseParams:
     eval_input: Any = None
     predict_input: Any = None
     csconfig: CsConfigParams = CsConfigParams()
+    sparsity: Any = field(None, build=build_section(SparsityParams))
 
     INHERITED_KEYS: ClassVar[tuple[str, ...]] = ()
 
@@ -53,6 +61,8 @@ class BaseParams:
     def problems(self):
         """Yields what is wrong between the sections."""
         yield from self.csconfig.problems_with(self.model)
+        if self.sparsity and self.runconfig.device:
+            yield "sparsity", "is kept by the wafer's memory. Leave runconfig.device out."
         precision = self.runconfig.precision or "bfloat16"
         if self.csconfig.use_cbfloat16 and precision != "bfloat16":
             yield "csconfig.use_cbfloat16", f"excludes precision {precision}. Leave one out."

@@ -20,7 +20,7 @@ from modelzoo.common import registry, schema
 from modelzoo.common.whole_file import write_whole
 
 PAGE = Path(__file__).resolve().parents[2] / "configs" / "README.md"
-FIRST = ("runconfig", "csconfig", "optimizer")  # sections that all models share
+FIRST = ("runconfig", "csconfig", "optimizer", "sparsity")  # sections that all models share
 HEAD = """\
 # Keys of the params files
 

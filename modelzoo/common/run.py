@@ -173,7 +173,7 @@ def start_mode(mode, params):
     excludes = excludes(params) if callable(excludes) else excludes
     estimator = make_estimator(model.model_fn, params, use_cs, excludes)
     if runconfig.validate_only or runconfig.compile_only:
-        compile_model(estimator, data, mode, runconfig)
+        compile_model(estimator, data, mode, runconfig, sparsifier_of(params))
     elif mode in ("train", "train_and_eval"):
         train(estimator, model, data, mode, params, use_cs)
     elif mode == "predict":
@@ -223,7 +223,12 @@ def check_device(device):
         )
 
 
-def compile_model(estimator, data, mode, runconfig):
+def sparsifier_of(params):
+    """Returns what prunes weights in training, None for nothing."""
+    return params.sparsity and params.sparsity.sparsifier()
+
+
+def compile_model(estimator, data, mode, runconfig, sparsifier):
     """Compiles the model for `mode`, for training and evaluation where it is both; runs nothing."""
     import tensorflow.compat.v1 as tf
 
@@ -237,12 +242,12 @@ def compile_model(estimator, data, mode, runconfig):
         "eval_all": [evaluation],
         "predict": [(data.INPUTS.predict, modes.PREDICT, "predict_input")],
     }[mode]:
-        only = runconfig.validate_only
+        given = {"validate_only": runconfig.validate_only, "mode": key, "sparsifier": sparsifier}
         try:
-            estimator.compile(input_fn, validate_only=only, mode=key)
+            estimator.compile(input_fn, **given)
         except DataError as missing:
             tf.logging.info("compiling for batches as the params file has them: %s", missing)
-            estimator.compile(data.INPUTS.without_data(section), validate_only=only, mode=key)
+            estimator.compile(data.INPUTS.without_data(section), **given)
 
 
 def last_step(runconfig, step):
@@ -280,7 +285,7 @@ def train(estimator, model, data, mode, params, use_cs):
         check_evaluation(model, data, params, evaluations)
     hooks = [StartHook(params, step), EarlyStopHook(evaluations)]
     try:
-        train_until(estimator, data, mode, runconfig, hooks, end, evaluations)
+        train_until(estimator, data, mode, params, hooks, end, evaluations)
     except DataError as missing:
         if use_cs:
             check_size(estimator, data, missing)
@@ -307,15 +312,15 @@ def check_evaluation(model, data, params, evaluations):
         evaluations.check_metrics(metric_fn(*tensors))
 
 
-def train_until(estimator, data, mode, runconfig, hooks, end, evaluations):
+def train_until(estimator, data, mode, params, hooks, end, evaluations):
     """Trains up to the global step `end`, telling `evaluations` of those that `mode` makes."""
     import tensorflow.compat.v1 as tf
 
+    runconfig, sparsifier = params.runconfig, sparsifier_of(params)
     if mode == "train":
-        estimator.train(data.INPUTS.train, hooks=hooks, max_steps=end)
+        estimator.train(data.INPUTS.train, hooks=hooks, max_steps=end, sparsifier=sparsifier)
         return
-    tf.estimator.train_and_evaluate(
-        estimator,
+    estimator.train_and_evaluate(
         tf.estimator.TrainSpec(data.INPUTS.train, max_steps=end, hooks=hooks),
         tf.estimator.EvalSpec(
             data.INPUTS.eval,
@@ -324,6 +329,7 @@ def train_until(estimator, data, mode, runconfig, hooks, end, evaluations):
             start_delay_secs=0,
             throttle_secs=runconfig.throttle_secs,
         ),
+        sparsifier=sparsifier,
     )
 
 

@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Optional
 
+from cerebras_tf.memoryx.sparsifier import SPARSIFIER_MAP
 from modelzoo.common.schema import build_section, build_variant, convert, taking
 
 LOSS_SCALING_WORDS = ("dynamic", "tf_dynamic")
@@ -271,7 +272,46 @@ class OptimizerParams:
             yield "min_loss_scale", f"must not exceed max_loss_scale ({self.max_loss_scale})."
 
 
-# ---- runconfig, csconfig
+# ---- sparsity, runconfig, csconfig
+
+
+def build_levels(value, path, report):
+    """Builds the level of all weights, or levels by regular expressions of names."""
+    if isinstance(value, dict) and value:
+        return {str(name): build_levels(v, f"{path}.{name}", report) for name, v in value.items()}
+    level = convert(float, value, path, report)
+    if level is not None and not 0 <= level < 1:
+        report.add(path, f"{path} must be 0 or more and less than 1.", value)
+    return level
+
+
+taking(build_levels, words="a number, or numbers by regular expressions of names")
+
+
+@dataclass(frozen=True)
+class SparsityParams:
+    """The section ``sparsity``: weights that training prunes where it starts, and holds at zero.
+
+    `sparsity_level` is the share of every matrix that is pruned, embeddings and normalisation left
+    out; or shares by regular expressions of names. The keys are those of the sparsifiers.
+    """
+
+    mask_type: str = field(choices=("topk", "balanced-topk", "checkerboard", "constant"))
+    sparsity_level: Any = field(0.5, build=build_levels)
+    sparsity_distribution: str = field("uniform", choices=("uniform", "er", "erk"))
+    erk_power_scale: float = field(1.0, minimum=0.0)
+    n_iter: int = field(1, minimum=1)
+    seed: Optional[int] = None
+
+    def sparsifier(self):
+        """Returns the sparsifier that the section describes."""
+        given = dataclasses.asdict(self)
+        return SPARSIFIER_MAP[given.pop("mask_type")](**given)
+
+    def problems(self):
+        """Yields what is wrong between the fields."""
+        if isinstance(self.sparsity_level, dict) and self.sparsity_distribution != "uniform":
+            yield "sparsity_level", f"must be one number for {self.sparsity_distribution}."
 
 
 @dataclass(frozen=True)

@@ -278,3 +278,13 @@ def test_empty_data_folder_leaves_no_checkpoint(call, tmp_path):
 
 def test_default_folder_is_named_after_the_params_file():
     assert default_model_dir("configs/params_gpt3_tiny.yaml") == "model_dir/gpt3_tiny"
+
+
+@pytest.mark.parametrize("mode", ["train", "train_and_eval"])
+def test_a_section_sparsity_prunes_what_training_starts_from(call, mode):
+    call.path.write_text(YAML + "sparsity:\n    mask_type: checkerboard\n")
+    found = values(call(mode, device=None))
+    kernels = [name for name in found if name.endswith("kernel")]
+    assert kernels and all((found[name] == 0).mean() == 0.5 for name in kernels)
+    tables = [name for name in found if name.endswith("embedding_weights")]
+    assert tables and all(found[name].any(axis=1).all() for name in tables)
