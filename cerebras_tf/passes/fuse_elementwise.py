@@ -24,20 +24,7 @@ def fuse_elementwise(graph: Graph, group_of: Callable[[Node], Hashable]) -> None
         group_of: nodes are joined only where this is equal.
     """
     levels = _levels(graph, group_of)
-    clusters: dict[Node, list[Node]] = {}
-    for node in graph.nodes:
-        if node not in levels:
-            continue
-        mine = clusters.setdefault(node, [node])
-        for value in node.inputs:
-            maker = value.node
-            if maker in levels and _joins(maker, node, levels, group_of):
-                other = clusters[maker]
-                if other is not mine:
-                    mine, other = sorted((mine, other), key=len, reverse=True)
-                    mine.extend(other)
-                    clusters.update((member, mine) for member in other)
-    _rewrite(graph, clusters)
+    _rewrite(graph, _clusters(graph, levels, group_of))
 
 
 def _fusible(node: Node) -> bool:
@@ -46,14 +33,36 @@ def _fusible(node: Node) -> bool:
     return node.output.type.is_bounded and node.output.type.size != 0
 
 
-def _joins(
+def _joinable(
     maker: Node, node: Node, levels: dict[Node, int], group_of: Callable[[Node], Hashable]
 ) -> bool:
-    return (
-        levels[maker] == levels[node]
-        and maker.output.shape == node.output.shape
-        and group_of(maker) == group_of(node)
-    )
+    """Whether a node may be joined with one that it reads, at equal levels."""
+    return maker in levels and node in levels and _match(maker, node, group_of)
+
+
+def _match(maker: Node, node: Node, group_of: Callable[[Node], Hashable]) -> bool:
+    return maker.output.shape == node.output.shape and group_of(maker) == group_of(node)
+
+
+def _clusters(
+    graph: Graph, levels: dict[Node, int], group_of: Callable[[Node], Hashable]
+) -> dict[Node, list[Node]]:
+    """For every fusible node the nodes that it is joined with, itself included."""
+    clusters: dict[Node, list[Node]] = {}
+    for node in graph.nodes:
+        if node not in levels:
+            continue
+        mine = clusters.setdefault(node, [node])
+        for value in node.inputs:
+            maker = value.node
+            if maker is None or not _joinable(maker, node, levels, group_of):
+                continue
+            other = clusters[maker]
+            if levels[maker] == levels[node] and other is not mine:
+                mine, other = sorted((mine, other), key=len, reverse=True)
+                mine.extend(other)
+                clusters.update((member, mine) for member in other)
+    return clusters
 
 
 def _levels(graph: Graph, group_of: Callable[[Node], Hashable]) -> dict[Node, int]:
@@ -67,48 +76,41 @@ def _levels(graph: Graph, group_of: Callable[[Node], Hashable]) -> dict[Node, in
             maker = value.node
             if maker is None:
                 continue
-            same = (
-                can
-                and maker in fusible
-                and maker.output.shape == node.output.shape
-                and group_of(maker) == group_of(node)
-            )
+            same = can and maker in fusible and _match(maker, node, group_of)
             depth = max(depth, level[maker] + (0 if same else maker in fusible))
         level[node] = depth
         if can:
             fusible[node] = depth
-    _raise_leaves(graph, level, fusible, group_of)
+    _raise_clusters(graph, fusible, group_of)
     return fusible
 
 
-def _raise_leaves(
-    graph: Graph,
-    level: dict[Node, int],
-    fusible: dict[Node, int],
-    group_of: Callable[[Node], Hashable],
+def _raise_clusters(
+    graph: Graph, fusible: dict[Node, int], group_of: Callable[[Node], Hashable]
 ) -> None:
-    """Raises nodes that join nothing in front of them to the level of what they could join behind.
+    """Raises clusters that only joinable nodes behind them read to the level of the first of these.
 
-    As of `0.9 slot` in an update that waits for a norm: its level is 0, that of the update is not.
-    A node keeps as many levels from its readers as before, so clusters still form no cycle.
+    As of `0.9 slot` in an update that waits for a norm, or of what an activation's gradient needs
+    of forward values, while that by its result is not there yet: their level is 0, that of their
+    readers is not. No level falls, and none passes a reader's, so clusters still form no cycle.
     """
-
-    def joinable(maker: Node, node: Node) -> bool:
-        if maker not in fusible or node not in fusible:
-            return False
-        return maker.output.shape == node.output.shape and group_of(maker) == group_of(node)
-
     users = graph.users()
-    for node in reversed(graph.nodes):
-        readers = users.get(node.output, ()) if node in fusible else ()
-        makers = [value.node for value in node.inputs if value.node is not None]
-        if any(joinable(maker, node) for maker in makers):
+    clusters = {id(members): members for members in _clusters(graph, fusible, group_of).values()}
+    for members in sorted(clusters.values(), key=lambda members: -fusible[members[0]]):
+        inside, first = set(members), fusible[members[0]]
+        outputs = [node for node in members if not inside.issuperset(users.get(node.output, ()))]
+        readers = [
+            (node, reader)
+            for node in outputs
+            for reader in users[node.output]
+            if reader not in inside
+        ]
+        # Who else reads it would wait for all that it is joined with.
+        if not readers or not all(_joinable(*pair, fusible, group_of) for pair in readers):
             continue
-        if not readers or not all(joinable(node, reader) for reader in readers):
-            continue  # who else reads it would wait for all that it is joined with
-        most = min(level[reader] for reader in readers)
-        if most > level[node]:
-            level[node] = fusible[node] = most
+        most = min(fusible[reader] for _, reader in readers)
+        if most > first:
+            fusible.update(dict.fromkeys(members, most))
 
 
 def _rewrite(graph: Graph, clusters: dict[Node, list[Node]]) -> None:

@@ -165,3 +165,32 @@ def test_what_others_read_early_stays_where_it_is():
     fuse_elementwise(graph, lambda node: 0)
     makers = [n for n in graph.nodes if n.op == "fused_elementwise" and n.output.shape == (4, 5)]
     assert [[i.op for i in n.attrs["body"].nodes] for n in makers][0] == ["exp", "constant", "mul"]
+
+
+def test_an_activations_gradient_is_one_node_behind_the_product_it_waits_for():
+    """dy (1 - t^2) (1 + 3 x^2), of t = tanh(x + x^3): three products of x alone could run before."""
+
+    def build(b, x, above, weight):
+        square = b.op("square", x)
+        bent = b.op("tanh", b.op("add", x, b.op("mul", square, x)))
+        dy = b.op("matmul", b.op("neg", above), weight, transpose_a=False, transpose_b=False)
+        slope = b.op("mul", dy, b.op("sub", 1.0, b.op("square", bent)))
+        return b.op("mul", slope, b.op("add", b.op("mul", square, 3.0), 1.0))
+
+    graph = graph_of(build, "float32[6,7]", "float32[6,5]", "float32[5,7]")
+    found = check_pass(graph, lambda g: fuse_elementwise(g, lambda node: 0))
+    assert found.count("fused_elementwise") == 2  # what the product reads, and the gradient
+    assert "float32[6,7], float32[6,7], " not in found
+
+
+def test_a_cluster_that_others_read_early_is_raised_in_no_part():
+    """Where only some of what it makes is read behind, all of it stays."""
+    graph = Graph()
+    b = Builder(graph)
+    x = graph.add_input("x", TensorType("float32", (4, 5)))
+    inner = b.op("exp", x)
+    early = b.op("sum", b.op("neg", inner), axes=(0, 1), keepdims=False)
+    graph.outputs = [b.op("mul", b.op("tanh", inner), b.op("sqrt", early))]
+    fuse_elementwise(graph, lambda node: 0)
+    ops = [[i.op for i in n.attrs["body"].nodes] for n in graph.nodes if n.op != "sum"]
+    assert sorted(map(sorted, ops)) == [["exp", "neg", "tanh"], ["mul"], ["sqrt"]]
