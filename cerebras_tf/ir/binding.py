@@ -24,9 +24,9 @@ def substitute(value: Any, sizes: Mapping[str, int]) -> Any:
         GraphError: a symbol has no size, or one beyond its bound.
     """
     if isinstance(value, (Dim, TensorType)):
-        return value.at(sizes) if symbols_in(value) else value
+        return value.at(sizes) if has_symbols(value) else value
     if isinstance(value, Graph):
-        return bind_graph(value, sizes) if symbols_in(value) else value
+        return bind_graph(value, sizes) if has_symbols(value) else value
     if isinstance(value, (tuple, list)):
         parts = [substitute(item, sizes) for item in value]
         if all(new is old for new, old in zip(parts, value)):
@@ -71,7 +71,7 @@ def rebound(value: Any, most: Mapping[str, int]) -> Any:
     Raises:
         GraphError: a bound is beyond the limit of its symbol.
     """
-    if not symbols_in(value):
+    if not has_symbols(value):
         return value
     if isinstance(value, Dim):
         terms = dict(value.terms)
@@ -83,6 +83,22 @@ def rebound(value: Any, most: Mapping[str, int]) -> Any:
     if isinstance(value, dict):
         return {key: rebound(item, most) for key, item in value.items()}
     return copy_graph(value, lambda part: rebound(part, most))
+
+
+def has_symbols(value: Any) -> bool:
+    """Whether `symbols_in` finds any, which is known sooner than which."""
+    if isinstance(value, TensorType):
+        value = value.shape
+    if isinstance(value, (tuple, list)):
+        return any(map(has_symbols, value))
+    if isinstance(value, dict):
+        return any(map(has_symbols, value.values()))
+    if isinstance(value, Graph):
+        return any(has_symbols(item.type) for item in value.inputs) or any(
+            has_symbols(node.attrs) or any(has_symbols(item.type) for item in node.outputs)
+            for node in value.nodes
+        )
+    return isinstance(value, Dim)
 
 
 def symbols_in(value: Any) -> frozenset[Symbol]:

@@ -6,11 +6,12 @@ and steps say what happens in which order.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Optional
 
-from cerebras_tf.ir.binding import rebound, substitute, symbols_in
+from cerebras_tf.ir.binding import has_symbols, rebound, substitute, symbols_in
 from cerebras_tf.ir.dimensions import Symbol
 from cerebras_tf.ir.packing import Packing
 from cerebras_tf.ir.schedule import Run, Step
@@ -90,6 +91,12 @@ class Instruction:
     source: str = ""
     cost: Cost = Cost()
 
+    @functools.cached_property
+    def has_symbols(self) -> bool:
+        """Whether its attributes may depend on sizes that a step is given; programs always may."""
+        attrs = list(self.attrs.values())
+        return has_symbols(attrs) or any(isinstance(value, Program) for value in attrs)
+
 
 @dataclass(frozen=True)
 class Layer:
@@ -162,7 +169,7 @@ class Program:
     def at(self, sizes: Mapping[str, int], price: Price) -> Program:
         """The program for one size a symbol, with every value where the bound has it.
 
-        Instructions that no symbol reaches are the same objects.
+        Instructions and slots that no symbol reaches are the same objects.
 
         Args:
             sizes: number for every symbol, by name.
@@ -180,26 +187,32 @@ class Program:
             most: bound of every symbol, by name.
             price: what instructions cost; is given types with symbols.
         """
-        return self._with(lambda value: rebound(value, most), price)
+        return self._with(lambda value: rebound(value, most), price, fresh=True)
 
-    def _with(self, change: Callable[[Any], Any], price: Price) -> Program:
-        slots = [replace(slot, type=change(slot.type)) for slot in self.slots]
+    def _with(self, change: Callable[[Any], Any], price: Price, fresh: bool = False) -> Program:
+        """A copy whose types and attributes went through a function; with `fresh`, no slot is
+        shared, so that they may be placed anew."""
+        slots = [
+            replace(slot, type=change(slot.type)) if fresh or has_symbols(slot.type) else slot
+            for slot in self.slots
+        ]
         same = [new.type is old.type for new, old in zip(slots, self.slots)]
         at = {step.body: step.slots for step in self.steps if isinstance(step, Run)}
 
         def changed(item: Instruction, places: tuple[int, ...]) -> Instruction:
+            if not item.has_symbols and all(
+                same[places[i]] for part in (item.inputs, item.outputs) for i in part
+            ):
+                return item
             inputs, outputs = (
                 [slots[places[i]].type for i in part] for part in (item.inputs, item.outputs)
             )
             attrs = {
-                key: value._with(change, price) if isinstance(value, Program) else change(value)
+                key: value._with(change, price, fresh)
+                if isinstance(value, Program)
+                else change(value)
                 for key, value in item.attrs.items()
             }
-            touched = (*item.inputs, *item.outputs)
-            if all(attrs[key] is item.attrs[key] for key in attrs) and all(
-                same[places[i]] for i in touched
-            ):
-                return item
             cost = price(item.op, inputs, outputs, attrs)
             return replace(item, attrs=attrs, cost=cost)
 

@@ -94,6 +94,8 @@ class StepGraph:
         draws: random ops whose invocations differ in size, by the feature that gives their seeds.
         packing: how it is told where real tokens are; None where it computes padding too.
         padding_kept: what keeps padding in, where leaving it out was tried; "" otherwise.
+        padding_told: how a batch tells where real tokens are, where padding could be left out of
+            the step but was not asked to be.
     """
 
     graph: Graph
@@ -104,6 +106,7 @@ class StepGraph:
     draws: dict[str, Draw] = field(default_factory=dict)
     packing: Optional[Packing] = None
     padding_kept: str = ""
+    padding_told: Optional[Packing] = None
 
     @property
     def updates(self) -> MutableMapping[str, Value]:
