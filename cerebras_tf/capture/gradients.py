@@ -15,7 +15,7 @@ from cerebras_tf.capture.operations import Tensor
 from cerebras_tf.capture.recording import GradientCall
 from cerebras_tf.capture.registry import GraphLowering
 from cerebras_tf.errors import UnsupportedOpError
-from cerebras_tf.ir import Value
+from cerebras_tf.ir import Node, Value
 from cerebras_tf.ops import lookup
 
 
@@ -76,6 +76,7 @@ def mark_boundaries(capture: GraphLowering, calls: Iterable[GradientCall]) -> No
     graph = capture.step.graph
     mapping: dict[Value, Value] = {}
     marked = []
+    forward: list[tuple[Node, Value]] = []  # what makes rows reads their numbers as they are
     for call in calls:
         for x, result in zip(call.xs, call.results):
             if result is None or x.dtype != tf.resource:
@@ -87,16 +88,33 @@ def mark_boundaries(capture: GraphLowering, calls: Iterable[GradientCall]) -> No
                 outputs = _boundary(capture, x, *values)
                 mapping.update(zip(values, outputs))
                 marked.append((outputs[0].node, values))
+                rows, *numbers = values
+                made = _made_by(rows)
+                forward += [(node, n) for n in numbers for node in made if n in node.inputs]
                 for tensor, output in zip(tensors, outputs):
                     capture.bind(tensor, output)
     if not marked:
         return
     graph.replace(mapping)
     capture.state.replace(mapping)
+    for maker, value in forward:
+        maker.inputs = [value if item is mapping[value] else item for item in maker.inputs]
     for node, values in marked:
         assert node is not None
         node.inputs = values
     graph.sort()
+
+
+def _made_by(value: Value) -> set[Node]:
+    """The nodes that a value depends on."""
+    found: set[Node] = set()
+    stack = [value]
+    while stack:
+        node = stack.pop().node
+        if node is not None and node not in found:
+            found.add(node)
+            stack.extend(node.inputs)
+    return found
 
 
 def _differentiated(capture: GraphLowering, tensor: Tensor) -> Value:

@@ -79,3 +79,25 @@ def test_what_trains_also_validates(tmp_path):
     assert estimator.compile(input_fn, validate_only=True) is None
     assert not (tmp_path / "model" / "compiled").exists()
     estimator.train(input_fn, max_steps=1)
+
+
+def test_numbers_of_gathered_rows_are_read_in_front_of_the_boundary_too(tmp_path):
+    """The gather of an embedding reads the same numbers as its sparse gradient."""
+
+    def embedded(features, labels, mode):
+        table = v1.get_variable("table", [6, 8], initializer=v1.ones_initializer())
+        chance = tf.nn.softmax(tf.matmul(tf.nn.embedding_lookup(table, features), weight()))
+        slope = tf.gradients(tf.reduce_sum(chance[:, 0]), table)[0]
+        return trained(tf.reduce_sum(tf.square(slope.values)) + tf.reduce_mean(chance), mode)
+
+    def ids():
+        return tf.data.Dataset.from_tensors(np.array([1, 4, 1], np.int32)).repeat()
+
+    found = {}
+    for use_cs in (False, True):
+        config = CSRunConfig(tf_random_seed=1)
+        estimator = CerebrasEstimator(embedded, str(tmp_path / str(use_cs)), config=config)
+        estimator.train(ids, max_steps=3, use_cs=use_cs)
+        found[use_cs] = estimator.get_variable_value("table")
+    assert not np.allclose(found[False], 1.0)
+    np.testing.assert_allclose(found[True], found[False], rtol=1e-4, atol=1e-6)
