@@ -204,6 +204,15 @@ def _check_memoryx(config: CSRunConfig) -> None:
         )
 
 
+def _check_vsl(config: CSRunConfig) -> None:
+    if config.use_vsl is True and config.precision == "emulate":
+        raise ConfigError(
+            "use_vsl: padding cannot be left out with precision emulate, which runs the graph's "
+            "own operations. Received: use_vsl True, precision emulate. Set use_vsl to False, or "
+            "leave it out."
+        )
+
+
 class CSRunConfig(tf.estimator.RunConfig):
     """`tf.estimator.RunConfig` plus what names and sets up the wafer.
 
@@ -284,6 +293,7 @@ class CSRunConfig(tf.estimator.RunConfig):
             keep_float32=keep_float32,
         )
         _check_memoryx(self)
+        _check_vsl(self)
 
     def _set_own_fields(self, **fields: Any) -> None:
         """Checks and stores own fields as `_name`, which is how RunConfig stores its fields."""
@@ -316,6 +326,7 @@ class CSRunConfig(tf.estimator.RunConfig):
         replaced = super().replace(**kwargs)
         replaced._set_own_fields(**own)
         _check_memoryx(replaced)
+        _check_vsl(replaced)
         return replaced
 
     @property

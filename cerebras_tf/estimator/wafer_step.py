@@ -28,7 +28,6 @@ from cerebras_tf.compiler.pipeline import Options, compile_layers, cut_into_laye
 from cerebras_tf.errors import (
     CapacityError,
     CerebrasError,
-    ConfigError,
     SizeLimitError,
     UnsupportedOpError,
 )
@@ -38,6 +37,7 @@ from cerebras_tf.estimator.checkpoint_content import RANDOM_MADE_KEY, RANDOM_STE
 from cerebras_tf.estimator.cluster import GOING
 from cerebras_tf.estimator.compiled_programs import CompiledPrograms, Sources, settings_of
 from cerebras_tf.estimator.fed_types import check_shape, is_small, limited_type, smallest
+from cerebras_tf.estimator.padding_lines import PaddingLines
 from cerebras_tf.ir import Dim, StepGraph, TensorType, print_step
 from cerebras_tf.ir.dimensions import UNLIMITED
 from cerebras_tf.ir.program import GLOBAL_STEP_UPDATE, HEAP, Program
@@ -124,6 +124,7 @@ class WaferStep:
         self._only_numbers: set[tuple[frozenset[str], bool]] = set()
         self._strip = self._made_strip = options.strip
         self._said: set[str] = set()
+        self._padding = PaddingLines(options.restore, bool(effects), self._say_once)
 
     @property
     def program(self) -> Optional[Program]:
@@ -173,6 +174,8 @@ class WaferStep:
         self.session.global_step = global_step
         features = {t.name: array for t, array in zip(self._fed, arrays)}
         self._results = self.session.run(features, self._wanted, self._updates)
+        assert self.session.program is not None
+        self._padding.ran(self.session.program, features)
         return self.session.global_step
 
     def draw_from(self, count: int) -> None:
@@ -364,7 +367,8 @@ class WaferStep:
             layers = cut_into_layers(
                 step, replace(self._options, strip=self._strip, optional=optional)
             )
-        self._say_padding(step)
+        if self._strip:
+            self._padding.compiled(step, make_capture is self._make_fallback)
         found: list[Fitting] = []
         with self._announced(f"compiling {layers} layers", tentative):
             program = compile_layers(step, layers, self._room.options(self._options, found))
@@ -426,18 +430,6 @@ class WaferStep:
 
     def _keep_unfitted(self, program: Program) -> None:
         self.unfitted = program
-
-    def _say_padding(self, step: StepGraph) -> None:
-        """Says what keeps padding in; raises ConfigError where it was to be left out."""
-        if not step.padding_kept:
-            return
-        if self._options.restore and self._effects:
-            raise ConfigError(
-                "use_vsl: what stands at padded places must reach no variable and no result. "
-                f"Received: {step.padding_kept}. Set use_vsl to False, or leave it out."
-            )
-        if self._options.restore or self._effects:
-            self._say_once(f"{step.padding_kept}; use_vsl: False silences this")
 
     def _say_once(self, line: str) -> None:
         if line not in self._said:

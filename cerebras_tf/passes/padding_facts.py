@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, NoReturn, Optional
 
 from cerebras_tf.errors import PaddingError
-from cerebras_tf.ir import Node, Shape, Size, StepGraph, Value
+from cerebras_tf.ir import Graph, Node, Shape, Size, StepGraph, Value
 from cerebras_tf.ops import draws, lookup
 from cerebras_tf.ops.rows import Rows
 
@@ -363,3 +363,28 @@ def _layout_of(shape: Shape, dims: Sequence[Size]) -> Optional[int]:
     if shape[:1] == (dims[0] * dims[1],):
         return 0
     return None
+
+
+def without_attention(graph: Graph, asked: bool) -> str:
+    """What to say of a step without `attention`: of one that has it in another form, always."""
+    for node in graph.nodes:
+        if node.op == "matmul" and node.output.type.rank > 2:
+            softmax = _softmax_above(node.inputs[0])
+            if softmax is not None:
+                return (
+                    f"padding is computed: {softmax.op} ('{softmax.source}') belongs to attention "
+                    "of a form that is not known. Scores must be products, scaled and with a mask "
+                    "added, and nothing else may read what the softmax gives."
+                )
+    return "padding is computed: the model has no attention, whose mask tells it." if asked else ""
+
+
+def _softmax_above(value: Value) -> Optional[Node]:
+    """The softmax whose weights a value is, by way of elementwise operations such as dropout."""
+    node = value.node
+    while node is not None and node.op != "softmax":
+        wide = [item for item in node.inputs if item.shape == value.shape]
+        if not (lookup(node.op).elementwise or node.op == "reshape") or not node.inputs:
+            return None
+        node = (wide or node.inputs)[0].node
+    return node

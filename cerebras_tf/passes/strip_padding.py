@@ -62,22 +62,26 @@ def strip_padding(
         optional: names of results that are left out where they would keep padding in.
 
     Returns:
-        None where it was done, else which node keeps it from being done; the step is then as it
-        was. "" where there is no attention, or only weights tell padding and it was not asked for.
+        None where it was done, else what keeps it from being done; the step is then as it was. ""
+        where it was not asked for and there is no attention, or only weights tell padding: these
+        are then in `StepGraph.padding_told`.
     """
     if not any(node.op == "attention" for node in step.graph.nodes):
-        return ""
-    reason = ""
+        return padding_facts.without_attention(step.graph, restore)
+    reason, offered = "", False
     for lists in (True, False):
         try:
             facts = PaddingFacts(step, lists)
-            if facts.only_weights and not restore:
-                return ""
-            emitter = _Emitter(step, facts, restore, optional)
+            offered = facts.only_weights and not restore
+            emitter = _Emitter(step, facts, restore or offered, optional)
             emitter.run()
         except PaddingError as error:
-            reason = str(error)
+            reason = "" if offered else str(error)
             continue
+        if offered:
+            emitter.undo()
+            step.padding_told = emitter.packing
+            return ""
         emitter.keep()
         return None
     return reason
@@ -123,10 +127,21 @@ class _Emitter:
                     value = self.b.constant(0)
                 self._outputs.append(self._result(value))
         except PaddingError:
-            graph.nodes, graph.inputs = self._before
-            for node, inputs in self._inputs.items():
-                node.inputs = inputs
+            self.undo()
             raise
+
+    def undo(self) -> None:
+        """Puts the step's graph back."""
+        self._graph.nodes, self._graph.inputs = self._before
+        for node, inputs in self._inputs.items():
+            node.inputs = inputs
+
+    @property
+    def packing(self) -> Packing:
+        """How a batch tells where the tokens are that were built."""
+        used = {feature.partition("/")[2].partition("/")[0] for feature in self._features}
+        spaces = tuple(space for space in self._spaces.values() if space.name in used)
+        return Packing(self.host.graph, spaces, tuple(self.host.checks))
 
     def keep(self) -> None:
         """Makes the step the packed one."""
@@ -136,9 +151,7 @@ class _Emitter:
             del step.results[name]
         graph.prune()
         step.features.update(self._features)
-        used = {feature.partition("/")[2].partition("/")[0] for feature in self._features}
-        spaces = tuple(space for space in self._spaces.values() if space.name in used)
-        step.packing = Packing(self.host.graph, spaces, tuple(self.host.checks))
+        step.packing = self.packing
 
     # Token spaces.
 

@@ -4,6 +4,7 @@ whose padding holds anything."""
 from __future__ import annotations
 
 import logging
+import re
 
 import pytest
 
@@ -124,6 +125,45 @@ def mean_pooling(features, labels, mode, params):
     return spec_of(mode, loss, {})
 
 
+def chosen_scores(features, labels, mode, params):
+    """Attention whose mask chooses among scores, instead of being added to them."""
+    table = v1.get_variable("words", [VOCABULARY, WIDTH])
+    x = tf.nn.embedding_lookup(table, features["ids"])
+    hidden = tf.reshape(tf.equal(features["real"], 0), [BATCH, 1, LENGTH])
+    scores = tf.where(hidden, -1e9, tf.matmul(dense(x, WIDTH, "query"), x, transpose_b=True))
+    x += tf.matmul(tf.nn.softmax(scores), x)
+    loss = tf.reduce_mean(tf.square(dense(x[:, 0], 1, "out")))
+    return spec_of(mode, loss, {})
+
+
+def smooth_classifier(features, labels, mode, params):
+    """A penalty on a gradient behind a softmax, which only TensorFlow's own gradients know."""
+    first = tf.reshape(encoder(features, 0.0), [BATCH, LENGTH, WIDTH])[:, 0]
+    weight = v1.get_variable("classes", [WIDTH, 3])
+    chance = tf.nn.softmax(tf.matmul(first, weight))
+    slope = tf.gradients(tf.reduce_sum(chance[:, 0]), weight)[0]
+    return spec_of(mode, tf.reduce_mean(tf.square(slope)) + tf.reduce_mean(chance[:, 1]), {})
+
+
+def language_model(features, labels, mode, params):
+    """The next word, of real ones: padding is told by weights of the loss alone."""
+    table = v1.get_variable("words", [VOCABULARY, WIDTH])
+    x = tf.nn.embedding_lookup(table, features["ids"])
+    q, k, v = (
+        tf.transpose(tf.reshape(dense(x, WIDTH, part), [BATCH, LENGTH, 1, WIDTH]), [0, 2, 1, 3])
+        for part in ("query", "key", "value")
+    )
+    later = (1.0 - tf.linalg.band_part(tf.ones([LENGTH, LENGTH]), -1, 0)) * -10000.0
+    weights = tf.nn.softmax(tf.matmul(q, k, transpose_b=True) * WIDTH**-0.5 + later)
+    x += tf.reshape(tf.transpose(tf.matmul(weights, v), [0, 2, 1, 3]), [BATCH, LENGTH, WIDTH])
+    logits = tf.matmul(tf.reshape(x, [BATCH * LENGTH, WIDTH]), table, transpose_b=True)
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(
+        features["ids"], tf.reshape(logits, [BATCH, LENGTH, VOCABULARY])
+    )
+    real = tf.cast(features["real"], tf.float32)
+    return spec_of(mode, tf.reduce_sum(losses * real) / tf.reduce_sum(real), {})
+
+
 def sentences(count=4, garbage=0):
     """Batches whose padding holds ids that differ with `garbage`."""
     random, other = np.random.default_rng(4), np.random.default_rng(garbage)
@@ -178,3 +218,35 @@ def test_what_was_asked_for_and_cannot_be_proved_is_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"^use_vsl: .*'Mean.*Set use_vsl to False"):
         train(mean_pooling, sentences(), tmp_path, use_cs=True, use_vsl=True)
     train(mean_pooling, sentences(), tmp_path, use_cs=True, steps=1, use_vsl=False)
+
+
+@pytest.mark.parametrize(
+    ("model_fn", "reason"),
+    [
+        (chosen_scores, "softmax .*not known"),
+        (smooth_classifier, "TensorFlow's own backward graph runs"),
+    ],
+)
+def test_padding_kept_by_attention_or_gradients_is_said_and_refused_too(
+    tmp_path, caplog, model_fn, reason
+):
+    with pytest.raises(ConfigError, match=f"^use_vsl: .*{reason}"):
+        train(model_fn, sentences(), tmp_path, use_cs=True, use_vsl=True)
+    with caplog.at_level(logging.INFO, "tensorflow"):
+        train(model_fn, sentences(), tmp_path, use_cs=True, steps=1)
+    said = [text for text in caplog.messages if "padding is computed" in text]
+    assert len(said) == 1 and re.search(reason, said[0]), caplog.messages
+
+
+def test_the_share_of_padding_that_only_weights_tell_is_said_of_the_first_batch(tmp_path, caplog):
+    with caplog.at_level(logging.INFO, "tensorflow"):
+        train(language_model, sentences(), tmp_path / "one", use_cs=True, steps=2)
+        full = [
+            (dict(features, real=np.ones_like(features["real"])), labels)
+            for features, labels in sentences()
+        ]
+        train(language_model, full, tmp_path / "two", use_cs=True, steps=2)
+    share = 1 - sentences()[0][0]["real"].mean()
+    said = [text for text in caplog.messages if "tokens are padding" in text]
+    assert len(said) == 1 and said[0].startswith(f"{share:.0%} of the first batch's"), said
+    train(language_model, sentences(), tmp_path / "three", use_cs=True, steps=1, use_vsl=True)

@@ -175,3 +175,11 @@ def test_leaving_padding_out_is_yes_no_or_where_proved():
     assert CSRunConfig(use_vsl=False).replace(use_vsl=True).use_vsl is True
     with pytest.raises(ConfigError, match="use_vsl: must be True, False or None. Received: 'auto'"):
         CSRunConfig(use_vsl="auto")
+
+
+def test_padding_is_not_left_out_of_an_emulated_precision():
+    assert CSRunConfig(precision="emulate").use_vsl is None
+    with pytest.raises(ConfigError, match="^use_vsl: .*precision emulate"):
+        CSRunConfig(use_vsl=True, precision="emulate")
+    with pytest.raises(ConfigError, match="^use_vsl: .*precision emulate"):
+        CSRunConfig(use_vsl=True).replace(precision="emulate")

@@ -168,7 +168,7 @@ def test_what_others_read_early_stays_where_it_is():
 
 
 def test_an_activations_gradient_is_one_node_behind_the_product_it_waits_for():
-    """dy (1 - t^2) (1 + 3 x^2), of t = tanh(x + x^3): three products of x alone could run before."""
+    """dy (1 - t^2) (1 + 3 x^2), t = tanh(x + x^3): what needs x alone could run before."""
 
     def build(b, x, above, weight):
         square = b.op("square", x)

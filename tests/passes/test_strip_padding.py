@@ -374,13 +374,21 @@ def test_predictions_of_every_token_leave_only_where_that_is_asked_for():
 
 @pytest.mark.parametrize("build", [language_model, translator])
 def test_padding_that_only_weights_tell_is_left_out_where_asked_for(build):
-    step = build(TokenStep())
+    step, asked = build(TokenStep()), build(TokenStep())
+    before = print_graph(step.graph)
     assert strip_padding(step) == "" and step.packing is None
+    assert print_graph(step.graph) == before
+    assert strip_padding(asked, restore=True) is None
+    assert step.padding_told is not None and asked.packing is not None
+    assert step.padding_told.spaces == asked.packing.spaces
+    assert step.padding_told.checks == asked.packing.checks
 
 
 def test_a_step_without_attention_is_left_alone():
     s = TokenStep()
-    assert strip_padding(s.done(loss=s.total(s.embed(s.tokens())))) == ""
+    step = s.done(loss=s.total(s.embed(s.tokens())))
+    assert strip_padding(step) == ""
+    assert "no attention" in strip_padding(step, restore=True)
 
 
 # What only the batch can tell.
