@@ -40,6 +40,7 @@ class RunArguments:
       save_summary_steps: steps between summaries.
       checkpoint_path: checkpoint whose weights to start from, or to evaluate.
       resume_from: checkpoint to go on from in a new folder, its step and optimizer state included.
+      profile: steps of training to profile.
       validate_only: only check that the model compiles.
       compile_only: only compile.
       multireplica: several replicas of the model on one wafer.
@@ -59,6 +60,7 @@ class RunArguments:
     save_summary_steps: Optional[int] = None
     checkpoint_path: Optional[str] = None
     resume_from: Optional[str] = None
+    profile: Optional[int] = None
     validate_only: Optional[bool] = None
     compile_only: Optional[bool] = None
     multireplica: Optional[bool] = None
@@ -178,6 +180,7 @@ def _add_step_arguments(parser: argparse.ArgumentParser) -> None:
         ("eval_steps", any_int, "batches of an evaluation; 0 or less: the whole set"),
         ("save_checkpoints_steps", positive_int, "steps between checkpoints"),
         ("save_summary_steps", positive_int, "steps between summaries"),
+        ("profile", positive_int, "write a trace of this many steps, and say what bounds them"),
     ):
         parser.add_argument(f"--{name}", type=parse, metavar="N", help=text)
 

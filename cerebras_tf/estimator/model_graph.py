@@ -36,6 +36,7 @@ from cerebras_tf.memoryx.disk import FileDisk
 from cerebras_tf.memoryx.file_store import FileStore
 from cerebras_tf.memoryx.planned_disk import PlannedDisk
 from cerebras_tf.memoryx.store import MemoryStore, Store
+from cerebras_tf.runtime.profiler import Profiler
 from cerebras_tf.runtime.shared_store import SharedStore
 from cerebras_tf.runtime.streaming import check_disk
 from cerebras_tf.swarmx import job
@@ -133,6 +134,7 @@ def _wired(
         placement.control_inputs,
         swarm,
         spec.loss.name if swarm.size > 1 else None,
+        Profiler() if effects and getattr(config, "profile", None) else None,
     )
     metrics = _operations(spec.eval_metric_ops)
     wiring = Wiring(step, placement, fed, global_step, step_read, beside, bool(effects), metrics)

@@ -36,6 +36,7 @@ _OWN_FIELDS = (
     "memoryx_moment_dtype",
     "wafer_memory_gb",
     "use_vsl",
+    "profile",
     "precision",
     "keep_float32",
 )
@@ -156,6 +157,15 @@ def _check_num_csx(num_csx: Any) -> int:
     return wafers
 
 
+def _check_profile(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ConfigError(
+            "profile: must be a positive whole number of steps. "
+            f"Received: {value!r}. Leave it out to profile nothing."
+        )
+    return value
+
+
 def _check_gigabytes(name: str, value: Any) -> float:
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not number or not 0 < value < math.inf:
@@ -245,6 +255,9 @@ class CSRunConfig(tf.estimator.RunConfig):
         refuses to train a model where it is not proved, lets predictions of every token leave
         with 0 at padded places, and leaves out padding that only weights of a causal model's loss
         tell, which None does not.
+      profile: number of training steps to profile, behind the first two: a trace that
+        ui.perfetto.dev opens, `profile/trace.json` in model_dir, and tables of where the time goes.
+        None profiles nothing.
       precision: "float32", also for graphs in half precision; or "bfloat16", which rounds operands
         of matrix products to bfloat16 and keeps sums, weights and optimizer state in float32, for
         processors that multiply it faster (AMX, AVX512-BF16); or "emulate", which rounds results of
@@ -272,6 +285,7 @@ class CSRunConfig(tf.estimator.RunConfig):
         memoryx_moment_dtype: Optional[str] = None,
         wafer_memory_gb: Optional[float] = None,
         use_vsl: Optional[bool] = None,
+        profile: Optional[int] = None,
         precision: Optional[str] = None,
         keep_float32: Sequence[str] = (),
         **kwargs: Any,
@@ -289,6 +303,7 @@ class CSRunConfig(tf.estimator.RunConfig):
             memoryx_moment_dtype=memoryx_moment_dtype,
             wafer_memory_gb=wafer_memory_gb,
             use_vsl=use_vsl,
+            profile=profile,
             precision=precision,
             keep_float32=keep_float32,
         )
@@ -309,6 +324,8 @@ class CSRunConfig(tf.estimator.RunConfig):
                 "use_vsl: must be True, False or None. "
                 f"Received: {fields['use_vsl']!r}. Leave it out to leave padding out where proved."
             )
+        if fields.get("profile") is not None:
+            _check_profile(fields["profile"])
         if fields.get("precision") is not None:
             _check_precision(fields["precision"])
         if "keep_float32" in fields:
@@ -390,6 +407,11 @@ class CSRunConfig(tf.estimator.RunConfig):
     def use_vsl(self) -> Optional[bool]:
         """Whether padding is left out; None: where that is proved to change no number."""
         return self._use_vsl
+
+    @property
+    def profile(self) -> Optional[int]:
+        """How many steps of training are profiled; None for none."""
+        return self._profile
 
     @property
     def precision(self) -> str:

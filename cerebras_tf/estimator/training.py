@@ -12,6 +12,7 @@ from typing import Any, Optional
 import tensorflow as tf
 
 from cerebras_tf.estimator.call import Call
+from cerebras_tf.estimator.console import say
 from cerebras_tf.estimator.description import describe
 from cerebras_tf.estimator.hooks import (
     FiniteStateListener,
@@ -20,6 +21,7 @@ from cerebras_tf.estimator.hooks import (
     PerformanceSummaryHook,
 )
 from cerebras_tf.estimator.prediction import predict_program
+from cerebras_tf.estimator.profile import ProfileHook
 from cerebras_tf.estimator.progress import ProgressHook
 from cerebras_tf.estimator.report_file import PredictionHook
 from cerebras_tf.estimator.session import leaves
@@ -76,7 +78,7 @@ def reporting(spec: Any, call: Call, config: Any) -> Any:
         call: the context of this training.
         config: the run configuration, as it was given.
     """
-    written: list[Any] = []
+    written: list[Any] = _profiling(call, config)
     if config.save_summary_steps:
         shown = ShownSteps(config.save_summary_steps, call.last_step, call.steps)
         memory = call.memory_high_water if call.use_cs else None
@@ -94,6 +96,17 @@ def reporting(spec: Any, call: Call, config: Any) -> Any:
         written.append(TrafficHook(folder, every, lambda: store.traffic))
     spec = spec._replace(training_chief_hooks=[*spec.training_chief_hooks, *written])
     return with_lines(spec, call, config)
+
+
+def _profiling(call: Call, config: Any) -> list[Any]:
+    """The hook that profiles, where the run configuration asks for it."""
+    steps = getattr(config, "profile", None)
+    if steps is None:
+        return []
+    if call.model is None or call.model.step.profiler is None:
+        say("profile: only training on the wafer is profiled")
+        return []
+    return [ProfileHook(call.model.step.profiler, steps, config.model_dir)]
 
 
 def _prediction(call: Call, config: Any) -> Optional[Prediction]:

@@ -41,9 +41,10 @@ from cerebras_tf.estimator.padding_lines import PaddingLines
 from cerebras_tf.ir import Dim, StepGraph, TensorType, print_step
 from cerebras_tf.ir.dimensions import UNLIMITED
 from cerebras_tf.ir.program import GLOBAL_STEP_UPDATE, HEAP, Program
+from cerebras_tf.kernels.timeline import spanned
 from cerebras_tf.memoryx.store import Store
 from cerebras_tf.ops import Builder
-from cerebras_tf.runtime.cpu import CpuBackend
+from cerebras_tf.runtime.profiler import WAFER_STEP, Profiler, timed
 from cerebras_tf.runtime.session import Phase, Request, Session
 from cerebras_tf.swarmx.swarm import Alone, Swarm
 
@@ -63,6 +64,7 @@ class WaferStep:
             they want; None where it was found compiled, and fitted.
         compiled_before: where programs that were compiled before lie; None for nowhere.
         swarm: the wafers that make the steps together.
+        profiler: as given.
     """
 
     def __init__(
@@ -79,6 +81,7 @@ class WaferStep:
         control_inputs: Callable[[Any], Iterable[Any]] = operator.attrgetter("control_inputs"),
         swarm: Optional[Swarm] = None,
         loss: Optional[str] = None,
+        profiler: Optional[Profiler] = None,
     ) -> None:
         """Prepares a step.
 
@@ -95,10 +98,11 @@ class WaferStep:
             control_inputs: those of an operation as model_fn gave them.
             swarm: the wafers that make the steps together; None for this one alone.
             loss: name of the tensor whose value is the mean over the wafers.
+            profiler: times every instruction of every step; None for nobody.
         """
-        self.swarm = swarm or Alone()
-        backend = CpuBackend(self.swarm)
-        self.session = Session(self, store, backend, (), phase, bool(effects), self.swarm)
+        self.swarm, self.profiler = swarm or Alone(), profiler
+        backend, watching = timed(self.swarm, profiler)
+        self.session = Session(self, store, backend, watching, phase, bool(effects), self.swarm)
         self._loss, self._has_met = loss, False
         self.compiled_step: Optional[StepGraph] = None
         self.prepared: Optional[Program] = None
@@ -106,16 +110,14 @@ class WaferStep:
         self.tensors: dict[str, Any] = {}
         self.error: Optional[BaseException] = None
         self.compiled_before: Optional[CompiledPrograms] = None
-        self._control_inputs = control_inputs
         self._make_capture = self._made_with = make_capture
         self._made_for: list[TensorType] = []
-        self._make_fallback = make_fallback
+        self._make_fallback, self._control_inputs = make_fallback, control_inputs
         self._fed, self._effects = list(fed), list(effects)
         self._global_step, self._phase = global_step, phase
         self._options = replace(options, price=backend.price, unfitted=self._keep_unfitted)
         self._room = ActivationRoom(self.session, backend, memory_gb, bool(effects))
-        self._wanted: frozenset[str] = frozenset()
-        self._updates = bool(self._effects)
+        self._wanted, self._updates = frozenset[str](), bool(self._effects)
         self._results: dict[str, np.ndarray] = {}
         self._draws_from: Optional[int] = None
         self._saved: Optional[tuple[str, int]] = None
@@ -173,7 +175,8 @@ class WaferStep:
             self.draw_from(global_step if self._effects else 0)
         self.session.global_step = global_step
         features = {t.name: array for t, array in zip(self._fed, arrays)}
-        self._results = self.session.run(features, self._wanted, self._updates)
+        with spanned(WAFER_STEP, "step"):
+            self._results = self.session.run(features, self._wanted, self._updates)
         assert self.session.program is not None
         self._padding.ran(self.session.program, features)
         return self.session.global_step

@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, Optional
 
+from cerebras_tf.kernels.timeline import recording
+
 # Elements of a simple kernel below which waking a thread (30-60 us) costs more than it gives.
 GRAIN = 1 << 16
+# Kind of the spans of a thread's parts.
+PART = "part of a kernel"
 
 
 def _cores() -> int:
@@ -38,10 +43,15 @@ class _Job:
     def work(self) -> None:
         """Runs chunks until none is left."""
         for chunk in self.next:
+            timeline = recording()
+            start = time.perf_counter() if timeline else 0.0
             try:
                 self.run(chunk)
             except BaseException as error:  # handed to the caller
                 self.error = error
+            if timeline:
+                end = time.perf_counter()
+                timeline.add(PART, timeline.current, start, end, part=chunk, parts=self.chunks)
             with self.lock:
                 self.left -= 1
                 if not self.left:

@@ -14,6 +14,7 @@ from cerebras_tf.errors import CheckpointError, StoreError
 from cerebras_tf.ir import Array
 from cerebras_tf.kernels.compiled_crc32c import crc32c
 from cerebras_tf.kernels.compiled_finite import all_finite
+from cerebras_tf.kernels.timeline import spanned
 from cerebras_tf.memoryx.buffers import Buffers
 from cerebras_tf.memoryx.record import Record
 from cerebras_tf.memoryx.record_file import RecordFile
@@ -103,6 +104,10 @@ class Transfers:
         self._writers.shutdown(cancel_futures=True)
 
     def _read(self, run: Sequence[_Move]) -> None:
+        with spanned("read", run[0].record.spec.name):
+            self._read_all(run)
+
+    def _read_all(self, run: Sequence[_Move]) -> None:
         try:
             for move in run:
                 if move.before is not None:
@@ -122,6 +127,10 @@ class Transfers:
                     move.done.set_exception(error)
 
     def _write(self, run: Sequence[_Move]) -> None:
+        with spanned("write", run[0].record.spec.name):
+            self._write_all(run)
+
+    def _write_all(self, run: Sequence[_Move]) -> None:
         try:
             for is_room, part in itertools.groupby(run, self._prepare):
                 moves = list(part)

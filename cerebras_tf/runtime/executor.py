@@ -26,6 +26,9 @@ BoundBody = list[tuple[Call, tuple[int, ...], tuple[int, ...], tuple[bool, ...]]
 class Listener(Protocol):
     """Told of every schedule step, before and after it runs."""
 
+    def begin(self, program: Program) -> None:
+        """A step of training or evaluation is about to run the program's schedule."""
+
     def before(self, step: Step) -> None:
         """The step is about to run."""
 
@@ -157,6 +160,8 @@ class Machine:
         """Runs the schedule; values stay where they were made, and variables acquired."""
         for name, slot in self.program.features.items():
             self._table[slot] = features[name]
+        for listener in self._listeners:
+            listener.begin(self.program)
         with np.errstate(all="ignore"):
             for step in self.program.steps:
                 if self._skipped:

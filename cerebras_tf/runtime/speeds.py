@@ -12,15 +12,19 @@ from cerebras_tf.kernels.blas import product
 from cerebras_tf.kernels.compiled_threads import for_chunks, threads
 from cerebras_tf.ops.cost import Speeds
 
-_SIDE = 512  # of the product's matrices: large enough for nearly full speed
+_SIDE = 512  # large enough for nearly full speed
 _BYTES = 1 << 25  # copied: more than caches hold
 _ROUNDS = 3
 
 
 @functools.cache
-def measured_speeds() -> Speeds:
-    """Operations of a float32 product and bytes of a copy, a second, on all cores."""
-    a = np.ones((_SIDE, _SIDE), np.float32)
+def measured_speeds(side: int = _SIDE) -> Speeds:
+    """Operations of a float32 product and bytes of a copy, a second, on all cores.
+
+    Args:
+        side: of the product's matrices.
+    """
+    a = np.ones((side, side), np.float32)
     out = np.empty_like(a)
     source = np.ones(_BYTES, np.uint8)  # zeros would all be one page
     target = np.ones_like(source)
@@ -30,7 +34,7 @@ def measured_speeds() -> Speeds:
         np.copyto(target[i * part : (i + 1) * part], source[i * part : (i + 1) * part])
 
     return Speeds(
-        flops_per_s=2 * _SIDE**3 / _least_seconds(lambda: product(a, a, out)),
+        flops_per_s=2 * side**3 / _least_seconds(lambda: product(a, a, out)),
         bytes_per_s=2 * _BYTES / _least_seconds(lambda: for_chunks(copy, threads(), _BYTES)),
     )
 

@@ -38,6 +38,9 @@ class WaferCycles:
         self._machine = machine
         self._bodies: dict[tuple[int, str], Cycles] = {}
 
+    def begin(self, program: Program) -> None:
+        """Nothing: it was made for the program."""
+
     def before(self, step: Step) -> None:
         """Nothing: steps count once they have run."""
 

@@ -40,6 +40,7 @@ OF_THE_WAFER = (
     "wafer_memory_gb",
     "precision",
     "keep_float32",
+    "profile",
 )
 
 

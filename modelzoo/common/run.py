@@ -129,6 +129,12 @@ def check_steps(args, runconfig):
             f"--steps: counts steps of training, and mode {args.mode} makes none. Received: "
             f"{args.steps}. Set {instead} to the number of batches."
         )
+    if args.profile is not None and (not trains or runconfig.device):
+        raise ConfigError(
+            "--profile: counts steps of training on the wafer. Received: "
+            f"{args.profile}, with "
+            f"{'-m ' + args.mode if not trains else 'device ' + runconfig.device}. Leave it out."
+        )
     for name in ("keep_best_checkpoint", "early_stopping"):
         if args.mode == "train" and getattr(runconfig, name):
             raise ConfigError(

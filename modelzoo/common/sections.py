@@ -359,6 +359,9 @@ class RunConfigParams:
     in turn, and adds the gradients up as `optimizer.grad_accum_steps` does. It may change at a
     checkpoint: the data go on where they were.
 
+    `profile` writes a trace of so many steps of training, behind the first two, to
+    ``profile/trace.json`` of model_dir, and says what bounds a step.
+
     `wafer_memory_gb` bounds the activations of training: what does not fit is computed twice or,
     with `memoryx_dir`, rests there between the passes.
     """
@@ -390,6 +393,7 @@ class RunConfigParams:
     wafer_memory_gb: Optional[float] = field(None, above=0.0)
     precision: Optional[str] = field(None, choices=("float32", "bfloat16", "emulate"))
     keep_float32: tuple[str, ...] = ()
+    profile: Optional[int] = field(None, minimum=1)
     validate_only: bool = False
     compile_only: bool = False
     multireplica: bool = False

@@ -47,7 +47,7 @@ def test_every_flag_given_overrides():
     flags = (
         "-o out --cs_ip 127.0.0.1 --max_steps 9 --steps 8 --eval_steps 7 "
         "--save_checkpoints_steps 6 --save_summary_steps 5 --checkpoint_path c --compile_only "
-        "--multireplica --num_csx 2 --device /cpu:0 --debug"
+        "--profile 4 --multireplica --num_csx 2 --device /cpu:0 --debug"
     )
     args = parse_arguments(["--mode", "eval", "--params", "p", *flags.split()])
     assert args.debug
@@ -60,6 +60,7 @@ def test_every_flag_given_overrides():
         "eval_steps": 7,
         "save_checkpoints_steps": 6,
         "save_summary_steps": 5,
+        "profile": 4,
         "checkpoint_path": "c",
         "compile_only": True,
         "multireplica": True,

@@ -36,6 +36,9 @@ class Recorder:
     def __init__(self):
         self.seen = []
 
+    def begin(self, program):
+        pass
+
     def before(self, step):
         self.seen.append(("before", step))
 

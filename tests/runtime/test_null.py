@@ -23,6 +23,9 @@ class Ledger:
         self._program = program
         self.kinds, self.flops, self.bytes = [], 0, 0
 
+    def begin(self, program):
+        pass
+
     def before(self, step):
         self.kinds.append(step.kind)
 

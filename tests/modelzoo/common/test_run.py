@@ -269,6 +269,13 @@ def test_device_and_wafer_address_exclude_each_other(call):
         call("train", "--cs_ip", "127.0.0.1")
 
 
+def test_a_profile_needs_training_on_the_wafer(call):
+    with pytest.raises(ConfigError, match="--profile: .* Received: 3, with device /cpu:0"):
+        call("train", "--profile", "3")
+    with pytest.raises(ConfigError, match="--profile: .* Received: 3, with -m eval"):
+        call("eval", "--profile", "3", device=None)
+
+
 def test_empty_data_folder_leaves_no_checkpoint(call, tmp_path):
     (tmp_path / "texts" / "a.txt").unlink()
     with pytest.raises(DataError, match="must hold files named"):

@@ -1,0 +1,166 @@
+"""Times every instruction of a step: a listener of the machine, and a backend that tells it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Optional
+
+from cerebras_tf.ir import Array
+from cerebras_tf.ir.program import Cost, Instruction, Program
+from cerebras_tf.ir.schedule import Run, Step
+from cerebras_tf.kernels.timeline import Timeline, record, recording
+from cerebras_tf.runtime.backend import Call
+from cerebras_tf.runtime.cpu import CpuBackend
+from cerebras_tf.swarmx.swarm import Swarm
+
+# Kinds of spans besides those of schedule steps, which are Step.kind.
+KERNEL = "kernel"  # an instruction, from the machine's thread
+WAFER_STEP = "wafer step"  # everything between the features' arrival and the results
+LOOP_STEP = "step"  # from one end of tf.estimator's loop to the next
+
+
+class Timing(NamedTuple):
+    """One call of a kernel.
+
+    Attributes:
+        item: the instruction.
+        layer: name of its layer; "" for none.
+        direction: "forward", "backward" or "update".
+        start: when it began, of `time.perf_counter`.
+        elapsed_s: seconds that it took.
+        cpu_s: CPU seconds of the process in this time, of all threads together.
+    """
+
+    item: Instruction
+    layer: str
+    direction: str
+    start: float
+    elapsed_s: float
+    cpu_s: float
+
+    @property
+    def cost(self) -> Cost:
+        """What the instruction costs."""
+        return self.item.cost
+
+
+class Profiler:
+    """Listens to machines, and keeps times while it records.
+
+    Attributes:
+        timeline: spans of all threads.
+        timings: calls of kernels, in order.
+    """
+
+    def __init__(self) -> None:
+        self.timeline = Timeline()
+        self.timings: list[Timing] = []
+        self._program = Program()
+        self._items: Iterator[Instruction] = iter(())
+        self._layer = self._direction = ""
+        self._before = 0.0
+        self._is_inside = False
+
+    def start(self) -> None:
+        """Records from now on."""
+        record(self.timeline)
+
+    def stop(self) -> None:
+        """Records no more; what was recorded stays."""
+        if self.is_recording:
+            record(None)
+
+    @property
+    def is_recording(self) -> bool:
+        """Whether it records now."""
+        return recording() is self.timeline
+
+    def begin(self, program: Program) -> None:
+        """See Listener.begin."""
+        self._program = program
+        if self.is_recording:
+            self.timeline.threads[threading.get_ident()] = "wafer"
+
+    def before(self, step: Step) -> None:
+        """See Listener.before."""
+        if isinstance(step, Run):
+            layers = self._program.layers
+            self._layer = layers[step.layer].name if step.layer >= 0 else ""
+            self._direction = step.direction
+            self._items = iter(self._program.bodies[step.body])
+        self._before = time.perf_counter()
+
+    def after(self, step: Step) -> None:
+        """See Listener.after."""
+        if not self.is_recording:
+            return
+        name = f"{self._direction} {self._layer}" if isinstance(step, Run) else step.kind
+        self.timeline.add(step.kind, name, self._before, time.perf_counter())
+
+    def timed(
+        self, call: Call, arrays: Sequence[Array], out: list[Optional[Array]]
+    ) -> Sequence[Array]:
+        """Makes the call of the next instruction, and keeps its time.
+
+        What a branch of a conditional calls counts as the conditional.
+        """
+        if not self.is_recording or self._is_inside:
+            return call(arrays, out)
+        self._is_inside = True
+        try:
+            return self._timed(next(self._items), call, arrays, out)
+        finally:
+            self._is_inside = False
+
+    def _timed(
+        self, item: Instruction, call: Call, arrays: Sequence[Array], out: list[Optional[Array]]
+    ) -> Sequence[Array]:
+        self.timeline.current = item.op
+        cpu, start = time.process_time(), time.perf_counter()
+        results = call(arrays, out)
+        end = time.perf_counter()
+        elapsed, busy = end - start, time.process_time() - cpu
+        self.timings.append(Timing(item, self._layer, self._direction, start, elapsed, busy))
+        cost = item.cost
+        self.timeline.add(
+            KERNEL,
+            item.op,
+            start,
+            end,
+            source=item.source,
+            flops=cost.flops,
+            bytes=cost.bytes_read + cost.bytes_written,
+            threads=round(busy / max(elapsed, 1e-9), 2),
+            shapes=[list(array.shape) for array in arrays],
+        )
+        return results
+
+
+class TimedBackend(CpuBackend):
+    """The host's own cores, with every call told to a profiler.
+
+    Args:
+        swarm: see CpuBackend.
+        profiler: the listener of the machines on this backend.
+    """
+
+    def __init__(self, swarm: Optional[Swarm], profiler: Profiler) -> None:
+        super().__init__(swarm)
+        self._profiler = profiler
+
+    def run(
+        self, call: Call, arrays: Sequence[Array], out: list[Optional[Array]]
+    ) -> Sequence[Array]:
+        """See Backend.run."""
+        return self._profiler.timed(call, arrays, out)
+
+
+def timed(
+    swarm: Optional[Swarm], profiler: Optional[Profiler]
+) -> tuple[CpuBackend, list[Profiler]]:
+    """A backend, and the listeners of its machines: with a profiler, or without."""
+    if profiler is None:
+        return CpuBackend(swarm), []
+    return TimedBackend(swarm, profiler), [profiler]
