@@ -214,13 +214,13 @@ def test_layers_that_are_made_again_share_bodies():
 def test_the_report_says_what_was_chosen_why_and_what_it_costs():
     found: list[Fitting] = []
     free = compile_step(gelu_step())
-    compile_step(gelu_step(), within(int(0.7 * free.arena_bytes), found))
+    compile_step(gelu_step(), within(int(0.6 * free.arena_bytes), found))
     again, more = found[0].choices, sum(choice.flops for choice in found[0].choices)
     whole = sum(choice.kind == WHOLE for choice in again)
     assert whole
     assert str(found[0]).startswith(
         f"activations: {free.arena_bytes / 1e9:.3g} GB do not fit in "
-        f"{0.7 * free.arena_bytes / 1e9:.3g} GB: {whole} of {len(again)} layers are computed twice"
+        f"{0.6 * free.arena_bytes / 1e9:.3g} GB: {whole} of {len(again)} layers are computed twice"
     )
     share = f"+{more / free.flops:.0%} operations a step, predicted +{found[0].seconds:.2g} s"
     assert str(found[0]).endswith(share)
