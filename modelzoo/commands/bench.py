@@ -6,9 +6,11 @@ of SST-2, or in seconds at one too small to tell::
     cerebras-tf bench --rounds 5
     cerebras-tf bench --model bert --pad batch
     cerebras-tf bench --smoke
+    cerebras-tf bench --bfloat16 --peers --json bench.json --plot bench.svg
     cerebras-tf bench --memoryx_dir /data --memoryx_ram_gb 1.9 --hidden 2048 --batch 4
 
-The last one compares the wafer with weights on files with the wafer with all of them in memory.
+The last one compares the wafer with weights on files with the wafer with all of them in memory; the
+one before adds PyTorch, where it is installed.
 
 Both sides run tf.estimator's own loop on the same model_fn, the same batch and the same initial
 values; each lives in a process of its own, so that neither's threads and memory pools are in the
@@ -18,7 +20,7 @@ every turn stands one float32 matrix product: their mean speed is what the machi
 during the turn. CPU seconds, of all threads together, tell how much work was done where other
 programs took the cores away.
 
-It keeps no results and judges none; tests assert no times.
+It judges no results; tests assert no times.
 """
 
 from __future__ import annotations
@@ -27,7 +29,6 @@ import argparse
 import contextlib
 import dataclasses
 import multiprocessing
-import statistics
 import tempfile
 import time
 from dataclasses import dataclass
@@ -44,18 +45,29 @@ from modelzoo.commands.bench_models import (
     model_fn_of,
     read_params,
 )
+from modelzoo.commands.bench_peers import PEERS, Missing, run_peer
+from modelzoo.commands.bench_report import tell, tell_files, write_json, write_plot
+from modelzoo.commands.bench_turn import Turn, Turns
 
 WAFER, HOST = "wafer", "host"
 BFLOAT16 = "bfloat16"  # the wafer with precision bfloat16
 MEMORY, FILES = "memory", "files"
-HEAD_SIZE = 64
-COMPARED = ((WAFER, HOST), (BFLOAT16, WAFER), (BFLOAT16, HOST))
+COMPARED = (
+    (WAFER, HOST),
+    (BFLOAT16, WAFER),
+    (BFLOAT16, HOST),
+    *((WAFER, peer) for peer, how in PEERS.items() if not how.bfloat16),
+    *((BFLOAT16, peer) for peer, how in PEERS.items() if how.bfloat16),
+)
 WARM_UP_STEPS = 1
 
 
 @dataclass(frozen=True)
 class Shape:
-    """The model, its sizes and how it is padded; `product` is the side of the sgemm's matrices."""
+    """The model, its sizes and how it is padded; `product` is the side of the sgemm's matrices.
+
+    Heads are as wide as those of the model's published sizes.
+    """
 
     model: str = "gpt2"
     pad: str = "fixed"
@@ -65,6 +77,7 @@ class Shape:
     batch: int = 4
     vocabulary: int = 50257
     product: int = 4096
+    head_size: int = 64
 
     @property
     def tokens(self) -> int:
@@ -73,11 +86,15 @@ class Shape:
 
     @property
     def heads(self) -> int:
-        """Attention heads of 64, GPT-2's; one where the model is narrower."""
-        return max(1, self.hidden // HEAD_SIZE)
+        """Attention heads; one where the model is narrower than a head."""
+        return max(1, self.hidden // self.head_size)
 
 
-BERT = Shape(model="bert", sequence=128, batch=32, vocabulary=30522)
+SHAPES = {
+    "gpt2": Shape(),
+    "bert": Shape(model="bert", sequence=128, batch=32, vocabulary=30522),
+    "gptj": Shape(model="gptj", layers=2, hidden=1024, head_size=256, vocabulary=50400),
+}
 
 
 @dataclass(frozen=True)
@@ -96,27 +113,6 @@ class Comparison:
 
 
 SMOKE = Shape(layers=1, hidden=128, sequence=32, batch=2, vocabulary=257, product=256)
-
-
-@dataclass
-class Turn:
-    """What is known of a turn.
-
-    Attributes:
-        step_s: seconds of each step.
-        cpu_s: CPU seconds of each step, of all threads.
-        loss: loss of the last step.
-        stalled_s: seconds for which the wafer waited for files.
-        moved: bytes read and written, of files.
-        sgemm: speed of matrix products around the turn in FLOP/s; filled in by `measure`.
-    """
-
-    step_s: list[float]
-    cpu_s: list[float]
-    loss: float
-    stalled_s: float = 0.0
-    moved: int = 0
-    sgemm: float = 0.0
 
 
 def make_estimator(shape: Shape, side: str, compared: Comparison, folder: str) -> Any:
@@ -139,8 +135,13 @@ def make_estimator(shape: Shape, side: str, compared: Comparison, folder: str) -
     return CerebrasEstimator(model_fn, folder, config=config, params=params, use_cs=side != HOST)
 
 
-def make_turn_hook(pipe: Any) -> Any:
-    """A hook that lets training go on by as many steps as the pipe tells."""
+def make_turn_hook(pipe: Any, started: float) -> Any:
+    """A hook that lets training go on by as many steps as the pipe tells.
+
+    Args:
+        pipe: to the process that measures.
+        started: when the side's work began, of `time.perf_counter`.
+    """
     import tensorflow as tf
 
     from cerebras_tf.estimator.call import training_around
@@ -156,7 +157,7 @@ def make_turn_hook(pipe: Any) -> Any:
 
         def __init__(self) -> None:
             self._left = WARM_UP_STEPS
-            self._ends: list[tuple[float, float]] = []
+            self._turns = Turns(started)
             self._before = Traffic()
 
         def before_run(self, run_context: Any) -> Any:
@@ -166,22 +167,19 @@ def make_turn_hook(pipe: Any) -> Any:
 
         def after_run(self, run_context: Any, run_values: Any) -> None:
             """Notes the time; after the last step of a turn reports it and waits for the next."""
-            self._ends.append((time.perf_counter(), time.process_time()))
+            self._turns.note()
             self._left -= 1
             if self._left:
                 return
-            step_s, cpu_s = (
-                [end - start for start, end in zip(clock, clock[1:])] for clock in zip(*self._ends)
-            )
+            turn = self._turns.ended(float(run_values.results))
             now, before = moved(), self._before
-            turn = Turn(step_s, cpu_s, float(run_values.results))
             turn.stalled_s = now.stalled_s - before.stalled_s
             turn.moved = now.bytes_read + now.bytes_written
             turn.moved -= before.bytes_read + before.bytes_written
             self._before = now
             pipe.send(turn)
             self._left = pipe.recv()
-            self._ends = [(time.perf_counter(), time.process_time())]
+            self._turns.begin()
 
     return TurnHook()
 
@@ -192,6 +190,7 @@ def run_side(pipe: Any, folder: str, shape: Shape, side: str, compared: Comparis
     Sends, first, the floating point operations of a step where it runs on the wafer, else 0; then a
     Turn for the warm-up and for every number it gets. An error is sent in place of either.
     """
+    started = time.perf_counter()
     import tensorflow as tf
 
     tf.compat.v1.logging.set_verbosity(tf.compat.v1.logging.WARN)
@@ -199,7 +198,7 @@ def run_side(pipe: Any, folder: str, shape: Shape, side: str, compared: Comparis
         estimator = make_estimator(shape, side, compared, folder)
         input_fn = make_input_fn(shape)
         pipe.send(estimator.compile(input_fn).flops if side != HOST else 0)
-        estimator.train(input_fn, hooks=[make_turn_hook(pipe)])
+        estimator.train(input_fn, hooks=[make_turn_hook(pipe, started)])
     except CerebrasError as error:
         pipe.send(error)
 
@@ -227,8 +226,11 @@ def side_processes(shape: Shape, compared: Comparison) -> Any:
         try:
             for side in compared.sides:
                 pipes[side], theirs = context.Pipe()
-                arguments = (theirs, f"{folder}/{side}", shape, side, compared)
-                processes.append(context.Process(target=run_side, args=arguments))
+                target: Any = run_peer if side in PEERS else run_side
+                arguments: tuple[Any, ...] = (theirs, shape, side)
+                if side not in PEERS:
+                    arguments = (theirs, f"{folder}/{side}", shape, side, compared)
+                processes.append(context.Process(target=target, args=arguments))
                 processes[-1].start()
                 theirs.close()
             yield pipes
@@ -236,6 +238,25 @@ def side_processes(shape: Shape, compared: Comparison) -> Any:
             for process in processes:
                 process.kill()
                 process.join()
+
+
+def warm_up(pipes: dict[str, Any]) -> int:
+    """Waits until all sides are ready; those that cannot run here get a line and leave.
+
+    Returns:
+        The floating point operations of a step.
+    """
+    flops = 0
+    for side, pipe in list(pipes.items()):
+        found = receive(side, pipe)
+        if isinstance(found, Missing):
+            print(f"{side}: not measured: {found.reason}", flush=True)
+            del pipes[side]
+        else:
+            flops = max(flops, found)
+    for side, pipe in pipes.items():
+        receive(side, pipe)
+    return flops
 
 
 def sgemm_flops_per_s(size: int) -> float:
@@ -263,58 +284,8 @@ def measure(pipes: dict[str, Any], rounds: int, steps: int, size: int) -> dict[s
             before = after
             turns[side].append(turn)
             shown = ", ".join(f"{seconds:.3f}" for seconds in turn.step_s)
-            print(f"round {number + 1}, {side:8}: {shown} s", flush=True)
+            print(f"round {number + 1}, {side:13}: {shown} s", flush=True)
     return turns
-
-
-def report(shape: Shape, flops: int, turns: dict[str, list[Turn]]) -> None:
-    """Prints medians and ratios."""
-    median = statistics.median
-    print(
-        f"\n{'':8}{'s/step':>9}{'CPU s':>9}{'tokens/s':>11}{'GFLOP/s':>9}{'of sgemm':>10}", end=""
-    )
-    print(f"{'loss':>11}")
-    for side, own in turns.items():
-        step_s = median(seconds for turn in own for seconds in turn.step_s)
-        cpu_s = median(seconds for turn in own for seconds in turn.cpu_s)
-        share = median(flops / median(turn.step_s) / turn.sgemm for turn in own)
-        print(
-            f"{side:8}{step_s:9.4f}{cpu_s:9.4f}{shape.tokens / step_s:11.1f}"
-            f"{flops / step_s / 1e9:9.1f}{share:10.0%}{own[-1].loss:11.6f}"
-        )
-    speeds = [turn.sgemm / 1e9 for own in turns.values() for turn in own]
-    print(f"sgemm{'':32}{median(speeds):9.1f}  ({min(speeds):.1f} to {max(speeds):.1f};", end="")
-    print(f" {shape.product} x {shape.product})")
-    for side in turns:
-        for other in turns:
-            if (side, other) in COMPARED:
-                compare(side, other, turns)
-    if FILES in turns:
-        report_files(turns)
-
-
-def compare(side: str, other: str, turns: dict[str, list[Turn]]) -> None:
-    """Prints how many times as fast as another a side is, round by round."""
-    median = statistics.median
-    ratios = [
-        median(theirs.step_s) / median(own.step_s) for own, theirs in zip(turns[side], turns[other])
-    ]
-    shown = ", ".join(f"{ratio:.2f}" for ratio in ratios)
-    print(f"{side}: {median(ratios):.2f} times as fast as the {other} (by round: {shown})")
-
-
-def report_files(turns: dict[str, list[Turn]]) -> None:
-    """Prints what weights on files cost."""
-    median = statistics.median
-    pairs = zip(turns[MEMORY], turns[FILES])
-    ratios = [median(files.step_s) / median(memory.step_s) for memory, files in pairs]
-    shown = ", ".join(f"{ratio:.2f}" for ratio in ratios)
-    print(f"files: {median(ratios):.2f} times the time in memory (by round: {shown})")
-    stalled = sum(turn.stalled_s for turn in turns[FILES])
-    step_s = sum(sum(turn.step_s) for turn in turns[FILES])
-    steps = sum(len(turn.step_s) for turn in turns[FILES])
-    moved = sum(turn.moved for turn in turns[FILES]) / steps
-    print(f"files: {moved / 1e9:.2f} GB moved a step, {stalled / step_s:.0%} of the time stalled")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -324,7 +295,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--model",
         choices=MODELS,
         default=MODELS[0],
-        help="bert: sentences as long as SST-2's, batch 32, sequence 128 (default: gpt2)",
+        help="bert: sentences as long as SST-2's, batch 32, sequence 128; gptj: 2 layers x 1024 "
+        "(default: gpt2)",
     )
     parser.add_argument(
         "--pad",
@@ -338,6 +310,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="measure the wafer with precision bfloat16 besides",
     )
+    parser.add_argument(
+        "--peers",
+        action="store_true",
+        help="measure PyTorch besides, eager and compiled, each also with bfloat16 autocast",
+    )
+    parser.add_argument("--json", metavar="FILE", help="write every measurement there")
+    parser.add_argument("--plot", metavar="FILE", help="draw tokens a second there, as SVG")
     for name in ("layers", "hidden", "batch", "sequence", "vocabulary"):
         full, tiny = getattr(Shape, name), getattr(SMOKE, name)
         text = f"default: {full}, with --smoke {tiny}"
@@ -355,27 +334,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Runs the benchmark and prints what it found."""
     given = {name: value for name, value in vars(args).items() if value and hasattr(Shape, name)}
-    full = BERT if args.model == "bert" else Shape()
-    shape = dataclasses.replace(SMOKE if args.smoke else full, **given)
+    shape = dataclasses.replace(SMOKE if args.smoke else SHAPES[args.model], **given)
     read_params(shape)  # tells mistakes before anything starts
     print(
-        f"{shape.layers} layers x {shape.hidden}, {shape.heads} heads, filter {4 * shape.hidden}, "
-        f"sequence {shape.sequence}, batch {shape.batch}, vocabulary {shape.vocabulary}, AdamW, "
-        "float32"
+        f"{shape.model}: {shape.layers} layers x {shape.hidden}, {shape.heads} heads, filter "
+        f"{4 * shape.hidden}, sequence {shape.sequence}, batch {shape.batch}, vocabulary "
+        f"{shape.vocabulary}, AdamW, float32"
     )
     with contextlib.ExitStack() as stack:
-        compared = Comparison((BFLOAT16, WAFER, HOST) if args.bfloat16 else (WAFER, HOST))
+        sides = (*((BFLOAT16,) if args.bfloat16 else ()), WAFER, HOST)
+        compared = Comparison((*sides, *(PEERS if args.peers else ())))
         if args.memoryx_dir:  # sides are killed in the end, so what they leave goes with a folder
             Path(args.memoryx_dir).mkdir(parents=True, exist_ok=True)
             store = tempfile.TemporaryDirectory(prefix="bench", dir=args.memoryx_dir)
             folder = stack.enter_context(store)
             compared = Comparison((MEMORY, FILES), folder, args.memoryx_ram_gb)
         pipes = stack.enter_context(side_processes(shape, compared))
-        flops = max(receive(side, pipe) for side, pipe in pipes.items())
-        for side, pipe in pipes.items():
-            receive(side, pipe)  # warm-up
+        flops = warm_up(pipes)
         counted = "counted in the compiled program"
         counted += ", padding included" if shape.model == "bert" else ""
         print(f"{flops / 1e12:.4g} TFLOP a step, {counted}", flush=True)
         turns = measure(pipes, args.rounds, args.steps, shape.product)
-    report(shape, flops, turns)
+    tell(shape, flops, turns, COMPARED)
+    if FILES in turns:
+        tell_files(turns[MEMORY], turns[FILES])
+    if args.json:
+        write_json(args.json, shape, flops, turns)
+    if args.plot:
+        write_plot(args.plot, shape, turns)

@@ -1,6 +1,6 @@
 """The models that `bench` trains, with batches that need no files.
 
-GPT-2 on random tokens, and BERT as a classifier of sentences as long as those of SST-2.
+GPT-2 and GPT-J on random tokens, and BERT as a classifier of sentences as long as those of SST-2.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from typing import Any
 from modelzoo.commands.configs import config_folder
 
 SEED = 1
-MODELS = ("gpt2", "bert")
+LEARNING_RATE = 1e-4  # of the peers; the zoo's stands in its params files
+MODELS = ("gpt2", "bert", "gptj")
 # How batches of BERT are padded: all to one length, or each to its longest sentence.
 PADDINGS = ("fixed", "batch")
 # Training sentences of SST-2 (Socher et al., 2013; the file of GLUE) by their number of word pieces
@@ -52,6 +53,10 @@ def read_params(shape: Any) -> Any:
                 **{f"{name}_input.buckets": [] for name in ("train", "eval", "predict")},
             },
         )
+    if shape.model == "gptj":
+        sizes = {"model.rotary_dim": 64 if shape.hidden // shape.heads >= 64 else 2}
+        sizes["model.max_position_embeddings"] = shape.sequence
+        return load_params(config_folder() / "params_gptj_6b.yaml", {**common, **sizes})
     loss = {"model.loss_weight": 1.0 / shape.sequence}  # the mean of the tokens' losses
     return load_params(config_folder() / "params_gpt2_small.yaml", {**common, **loss})
 
@@ -62,29 +67,48 @@ def model_fn_of(shape: Any) -> Any:
         from modelzoo.bert.fine_tuning.classifier.model import model_fn as classifier
 
         return classifier
+    if shape.model == "gptj":
+        from modelzoo.gptj.model import model_fn as gptj
+
+        return gptj
     from modelzoo.gpt3.model import model_fn
 
     return model_fn
 
 
-def make_input_fn(shape: Any) -> Any:
-    """An input function that gives the same batches of random tokens again and again."""
+def batches_of(shape: Any) -> list[tuple[dict[str, Any], Any]]:
+    """Batches of random tokens, (features, labels) of NumPy arrays."""
     return _sentences(shape) if shape.model == "bert" else _documents(shape)
 
 
-def _documents(shape: Any) -> Any:
-    import numpy as np
+def make_input_fn(shape: Any) -> Any:
+    """An input function that gives these batches again and again."""
     import tensorflow as tf
+
+    batches = batches_of(shape)
+    (features, labels), *_ = batches
+    lengths = {array.shape for found, _ in batches for array in found.values()}
+
+    def spec(array: Any) -> Any:
+        same = array.ndim < 2 or len(lengths) == 1
+        return tf.TensorSpec(array.shape if same else (array.shape[0], None), array.dtype)
+
+    types = {name: spec(array) for name, array in features.items()}, spec(labels)
+
+    def input_fn() -> Any:
+        made = tf.data.Dataset.from_generator(lambda: iter(batches), output_signature=types)
+        return made.cache().repeat()
+
+    return input_fn
+
+
+def _documents(shape: Any) -> list[tuple[dict[str, Any], Any]]:
+    import numpy as np
 
     size = (shape.batch, shape.sequence + 1)
     tokens = np.random.default_rng(SEED).integers(0, shape.vocabulary, size, np.int32)
-
-    def input_fn() -> Any:
-        ids, labels = tokens[:, :-1], tokens[:, 1:]
-        features = {"input_ids": ids, "input_mask": np.zeros_like(ids)}
-        return tf.data.Dataset.from_tensors((features, labels)).repeat()
-
-    return input_fn
+    ids, labels = tokens[:, :-1], tokens[:, 1:]
+    return [({"input_ids": ids, "input_mask": np.zeros_like(ids)}, labels)]
 
 
 def sentence_lengths(shape: Any) -> Any:
@@ -96,9 +120,8 @@ def sentence_lengths(shape: Any) -> Any:
     return np.minimum(drawn + 2, shape.sequence)
 
 
-def _sentences(shape: Any) -> Any:
+def _sentences(shape: Any) -> list[tuple[dict[str, Any], Any]]:
     import numpy as np
-    import tensorflow as tf
 
     generator = np.random.default_rng(SEED)
     batches = []
@@ -108,12 +131,4 @@ def _sentences(shape: Any) -> Any:
         ids = generator.integers(0, shape.vocabulary, mask.shape, np.int32) * (1 - mask)
         features = {"input_ids": ids, "input_mask": mask, "segment_ids": np.zeros_like(ids)}
         batches.append((features, generator.integers(0, 2, shape.batch, np.int32)))
-    width = shape.sequence if shape.pad == "fixed" else None
-    row = tf.TensorSpec((shape.batch, width), tf.int32)
-    types = (dict.fromkeys(batches[0][0], row), tf.TensorSpec((shape.batch,), tf.int32))
-
-    def input_fn() -> Any:
-        made = tf.data.Dataset.from_generator(lambda: iter(batches), output_signature=types)
-        return made.cache().repeat()
-
-    return input_fn
+    return batches

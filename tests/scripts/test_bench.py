@@ -5,9 +5,11 @@ No time is judged here.
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
+import xml.etree.ElementTree
 from pathlib import Path
 
 import pytest
@@ -28,7 +30,7 @@ def printed():
 
 
 def figures(printed, side):
-    """The numbers in a side's row: s/step, CPU s, tokens/s, GFLOP/s, percent of sgemm, loss."""
+    """A row: s/step, CPU s, tokens/s, GFLOP/s, percent of sgemm, peak GB, first step s, loss."""
     (row,) = re.findall(rf"^{side} +(\d.*)$", printed, flags=re.MULTILINE)
     return [float(word.rstrip("%")) for word in row.split()]
 
@@ -36,8 +38,11 @@ def figures(printed, side):
 @pytest.mark.tf
 def test_bench_prints_figures_of_both_sides_that_fit_each_other(printed):
     for side in ("wafer", "host"):
-        step_s, cpu_s, tokens_per_s, gflops_per_s, share, _ = figures(printed, side)
+        step_s, cpu_s, tokens_per_s, gflops_per_s, share, peak_gb, first_s, _ = figures(
+            printed, side
+        )
         assert min(step_s, cpu_s, tokens_per_s, gflops_per_s, share) > 0
+        assert 0.1 < peak_gb < 10 and first_s > step_s
         assert tokens_per_s == pytest.approx(3 * 32 / step_s, rel=0.1)
     assert re.search(r"^sgemm +\d+\.\d  \(\d+\.\d to \d+\.\d; 256 x 256\)$", printed, re.MULTILINE)
     assert re.search(r"^wafer: \d+\.\d\d times as fast as the host \(by round:", printed, re.M)
@@ -68,6 +73,21 @@ def test_bench_counts_the_matrix_products_of_a_step(printed):
     products = 6 * weights * tokens + 7 * tokens * sequence * hidden
     flops = 1e12 * float(re.search(r"^(\S+) TFLOP a step", printed, re.MULTILINE)[1])
     assert products <= flops <= 1.15 * products
+
+
+@pytest.mark.tf
+def test_bench_measures_peers_and_writes_files(tmp_path):
+    """Where PyTorch is not installed, or has no such model, there is a line in its place."""
+    files = [str(tmp_path / name) for name in ("found.json", "found.svg")]
+    arguments = ("--peers", "--json", files[0], "--plot", files[1], "--model", "gptj")
+    ran = bench("--smoke", *arguments, "--rounds", "1", "--steps", "2")
+    assert ran.returncode == 0, ran.stderr
+    assert len(re.findall(r"^(?:torch|compile).*: not measured: ", ran.stdout, re.M)) == 4
+    found = json.loads(Path(files[0]).read_text())
+    assert found["shape"]["model"] == "gptj" and set(found["sides"]) == {"wafer", "host"}
+    assert len(found["sides"]["wafer"][0]["step_s"]) == 2 and found["flops"] > 0
+    drawn = xml.etree.ElementTree.parse(files[1]).getroot()
+    assert sum(item.tag.endswith("rect") for item in drawn) == 2
 
 
 @pytest.mark.tf
