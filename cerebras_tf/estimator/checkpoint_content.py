@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Optional
@@ -13,6 +14,7 @@ import tensorflow as tf
 from cerebras_tf.errors import CheckpointError
 from cerebras_tf.estimator.checkpoint_errors import CheckpointLackError, CheckpointMismatchError
 from cerebras_tf.estimator.checkpoint_reader import CheckpointReader
+from cerebras_tf.memoryx.bundle import CutFile, find_cut_files
 
 # How often random ops have drawn, int64 []; stands in a checkpoint where it is not the global step.
 RANDOM_STEP_KEY = "cerebras_tf/random_step"
@@ -58,6 +60,40 @@ def whole(path: str, place: str) -> Iterator[None]:
         raise CheckpointError(
             f"checkpoint {path}, {place}: must be whole. Received: {first_line(error)}. {advice}"
         ) from error
+
+
+def tell_of_cut_files(path: str) -> None:
+    """Logs, once for each, which files of a checkpoint end too early.
+
+    For what reads a part of a checkpoint, such as weights without optimizer state, and would not
+    notice.
+
+    Args:
+        path: prefix of the checkpoint, or a folder, which means its latest.
+    """
+    if os.path.isdir(path):
+        path = tf.train.latest_checkpoint(path) or path
+    try:
+        cut = find_cut_files(path)
+    except CheckpointError:  # of an older format, or no index: who reads it says so
+        return
+    for file in cut:
+        _tell_once(path, file)
+
+
+@functools.cache
+def _tell_once(path: str, file: CutFile) -> None:
+    before = CheckpointReader.before(path)
+    tf.compat.v1.logging.warning(
+        "checkpoint %s is damaged: %s ends after %d of %d bytes, before %s. Only what lies before "
+        "is read, and training cannot go on from it. Restore the file%s.",
+        path,
+        os.path.basename(file.path),
+        file.size,
+        file.needed,
+        named(file.names),
+        f", or take the checkpoint before: {before}" if before else "",
+    )
 
 
 def saved_shapes(path: str) -> dict[str, list[int]]:

@@ -28,6 +28,7 @@ from cerebras_tf.estimator.call import (
     training,
     training_around,
 )
+from cerebras_tf.estimator.checkpoint_content import tell_of_cut_files
 from cerebras_tf.estimator.compiled_programs import CompiledPrograms
 from cerebras_tf.estimator.console import is_silent, say
 from cerebras_tf.estimator.description import describe_program, effort
@@ -170,6 +171,9 @@ class CerebrasEstimator(tf.estimator.Estimator):
                 host is to train with it.
             CerebrasError: what the wafer refuses, before the first step where possible.
         """
+        start = self._warm_start_settings
+        if start and not self.latest_checkpoint():
+            tell_of_cut_files(start.ckpt_to_initialize_from)
         if sparsifier is None:
             sparsifier = self._call.sparsifier  # of a training with evaluations
         bound = self._in_call(use_cs, steps=steps, last_step=max_steps, sparsifier=sparsifier)
@@ -201,6 +205,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
         use_cs: Optional[bool] = None,
     ) -> dict[str, Any]:
         """Evaluates; see tf.estimator.Estimator.evaluate. Returns metrics by name."""
+        self._tell_of_damage(checkpoint_path)
         hooks = [*(hooks or []), *hooks_of_training_around()]
         bound = self._in_call(use_cs)
         if job.wafers() > 1:  # each takes some of the batches, until there are no more
@@ -233,12 +238,19 @@ class CerebrasEstimator(tf.estimator.Estimator):
             num_samples: number of items to yield; all where None.
             use_cs: True for the wafer, False for the host, None for the constructor's choice.
         """
+        self._tell_of_damage(checkpoint_path)
         bound = self._in_call(use_cs)
         items = super(CerebrasEstimator, bound).predict(
             input_fn, predict_keys, hooks, checkpoint_path, yield_single_examples
         )
         with closing(bound._call), closing(items):
             yield from itertools.islice(items, num_samples)
+
+    def _tell_of_damage(self, checkpoint_path: Optional[str]) -> None:
+        """Logs where the checkpoint of an evaluation or prediction lacks what those do not read."""
+        path = checkpoint_path or self.latest_checkpoint()
+        if path:
+            tell_of_cut_files(path)
 
     def train_and_evaluate(
         self,

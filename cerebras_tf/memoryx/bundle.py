@@ -100,6 +100,52 @@ def read_index(prefix: str, slices: Mapping[str, TensorSlice] = MappingProxyType
     Raises:
         CheckpointError: the index is missing, damaged, or of another format.
     """
+    entries = _read_table(prefix)
+    # The key of a slice is an ordered code, which begins with zero.
+    found = {key.decode(): item for key, item in entries.items() if not key.startswith(b"\x00")}
+    parts = {name: entries.get(part.key) for name, part in slices.items()}
+    found.update({name: item for name, item in parts.items() if item is not None})
+    return found
+
+
+@dataclass(frozen=True)
+class CutFile:
+    """A data file of a checkpoint that ends before the bytes that the index places in it.
+
+    Attributes:
+        path: of the file.
+        size: of the file, 0 where it is missing.
+        needed: bytes that it must have.
+        names: of the variables whose bytes are not all there, in the order of the file.
+    """
+
+    path: str
+    size: int
+    needed: int
+    names: tuple[str, ...]
+
+
+def find_cut_files(prefix: str) -> list[CutFile]:
+    """The data files of a checkpoint that are too short; reads the index and sizes alone.
+
+    Raises:
+        CheckpointError: the index is missing, damaged, or of another format.
+    """
+    entries = sorted(_read_table(prefix).items(), key=lambda item: item[1].offset)
+    found = []
+    for path in sorted({entry.path for _, entry in entries}):
+        size = os.path.getsize(path) if os.path.exists(path) else 0
+        placed = [(key, entry) for key, entry in entries if entry.path == path]
+        beyond = [(key, entry) for key, entry in placed if entry.offset + entry.size > size]
+        if beyond:
+            needed = max(entry.offset + entry.size for _, entry in beyond)
+            names = (key.decode(errors="replace").strip("\x00") for key, _ in beyond)
+            found.append(CutFile(path, size, needed, tuple(names)))
+    return found
+
+
+def _read_table(prefix: str) -> dict[bytes, Entry]:
+    """All entries of an index by key, those of slices too; raises as `read_index` does."""
     path = index_path(prefix)
     try:
         with open(path, "rb") as file:
@@ -108,11 +154,7 @@ def read_index(prefix: str, slices: Mapping[str, TensorSlice] = MappingProxyType
         if _first(header, _ENDIANNESS):
             raise ValueError("numbers whose highest byte comes first")
         shards = _first(header, _SHARDS)
-        # The key of a slice is an ordered code, which begins with zero.
-        found = {key.decode(): item for key, item in items.items() if not key.startswith(b"\x00")}
-        parts = {name: items.get(part.key) for name, part in slices.items()}
-        found.update({name: item for name, item in parts.items() if item is not None})
-        return {name: _entry(item, prefix, shards) for name, item in found.items()}
+        return {key: _entry(item, prefix, shards) for key, item in items.items()}
     except OSError as error:
         raise CheckpointError(
             f"checkpoint {prefix}: its index must be readable. Received: {error.strerror}. Give "

@@ -15,6 +15,7 @@ model's `Params` is made so::
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -39,6 +40,8 @@ class BaseParams:
     """The sections that the YAML of every model has.
 
     INHERITED_KEYS are what evaluation and prediction read as training does, unless told otherwise.
+    PREDICTS_EVAL_INPUT says whether prediction reads `eval_input` where the YAML has no section of
+    its own for it. ADVICE says of a section that a mode lacks what to add.
     """
 
     model_name: str
@@ -52,11 +55,16 @@ class BaseParams:
     sparsity: Any = field(None, build=build_section(SparsityParams))
 
     INHERITED_KEYS: ClassVar[tuple[str, ...]] = ()
+    PREDICTS_EVAL_INPUT: ClassVar[bool] = True
+    ADVICE: ClassVar[Mapping[str, str]] = {
+        "eval_input": "`eval_input: {data_dir: FOLDER}` takes over other keys from train_input.",
+        "predict_input": "It takes over keys that it lacks from eval_input.",
+    }
 
     @classmethod
     def with_defaults(cls, tree):
         """Returns `tree` with what its sections take over from one another."""
-        return inherit_inputs(tree, cls.INHERITED_KEYS)
+        return inherit_inputs(tree, cls.INHERITED_KEYS, cls.PREDICTS_EVAL_INPUT)
 
     def problems(self):
         """Yields what is wrong between the sections."""
@@ -105,7 +113,7 @@ class BaseParams:
                 yield name, section
 
 
-def inherit_inputs(tree, keys):
+def inherit_inputs(tree, keys, predicts_eval_input=True):
     """Returns `tree` with what its input sections take over from one another.
 
     Evaluation takes over what `keys` name from training, prediction every key of evaluation;
@@ -114,6 +122,7 @@ def inherit_inputs(tree, keys):
     Args:
         tree: nested dictionary of a YAML.
         keys: keys of an input section that mean the same in evaluation.
+        predicts_eval_input: whether `tree` gets a predict_input that it lacks.
     """
     tree = dict(tree)
     tree.setdefault("runconfig", {})
@@ -122,7 +131,9 @@ def inherit_inputs(tree, keys):
         keys = keys if _same_processor(train, evaluation) else SHAPE_KEYS
         inherited = {key: train[key] for key in keys if key in train}
         tree["eval_input"] = evaluation = {**inherited, **IN_ORDER_ONCE, **evaluation}
-    prediction = tree.get("predict_input") or {}
+    prediction = tree.get("predict_input")
+    if prediction is None and predicts_eval_input:
+        prediction = {}
     if isinstance(evaluation, dict) and isinstance(prediction, dict):
         inherited = evaluation
         if not _same_processor(evaluation, prediction):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Optional, Union
+from typing import Any, Optional, Union
 
+from modelzoo.common.base_params import BaseParams
 from modelzoo.common.model_sections import OrderKeys, RecordInput, SequenceInput, StreamKeys
 from modelzoo.common.schema import build_variant
 from modelzoo.common.sections import field
@@ -109,15 +110,35 @@ build_gpt_input = build_variant("data_processor", TRAINING_SECTIONS)
 build_gpt_predict_input = build_variant(
     "data_processor", {**TRAINING_SECTIONS, "GptPromptsProcessor": GptPromptsInput}
 )
-# What evaluation and prediction read as training does, unless told otherwise.
-INHERITED_KEYS = (
-    "data_processor",
-    "vocab_size",
-    "max_sequence_length",
-    "batch_size",
-    "file_patterns",
-    "eval_fraction",
-)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LanguageModelParams(BaseParams):
+    """The whole YAML of a model that predicts the next token.
+
+    Predict mode needs a section of its own: the likeliest next token at every place of `eval_input`
+    is hardly ever what was meant.
+    """
+
+    train_input: Any = field(build=build_gpt_input)
+    eval_input: Any = field(None, build=build_gpt_input)
+    predict_input: Any = field(None, build=build_gpt_predict_input)
+
+    INHERITED_KEYS = (
+        "data_processor",
+        "vocab_size",
+        "max_sequence_length",
+        "batch_size",
+        "file_patterns",
+        "eval_fraction",
+    )
+    PREDICTS_EVAL_INPUT = False
+    ADVICE = {
+        **BaseParams.ADVICE,
+        "predict_input": "`predict_input: {data_processor: GptPromptsProcessor, prompt_file: "
+        "prompts.txt, tokenizer_type: ByteTokenizer, batch_size: 4}` continues lines of a file; "
+        "`predict_input: {}` predicts the next token at every place of eval_input.",
+    }
 
 
 def length_problems(params, longest):

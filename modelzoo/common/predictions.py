@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
+import contextlib
 import os
 from pathlib import Path
 
 import numpy as np
 
+from cerebras_tf.errors import DataError
 from modelzoo.common.scores import write_scalars
 from modelzoo.common.whole_file import write_json_lines
 
@@ -31,16 +32,40 @@ def predict(estimator, inputs, params, checkpoint_path, use_cs):
 
 
 def predicted_rows(estimator, inputs, params, checkpoint_path, use_cs):
-    """Yields the predictions of `predict_steps` batches: a dictionary of arrays an example."""
+    """Yields the predictions of `predict_steps` batches: a dictionary of arrays an example.
+
+    The console says where these were not all.
+
+    Raises:
+        DataError: if there are none.
+    """
+    import tensorflow.compat.v1 as tf
+
     from modelzoo.common.estimator import CheckpointHook
 
+    section, steps = params.predict_input, params.runconfig.predict_steps
     rows = estimator.predict(
         inputs.predict,
         hooks=[CheckpointHook(checkpoint_path)],
         checkpoint_path=checkpoint_path,
         use_cs=use_cs,
     )
-    return itertools.islice(rows, params.runconfig.predict_steps * params.predict_input.batch_size)
+    with contextlib.closing(rows):
+        count = 0
+        for count, row in enumerate(rows, 1):
+            if count > steps * section.batch_size:
+                tf.logging.info(
+                    "runconfig.predict_steps %d: batches behind the first %d are not predicted",
+                    steps,
+                    steps,
+                )
+                return
+            yield row
+    if not count:
+        raise DataError(
+            "predict_input: must have rows to predict. Received: none behind skip_steps "
+            f"{section.skip_steps or 0}. Lower it, or name other data."
+        )
 
 
 def predict_folder(params):

@@ -71,7 +71,8 @@ def model_lines(name, cls, tables):
         lines.append(f"- {', '.join(f'`{one}`' for one in names)}: {text}\n")
     inherited = ", ".join(f"`{key}`" for key in cls.INHERITED_KEYS)
     lines.append(f"- `eval_input` takes over from `train_input`: {inherited}\n")
-    lines.append("- `predict_input` takes over every key of `eval_input`\n")
+    needed = "" if cls.PREDICTS_EVAL_INPUT else ", and must be there to predict"
+    lines.append(f"- `predict_input` takes over every key of `eval_input`{needed}\n")
     return "".join(lines)
 
 

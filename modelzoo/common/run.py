@@ -96,7 +96,7 @@ def read_params(args, model_name=None):
     if missing:
         raise ConfigError(
             f"{args.params}: mode {args.mode} needs the section {' and '.join(missing)}. "
-            "Add it to the file."
+            f"Received: none. Add it to the file. {params.ADVICE[missing[0]]}"
         )
     check_steps(args, runconfig)
     if runconfig.cs_ip and runconfig.device:

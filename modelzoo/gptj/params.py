@@ -5,13 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Optional
 
-from modelzoo.common.base_params import BaseParams
-from modelzoo.common.input_sections import (
-    INHERITED_KEYS,
-    build_gpt_input,
-    build_gpt_predict_input,
-    length_problems,
-)
+from modelzoo.common.input_sections import LanguageModelParams, length_problems
 from modelzoo.common.model_sections import CommonModelParams
 from modelzoo.common.schema import taking
 from modelzoo.common.sections import INITIALIZERS, build_initializer, field
@@ -84,15 +78,10 @@ class GptjModelParams(CommonModelParams):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Params(BaseParams):
+class Params(LanguageModelParams):
     """The whole YAML of a GPT-J or GPT-NeoX model."""
 
     model: GptjModelParams
-    train_input: Any = field(build=build_gpt_input)
-    eval_input: Any = field(None, build=build_gpt_input)
-    predict_input: Any = field(None, build=build_gpt_predict_input)
-
-    INHERITED_KEYS = INHERITED_KEYS
 
     @classmethod
     def with_defaults(cls, tree):

@@ -29,6 +29,7 @@ train_input:
 eval_input:
     data_processor: GptTextDataProcessor
     data_dir: texts
+predict_input: {}
 model:
     hidden_size: 32
     num_hidden_layers: 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import socket
 
 import pytest
@@ -10,9 +12,12 @@ pytest.importorskip("tensorflow")
 
 import tensorflow as tf
 
+from cerebras_tf.memoryx.bundle import read_index
+
 pytestmark = pytest.mark.tf
 TEXT_INPUT = "data_processor: GptTextDataProcessor\n    data_dir: texts\n    eval_fraction: 0.0"
 EVAL_INPUT = "eval_input:\n    data_processor: GptTextDataProcessor\n    data_dir: texts\n"
+EVAL_INPUT += "predict_input: {}\n"
 MORE = ("--max_steps", "20")
 
 
@@ -167,6 +172,26 @@ def test_a_damaged_checkpoint_is_named(trained, device, damage):
     assert str(trained.folder / "out" / "model.ckpt-5") in result.error
     after = trained.content()
     assert {path: after[path] for path in before} == before
+
+
+@pytest.mark.parametrize("device", [(), ("--device", "/cpu:0")])
+@pytest.mark.parametrize("mode", ["eval", "predict", "train"])
+def test_a_checkpoint_cut_in_its_optimizer_state_is_told(trained, mode, device):
+    prefix = str(trained.folder / "out" / "model.ckpt-10")
+    (data,) = trained.folder.glob("out/model.ckpt-10.data*")
+    entries = read_index(prefix)
+    last = max(entries, key=lambda name: entries[name].offset)
+    assert re.search("adam", last, re.IGNORECASE)
+    whole = trained(mode, *device, "--checkpoint_path", prefix, out="whole")
+    size = data.stat().st_size
+    os.truncate(data, size - 1)
+    cut = trained(mode, *device, "--checkpoint_path", prefix, out="cut")
+    assert (whole.exit_code, cut.exit_code) == (0, 0)
+    told = [line for line in cut.lines if "is damaged" in line]
+    assert len(told) == 1
+    for words in (data.name, f"after {size - 1} of {size} bytes", last, "model.ckpt-5"):
+        assert words in told[0]
+    assert not any("is damaged" in line for line in whole.lines)
 
 
 def test_a_warm_start_from_nothing_or_from_another_model_is_refused(trained):

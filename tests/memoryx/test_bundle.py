@@ -9,7 +9,15 @@ import pytest
 from cerebras_tf.errors import CheckpointError
 from cerebras_tf.kernels.compiled_crc32c import crc32c, masked, unmasked
 from cerebras_tf.memoryx import sorted_table
-from cerebras_tf.memoryx.bundle import Entry, data_path, index_path, read_index, write_index
+from cerebras_tf.memoryx.bundle import (
+    CutFile,
+    Entry,
+    data_path,
+    find_cut_files,
+    index_path,
+    read_index,
+    write_index,
+)
 from cerebras_tf.memoryx.checkpoint import link_checkpoint
 from cerebras_tf.memoryx.sorted_table import read_table, write_table
 from cerebras_tf.memoryx.tensor_slices import TensorSlice
@@ -101,6 +109,27 @@ def test_a_checkpoint_on_another_file_system_is_copied(tmp_path, monkeypatch):
     found = read_index(str(tmp_path / "model"))["w"]
     with open(found.path, "rb") as file:
         assert file.read() == content.tobytes()
+
+
+def test_files_that_end_too_early_are_found_with_their_variables(tmp_path):
+    entries = {}
+    for shard, name in enumerate("ab"):
+        path = tmp_path / f"model.data-0000{shard}-of-00002"
+        path.write_bytes(bytes(48))
+        entries[f"{name}/first"] = Entry("float32", (6,), str(path), 0, 24, 0)
+        entries[f"{name}/second"] = Entry("float32", (6,), str(path), 24, 24, 0)
+    prefix = str(tmp_path / "model")
+    write_index(prefix, entries, 2)
+    first, second = data_path(prefix, 0, 2), data_path(prefix, 1, 2)
+    assert find_cut_files(prefix) == []
+    os.truncate(first, 47)
+    assert find_cut_files(prefix) == [CutFile(first, 47, 48, ("a/second",))]
+    os.truncate(first, 23)
+    os.remove(second)
+    assert find_cut_files(prefix) == [
+        CutFile(first, 23, 48, ("a/first", "a/second")),
+        CutFile(second, 0, 48, ("b/first", "b/second")),
+    ]
 
 
 def test_a_missing_and_a_damaged_index_are_refused(tmp_path):

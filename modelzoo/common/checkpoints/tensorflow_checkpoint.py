@@ -34,6 +34,8 @@ class TensorFlowReader:
     def __init__(self, path):
         import tensorflow as tf
 
+        from cerebras_tf.estimator.checkpoint_content import tell_of_cut_files
+
         self._errors = (tf.errors.OpError, ValueError, RuntimeError, IndexError)
         self.path = _find(tf, str(path))
         self.folder = Path(self.path).parent
@@ -41,6 +43,7 @@ class TensorFlowReader:
             self._reader = tf.train.load_checkpoint(self.path)
         except self._errors as error:
             raise _unreadable(self.path, error) from error
+        tell_of_cut_files(self.path)
         shapes = self._reader.get_variable_to_shape_map()
         self.shapes = {name: tuple(shapes[name]) for name in sorted(shapes)}
 

@@ -28,6 +28,7 @@ train_input:
 eval_input:
     data_dir: texts
     data_processor: GptTextDataProcessor
+predict_input: {}
 model:
     hidden_size: 8
     num_hidden_layers: 1
@@ -262,6 +263,20 @@ def test_mode_without_its_section_or_steps_is_refused(call):
     call.path.write_text(text[:start] + text[end:])
     with pytest.raises(ConfigError, match="mode eval needs the section eval_input"):
         call("eval")
+
+
+def test_predict_without_a_section_of_its_own_says_what_to_add(call):
+    text = YAML.replace("predict_input: {}\n", "")
+    call.path.write_text(text)
+    with pytest.raises(ConfigError, match="GptPromptsProcessor, prompt_file: .*predict_input: {}"):
+        call("predict")
+
+
+def test_predict_beyond_the_last_row_is_refused(call):
+    call("train")
+    call.path.write_text(YAML.replace("predict_input: {}", "predict_input: {skip_steps: 1000}"))
+    with pytest.raises(DataError, match="predict_input: must have rows .* skip_steps 1000"):
+        call("predict")
 
 
 def test_device_and_wafer_address_exclude_each_other(call):
