@@ -26,7 +26,7 @@ def bert_encoder(features, model, vocab_size, max_positions, training):
 
     Args:
         features: ``input_ids`` [B, S] int32; ``input_mask`` [B, S], 1 where there is padding;
-            ``segment_ids`` [B, S] int32, 0 or 1, all 0 where it is missing.
+            ``segment_ids`` [B, S] int32, 0 to 2, all 0 where it is missing.
         model: BertModelParams.
         vocab_size: V.
         max_positions: number of learned positions, at least S.
@@ -95,7 +95,7 @@ def segment_embedding(segment_ids, num_segments, size, initializer, dtype, seed=
 
     Args:
         segment_ids: [B, S] int32, below `num_segments`.
-        num_segments: 1 or 2.
+        num_segments: 1 to 3.
         size: E.
         initializer: initializer dataclass.
         dtype: type to compute in.
@@ -124,6 +124,6 @@ def block_settings(model):
         initial,
         initial,
         model.activation,
-        attention_keys(model),
+        {**attention_keys(model), "keys_begin_as_queries": model.keys_begin_as_queries},
         use_pre_normalization=False,
     )

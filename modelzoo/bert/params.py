@@ -21,6 +21,10 @@ class BertModelParams(CommonModelParams):
     it. ``gelu`` is the tanh form of the original zoo, ``gelu_exact`` Hugging Face's.
     `enable_gpu_optimizations` is read for the sake of existing YAMLs, and changes nothing.
 
+    `keys_begin_as_queries` gives the key projections the initial values of the query projections,
+    so that tokens attend to their like before anything is learnt, where positions are sinusoids
+    above all to those nearby.
+
     RoBERTa's tables begin with `position_embedding_offset` learned positions that no token has, and
     have `num_segments` 1: all tokens are of the same segment, whatever the data says.
     """
@@ -30,10 +34,11 @@ class BertModelParams(CommonModelParams):
     position_embedding_type: str = field("learned", choices=("learned", "fixed"))
     position_embedding_offset: int = field(0, minimum=0)
     use_segment_embedding: bool = False
-    num_segments: int = field(2, choices=(1, 2))
+    num_segments: int = field(2, choices=(1, 2, 3))
     embedding_dropout_rate: Optional[float] = field(None, minimum=0.0, below=1.0)
     use_pre_normalization: bool = field(False, choices=(False,))
     attention_type: str = field("scaled_dot_product", choices=("scaled_dot_product", "dot_product"))
+    keys_begin_as_queries: bool = False
     use_projection_bias_in_attention: bool = True
     use_ffn_bias_in_attention: bool = True
     use_ffn_bias: bool = True

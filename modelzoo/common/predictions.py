@@ -61,6 +61,11 @@ def predicted_rows(estimator, inputs, params, checkpoint_path, use_cs):
                 )
                 return
             yield row
+    require_rows(count, section)
+
+
+def require_rows(count, section):
+    """Raises a DataError if `count`, the number of rows that predict_input `section` has, is 0."""
     if not count:
         raise DataError(
             "predict_input: must have rows to predict. Received: none behind skip_steps "

@@ -16,7 +16,7 @@ from cerebras_tf.errors import ConfigError
 from modelzoo.common.generation.cached_decoder import CachedDecoder, decoder_signature
 from modelzoo.common.generation.stepper import Stepper
 from modelzoo.common.metrics.bleu import corpus_bleu
-from modelzoo.common.predictions import output_name, predict_folder
+from modelzoo.common.predictions import output_name, predict_folder, require_rows
 from modelzoo.common.scores import write_scalars
 from modelzoo.common.whole_file import write_whole
 from modelzoo.transformer.beam_search import beam_search
@@ -50,6 +50,7 @@ def predict(estimator, inputs, params, checkpoint_path, use_cs):
     batches = processor.batches(False, predicting=True)
     first = section.skip_steps or 0
     last = min(batches.batches_per_epoch, first + params.runconfig.predict_steps)
+    require_rows(max(0, last - first), section)
     found = {}
     with open_translator(estimator, params, checkpoint_path, use_cs) as translate:
         for number in range(first, last):

@@ -193,7 +193,7 @@ def test_predict_reads_records_to_the_last_where_evaluation_reads_text(trained):
             writer.write(example.SerializeToString())
     section = "predict_input:\n    data_processor: GptTfRecordsProcessor\n    data_dir: records\n"
     trained.change(
-        ("model:\n", f"{section}    vocab_size: 257\nmodel:\n"),
+        ("predict_input: {}\n", f"{section}    vocab_size: 257\n"),
         ("    eval_steps: 2", "    predict_steps: 1000"),
     )
     assert trained("predict").exit_code == 0

@@ -45,6 +45,7 @@ def predict(estimator, inputs, params, checkpoint_path, use_cs):
     tokenizer = section_tokenizer(section, params.train_input.vocab_size)
     prompts = read_prompts(section.prompt_file, tokenizer, params.train_input.vocab_size, limit)
     prompts = prompts[(section.skip_steps or 0) * section.batch_size :]
+    predictions.require_rows(len(prompts), section)
     requests = make_requests(prompts, section)
     name = predictions.output_name("completions", estimator, use_cs)
     with open_decoder(estimator, params, checkpoint_path, use_cs) as decoder:

@@ -22,7 +22,10 @@ class AttentionSettings:
     """What an attention layer is made of.
 
     `scale` multiplies the queries before the product with the keys; `rotary` turns queries and
-    keys by their positions; `names` are those of the four projections.
+    keys by their positions; `names` are those of the four projections. With `keys_begin_as_queries`
+    both projections begin with the same values, so that every token attends to its like before
+    anything is learnt (Trockman and Kolter 2023, Mimetic Initialization of Self-Attention Layers,
+    section 4).
     """
 
     num_heads: int
@@ -37,6 +40,7 @@ class AttentionSettings:
     dropout_seed: Optional[int] = None
     rotary: Any = None
     names: tuple = NAMES
+    keys_begin_as_queries: bool = False
 
 
 class KeyValueCache:
@@ -207,14 +211,25 @@ def project_memory(memory, settings):
     Returns:
         Keys and values [B, H, M, D], of the type of `memory`.
     """
-    _, k_name, v_name, _ = settings.names
+    q_name, k_name, v_name, _ = settings.names
     bias, size = settings.use_projection_bias, memory.shape[-1]
     key, value = (
         split_heads(
-            dense(memory, size, kind, settings.initializer, bias, seed=settings.seed),
+            dense(
+                memory,
+                size,
+                kind,
+                settings.initializer,
+                bias,
+                seed=settings.seed,
+                drawn_as=drawn_as,
+            ),
             settings.num_heads,
         )
-        for kind in (k_name, v_name)
+        for kind, drawn_as in (
+            (k_name, q_name if settings.keys_begin_as_queries else None),
+            (v_name, None),
+        )
     )
     return key, value
 

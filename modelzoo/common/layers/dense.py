@@ -40,7 +40,9 @@ def sizes(x):
     return [dynamic[axis] if size is None else size for axis, size in enumerate(x.shape)]
 
 
-def dense(x, units, name, kernel_initializer, use_bias=True, activation=None, seed=None):
+def dense(
+    x, units, name, kernel_initializer, use_bias=True, activation=None, seed=None, drawn_as=None
+):
     """Multiplies the last axis by a kernel, adds a bias and applies an activation.
 
     Variables ``<name>/<name>/kernel`` [N, M] and ``<name>/<name>/bias`` [M], float32, cast to the
@@ -54,13 +56,16 @@ def dense(x, units, name, kernel_initializer, use_bias=True, activation=None, se
         use_bias: whether a bias is added.
         activation: a key of ACTIVATIONS.
         seed: model-wide seed of initial values.
+        drawn_as: name of a layer beside this one whose kernel has the same initial values.
 
     Returns:
         [B, S, M] or [B, M], of the type of `x`.
     """
-    features = x.shape[-1]
+    features, outer = x.shape[-1], tf.compat.v1.get_variable_scope().name
+    drawn = drawn_as and "/".join(filter(None, (outer, drawn_as, drawn_as, "kernel")))
     with tf.compat.v1.variable_scope(name), tf.compat.v1.variable_scope(name):
-        kernel = make_variable("kernel", [features, units], kernel_initializer, seed)
+        shape = [features, units]
+        kernel = make_variable("kernel", shape, kernel_initializer, seed, drawn_as=drawn)
         rows = tf.reshape(x, [-1, features]) if x.shape.rank > 2 else x  # (B*S, N)
         y = tf.matmul(rows, tf.cast(kernel, x.dtype))
         if use_bias:

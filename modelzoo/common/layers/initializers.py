@@ -42,7 +42,7 @@ def make_initializer(settings, name, seed=None):
     )
 
 
-def make_variable(name, shape, settings, seed=None, trainable=True):
+def make_variable(name, shape, settings, seed=None, trainable=True, drawn_as=None):
     """Makes (or finds) a float32 variable in the current variable scope.
 
     Args:
@@ -51,6 +51,7 @@ def make_variable(name, shape, settings, seed=None, trainable=True):
         settings: initializer dataclass.
         seed: model-wide seed.
         trainable: whether gradients reach it.
+        drawn_as: full name of a variable of the same shape that begins with the same values.
 
     Returns:
         A resource variable of float32.
@@ -61,7 +62,7 @@ def make_variable(name, shape, settings, seed=None, trainable=True):
         name,
         shape,
         tf.float32,
-        make_initializer(settings, full, seed),
+        make_initializer(settings, drawn_as or full, seed),
         trainable=trainable,
         use_resource=True,
     )

@@ -192,6 +192,17 @@ def test_fixed_positions_begin_at_the_first_row():
         run(EVAL, position_embedding_offset=2, position_embedding_type="fixed")
 
 
+def test_keys_may_begin_as_queries_and_nothing_else_begins_otherwise():
+    _, usual = run(EVAL)
+    _, alike = run(EVAL, keys_begin_as_queries=True)
+    keys = [name for name in usual if "/k_projection/kernel" in name]
+    assert len(keys) == L
+    for name in usual:
+        same = name.replace("k_projection", "q_projection") if name in keys else name
+        np.testing.assert_array_equal(alike[name], usual[same], err_msg=name)
+    assert not np.array_equal(usual[keys[0]], usual[keys[0].replace("k_proj", "q_proj")])
+
+
 def test_metrics_count_every_masked_word_once():
     metrics, weights = run(EVAL, wanted="metrics")
     features, labels = batch()

@@ -1,7 +1,8 @@
 """The input functions of question answering: TFRecords, and in prediction SQuAD's json itself.
 
 Records come from preparation.py. Features are ``input_ids``, ``input_mask`` (1 where there is
-padding) and ``segment_ids`` [B, S] int32, in prediction also ``unique_ids`` [B, 1] int32, the
+padding) and ``segment_ids`` [B, S] int32 (1 for the paragraph, 2 for its tokens that
+`mark_question_words` finds in the question), in prediction also ``unique_ids`` [B, 1] int32, the
 number of the window; labels [B, 2] int32, the places of an answer's first and last token.
 """
 
@@ -58,6 +59,8 @@ class QuestionAnsweringDataProcessor:
         dataset = tf_records.read_batches(section, layout, skip, not training, group, files)
 
         def example(parsed):
+            if section.mark_question_words:
+                parsed = mark_question_words(parsed)
             if section.buckets is not None:
                 lengths = tf.reduce_sum(parsed["input_mask"], axis=1)
                 parsed = crop_padding(parsed, lengths, row_lengths(section))
@@ -72,15 +75,20 @@ class QuestionAnsweringDataProcessor:
 
         def assemble(chosen, length):
             rows = [pad_window(windows[place][2], length, pad_id) for place in chosen]
-            ids, mask, segments = map(np.stack, zip(*rows))
             numbers = chosen[:, None].astype(np.int32)
-            return dict(zip((*TOKENS, "unique_ids"), (ids, 1 - mask, segments, numbers)))
+            return dict(zip((*TOKENS, "unique_ids"), (*map(np.stack, zip(*rows)), numbers)))
 
         columns = dict.fromkeys(TOKENS, (row_shape(section), tf.int32))
         columns["unique_ids"] = ([1], tf.int32)
         lengths = [len(window.ids) for _, _, window in windows]
         dataset = predict_batches(section, lengths, assemble, columns, skip)
-        return dataset.map(lambda batch: (batch, batch["unique_ids"]))
+
+        def example(batch):
+            if section.mark_question_words:
+                batch = mark_question_words(batch)
+            return {**batch, "input_mask": 1 - batch["input_mask"]}, batch["unique_ids"]
+
+        return dataset.map(example)
 
     def blank(self):
         """Returns a batch of zeros."""
@@ -88,6 +96,28 @@ class QuestionAnsweringDataProcessor:
         return {name: tf.zeros([size, length], tf.int32) for name in TOKENS}, tf.zeros(
             [size, 2], tf.int32
         )
+
+
+def mark_question_words(batch):
+    """Puts tokens of the paragraph that the question has too into segment 2.
+
+    Sources: Chen et al., Reading Wikipedia to Answer Open-Domain Questions (2017), section 3.2
+    (exact match); Weissenborn et al., Making Neural QA as Simple as Possible but not Simpler
+    (2017), section 3 (word in question).
+
+    Args:
+        batch: ``input_ids``, ``input_mask`` (1 = token), ``segment_ids`` [B, S] of integers.
+
+    Returns:
+        `batch` with other ``segment_ids``.
+    """
+    ids, segments = batch["input_ids"], batch["segment_ids"]
+    asked = batch["input_mask"] * (1 - segments)  # [CLS], the question, [SEP]
+    last = tf.reduce_sum(asked, axis=1, keepdims=True) - 1
+    places = tf.range(tf.shape(ids)[1], dtype=ids.dtype)[None, :]
+    words = tf.where((places > 0) & (places < last), ids, -tf.ones_like(ids))
+    same = tf.reduce_any(tf.equal(ids[:, :, None], words[:, None, :]), axis=2)
+    return {**batch, "segment_ids": segments * (1 + tf.cast(same, segments.dtype))}
 
 
 def check_exists(files):

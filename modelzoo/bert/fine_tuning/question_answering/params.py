@@ -27,6 +27,10 @@ class QuestionAnsweringInput(FineTuningInputKeys, SequenceInput):
     the `n_best_size` best answers of at most `max_answer_length` tokens. With
     `version_2_with_negative` the answer is empty where that is more than
     `null_score_diff_threshold` likelier than the best one, as a difference of logits.
+    `answer_by` says which of the best ones is the answer: the likeliest, or the one with the
+    largest expected F1, for a model that is often unsure between answers that overlap.
+    `mark_question_words` puts tokens of a paragraph that its question has too into a segment of
+    their own, for which the model needs `num_segments: 3`.
     """
 
     max_sequence_length: int = field(minimum=8)
@@ -36,12 +40,14 @@ class QuestionAnsweringInput(FineTuningInputKeys, SequenceInput):
     predict_file: Optional[str] = field(None, path=True)
     articles: Optional[list[int]] = None
     do_lower_case: bool = False
+    mark_question_words: bool = False
     doc_stride: int = field(128, minimum=1)
     max_query_length: int = field(64, minimum=1)
     n_best_size: int = field(20, minimum=1)
     max_answer_length: int = field(30, minimum=1)
     version_2_with_negative: bool = False
     null_score_diff_threshold: float = 0.0
+    answer_by: str = field("probability", choices=("probability", "expected_f1"))
 
     def problems(self):
         """Yields what is wrong between the fields."""
@@ -84,4 +90,19 @@ class Params(FineTuningParams):
         "doc_stride",
         "max_query_length",
         "version_2_with_negative",
+        "mark_question_words",
     )
+
+    def problems(self):
+        """Yields what is wrong between the sections."""
+        yield from super().problems()
+        model = self.model
+        marked = model.use_segment_embedding and model.num_segments == 3
+        for name, section in self.inputs():
+            if section.mark_question_words != marked:
+                yield (
+                    f"{name}.mark_question_words",
+                    "goes with model.use_segment_embedding and num_segments 3. Received: "
+                    f"{section.mark_question_words} with {model.num_segments} segments. "
+                    "Set both or none.",
+                )

@@ -97,7 +97,8 @@ def write_answers(choices, section, folder):
         The answer's text by question id.
     """
     version_2, threshold = section.version_2_with_negative, section.null_score_diff_threshold
-    texts = {key: choice.text(version_2, threshold) for key, choice in choices.items()}
+    by_f1 = section.answer_by == "expected_f1"
+    texts = {key: choice.text(version_2, threshold, by_f1) for key, choice in choices.items()}
     contents = (
         texts,
         {key: choice.listed(version_2) for key, choice in choices.items()},

@@ -272,7 +272,7 @@ def test_missing_unexpected_and_misshapen_tensors_are_listed_together(tmp_path):
         ("gpt_neox", {"rope_scaling": {"type": "linear"}}, "rope_type must be 'default'"),
         ("bert", {"position_embedding_type": "relative_key"}, "position_embedding_type must be"),
         ("bert", {"hidden_size": None}, "must have the key hidden_size"),
-        ("roberta", {"type_vocab_size": 3}, "num_segments must be one of"),
+        ("roberta", {"type_vocab_size": 4}, "num_segments must be one of"),
         ("bert_classifier", {"id2label": {"0": "height"}}, "num_cls_classes must be at least 2"),
         ("bert_classifier", {"problem_type": "multi_label_classification"}, "problem_type must be"),
         ("bert_question_answering", {"num_labels": 3}, "number of labels must be 2"),

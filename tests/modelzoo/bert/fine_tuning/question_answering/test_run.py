@@ -92,6 +92,16 @@ def test_wafer_predicts_and_scores_as_the_host_does(tmp_path):
     np.testing.assert_allclose(wafer, host, rtol=1e-4, atol=1e-4)
 
 
+def test_wafer_and_host_agree_on_marked_words(tmp_path):
+    content, found = tree(tmp_path, 3, trained=8), []
+    content["train_input"]["mark_question_words"] = True
+    content["model"].update(use_segment_embedding=True, num_segments=3)
+    for name, flags in (("host", HOST), ("wafer", WAFER)):
+        found.append(evaluated(call(tmp_path, content, "train_and_eval", *flags, out=name))["loss"])
+        call(tmp_path, content, "predict", *flags, out=name)
+    assert found[1] == pytest.approx(found[0], rel=1e-4)
+
+
 def test_evaluation_reads_one_file_as_well(tmp_path):
     content = tree(tmp_path, 1, trained=8)
     (path,) = (tmp_path / "dev").glob("*.tfrecord*")

@@ -1,0 +1,68 @@
+"""Tests of data.py: the words of a question that a paragraph has, too."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.tf
+tf = pytest.importorskip("tensorflow")
+
+from cerebras_tf.errors import ConfigError  # noqa: E402
+from modelzoo.bert.fine_tuning.question_answering.data import mark_question_words  # noqa: E402
+from modelzoo.bert.fine_tuning.question_answering.params import Params  # noqa: E402
+from modelzoo.common.params import params_from_dict  # noqa: E402
+
+CLS, SEP = 2, 3
+SECTION = {
+    "data_processor": "QuestionAnsweringDataProcessor",
+    "data_dir": "x",
+    "vocab_size": 28,
+    "max_sequence_length": 20,
+    "batch_size": 8,
+}
+MODEL = {"hidden_size": 8, "num_hidden_layers": 1, "num_heads": 2, "filter_size": 16}
+
+
+def tree(marks, **model):
+    return {
+        "model_name": "bert.fine_tuning.question_answering",
+        "train_input": {**SECTION, "mark_question_words": marks},
+        "model": {**MODEL, **model},
+        "optimizer": {"optimizer_type": "sgd", "learning_rate": 0.1},
+    }
+
+
+def test_words_of_the_question_are_marked_in_the_paragraph_alone():
+    rows = [
+        ([CLS, 7, 8, SEP, 9, 8, 8, 7, 9, SEP, 0, 0], [0, 0, 0, 0, 1, 2, 2, 2, 1, 1, 0, 0]),
+        ([CLS, 5, SEP, CLS, SEP, 4, 5, 0, 6, 8, 7, SEP], [0, 0, 0, 1, 1, 1, 2, 1, 1, 1, 1, 1]),
+    ]
+    ids, marked = np.array(rows, np.int32).swapaxes(0, 1)
+    mask = np.array([[1] * 10 + [0, 0], [1] * 12], np.int32)
+    batch = {"input_ids": ids, "input_mask": mask, "segment_ids": np.minimum(marked, 1)}
+    found = mark_question_words({name: tf.constant(value) for name, value in batch.items()})
+    np.testing.assert_array_equal(found["segment_ids"], marked)
+    for name in ("input_ids", "input_mask"):
+        np.testing.assert_array_equal(found[name], batch[name])
+
+
+@pytest.mark.parametrize(
+    "marks,model",
+    [
+        (True, {"use_segment_embedding": True}),
+        (True, {"num_segments": 3}),
+        (False, {"use_segment_embedding": True, "num_segments": 3}),
+    ],
+)
+def test_marks_need_a_segment_of_their_own_and_the_other_way_round(marks, model):
+    with pytest.raises(ConfigError, match="train_input.mark_question_words goes with"):
+        params_from_dict(Params, tree(marks, **model))
+
+
+def test_evaluation_and_prediction_mark_as_training_does():
+    content = tree(True, use_segment_embedding=True, num_segments=3)
+    content["eval_input"] = {"data_dir": "y"}
+    content["predict_input"] = {"predict_file": "z.json"}
+    params = params_from_dict(Params, content)
+    assert params.eval_input.mark_question_words and params.predict_input.mark_question_words
