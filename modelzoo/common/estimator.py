@@ -8,7 +8,7 @@ import re
 import tensorflow.compat.v1 as tf
 
 from cerebras_tf import CerebrasEstimator, CSEstimatorSpec, CSRunConfig
-from cerebras_tf.errors import CheckpointError
+from cerebras_tf.errors import CheckpointError, DataError
 from cerebras_tf.estimator.checkpoint_content import saved_shapes
 from cerebras_tf.swarmx import job
 from modelzoo.common import schema
@@ -21,7 +21,14 @@ from modelzoo.common.input import resume
 from modelzoo.common.model_dir import write_text_summary
 from modelzoo.common.params import save_params
 
-__all__ = ["CSEstimatorSpec", "CheckpointHook", "StartHook", "check_variables", "make_estimator"]
+__all__ = [
+    "BatchesHook",
+    "CSEstimatorSpec",
+    "CheckpointHook",
+    "StartHook",
+    "check_variables",
+    "make_estimator",
+]
 
 ANOTHER_FOLDER = (
     "Give another folder after -o, or the params file that this checkpoint was trained with."
@@ -163,6 +170,29 @@ class CheckpointHook(tf.estimator.SessionRunHook):
             CheckpointError: names the variables that differ.
         """
         check_variables(self._path, tf.global_variables())
+
+
+class BatchesHook(tf.estimator.SessionRunHook):
+    """Refuses an evaluation of nothing, whose metrics would be zeros."""
+
+    def __init__(self):
+        self._batches = 0
+
+    def begin(self):
+        """Starts counting."""
+        self._batches = 0
+
+    def after_run(self, run_context, run_values):
+        """Counts a batch."""
+        self._batches += 1
+
+    def end(self, session):
+        """Raises a DataError if there was no batch; of several wafers the first has one."""
+        if not self._batches and job.is_first():
+            raise DataError(
+                "eval_input: must have rows to evaluate. Received: no batch behind its skip_steps. "
+                "Lower those, or name other data."
+            )
 
 
 class StartHook(tf.estimator.SessionRunHook):

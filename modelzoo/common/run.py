@@ -296,6 +296,13 @@ def train(estimator, model, data, mode, params, use_cs):
         if use_cs:
             check_size(estimator, data, missing)
         raise
+    reached = checkpoint_step(runconfig.model_dir)
+    if reached < end and not (params.train_input.repeat or evaluations.stopped):
+        tf.logging.warning(
+            "train_input has ended: step %d of %d. Set its repeat to True to read it again.",
+            reached,
+            end,
+        )
 
 
 def check_evaluation(model, data, params, evaluations):
@@ -322,6 +329,8 @@ def train_until(estimator, data, mode, params, hooks, end, evaluations):
     """Trains up to the global step `end`, telling `evaluations` of those that `mode` makes."""
     import tensorflow.compat.v1 as tf
 
+    from modelzoo.common.estimator import BatchesHook
+
     runconfig, sparsifier = params.runconfig, sparsifier_of(params)
     if mode == "train":
         estimator.train(data.INPUTS.train, hooks=hooks, max_steps=end, sparsifier=sparsifier)
@@ -331,6 +340,7 @@ def train_until(estimator, data, mode, params, hooks, end, evaluations):
         tf.estimator.EvalSpec(
             data.INPUTS.eval,
             steps=eval_steps(runconfig),
+            hooks=[BatchesHook()],
             exporters=evaluations,
             start_delay_secs=0,
             throttle_secs=runconfig.throttle_secs,
@@ -365,13 +375,13 @@ def evaluate(estimator, data, mode, runconfig, use_cs):
     import tensorflow.compat.v1 as tf
 
     from modelzoo.common.checkpoint_files import all_checkpoints, chosen_checkpoint
-    from modelzoo.common.estimator import CheckpointHook
+    from modelzoo.common.estimator import BatchesHook, CheckpointHook
 
     paths = all_checkpoints(runconfig.model_dir) if mode == "eval_all" else []
     paths = paths or [chosen_checkpoint(runconfig)]
     for path in paths:
         tf.logging.info("evaluating %s", path)
-        hooks = [CheckpointHook(path)]
+        hooks = [CheckpointHook(path), BatchesHook()]
         estimator.evaluate(data.INPUTS.eval, eval_steps(runconfig), hooks, path, use_cs=use_cs)
 
 

@@ -279,6 +279,24 @@ def test_predict_beyond_the_last_row_is_refused(call):
         call("predict")
 
 
+@pytest.mark.parametrize("mode", ["eval", "train_and_eval"])
+def test_evaluation_of_nothing_is_refused(call, mode):
+    call("train", "--max_steps", "3")
+    end = "data_processor: GptTextDataProcessor\npredict"
+    call.path.write_text(YAML.replace(end, end.replace("\n", "\n    skip_steps: 1000\n")))
+    with pytest.raises(DataError, match="eval_input: must have rows to evaluate"):
+        call(mode)
+
+
+def test_data_that_ends_before_the_last_step_is_told(call, caplog):
+    caplog.set_level("WARNING", logger="tensorflow")
+    text = YAML.replace("    batch_size: 2\n", "    batch_size: 2\n    repeat: False\n")
+    call.path.write_text(text.replace("max_steps: 6", "max_steps: 1000"))
+    call("train")
+    (told,) = [record.getMessage() for record in caplog.records if "has ended" in record.message]
+    assert "step 52 of 1000" in told
+
+
 def test_device_and_wafer_address_exclude_each_other(call):
     with pytest.raises(ConfigError, match="device: runs the model on the host"):
         call("train", "--cs_ip", "127.0.0.1")

@@ -95,7 +95,7 @@ def expected_f1(answers):
 
     It is that of tokens by their places. An answer that overlaps many likely ones is worth more
     than the likeliest, where that is alone. Source: Kumar and Byrne, Minimum Bayes-Risk Decoding
-    for Statistical Machine Translation (2004), equation 1, with 1 - F1 as the loss.
+    for Statistical Machine Translation (2004), with 1 - F1 as the loss.
 
     Args:
         answers: Answer list, not empty.
