@@ -96,13 +96,12 @@ class Params(FineTuningParams):
     def problems(self):
         """Yields what is wrong between the sections."""
         yield from super().problems()
-        model = self.model
-        marked = model.use_segment_embedding and model.num_segments == 3
+        model, marked = self.model, self.train_input.mark_question_words
+        if marked and not (model.use_segment_embedding and model.num_segments == 3):
+            yield (
+                "train_input.mark_question_words",
+                "needs model.use_segment_embedding: True and num_segments: 3.",
+            )
         for name, section in self.inputs():
             if section.mark_question_words != marked:
-                yield (
-                    f"{name}.mark_question_words",
-                    "goes with model.use_segment_embedding and num_segments 3. Received: "
-                    f"{section.mark_question_words} with {model.num_segments} segments. "
-                    "Set both or none.",
-                )
+                yield f"{name}.mark_question_words", f"must be that of train_input ({marked})."

@@ -47,17 +47,17 @@ def test_words_of_the_question_are_marked_in_the_paragraph_alone():
         np.testing.assert_array_equal(found[name], batch[name])
 
 
-@pytest.mark.parametrize(
-    "marks,model",
-    [
-        (True, {"use_segment_embedding": True}),
-        (True, {"num_segments": 3}),
-        (False, {"use_segment_embedding": True, "num_segments": 3}),
-    ],
-)
-def test_marks_need_a_segment_of_their_own_and_the_other_way_round(marks, model):
-    with pytest.raises(ConfigError, match="train_input.mark_question_words goes with"):
-        params_from_dict(Params, tree(marks, **model))
+@pytest.mark.parametrize("model", [{"use_segment_embedding": True}, {"num_segments": 3}])
+def test_marks_need_a_segment_of_their_own(model):
+    with pytest.raises(ConfigError, match="mark_question_words needs .* num_segments: 3"):
+        params_from_dict(Params, tree(True, **model))
+
+
+def test_evaluation_that_marks_otherwise_than_training_is_refused():
+    content = tree(True, use_segment_embedding=True, num_segments=3)
+    content["eval_input"] = {"data_dir": "y", "mark_question_words": False}
+    with pytest.raises(ConfigError, match="eval_input.mark_question_words must be that of train"):
+        params_from_dict(Params, content)
 
 
 def test_evaluation_and_prediction_mark_as_training_does():
