@@ -10,10 +10,14 @@ from typing import Optional
 
 import tensorflow as tf
 
+# Private API of TF 2.15: how an operation tells tapes what its gradient is.
+from tensorflow.python.eager import record
+
 from cerebras_tf.capture.operations import Operation, Tensor
 
 # Attributes that begin with an underscore may be put on any operation.
 _MARK = "_cerebras_tf_cross_wafer_sum"
+_GRADIENT = "CerebrasTfCrossWaferSum"
 
 
 def cross_wafer_sum(x: Tensor, name: Optional[str] = None) -> Tensor:
@@ -35,13 +39,25 @@ def cross_wafer_sum(x: Tensor, name: Optional[str] = None) -> Tensor:
         A tensor like x; x itself on one wafer, in evaluation and prediction, on the host, and in an
         exported graph.
     """
-    result: Tensor = tf.identity(x, name or "cross_wafer_sum")
-    if not tf.executing_eagerly():
-        # Private API of TF 2.15: there is no public way to put an attribute on an operation.
-        result.op._set_attr(  # type: ignore[attr-defined]
-            _MARK, tf.compat.v1.AttrValue(b=True)
-        )
+    if tf.executing_eagerly():
+        eager: Tensor = tf.identity(x, name)
+        return eager
+    x = tf.convert_to_tensor(x)
+    with record.stop_recording():
+        result: Tensor = tf.identity(x, name or "cross_wafer_sum")
+    # Private API of TF 2.15: there is no public way to put an attribute on an operation.
+    result.op._set_attr(_MARK, tf.compat.v1.AttrValue(b=True))  # type: ignore[attr-defined]
+    result.op._set_attr(  # type: ignore[attr-defined]
+        "_gradient_op_type", tf.compat.v1.AttrValue(s=_GRADIENT.encode())
+    )
+    record.record_operation(_GRADIENT, [result], [x], lambda dy: [cross_wafer_sum(dy)])
     return result
+
+
+@tf.RegisterGradient(_GRADIENT)
+def _gradient(op: Operation, dy: Tensor) -> Tensor:
+    """Every wafer's loss depends on this wafer's x; as in TensorFlow's own backward graph."""
+    return cross_wafer_sum(dy)
 
 
 def is_cross_wafer_sum(op: Operation) -> bool:

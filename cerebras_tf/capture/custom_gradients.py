@@ -21,6 +21,7 @@ import tensorflow as tf
 # Private API of TF 2.15: the registry of gradient functions, where overrides are kept by name.
 from tensorflow.python.framework import ops as tf_ops
 
+from cerebras_tf.capture.cross_wafer import is_cross_wafer_sum
 from cerebras_tf.capture.functions import FUNCTION_ATTRIBUTES
 from cerebras_tf.capture.operations import Operation, Tensor
 from cerebras_tf.capture.recording import GradientRecorder
@@ -86,9 +87,10 @@ def overridden(op: Operation) -> bool:
     """Whether an operation has a gradient other than TensorFlow's own for its type.
 
     That is the IdentityN of a custom gradient, an operation built under `gradient_override_map`,
-    and one of a type whose gradient a user registered. TensorFlow itself overrides those of calls.
+    and one of a type whose gradient a user registered. TensorFlow itself overrides those of calls,
+    and of sums over wafers we do.
     """
-    if op.type in FUNCTION_ATTRIBUTES or not op.inputs:
+    if op.type in FUNCTION_ATTRIBUTES or not op.inputs or is_cross_wafer_sum(op):
         return False
     try:
         op.get_attr("_gradient_op_type")

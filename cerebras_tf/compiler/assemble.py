@@ -107,6 +107,7 @@ class _Assembler:
         self._nodes = [node for node in step.graph.nodes if node.op != "constant"]
         self._groups = _group(self._nodes)
         self._staged = find_staged(self._groups, step, spilled) if staging and streaming else {}
+        self._readers_of_staged = {s.name: s.readers for s in self._staged.values()}
         self._resting: dict[Value, int] = {}  # slot of staged values, where they are read
 
     def plan(self) -> Program:
@@ -267,6 +268,11 @@ class _Assembler:
             return
         by_wafer: dict[tuple[int, bool], list[tuple[str, int]]] = {}
         for name, slot in stores:
+            if name in self.program.staged:  # it rests where it is read
+                readers = {self.owned.of(node) for node in self._readers_of_staged[name]}
+                wafer = readers.pop() if len(readers) == 1 else EVERYWHERE
+                by_wafer.setdefault((wafer, False), []).append((name, slot))
+                continue
             home = self.owned.homes.get(name, EVERYWHERE)
             made = self.step.updates[name].node
             maker = EVERYWHERE if made is None else self.owned.of(made)

@@ -217,8 +217,7 @@ def compile_layers(
         run_passes(step, groups)
     # Fusion keeps layers and directions, and so who owns what.
     owned = deal_out(step, options.wafers) if options.wafers > 1 else ALONE
-    # A gradient that several wafers wait for stays in memory.
-    streaming, staging = options.streaming, options.staging and options.wafers == 1
+    streaming, staging = options.streaming, options.staging
     program = assemble(step, layers, streaming, options.price, staging, owned=owned)
     if options.unfitted is not None:
         options.unfitted(program)

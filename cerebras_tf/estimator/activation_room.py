@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Optional
+from typing import Any, Optional
 
 import tensorflow as tf
 
@@ -13,10 +14,13 @@ from cerebras_tf.errors import CapacityError
 from cerebras_tf.ir.program import Program
 from cerebras_tf.memoryx.disk_speed import measured_disk_speeds
 from cerebras_tf.memoryx.file_store import FileStore
+from cerebras_tf.ops.cost import Speeds
 from cerebras_tf.runtime.backend import Backend
 from cerebras_tf.runtime.session import Session
+from cerebras_tf.runtime.shared_store import SharedStore
 from cerebras_tf.runtime.speeds import measured_speeds
 from cerebras_tf.runtime.streaming import plan_streaming
+from cerebras_tf.swarmx.swarm import Swarm
 
 
 class ActivationRoom:
@@ -27,15 +31,31 @@ class ActivationRoom:
         backend: runs them.
         memory_gb: what was set for them; None for what the machine has.
         trains: whether steps train; else nothing is kept between passes, and there is no choice.
+        swarm: the wafers that make the steps together, which must choose alike: they go by the
+            speeds of the first, told here.
     """
 
     def __init__(
-        self, session: Session, backend: Backend, memory_gb: Optional[float], trains: bool
+        self,
+        session: Session,
+        backend: Backend,
+        memory_gb: Optional[float],
+        trains: bool,
+        swarm: Swarm,
     ) -> None:
         self._session = session
         self._backend = backend
         self._memory_gb = memory_gb
         self._trains = trains
+        self._wafers = swarm.size
+        self._speeds: Callable[[], Speeds] = measured_speeds
+        self._disk_speeds: Callable[[], Optional[tuple[float, float]]] = self._speeds_of_disk
+        if swarm.size > 1 and trains:
+            speeds = _of_first(swarm, measured_speeds)
+            self._speeds = lambda: speeds
+            if self.spills:
+                of_disk = _of_first(swarm, self._speeds_of_disk)
+                self._disk_speeds = lambda: of_disk
 
     def bytes(self) -> Optional[int]:
         """Bytes that activations may take; None where there is no choice what they take."""
@@ -52,15 +72,21 @@ class ActivationRoom:
 
         Those whose size differs from batch to batch, as with padding left out, are not spilled.
         """
+        return self._files() is not None
+
+    def _files(self) -> Optional[FileStore]:
+        """The store on files of this wafer; None where there is none."""
         store = self._session.store
-        return isinstance(store, FileStore) and store.disk.folder is not None
+        here = store.here if isinstance(store, SharedStore) else store
+        is_on_disk = isinstance(here, FileStore) and here.disk.folder is not None
+        return here if is_on_disk else None  # type: ignore[return-value]
 
     def options(self, options: Options, found: list[Fitting]) -> Options:
         """How to compile, so that activations fit; what was chosen for that goes to a list."""
         room = self.bytes()
         if room is None:
             return options
-        budget = Budget(room, measured_speeds, found.append, self._spill_room)
+        budget = Budget(room, self._speeds, found.append, self._spill_room)
         return replace(options, budget=budget)
 
     def say(self, fitting: Fitting) -> None:
@@ -76,16 +102,29 @@ class ActivationRoom:
 
     def _spill_room(self, program: Program) -> Optional[SpillRoom]:
         """Where activations of a program may rest; None where weights are not on files."""
-        store = self._session.store
-        if not isinstance(store, FileStore) or store.disk.folder is None:
+        store = self._files()
+        speeds = None if store is None else self._disk_speeds()
+        if store is None or speeds is None:
             return None
-        try:
-            read, write = measured_disk_speeds(store.disk.folder)
-        except OSError:  # no room to measure with, so none for activations
-            return None
+        read, write = speeds
         most = store.disk.most_bytes
         plan = plan_streaming(program, store.specs.values(), most, self._backend)
-        return SpillRoom(most, read, write, plan.bytes_read / read + plan.bytes_written / write)
+        busy_s = plan.bytes_read / read + plan.bytes_written / write
+        return SpillRoom(most, read, write, busy_s / self._wafers)  # each keeps its part
+
+    def _speeds_of_disk(self) -> Optional[tuple[float, float]]:
+        """Bytes a second that its disk reads and writes; None without room for activations."""
+        store = self._files()
+        assert store is not None and store.disk.folder is not None
+        try:
+            return measured_disk_speeds(store.disk.folder)
+        except OSError:  # no room to measure with
+            return None
+
+
+def _of_first(swarm: Swarm, measure: Callable[[], Any]) -> Any:
+    """What the first wafer measures, on all of them."""
+    return swarm.objects(measure() if swarm.rank == 0 else None)[0]
 
 
 def does_not_fit(fitting: Fitting, memory_gb: float) -> CapacityError:

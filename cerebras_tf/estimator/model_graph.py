@@ -36,10 +36,11 @@ from cerebras_tf.memoryx.disk import FileDisk
 from cerebras_tf.memoryx.file_store import FileStore
 from cerebras_tf.memoryx.planned_disk import PlannedDisk
 from cerebras_tf.memoryx.store import MemoryStore, Store
+from cerebras_tf.runtime.capacity import agreed_share
 from cerebras_tf.runtime.profiler import Profiler
 from cerebras_tf.runtime.shared_store import SharedStore
 from cerebras_tf.runtime.streaming import check_disk
-from cerebras_tf.swarmx import job
+from cerebras_tf.swarmx import job, mpi
 
 Phase = Callable[[str], Any]
 
@@ -167,18 +168,24 @@ def _store_of(
     if folder is None:
         own = MemoryStore(specs)
     elif not runs:
-        own = FileStore(specs, PlannedDisk(config.memoryx_bytes, folder))
+        own = FileStore(specs, PlannedDisk(_ram_bytes(config), folder))
     else:
         if job.wafers() > 1:
             folder = os.path.join(folder, f"rank_{job.rank()}")
         if mode == tf.estimator.ModeKeys.TRAIN:  # others share or borrow what is there
             check_disk(specs, folder, swarm_for(mode).size)
-        own = FileStore(specs, FileDisk(folder, config.memoryx_bytes))
+        own = FileStore(specs, FileDisk(folder, _ram_bytes(config)))
     swarm = swarm_for(mode)
     if swarm.size > 1:
         return SharedStore(own, swarm)
     # What several wafers keep, no one of them can lend.
     return own if lender is None or job.wafers() > 1 else BorrowingStore(own, lender.session.store)
+
+
+def _ram_bytes(config: Any) -> int:
+    """Main memory of a wafer's store on files: what was set, or half of what is this wafer's."""
+    share = agreed_share(mpi.swarm()) if config.memoryx_ram_gb is None else None
+    return config.memoryx_bytes if share is None else share // 2  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)

@@ -116,7 +116,7 @@ class WaferStep:
         self._fed, self._effects = list(fed), list(effects)
         self._global_step, self._phase = global_step, phase
         self._options = replace(options, price=backend.price, unfitted=self._keep_unfitted)
-        self._room = ActivationRoom(self.session, backend, memory_gb, bool(effects))
+        self._room = ActivationRoom(self.session, backend, memory_gb, bool(effects), self.swarm)
         self._wanted, self._updates = frozenset[str](), bool(self._effects)
         self._results: dict[str, np.ndarray] = {}
         self._draws_from: Optional[int] = None

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import socket
+from collections import defaultdict
+from typing import Optional
 
 from cerebras_tf.errors import CapacityError
 from cerebras_tf.ir.program import Program
+from cerebras_tf.swarmx.swarm import Swarm
 
 # Of free memory, the part that activations leave to TensorFlow and the input pipeline.
 _MARGIN = 0.1
@@ -33,32 +37,55 @@ def available_bytes() -> int:
     return available
 
 
+def agreed_share(swarm: Swarm) -> Optional[int]:
+    """Bytes that each wafer of a job may take; None for one wafer, which takes what is free.
+
+    The wafers on one machine share what is free there now. All get the share of those who have
+    least, so that all compile the same program; they call it together.
+    """
+    if swarm.size == 1:
+        return None
+    free: dict[str, list[int]] = defaultdict(list)
+    for host, there in swarm.objects((socket.gethostname(), available_bytes())):
+        free[host].append(there)
+    return min(min(found) // len(found) for found in free.values())
+
+
 def activation_bytes(program: Program) -> int:
     """Bytes that a step takes beside variables: activations and scratch memory."""
     return program.arena_bytes + program.scratch_bytes
 
 
-def room_for_activations(state_bytes: int, held_bytes: int = 0) -> int:
+def room_for_activations(state_bytes: int, held_bytes: int = 0, share: Optional[int] = None) -> int:
     """Bytes that activations and scratch memory may take: what is free, less a tenth.
 
     Args:
         state_bytes: as for `check_memory`.
         held_bytes: as for `check_memory`.
+        share: as for `check_memory`.
     """
-    return int((1 - _MARGIN) * (available_bytes() + held_bytes - state_bytes))
+    return int((1 - _MARGIN) * (_free_bytes(held_bytes, share) - state_bytes))
 
 
-def check_memory(program: Program, state_bytes: int, held_bytes: int = 0) -> None:
+def _free_bytes(held_bytes: int, share: Optional[int]) -> int:
+    return available_bytes() + held_bytes if share is None else share
+
+
+def check_memory(
+    program: Program, state_bytes: int, held_bytes: int = 0, share: Optional[int] = None
+) -> None:
     """Raises CapacityError where variables, activations and scratch memory do not fit.
 
     Args:
         program: gives the activation and the scratch memory.
         state_bytes: bytes of weights and optimizer state in memory, see Store.total_resident_bytes.
         held_bytes: bytes of all these that are allocated already.
+        share: bytes that one of several wafers may take of its machine, see agreed_share; None
+            for one wafer, which may take all.
     """
     activations = activation_bytes(program)
     needed = state_bytes + activations
-    free = available_bytes() + held_bytes
+    free = _free_bytes(held_bytes, share)
     if needed <= free:
         return
     largest = max(program.layers, key=lambda layer: layer.weight_bytes, default=None)
@@ -68,7 +95,11 @@ def check_memory(program: Program, state_bytes: int, held_bytes: int = 0) -> Non
     raise CapacityError(
         f"this model needs {needed / 1e9:.1f} GB of memory: {state_bytes / 1e9:.1f} GB of weights "
         f"and optimizer state, {activations / 1e9:.1f} GB of activations and gradients. "
-        f"Received: a machine with {free / 1e9:.1f} GB free, {(needed - free) / 1e9:.1f} GB too "
-        f"little.{hint} Lower train_input.batch_size "
-        "or max_sequence_length, choose a smaller model, or use a machine with more memory."
+        f"Received: a machine with {free / 1e9:.1f} GB free{_each(share)}, "
+        f"{(needed - free) / 1e9:.1f} GB too little.{hint} Lower train_input.batch_size or "
+        "max_sequence_length, choose a smaller model, or use a machine with more memory."
     )
+
+
+def _each(share: Optional[int]) -> str:
+    return "" if share is None else " for each of its wafers (num_csx)"

@@ -19,7 +19,7 @@ from cerebras_tf.ir.program import GLOBAL_STEP_UPDATE, RANDOM_STEP, Program
 from cerebras_tf.kernels.half import at_rest
 from cerebras_tf.memoryx.store import Store
 from cerebras_tf.runtime.backend import Backend
-from cerebras_tf.runtime.capacity import check_memory, room_for_activations
+from cerebras_tf.runtime.capacity import agreed_share, check_memory, room_for_activations
 from cerebras_tf.runtime.executor import Listener, Machine
 from cerebras_tf.runtime.packing import pack_batch, real_tokens
 from cerebras_tf.runtime.shared_store import SharedStore
@@ -173,6 +173,7 @@ class Session:
         self._phase = phase
         self._trains = trains
         self._swarm = swarm or Alone()
+        self._share = agreed_share(self._swarm)
         self._variants: list[_Variant] = []
         self._uses = 0
         self._arena: Optional[Array] = None
@@ -303,11 +304,10 @@ class Session:
             program = program.at(sizes, self._backend.price)
         arena = self._memory(program.arena_bytes)
         like = next(iter(variant.machines.values()), None)
-        if isinstance(self.store, SharedStore) and program.wafers > 1 and program.homes:
-            self.store.deal_out(program.homes)
         machine = Machine(
             program, self.store, self._backend, self._listeners, arena, like, self._swarm
         )
+        self.store.follow(machine.acquisitions)
         self.store.require_room(machine.held_together)
         variant.machines[key] = machine
         if len(variant.machines) > MOST_SIZES:
@@ -325,11 +325,17 @@ class Session:
 
     @property
     def room_for_activations(self) -> int:
-        """Bytes that activations and scratch memory may take on this machine."""
-        return room_for_activations(self.store.total_resident_bytes, self.held_bytes)
+        """Bytes that activations and scratch memory may take; on several wafers the same."""
+        store = self.store
+        shared = isinstance(store, SharedStore)
+        state = store.even_resident_bytes if shared else store.total_resident_bytes
+        return room_for_activations(state, self.held_bytes, self._share)
 
     def _check(self, program: Program) -> None:
-        check_memory(program, self.store.total_resident_bytes, self.held_bytes)
+        """Refuses what does not fit, of variables what is kept here: they are dealt out first."""
+        if isinstance(self.store, SharedStore) and program.wafers > 1 and program.homes:
+            self.store.deal_out(program.homes)
+        check_memory(program, self.store.total_resident_bytes, self.held_bytes, self._share)
 
     def _memory(self, size: int) -> Array:
         """Activation memory that all machines share; grown, and given to all anew, when needed."""

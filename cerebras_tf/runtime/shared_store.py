@@ -38,6 +38,7 @@ class SharedStore:
         self.here = here
         self._swarm = swarm
         self._homes: dict[str, int] = {}
+        self._within_step: set[str] = set()  # what each wafer writes and reads for itself
         self._elsewhere: set[str] = set()  # variables that have a value on another wafer
         self._held: dict[str, Array] = {}
         self._users: Counter[str] = Counter()
@@ -95,6 +96,8 @@ class SharedStore:
 
     def reserve(self, specs: Iterable[Variable]) -> None:
         """See Store.reserve."""
+        specs = list(specs)
+        self._within_step.update(spec.name for spec in specs)
         self.here.reserve(specs)
 
     def acquire(self, names: Sequence[str], fresh: bool = False) -> list[Array]:
@@ -106,8 +109,9 @@ class SharedStore:
             and self._next < len(self._order)
             and list(names) == list(self._order[self._next])
         )
-        if not (scheduled and self._next < self._ahead):
-            for name in names:
+        is_ahead = scheduled and self._next < self._ahead
+        for name in names:
+            if not is_ahead or name in self._within_step:
                 self._bring(name, fresh)
         if scheduled:
             self._next += 1
@@ -122,7 +126,8 @@ class SharedStore:
         start, end = max(self._ahead, self._next), self._next + _GROUPS_AHEAD
         for names in self._order[start:end]:
             for name in names:
-                self._bring(name)
+                if name not in self._within_step:  # it may not be written yet
+                    self._bring(name)
         self._ahead = max(start, min(end, len(self._order)))
 
     def _bring(self, name: str, fresh: bool = False) -> None:
@@ -167,8 +172,22 @@ class SharedStore:
             self._next = self._ahead = 0
 
     def require_room(self, groups: Iterable[Sequence[str]]) -> None:
-        """See Store.require_room; of what lives elsewhere there are copies in main memory."""
-        self.here.require_room([[n for n in names if self._is_here(n)] for names in groups])
+        """See Store.require_room; besides a group those ahead of it are held.
+
+        Of what lives elsewhere there are copies in main memory.
+        """
+        width = _GROUPS_AHEAD + 1
+        windows = [
+            {n for names in self._order[i : i + width] for n in names if self._is_here(n)}
+            for i in range(len(self._order))
+        ]
+        largest = max(windows, key=self._bytes_of, default=set())
+        self.here.require_room(
+            [sorted({n for n in names if self._is_here(n)} | largest) for names in groups]
+        )
+
+    def _bytes_of(self, names: Iterable[str]) -> int:
+        return sum(self.specs[name].type.most_bytes for name in names if name in self.specs)
 
     def not_finite(self, names: Iterable[str]) -> list[str]:
         """See Store.not_finite; every wafer looks at what it keeps, and all hear of all."""
@@ -213,6 +232,14 @@ class SharedStore:
         """See Store.resident_bytes; copies of what lives elsewhere included."""
         copies = (a.nbytes for name, a in self._held.items() if not self._is_here(name))
         return self.here.resident_bytes + sum(copies)
+
+    @property
+    def even_resident_bytes(self) -> int:
+        """What a wafer takes where all keep alike; the same on all, dealt out or not."""
+        sizes = [spec.type.most_bytes for spec in self.specs.values()]
+        kept = -(-sum(sizes) // self._swarm.size)
+        copies = (_GROUPS_AHEAD + 1) * max(sizes, default=0)
+        return min(kept, self.here.total_resident_bytes) + copies
 
     @property
     def total_resident_bytes(self) -> int:

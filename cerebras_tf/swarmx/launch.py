@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import json
 import os
 import shutil
@@ -23,13 +24,15 @@ from pathlib import Path
 from typing import Any, Optional
 
 from cerebras_tf.swarmx import job
-from cerebras_tf.swarmx.rank import CONSOLE_VARIABLE, THREADS_VARIABLE
+from cerebras_tf.swarmx.rank import CONSOLE_VARIABLE, THREADS_VARIABLE, end_with_parent
 from cerebras_tf.swarmx.signs import failure_file, sign_file, write_whole
 
 _POLL_S = 0.2
 _NO_SIGN_S = 60.0  # a process that has given signs of life, and then none for as long, is gone
 _ANSWER_S = 15.0  # for Slurm to say that it is there
-_GRACE_S = 3.0  # between the request to end, and the end
+_GRACE_S = (
+    3.0  # between the request to end, and the end; and for MPI's launcher to notice a failure
+)
 _TAIL_LINES = 8
 _MOST_RESTARTS_IN_VAIN = 3
 _FINISHED_STATUS = (0, 2)  # done, or a mistake that another attempt repeats
@@ -117,12 +120,16 @@ def run(args: Any, command: Sequence[str], logs: Path) -> Optional[Failure]:
     if THREADS_VARIABLE not in os.environ:
         environment[THREADS_VARIABLE] = str(args.cpus_per_task or _cores_of_each(args))
     environment.setdefault("OMP_NUM_THREADS", environment[THREADS_VARIABLE])
+    if launcher[0].endswith("srun"):
+        # UCX's addresses may be longer than the 1,024 bytes that Slurm reads of a request (PMI-1).
+        environment.setdefault("MPIR_CVAR_CH4_NETMOD", "ofi")
     with open(logs / "launcher.log", "ab") as log:
         process = subprocess.Popen(
             [*launcher, sys.executable, "-m", "cerebras_tf.swarmx.rank", *command],
             env=environment,
             stderr=log if launcher[0].endswith("mpiexec") else None,
             start_new_session=True,
+            preexec_fn=functools.partial(end_with_parent, signal.SIGTERM),  # it ends its processes
         )
         with _passing_signals_on(process, logs / ".signal"):
             hung = _watch(process, args, logs)
@@ -191,14 +198,24 @@ def _passing_signals_on(process: subprocess.Popen[bytes], told: Path) -> Iterato
 
 
 def _watch(process: subprocess.Popen[bytes], args: Any, logs: Path) -> str:
-    """Waits for the end; returns why the job was ended here, if it was."""
+    """Waits for the end; returns why the job was ended here, if no process says it."""
+    failed_since: Optional[float] = None
     while process.poll() is None:
         time.sleep(_POLL_S)
         reason = stuck(args.wafers, logs, args.hang_timeout)
-        if reason:
+        if failed_since is None and _has_failed(args.wafers, logs):
+            failed_since = time.monotonic()
+        # Not every launcher of MPI ends the others every time that one has failed.
+        is_late = failed_since is not None and time.monotonic() - failed_since > _GRACE_S
+        if reason or is_late:
             _end(process)
             return reason
     return ""
+
+
+def _has_failed(wafers: int, logs: Path) -> bool:
+    """Whether a process has failed by itself, and not as the user ended it."""
+    return not (logs / ".signal").exists() and any(t["reason"] for t in _told(wafers, logs))
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -234,10 +251,7 @@ def stuck(wafers: int, logs: Path, timeout_s: float) -> str:
 
 def _found(args: Any, logs: Path, status: int, hung: str) -> Optional[Failure]:
     """What the processes say about how they ended."""
-    told = []
-    for rank in range(args.wafers):
-        with contextlib.suppress(OSError, ValueError):
-            told.append(json.loads(failure_file(str(logs), rank).read_text(encoding="utf-8")))
+    told = _told(args.wafers, logs)
     failed = sorted((item for item in told if item["reason"]), key=lambda item: item["time"])
     if hung:
         return Failure(1, f"{hung}; the job was ended. {_advice(args)}", True)
@@ -259,6 +273,15 @@ def _found(args: Any, logs: Path, status: int, hung: str) -> Optional[Failure]:
         log = logs / f"rank_{first['rank']}.log"
         text += f" The last lines of its log:\n{_tail(log)}\n"
     return Failure(code, f"{text} {_advice(args) if retry else ''}".rstrip(), retry)
+
+
+def _told(wafers: int, logs: Path) -> list[dict[str, Any]]:
+    """What the processes that have ended say about it."""
+    told = []
+    for rank in range(wafers):
+        with contextlib.suppress(OSError, ValueError):
+            told.append(json.loads(failure_file(str(logs), rank).read_text(encoding="utf-8")))
+    return told
 
 
 def _advice(args: Any) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import json
 import os
 import signal
@@ -50,7 +51,7 @@ def main(command: list[str]) -> int:
         stderr=streams[1] if streams else log,
         env=environment,
         close_fds=False,  # MPI's launcher is reached through one of them
-        preexec_fn=_end_with_parent,
+        preexec_fn=functools.partial(end_with_parent, signal.SIGKILL),
     )
     threads = [
         threading.Thread(target=_copy, args=(pipe, target, log))
@@ -105,8 +106,9 @@ def _copy(pipe: IO[bytes], target: int, log: IO[bytes]) -> None:
             os.write(target, part)
 
 
-def _end_with_parent() -> None:
-    ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)
+def end_with_parent(number: int) -> None:
+    """Has this process get a signal when its parent ends, however that ends."""
+    ctypes.CDLL(None).prctl(_DEATH_SIGNAL, number)
 
 
 def _watch(process: subprocess.Popen[bytes], told: Path) -> Optional[str]:

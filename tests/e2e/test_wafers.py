@@ -5,71 +5,35 @@ And what happens where a process fails: the job ends soon, says which and why, a
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.swarmx.ranks import ROOT, needs_mpi
+from tests.e2e.wafer_runs import (
+    BATCH,
+    LIMIT_S,
+    SCRIPT,
+    STEPS,
+    environment,
+    losses,
+    process_of,
+    run,
+    start,
+    told,
+    variables,
+)
+from tests.scripts.conftest import Launchers
+from tests.swarmx.ranks import ROOT, SLURM_CONFIGURATION, needs_mpi, needs_slurm
 
 pytestmark = [pytest.mark.tf, needs_mpi()]
-SCRIPT = ROOT / "tests" / "e2e" / "wafer_script.py"
-BATCH, STEPS = 8, 24
 SOON_S = 10
-LIMIT_S = 180
-
-
-def command(wafers, folder, steps=STEPS, *options):
-    script = [sys.executable, SCRIPT, folder, BATCH // wafers, steps]
-    if wafers > 1:
-        launch = [sys.executable, "-m", "cerebras_tf.swarmx.launch", "--wafers", wafers]
-        script = [*launch, "--logs", folder / "logs", *options, "--", *script]
-    return [str(word) for word in script]
-
-
-def environment(**given):
-    found = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3", **given}
-    found["SLURM_CONF"] = "/none"  # local processes, also where Slurm is installed
-    return found
-
-
-def run(wafers, folder, steps=STEPS, *options, **given):
-    """Runs the script to its end; (exit status, what it printed)."""
-    folder.mkdir(exist_ok=True)
-    done = subprocess.run(
-        command(wafers, folder, steps, *options),
-        env=environment(**given),
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        check=False,
-    )
-    return done
-
-
-def told(text, word):
-    """What the script printed behind a word."""
-    (line,) = [line for line in text.splitlines() if line.startswith(f"{word} ")]
-    return json.loads(line.partition(" ")[2])
-
-
-def losses(text):
-    lines = [line.split() for line in text.splitlines() if line.startswith("LOSS ")]
-    return {int(step): float(loss) for _, step, loss in lines}
-
-
-def variables(folder, step):
-    reader = tf.train.load_checkpoint(str(folder / f"model.ckpt-{step}"))
-    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
 
 
 @pytest.fixture(scope="module")
@@ -120,45 +84,36 @@ def test_only_the_first_process_writes(pair):
     assert logs == ["rank_0.log", "rank_1.log"]
 
 
+@needs_slurm()
+@pytest.mark.parametrize("wafers", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_a_script_trains_through_slurm_as_on_one_wafer(alone, wafers, tmp_path):
+    launchers = Launchers(tmp_path)
+    launchers.complete(f'#!/bin/bash\nexec "{sys.executable}" "$@"\n')
+    launchers.complete_mpi()
+    rows = str(BATCH // wafers)
+    done = launchers.run(
+        *("csrun_wse", "--num_csx", str(wafers), "python-ws"),
+        *(str(SCRIPT), str(tmp_path / "run"), rows, str(STEPS)),
+        **environment(SLURM_CONF=SLURM_CONFIGURATION),
+    )
+    assert done.returncode == 0, done.stderr
+    assert f"csrun_wse: {wafers} wafers, tasks of Slurm's srun" in done.stderr
+    check_equal(alone, (tmp_path / "run", done.stdout))
+
+
+@pytest.mark.slow
+def test_four_local_processes_train_as_one(alone, tmp_path):
+    done = run(4, tmp_path / "four")
+    assert done.returncode == 0, done.stderr
+    check_equal(alone, (tmp_path / "four", done.stdout))
+
+
 @pytest.mark.slow
 def test_four_wafers_from_files_train_as_one(alone, tmp_path):
     given = {"MEMORYX_DIR": str(tmp_path / "store")}
     done = run(4, tmp_path / "four", STEPS, **given)
     assert done.returncode == 0, done.stderr
     check_equal(alone, (tmp_path / "four", done.stdout))
-
-
-def start(folder, steps, *options):
-    """The script on two wafers; returns when it has made some steps."""
-    folder.mkdir(exist_ok=True)
-    out = open(folder / "out", "w", encoding="utf-8")  # noqa: SIM115 - the process's own
-    process = subprocess.Popen(
-        command(2, folder, steps, *options),
-        env=environment(),
-        cwd=folder,
-        stdout=out,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    end = time.monotonic() + LIMIT_S
-    while len(losses((folder / "out").read_text(encoding="utf-8"))) < 15:
-        assert process.poll() is None and time.monotonic() < end
-        time.sleep(0.05)
-    return process
-
-
-def process_of(folder, rank):
-    """Number of the process that runs the script on one wafer."""
-    for path in Path("/proc").glob("[0-9]*"):
-        try:
-            words = (path / "cmdline").read_bytes().split(b"\0")
-            given = (path / "environ").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        mine = str(folder).encode() in words and f"CEREBRAS_TF_RANK={rank}".encode() in given
-        if mine and b"cerebras_tf.swarmx.rank" not in words:
-            return int(path.name)
-    raise AssertionError(f"no process of rank {rank}")
 
 
 @pytest.mark.parametrize(

@@ -47,15 +47,17 @@ class Launchers:
 
     def stamp(self) -> str:
         """The stamp the launchers expect; they compute it, and tell it when they set up."""
-        probe = f'. "{SCRIPTS}/environment.sh"; set_up_stamp'
-        return subprocess.run(
-            ["bash", "-c", probe], capture_output=True, text=True, check=True
-        ).stdout.rstrip("\n")
+        return _bash(f'. "{SCRIPTS}/environment.sh"; set_up_stamp')
 
     def complete(self, python: str = FAKE_PYTHON) -> None:
         """Makes the environment look complete, with the given program as its Python."""
         write_program(self.venv / "bin" / "python", python)
         (self.venv / ".complete").write_text(self.stamp(), encoding="utf-8")
+
+    def complete_mpi(self) -> None:
+        """Makes the complete environment look as if MPI were installed, as it is in a real one."""
+        stamp = _bash(f'cat "{SCRIPTS}/mpi.lock" "{self.venv}/.complete" | cksum')
+        (self.venv / ".mpi").write_text(stamp, encoding="utf-8")
 
     def run(self, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
         """Runs a script of the checkout; the first word is its name or a path."""
@@ -78,6 +80,11 @@ class Launchers:
         assert ran.returncode == 0, ran.stderr
         lines = ran.stdout.splitlines()
         return [line[len("argument: ") :] for line in lines if line.startswith("argument: ")]
+
+
+def _bash(command: str) -> str:
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
+    return done.stdout.rstrip("\n")
 
 
 @pytest.fixture

@@ -14,12 +14,19 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 120
+SLURM_CONFIGURATION = os.environ.get("CEREBRAS_TF_SLURM_CONF")
 
 
 def needs_mpi() -> pytest.MarkDecorator:
     """Skips a test where MPI is not installed; CI installs it."""
     found = Path(sys.executable).with_name("mpiexec")
     return pytest.mark.skipif(not found.exists(), reason="mpi4py and mpich are not installed")
+
+
+def needs_slurm() -> pytest.MarkDecorator:
+    """Skips a test where no Slurm runs for tests; its configuration is in SLURM_CONFIGURATION."""
+    reason = "no Slurm: .ci/run starts one where it can"
+    return pytest.mark.skipif(SLURM_CONFIGURATION is None, reason=reason)
 
 
 def on_ranks(size: int, function: Callable[..., Any], folder: Path, *given: Any) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -12,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from cerebras_tf.swarmx import launch
-from cerebras_tf.swarmx.signs import sign_file
-from tests.swarmx.ranks import ROOT, needs_mpi
+from cerebras_tf.swarmx.signs import failure_file, sign_file
+from tests.swarmx.ranks import ROOT, SLURM_CONFIGURATION, needs_mpi, needs_slurm
 
 LIMIT_S = 120
 MEET = "from cerebras_tf.swarmx import mpi; s = mpi.swarm(); print(s.objects(s.rank), flush=True)"
@@ -78,20 +79,68 @@ def test_a_job_starts_again_until_attempts_are_in_vain(tmp_path):
     assert "3 attempts wrote no checkpoint; giving up" in done.stderr
 
 
-@pytest.mark.skipif(
-    "CEREBRAS_TF_SLURM_CONF" not in os.environ, reason="no Slurm: .ci/run starts one where it can"
-)
+@needs_slurm()
 @needs_mpi()
 def test_slurm_starts_the_processes(tmp_path):
-    done = run(tmp_path, MEET, slurm=os.environ["CEREBRAS_TF_SLURM_CONF"])
+    done = run(tmp_path, MEET, slurm=SLURM_CONFIGURATION)
     assert (done.returncode, done.stdout) == (0, "[0, 1]\n")
     assert "tasks of Slurm's srun" in done.stderr
-    done = run(
-        tmp_path,
-        FAILS.format("os.kill(os.getpid(), 9)"),
-        slurm=os.environ["CEREBRAS_TF_SLURM_CONF"],
-    )
+    done = run(tmp_path, FAILS.format("os.kill(os.getpid(), 9)"), slurm=SLURM_CONFIGURATION)
     assert done.returncode == 137 and "was ended by signal 9" in done.stderr
+
+
+def told_of(folder, reason):
+    """A process of rank 1 that has ended, as its own keeper says."""
+    failed = {"rank": 1, "status": -9, "process": 7, "host": "h", "reason": reason, "time": 0.0}
+    failure_file(str(folder), 1).write_text(json.dumps(failed), encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "reason, by_user, ends", [("died", False, True), (None, False, False), ("died", True, False)]
+)
+def test_processes_end_though_mpis_launcher_sees_no_failure(
+    reason, by_user, ends, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(launch, "_GRACE_S", 0.1)
+    told_of(tmp_path, reason)
+    if by_user:
+        (tmp_path / ".signal").write_text("2 ", encoding="utf-8")
+    program = f"import time; time.sleep(60 if {ends} else 1)"
+    process = subprocess.Popen([sys.executable, "-c", program], start_new_session=True)
+    args = launch.parser().parse_args(["--wafers", "2", "--logs", str(tmp_path)])
+    start = time.monotonic()
+    assert launch._watch(process, args, tmp_path) == ""
+    assert time.monotonic() - start < LIMIT_S / 4
+    assert (process.returncode != 0) == ends
+
+
+@needs_mpi()
+def test_processes_end_with_a_launcher_that_is_killed(tmp_path):
+    tell = f"{MEET}; open(f'{{s.rank}}', 'w').write(str(__import__('os').getpid())); "
+    words = [sys.executable, "-m", "cerebras_tf.swarmx.launch", "--wafers", "2", "--logs"]
+    launcher = subprocess.Popen(
+        [*words, str(tmp_path / "logs"), "--", sys.executable, "-c", f"{tell}s.objects(input())"],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "SLURM_CONF": "/none"},
+        cwd=tmp_path,
+        stdin=subprocess.PIPE,  # on which the first process waits, and the other one for that
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    files = [tmp_path / "0", tmp_path / "1"]
+    wait_until(lambda: all(path.exists() and path.read_text(encoding="utf-8") for path in files))
+    launcher.kill()
+    launcher.wait()
+    processes = [Path("/proc", path.read_text(encoding="utf-8")) for path in files]
+    wait_until(lambda: not any(process.exists() for process in processes))
+    launcher.stdin.close()
+
+
+def wait_until(holds):
+    """Returns when something holds."""
+    end = time.monotonic() + LIMIT_S
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.05)
 
 
 def signs(folder: Path, waited: list[float], age: float = 0.0) -> None:
