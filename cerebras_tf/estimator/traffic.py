@@ -1,4 +1,4 @@
-"""Reports what weights and optimizer state on files cost: bytes moved and time waited for."""
+"""Reports what a run moves: between memory and files, and between wafers, and time waited for."""
 
 from __future__ import annotations
 
@@ -13,18 +13,36 @@ import tensorflow as tf
 from tensorflow.python.training import training_util
 
 from cerebras_tf.memoryx.store import Traffic
+from cerebras_tf.swarmx.swarm import Exchange
+
+
+@dataclasses.dataclass(frozen=True)
+class Moved:
+    """What was moved in some steps.
+
+    Attributes:
+        tags: values for TensorBoard.
+        line: what to say of them.
+    """
+
+    tags: dict[str, float]
+    line: str
+
+
+# What a meter, read before and after some steps that took some seconds, says of them.
+Read = Callable[[Any, Any, int, float], Moved]
 
 
 class TrafficHook(tf.estimator.SessionRunHook):
-    """Writes `memoryx/bytes_read_per_step`, `bytes_written_per_step` and `stalled_share`.
+    """Writes what was moved, and says at the end what the whole run has.
 
-    `stalled_share` is the part of the time for which the wafer waited for files. A line with the
-    same figures of the whole run ends it. The first step is left out: it fills the memory.
+    The first step is left out: it fills the memory.
 
     Args:
         output_dir: folder of the event files; None writes none.
         every_n_steps: steps between summaries, at multiples of it.
-        traffic: what was moved so far.
+        meter: what was moved so far, a dataclass.
+        read: what two of its values mean.
         clock: a monotonic clock in seconds.
     """
 
@@ -32,15 +50,17 @@ class TrafficHook(tf.estimator.SessionRunHook):
         self,
         output_dir: str | None,
         every_n_steps: int,
-        traffic: Callable[[], Traffic],
+        meter: Callable[[], Any],
+        read: Read,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._output_dir = output_dir
         self._every_n_steps = every_n_steps
-        self._traffic = traffic
+        self._meter = meter
+        self._read = read
         self._clock = clock
-        self._first: tuple[int, float, Traffic] | None = None
-        self._last: tuple[int, float, Traffic] | None = None
+        self._first: tuple[int, float, Any] | None = None
+        self._last: tuple[int, float, Any] | None = None
 
     def begin(self) -> None:
         """Opens the event file shared with TensorFlow's hooks."""
@@ -58,43 +78,64 @@ class TrafficHook(tf.estimator.SessionRunHook):
             self._write(self._last, now)
             self._last = now
 
-    def _now(self, session: Any) -> tuple[int, float, Traffic]:
+    def _now(self, session: Any) -> tuple[int, float, Any]:
         step = int(session.run(self._global_step))
-        return step, self._clock(), dataclasses.replace(self._traffic())
+        return step, self._clock(), dataclasses.replace(self._meter())
 
-    def _write(self, before: tuple[int, float, Traffic], now: tuple[int, float, Traffic]) -> None:
+    def _moved(self, before: tuple[int, float, Any], now: tuple[int, float, Any]) -> Moved:
+        seconds = max(now[1] - before[1], 1e-9)
+        return self._read(before[2], now[2], now[0] - before[0], seconds)
+
+    def _write(self, before: tuple[int, float, Any], now: tuple[int, float, Any]) -> None:
         if self._writer is None:
             return
-        read, written, stalled = _between(before, now)
-        values = {
-            "memoryx/bytes_read_per_step": read,
-            "memoryx/bytes_written_per_step": written,
-            "memoryx/stalled_share": stalled,
-        }
         summary = tf.compat.v1.Summary()
-        for tag, value in values.items():
+        for tag, value in self._moved(before, now).tags.items():
             summary.value.add(tag=tag, simple_value=value)
         self._writer.add_summary(summary, now[0])
 
     def end(self, session: Any) -> None:
         """Says what the whole run moved."""
         now = self._now(session)
-        if self._first is None or now[0] <= self._first[0]:
-            return
-        read, written, stalled = _between(self._first, now)
-        tf.compat.v1.logging.info(
-            "memoryx: %.3g GB read, %.3g GB written a step; waited for files %.0f %% of the time",
-            read / 1e9,
-            written / 1e9,
-            100 * stalled,
-        )
+        if self._first is not None and now[0] > self._first[0]:
+            tf.compat.v1.logging.info("%s", self._moved(self._first, now).line)
 
 
-def _between(
-    before: tuple[int, float, Traffic], now: tuple[int, float, Traffic]
-) -> tuple[float, float, float]:
-    """(bytes read a step, bytes written a step, share of the time stalled)."""
-    steps, seconds = now[0] - before[0], max(now[1] - before[1], 1e-9)
-    read = now[2].bytes_read - before[2].bytes_read
-    written = now[2].bytes_written - before[2].bytes_written
-    return read / steps, written / steps, (now[2].stalled_s - before[2].stalled_s) / seconds
+def of_files(before: Traffic, now: Traffic, steps: int, seconds: float) -> Moved:
+    """`memoryx/bytes_read_per_step`, `bytes_written_per_step` and `stalled_share`.
+
+    `stalled_share` is the part of the time for which the wafer waited for files.
+    """
+    read = (now.bytes_read - before.bytes_read) / steps
+    written = (now.bytes_written - before.bytes_written) / steps
+    stalled = (now.stalled_s - before.stalled_s) / seconds
+    return Moved(
+        {
+            "memoryx/bytes_read_per_step": read,
+            "memoryx/bytes_written_per_step": written,
+            "memoryx/stalled_share": stalled,
+        },
+        f"memoryx: {read / 1e9:.3g} GB read, {written / 1e9:.3g} GB written a step; waited for "
+        f"files {100 * stalled:.0f} % of the time",
+    )
+
+
+def of_wafers(before: Exchange, now: Exchange, steps: int, seconds: float) -> Moved:
+    """`swarmx/bytes_sent_per_step`, `bytes_received_per_step` and `hidden_share`, of one wafer.
+
+    `hidden_share` is the part of the time in which something was on its way between wafers for
+    which computing did not wait.
+    """
+    sent = (now.sent_bytes - before.sent_bytes) / steps
+    received = (now.received_bytes - before.received_bytes) / steps
+    busy_s, waited_s = now.busy_s - before.busy_s, now.waited_s - before.waited_s
+    hidden = 1 - min(waited_s / max(busy_s, 1e-9), 1.0)
+    return Moved(
+        {
+            "swarmx/bytes_sent_per_step": sent,
+            "swarmx/bytes_received_per_step": received,
+            "swarmx/hidden_share": hidden,
+        },
+        f"swarmx: {sent / 1e9:.3g} GB sent, {received / 1e9:.3g} GB received a step by this wafer; "
+        f"that took {busy_s / steps:.2g} s, of which computing hid {100 * hidden:.0f} %",
+    )

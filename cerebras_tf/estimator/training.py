@@ -7,6 +7,7 @@ hooks given to `train`, the guard against NaN, the model's hooks.
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
 from typing import Any, Optional
 
 import tensorflow as tf
@@ -26,7 +27,7 @@ from cerebras_tf.estimator.progress import ProgressHook
 from cerebras_tf.estimator.report_file import PredictionHook
 from cerebras_tf.estimator.session import leaves
 from cerebras_tf.estimator.shown_steps import ShownSteps, SummaryHook
-from cerebras_tf.estimator.traffic import TrafficHook
+from cerebras_tf.estimator.traffic import TrafficHook, of_files, of_wafers
 from cerebras_tf.wafer.prediction import Prediction
 
 
@@ -89,11 +90,7 @@ def reporting(spec: Any, call: Call, config: Any) -> Any:
         if call.model is not None:
             prediction = functools.partial(_prediction, call, config)
             written.append(PredictionHook(config.model_dir, shown, prediction))
-    if call.model is not None and getattr(config, "memoryx_dir", None) is not None:
-        folder = config.model_dir if config.save_summary_steps else None
-        store = call.model.store
-        every = config.save_summary_steps or 100
-        written.append(TrafficHook(folder, every, lambda: store.traffic))
+    written.extend(_traffic(call, config))
     spec = spec._replace(training_chief_hooks=[*spec.training_chief_hooks, *written])
     return with_lines(spec, call, config)
 
@@ -107,6 +104,19 @@ def _profiling(call: Call, config: Any) -> list[Any]:
         say("profile: only training on the wafer is profiled")
         return []
     return [ProfileHook(call.model.step.profiler, steps, config.model_dir)]
+
+
+def _traffic(call: Call, config: Any) -> Iterator[TrafficHook]:
+    """Hooks for what moves between memory and files, and between wafers."""
+    if call.model is None:
+        return
+    folder = config.model_dir if config.save_summary_steps else None
+    every = config.save_summary_steps or 100
+    store, swarm = call.model.store, call.model.step.swarm
+    if getattr(config, "memoryx_dir", None) is not None:
+        yield TrafficHook(folder, every, lambda: store.traffic, of_files)
+    if swarm.size > 1:
+        yield TrafficHook(folder, every, lambda: swarm.exchange, of_wafers)
 
 
 def _prediction(call: Call, config: Any) -> Optional[Prediction]:

@@ -20,7 +20,7 @@ from cerebras_tf.memoryx.store import Store, Traffic
 from cerebras_tf.swarmx.swarm import Pending, Swarm
 
 # Groups of the schedule whose variables are on their way while one is used.
-_GROUPS_AHEAD = 2
+GROUPS_AHEAD = 2
 
 
 class SharedStore:
@@ -123,7 +123,7 @@ class SharedStore:
 
     def _look_ahead(self) -> None:
         """Acquires what the next groups need, so that it is on its way."""
-        start, end = max(self._ahead, self._next), self._next + _GROUPS_AHEAD
+        start, end = max(self._ahead, self._next), self._next + GROUPS_AHEAD
         for names in self._order[start:end]:
             for name in names:
                 if name not in self._within_step:  # it may not be written yet
@@ -176,7 +176,7 @@ class SharedStore:
 
         Of what lives elsewhere there are copies in main memory.
         """
-        width = _GROUPS_AHEAD + 1
+        width = GROUPS_AHEAD + 1
         windows = [
             {n for names in self._order[i : i + width] for n in names if self._is_here(n)}
             for i in range(len(self._order))
@@ -238,7 +238,7 @@ class SharedStore:
         """What a wafer takes where all keep alike; the same on all, dealt out or not."""
         sizes = [spec.type.most_bytes for spec in self.specs.values()]
         kept = -(-sum(sizes) // self._swarm.size)
-        copies = (_GROUPS_AHEAD + 1) * max(sizes, default=0)
+        copies = (GROUPS_AHEAD + 1) * max(sizes, default=0)
         return min(kept, self.here.total_resident_bytes) + copies
 
     @property
@@ -249,6 +249,6 @@ class SharedStore:
             sum(self.specs[n].type.most_bytes for n in names if not self._is_here(n))
             for names in self._order
         ]
-        width = _GROUPS_AHEAD + 1
+        width = GROUPS_AHEAD + 1
         ahead = max((sum(groups[i : i + width]) for i in range(len(groups))), default=0)
         return min(kept, self.here.total_resident_bytes) + ahead

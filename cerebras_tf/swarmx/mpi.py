@@ -84,6 +84,7 @@ class MpiSwarm:
         self.rank: int = world.rank
         self.size: int = world.size
         self._small = world.Dup()
+        self._told = Exchange()
         self._weights = _Lane(world.Dup(), "weights")
         self._gradients = _Lane(world.Dup(), "gradients")
         self._failed = False
@@ -111,6 +112,8 @@ class MpiSwarm:
         parts = [x.reshape(-1).view(np.uint8) for x in (np.array(array, order="C"), result)]
         with self._signs.waiting():
             _finish([self._small.Iallgather(*parts)])
+        self._told.sent_bytes += (self.size - 1) * array.nbytes
+        self._told.received_bytes += (self.size - 1) * array.nbytes
         return result
 
     def objects(self, item: Any) -> list[Any]:
@@ -125,12 +128,12 @@ class MpiSwarm:
     @property
     def exchange(self) -> Exchange:
         """See Swarm.exchange."""
-        lanes = (self._weights, self._gradients)
+        parts = (self._told, self._weights.exchange, self._gradients.exchange)
         return Exchange(
-            sum(lane.exchange.sent_bytes for lane in lanes),
-            sum(lane.exchange.received_bytes for lane in lanes),
-            sum(lane.exchange.busy_s for lane in lanes),
-            sum(lane.exchange.waited_s for lane in lanes),
+            sum(part.sent_bytes for part in parts),
+            sum(part.received_bytes for part in parts),
+            sum(part.busy_s for part in parts),
+            sum(part.waited_s for part in parts),
         )
 
     def fail(self) -> None:

@@ -22,7 +22,7 @@ class Exchange:
     Attributes:
         sent_bytes: bytes sent to other wafers.
         received_bytes: bytes received from them.
-        busy_s: seconds in which something large was on its way.
+        busy_s: seconds in which means or copies were on their way.
         waited_s: seconds of these that computing has waited for.
     """
 

@@ -351,8 +351,9 @@ class RunConfigParams:
 
     With `memoryx_dir` weights and optimizer state rest in files of that folder, so that a model may
     be larger than memory; `memoryx_ram_gb` is how much of main memory they may take, in 10^9 bytes
-    (half of what is free where it is not given). With `memoryx_moment_dtype: bfloat16` the moments
-    of the optimizer rest in half of the bytes, in memory as in files, rounded stochastically.
+    for each wafer (half of what is free where it is not given). With `memoryx_moment_dtype:
+    bfloat16` the moments of the optimizer rest in half of the bytes, in memory as in files, rounded
+    stochastically.
 
     A step trains on the batches of `num_csx` wafers, whose gradients are averaged. `csrun_wse
     --num_csx N` starts a process for each, with Slurm by this key alone; one process computes them
