@@ -82,7 +82,7 @@ def _raised(step: StepGraph, own: dict[Node, GroupKey], layers: int) -> dict[Nod
         before = [keys[value.node] for value in node.inputs if value.node is not None]
         keys[node] = max([own[node], *before])
         if node.op == WAIT:
-            stage = keys[node][0] + _LAYERS_AHEAD
+            stage = max(before)[0] + _LAYERS_AHEAD  # its own key may be raised already
             keys[node] = max(keys[node], (min(stage, 2 * layers), -1))
     return keys
 
