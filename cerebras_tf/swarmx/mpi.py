@@ -4,10 +4,10 @@ MPI's own collectives add in an order of their choice, and nothing moves while n
 arrays are cut into chunks that threads send and receive, each over a communicator of its own, and
 computing goes on meanwhile. Threads that wait sleep: cores belong to computing.
 
-A mean for one wafer goes there from all others. One for all is cut into as many parts as there are
-wafers: each adds up one part and sends it to all (reduce-scatter and all-gather, Rabenseifner,
-ICCS 2004), which is 2 (N-1)/N of the bytes per wafer. A copy goes from wafer to wafer in a chain,
-so that none sends it more than once.
+A mean for one wafer goes there in a chain, in which each adds its own to what it receives. One for
+all is cut into as many parts as there are wafers: each adds up one part and sends it to all
+(reduce-scatter and all-gather, Rabenseifner, ICCS 2004), which is 2 (N-1)/N of the bytes per wafer.
+A copy goes from wafer to wafer in a chain, too, so that none sends it more than once.
 """
 
 from __future__ import annotations
@@ -238,35 +238,35 @@ def _finish(requests: Sequence[Any]) -> None:
 
 
 def _mean_for_one(lane: _Lane, flat: Array, root: int) -> None:
-    """Adds to the root's array those of the others, in their order from the root on."""
+    """From the wafer before the root to the next, and so on: each adds its own, the root last."""
+    place = (lane.rank - root) % lane.size
+    before, behind = (lane.rank + 1) % lane.size, (lane.rank - 1) % lane.size
     chunks = list(_chunks(flat.size, max(CHUNK_BYTES // flat.itemsize, 1)))
-    if lane.rank != root:
-        on_their_way: list[Any] = []
-        for chunk in chunks:
-            on_their_way.append(lane.send(flat[chunk], root))
-            if len(on_their_way) > 2:
-                _finish([on_their_way.pop(0)])
-        _finish(on_their_way)
-        return
-    others = [(root + i) % lane.size for i in range(1, lane.size)]
-    scale = flat.dtype.type(1 / lane.size)
+    receives = place + 1 < lane.size
 
-    def post(number: int) -> list[tuple[Array, Any]]:
-        if number >= len(chunks):
-            return []
-        part = flat[chunks[number]]
-        memory = [lane.scratch(2 * i + number % 2, part) for i in range(len(others))]
-        return [(held, lane.receive(held, source)) for held, source in zip(memory, others)]
+    def post(number: int) -> Optional[tuple[Array, Any]]:
+        if not receives or number >= len(chunks):
+            return None
+        held = lane.scratch(number % 2, flat[chunks[number]])
+        return held, lane.receive(held, before)
 
     posted = post(0)
+    going: list[Any] = []
     for number, chunk in enumerate(chunks):
         following = post(number + 1)
         part = flat[chunk]
-        for held, request in posted:
+        if posted is not None:
+            held, request = posted
             _finish([request])
             np.add(part, held, out=part)
-        np.multiply(part, scale, out=part)
+        if place:
+            going.append(lane.send(part, behind))
+            if len(going) > 2:
+                _finish([going.pop(0)])
+        else:
+            np.multiply(part, flat.dtype.type(1 / lane.size), out=part)
         posted = following
+    _finish(going)
 
 
 def _mean_for_all(lane: _Lane, flat: Array) -> None:
