@@ -24,7 +24,7 @@ from cerebras_tf.capture.random import drawn_seed
 from cerebras_tf.capture.variables import tensor_type
 from cerebras_tf.compiler.assemble import replan
 from cerebras_tf.compiler.fit_activations import Fitting
-from cerebras_tf.compiler.pipeline import Options, compile_layers, cut_into_layers
+from cerebras_tf.compiler.pipeline import Options, compile_layers, compile_step, cut_into_layers
 from cerebras_tf.errors import (
     CapacityError,
     CerebrasError,
@@ -343,6 +343,11 @@ class WaferStep:
             _average(step, self._loss, self.swarm.size)
         _global_step_to_host(step, self._global_step)
         return step
+
+    def compiled_for(self, wafers: int) -> Program:
+        """The program that some number of wafers would run in place of the last one, not loaded."""
+        options = replace(self._options, wafers=wafers, unfitted=None, strip=self._made_strip)
+        return compile_step(self.captured(self._made_for, self._made_with), options)
 
     def compiled(self, types: Sequence[TensorType]) -> Program:
         """The program for fed tensors of these types, not loaded."""

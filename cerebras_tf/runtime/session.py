@@ -179,6 +179,10 @@ class Session:
         self._arena: Optional[Array] = None
         self._peak_bytes = 0
 
+    def listen(self, listener: Listener) -> None:
+        """Tells one more of every schedule step, of machines that are made from now on."""
+        self._listeners.append(listener)
+
     @property
     def peak_bytes(self) -> int:
         """The most memory that was taken at once: variables, activations and scratch, measured."""

@@ -103,6 +103,7 @@ ROOT = Command(
         "compare": Command("compare compile reports", "cerebras_tf.cli.compare"),
         "scaling": Command("fit scaling laws and plan by them", commands=SCALING),
         "bench": Command("measure training on the wafer and the host", "modelzoo.commands.bench"),
+        "scale": Command("predict a step on many wafers, measure some", "modelzoo.commands.scale"),
         "larger_than_memory": Command(
             "show training of models larger than memory", "modelzoo.commands.larger_than_memory"
         ),

@@ -15,7 +15,7 @@ from cerebras_tf.memoryx.file_store import FileStore
 from cerebras_tf.memoryx.store import MemoryStore, write
 from cerebras_tf.ops.cost import Speeds
 from cerebras_tf.runtime.cpu import CpuBackend
-from cerebras_tf.runtime.exchanged_bytes import sent_bytes
+from cerebras_tf.runtime.exchange_plan import sent_bytes
 from cerebras_tf.runtime.session import SavedProgram, Session
 from cerebras_tf.runtime.shared_store import SharedStore
 from cerebras_tf.swarmx import mpi
@@ -101,7 +101,7 @@ def check_as_one(found, clip, blocks, rows):
 @needs_mpi()
 @pytest.mark.parametrize(
     "wafers, clip, streaming, blocks",
-    [(2, False, True, 4), (3, True, True, 4), (2, True, False, 4), (4, True, True, 12)],
+    [(2, False, True, 4), (3, True, True, 8), (2, True, False, 4)],
 )
 def test_wafers_train_as_one_with_all_rows(wafers, clip, streaming, blocks, tmp_path):
     found = on_ranks(wafers, train, tmp_path, clip, streaming, blocks, BATCH)

@@ -1,0 +1,175 @@
+"""What a step exchanges between wafers and when, and how many bytes, by its program alone.
+
+    a copy of a variable, from its home along a chain:        its bytes, by all but the last wafer
+    a mean that one wafer gets:                               its bytes, by all others
+    a mean that all get (reduce-scatter, all-gather):         2 (N-1)/N of its bytes, by each
+    a sum of small values, or rows laid behind one another:   N-1 times its bytes, by each
+
+A variable is copied once for each time it is streamed, and once for neighbouring groups that both
+use it (runtime/shared_store.py).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Union
+
+from cerebras_tf.ir.program import Program
+from cerebras_tf.ir.schedule import Free, OnWafer, Run, Share, Step, StreamIn
+from cerebras_tf.runtime.shared_store import GROUPS_AHEAD
+
+COPY, MEAN, GATHER = "copy", "mean", "gather"
+EVERYWHERE = -1
+_GATHERED = ("wafer_sum", "wafer_concat")
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """Something sets out.
+
+    Attributes:
+        kind: COPY, MEAN or GATHER.
+        slot: what is on its way.
+        bytes: how much of it; of a GATHER, what each wafer gives, and all wait for.
+        wafer: where a copy sets out, or a mean arrives; EVERYWHERE where it does for all.
+    """
+
+    kind: str
+    slot: int
+    bytes: int
+    wafer: int = EVERYWHERE
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """Computing needs what is on its way, if it is: the slot."""
+
+    slot: int
+
+
+@dataclass(frozen=True)
+class Work:
+    """A run of the schedule: its place there, and the wafer that it is on, or EVERYWHERE."""
+
+    number: int
+    wafer: int
+
+
+Event = Union[Exchange, Arrival, Work]
+
+
+def events(program: Program) -> Iterator[Event]:
+    """What happens in a step, in the order in which every wafer comes to it.
+
+    Args:
+        program: sizes with a bound are taken at the bound.
+    """
+    ahead = _Ahead(program)
+    wafer, until = EVERYWHERE, -1
+    for number, step in enumerate(program.steps):
+        if isinstance(step, OnWafer):
+            wafer, until = step.wafer, number + step.count
+        elif number <= until:
+            if isinstance(step, Run):
+                yield Work(number, wafer)
+        elif isinstance(step, Run):
+            yield from _events_of_run(program, number, step)
+        elif isinstance(step, StreamIn):
+            yield from ahead.stream_in(step)
+        elif isinstance(step, Free):
+            ahead.free(step)
+        elif isinstance(step, Share):
+            for slot in [*step.slots, *(program.variables[name] for name in step.variables)]:
+                yield Exchange(COPY, slot, _bytes(program, slot), step.wafer)
+                yield Arrival(slot)
+
+
+def sent_bytes(program: Program) -> list[int]:
+    """Bytes that each wafer sends in a step.
+
+    Args:
+        program: sizes with a bound are taken at the bound.
+
+    Returns:
+        Bytes by wafer; what wafers tell one another about data and checkpoints is left out.
+    """
+    wafers = program.wafers
+    sent = [0] * wafers
+    for item in events(program):
+        if not isinstance(item, Exchange):
+            continue
+        for place in range(wafers):
+            if item.kind == COPY:
+                share = item.bytes if place < wafers - 1 else 0
+            elif item.kind == GATHER:
+                share = (wafers - 1) * item.bytes
+            elif item.wafer == EVERYWHERE:
+                share = 2 * (wafers - 1) * item.bytes // wafers
+            else:
+                share = item.bytes if place else 0
+            sent[(max(item.wafer, 0) + place) % wafers] += share
+    return sent
+
+
+class _Ahead:
+    """Which variables set out when, as a shared store has it."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._names = {slot: name for name, slot in program.variables.items()}
+        self._groups = _groups_of_all(program.steps)
+        self._users: Counter[int] = Counter()
+        self._held: set[int] = set()
+        self._used = self._brought = 0
+
+    def stream_in(self, step: StreamIn) -> Iterator[Event]:
+        self._used += 1
+        end = min(self._used + GROUPS_AHEAD, len(self._groups))
+        for slots in self._groups[self._brought : end]:
+            for slot in slots:
+                self._users[slot] += 1
+                home = self._program.homes.get(self._names.get(slot, ""))
+                if self._users[slot] == 1 and home is not None:
+                    yield Exchange(COPY, slot, _bytes(self._program, slot), home)
+        self._brought = max(self._brought, end)
+        self._held.update(step.slots)
+        for slot in step.slots:
+            yield Arrival(slot)
+
+    def free(self, step: Free) -> None:
+        gone = self._held.intersection(step.slots)
+        self._users.subtract(gone)
+        self._held -= gone
+
+
+def _groups_of_all(steps: Sequence[Step]) -> list[tuple[int, ...]]:
+    """Slots of the groups that all wafers stream in, in order."""
+    found, until = [], -1
+    for number, step in enumerate(steps):
+        if isinstance(step, OnWafer):
+            until = number + step.count
+        elif number > until and isinstance(step, StreamIn):
+            found.append(step.slots)
+    return found
+
+
+def _events_of_run(program: Program, number: int, step: Run) -> Iterator[Event]:
+    """A body waits for means before it runs, and sends its own behind it."""
+    body = program.bodies[step.body]
+    for item in body:
+        if item.op == "mean_wait":
+            yield Arrival(step.slots[item.inputs[0]])
+    yield Work(number, EVERYWHERE)
+    for item in body:
+        if item.op == "mean_start":
+            slot = step.slots[item.outputs[0]]
+            yield Exchange(MEAN, slot, _bytes(program, slot), item.attrs["root"])
+        elif item.op in _GATHERED:
+            slot = step.slots[item.inputs[0]]
+            yield Exchange(GATHER, slot, _bytes(program, slot))
+
+
+def _bytes(program: Program, slot: int) -> int:
+    return program.slots[slot].type.most_bytes

@@ -1,0 +1,212 @@
+"""Predicts a step on N wafers: its program for N, run times measured on one, a model of the links.
+
+Every wafer has a clock, and a lane each for copies of weights and for means of gradients, which do
+one thing after the other. Computing waits where the program does: for a group's weights, for means,
+for sums. All wafers are simulated, so that owners that differ in work show.
+
+From wafer to wafer, copies and means for one go in a chain of chunks, as in swarmx/mpi.py: the
+wafer behind p others gets the last byte p chunks later. By a tree, as in SwarmX, nodes that serve
+`ways` wafers each pass everything on, so that depth grows with the logarithm of N.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from cerebras_tf.ir.program import Instruction, Program
+from cerebras_tf.ir.schedule import Run
+from cerebras_tf.ops.cost import Speeds
+from cerebras_tf.runtime.exchange_plan import (
+    COPY,
+    EVERYWHERE,
+    GATHER,
+    MEAN,
+    Arrival,
+    Exchange,
+    Work,
+    events,
+    sent_bytes,
+)
+from cerebras_tf.swarmx.mpi import CHUNK_BYTES
+
+# Only tell apart what measured times of a layer and direction are shared out to.
+_NOMINAL = Speeds(flops_per_s=1e11, bytes_per_s=1e10)
+LayerTimes = Mapping[tuple[int, str], float]
+
+
+@dataclass(frozen=True)
+class Link:
+    """What connects a wafer to others.
+
+    Attributes:
+        bytes_per_s: of one direction; both are used at once.
+        latency_s: from one wafer, or node, to the next.
+        ways: wafers that a node of the tree serves; 0 for messages from wafer to wafer.
+        processor_s_per_byte: what a byte that is sent or received takes of the wafer's own time;
+            0 where its cores have no part in it.
+    """
+
+    bytes_per_s: float
+    latency_s: float
+    ways: int = 0
+    processor_s_per_byte: float = 0.0
+
+    def hop_s(self, size: int) -> float:
+        """Seconds until a first chunk of what has a size is one wafer, or node, further."""
+        return self.latency_s + min(size, CHUNK_BYTES) / self.bytes_per_s
+
+    def through_tree_s(self, wafers: int, size: int) -> float:
+        """Seconds until a first chunk has gone through the tree, up or down."""
+        return max(math.ceil(math.log(wafers, self.ways)), 1) * self.hop_s(size)
+
+
+@dataclass(frozen=True)
+class ScaledStep:
+    """A step on some wafers.
+
+    Attributes:
+        wafers: how many.
+        step_s: seconds of the step.
+        exchange_s: seconds in which something is on its way, mean over wafers.
+        waited_s: seconds of these that computing waits, likewise.
+        sent_bytes: bytes sent, by wafer.
+    """
+
+    wafers: int
+    step_s: float
+    exchange_s: float
+    waited_s: float
+    sent_bytes: Sequence[int]
+
+    @property
+    def hidden_share(self) -> float:
+        """The part of the exchange for which computing does not wait; 1 where there is none."""
+        return 1 - min(self.waited_s / self.exchange_s, 1.0) if self.exchange_s else 1.0
+
+
+def scaled_step(program: Program, times: LayerTimes, beside_s: float, link: Link) -> ScaledStep:
+    """Simulates a step.
+
+    Args:
+        program: for as many wafers as there are to be.
+        times: seconds measured on one wafer, by layer and direction.
+        beside_s: seconds of a step measured outside of them: input, summaries, the loop.
+        link: between wafers.
+    """
+    simulation = _Simulation(program, times, link)
+    wafers = program.wafers
+    return ScaledStep(
+        wafers,
+        max(simulation.clock) + beside_s,
+        sum(simulation.busy) / wafers,
+        sum(simulation.waited) / wafers,
+        sent_bytes(program),
+    )
+
+
+class _Simulation:
+    def __init__(self, program: Program, times: LayerTimes, link: Link) -> None:
+        self.link = link
+        self.wafers = range(program.wafers)
+        self.clock = [0.0 for _ in self.wafers]
+        self.busy = [0.0 for _ in self.wafers]
+        self.waited = [0.0 for _ in self.wafers]
+        # When a lane is free.
+        self._lanes = {kind: [0.0 for _ in self.wafers] for kind in (COPY, MEAN)}
+        self._arrivals: dict[int, list[float]] = {}
+        seconds = _shared_out(program, times)
+        for item in events(program):
+            if isinstance(item, Work):
+                for wafer in self.wafers if item.wafer == EVERYWHERE else [item.wafer]:
+                    self.clock[wafer] += seconds[item.number]
+            elif isinstance(item, Arrival):
+                self._await(item.slot)
+            else:
+                self._start(item)
+
+    def _start(self, item: Exchange) -> None:
+        """Something sets out on a lane once all before it have arrived there."""
+        link, others = self.link, len(self.wafers) - 1
+        if not others:
+            return
+        if item.kind == GATHER:
+            last = others * (link.latency_s + item.bytes / link.bytes_per_s) + max(self.clock)
+            self.clock = [last for _ in self.wafers]
+            return
+        lane = self._lanes[item.kind]
+        starts = [max(free, now) for free, now in zip(lane, self.clock)]
+        lane[:] = self._ends(starts, item)
+        self._arrivals[item.slot] = list(lane)
+        for wafer in self.wafers:
+            self.busy[wafer] += lane[wafer] - starts[wafer]
+            self.clock[wafer] += 2 * item.bytes * link.processor_s_per_byte
+
+    def _ends(self, starts: list[float], item: Exchange) -> list[float]:
+        """When each wafer is done with what could begin there at some time."""
+        to_all = item.kind == MEAN and item.wafer == EVERYWHERE
+        if self.link.ways:
+            return self._tree(starts, item.bytes, 2 if to_all else 1)
+        if to_all:
+            return self._reduced_and_gathered(starts, item.bytes)
+        order = [(item.wafer + place) % len(starts) for place in self.wafers]
+        return self._chain(starts, item.bytes, order if item.kind == COPY else order[::-1])
+
+    def _await(self, slot: int) -> None:
+        arrival = self._arrivals.pop(slot, None)
+        if arrival is not None:
+            self._wait(arrival)
+
+    def _wait(self, until: Sequence[float]) -> None:
+        for wafer in self.wafers:
+            late = max(until[wafer] - self.clock[wafer], 0.0)
+            self.waited[wafer] += late
+            self.clock[wafer] += late
+
+    def _chain(self, starts: list[float], size: int, order: Sequence[int]) -> list[float]:
+        """Along wafers in an order; each passes on chunks as they come."""
+        link, hop = self.link, self.link.hop_s(size)
+        done = list(starts)
+        done[order[0]] = starts[order[0]] + size / link.bytes_per_s
+        for before, wafer in zip(order, order[1:]):
+            own = starts[wafer] + size / link.bytes_per_s
+            done[wafer] = max(done[before] + hop, own)
+        return done
+
+    def _tree(self, starts: list[float], size: int, passes: int) -> list[float]:
+        """Up or down a tree, or both; its nodes pass on chunks as they come."""
+        through = passes * self.link.through_tree_s(len(starts), size)
+        return [max(starts) + size / self.link.bytes_per_s + through for _ in starts]
+
+    def _reduced_and_gathered(self, starts: list[float], size: int) -> list[float]:
+        """Every wafer adds up a part, and sends it to all."""
+        link, wafers = self.link, len(starts)
+        blocks = math.ceil(size / (wafers * CHUNK_BYTES))
+        moving = 2 * (wafers - 1) / wafers * size / link.bytes_per_s
+        return [max(starts) + moving + 2 * blocks * link.latency_s for _ in starts]
+
+
+def _shared_out(program: Program, times: LayerTimes) -> dict[int, float]:
+    """Seconds of every run, by its place in the schedule.
+
+    Runs of one layer and direction share its measured time by what they cost.
+    """
+    cost: dict[int, float] = {}
+    whole: dict[tuple[int, str], float] = defaultdict(float)
+    for number, step in enumerate(program.steps):
+        if isinstance(step, Run):
+            cost[number] = sum(map(_nominal_s, program.bodies[step.body]))
+            whole[step.layer, step.direction] += cost[number]
+    found = {}
+    for number, seconds in cost.items():
+        step = program.steps[number]
+        assert isinstance(step, Run)
+        key = step.layer, step.direction
+        found[number] = times.get(key, 0.0) * seconds / (whole[key] or 1.0)
+    return found
+
+
+def _nominal_s(item: Instruction) -> float:
+    return _NOMINAL.seconds(item.cost)

@@ -1,0 +1,279 @@
+"""`cerebras-tf scale`: predicts a step on 1 to 192 wafers, and measures those that fit here.
+
+    cerebras-tf scale --measure 1 2
+    cerebras-tf scale --smoke --gbps 25 --latency_us 20 --tree 8
+
+One wafer is measured with one thread, layer by layer; others are predicted from that and from links
+of a given speed (runtime/scale.py). For wafers that are measured too, each with one thread on this
+machine, the prediction takes links as fast as messages between two processes are here. Where
+processes are more than cores, each is taken to be slower in that proportion.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import html
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from cerebras_tf.cli.arguments import positive_int
+from cerebras_tf.errors import CerebrasError
+from modelzoo.commands.bench import SMOKE, Shape, read_params
+
+WAFERS = (1, 2, 4, 8, 16, 32, 64, 128, 192)
+_LIMIT_S = 3600
+# Of SwarmX nothing is published but that it is a tree: assumed.
+_WAYS, _HOP_S = 8, 10e-6
+_LEFT, _TOP, _WIDTH, _HEIGHT = 80.0, 16.0, 840.0, 320.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
+    add = parser.add_argument
+    add("--smoke", action="store_true", help="a tiny shape, for trying this out")
+    for name in ("layers", "hidden", "batch", "sequence", "vocabulary"):
+        full, tiny = getattr(Shape, name), getattr(SMOKE, name)
+        text = f"default: {full}, with --smoke {tiny}"
+        add(f"--{name}", type=positive_int, metavar="N", help=text)
+    add("--num_csx", type=positive_int, nargs="+", default=WAFERS, metavar="N", help="predicted")
+    text = "measured, one thread each (default: 1, which is measured in any case)"
+    add("--measure", type=positive_int, nargs="+", default=[1], metavar="N", help=text)
+    add("--steps", type=positive_int, default=3, metavar="N", help="that are timed (default: 3)")
+    text = "of a wafer's link, each way, Gbit/s (default: 100)"
+    add("--gbps", type=_positive, default=100.0, metavar="G", help=text)
+    text = "from one to the next, microseconds (default: 10)"
+    add("--latency_us", type=_positive, default=10.0, metavar="US", help=text)
+    text = "wafers that a node of a tree serves (default: no tree, messages from one to the next)"
+    add("--tree", type=_ways, default=0, metavar="WAYS", help=text)
+    add("--out", metavar="HTML", help="page with a picture")
+
+
+def _positive(given: str) -> float:
+    try:
+        value = float(given)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"must be a number above 0. Received: {given!r}.")
+    return value
+
+
+def _ways(given: str) -> int:
+    if not given.isdecimal() or int(given) < 2:
+        raise argparse.ArgumentTypeError(f"must be a number, at least 2. Received: {given!r}.")
+    return int(given)
+
+
+def run(args: argparse.Namespace) -> None:
+    """Measures, predicts and prints."""
+    given = {name: value for name, value in vars(args).items() if value and hasattr(Shape, name)}
+    shape = dataclasses.replace(SMOKE if args.smoke else Shape(), **given)
+    read_params(shape)  # tells mistakes before anything starts
+    several = sorted({n for n in args.measure if n > 1})
+    measured = {n: on_wafers(n, shape, args.steps, []) for n in several}
+    link = {
+        "bytes_per_s": args.gbps * 1e9 / 8,
+        "latency_s": args.latency_us * 1e-6,
+        "ways": args.tree,
+    }
+    predict: list[Any] = [(n, 1.0, link) for n in args.num_csx]
+    cores = len(os.sched_getaffinity(0))
+    predict += [(n, max(n / cores, 1.0), _local(measured[n]["link"])) for n in several]
+    one = measured[1] = on_wafers(1, shape, args.steps, predict)
+    predicted = one["predicted"][: len(args.num_csx)]
+    checks = dict(zip(several, one["predicted"][len(args.num_csx) :]))
+    print(
+        f"{shape.layers} layers x {shape.hidden}, sequence {shape.sequence}, batch {shape.batch} "
+        f"a wafer, vocabulary {shape.vocabulary}, AdamW, float32; one thread a wafer, {cores} cores"
+    )
+    report_measured(measured, checks)
+    kind = f"a tree of {args.tree} ways" if args.tree else "messages from one to the next"
+    print(f"\npredicted, links of {args.gbps:g} Gbit/s, {args.latency_us:g} us, {kind}:")
+    report_predicted(predicted)
+    report_published(args.tree or _WAYS)
+    if args.out:
+        Path(args.out).write_text(page(predicted, measured), encoding="utf-8")
+        print(f"written to {args.out}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Published:
+    """A measurement of CS-2s: speed of `wafers`, as a multiple of that of `of`.
+
+    Attributes:
+        what: the model, or how it was scaled.
+        measured: the multiple; of "within", the least that was said.
+    """
+
+    what: str
+    of: int
+    wafers: int
+    measured: float
+    relation: str = ""
+
+
+# The vendor's figures: hours of training at a sequence of 10,240, and scaling with the batch.
+PUBLISHED = (
+    Published("1.3B at 10,240 tokens", 4, 16, 10.4 / 2.7),
+    Published("with the batch", 1, 16, 0.91 * 16, "at least "),
+)
+
+
+def report_published(ways: int) -> None:
+    """Prints published scaling of CS-2s, and what links alone predict: a tree, filled twice a step.
+
+    What happens within a wafer is the prediction of GPT-3 XL on one (cerebras_tf/wafer).
+    """
+    from cerebras_tf.runtime.scale import CHUNK_BYTES, Link
+    from cerebras_tf.wafer.machine import load_machine
+    from cerebras_tf.wafer.streaming import predict_streaming
+    from cerebras_tf.wafer.transformer import transformer
+
+    machine = load_machine()
+    model = transformer("gpt3_xl", 1, 2048, 24, 16, 8192, 50257, 10240)
+    step_s = predict_streaming(model, machine).step_s
+    link = Link(machine.io_bytes_per_s, _HOP_S, ways)
+
+    def seconds(wafers: int) -> float:
+        return step_s + 2 * link.through_tree_s(wafers, CHUNK_BYTES) * (wafers > 1)
+
+    print(
+        f"\npublished for CS-2s; predicted by links of {machine['io_bits_per_s'] / 1e9:g} Gbit/s,"
+    )
+    print(f"{1e6 * _HOP_S:g} us from node to node, a tree of {ways} ways:")
+    for row in PUBLISHED:
+        found = row.wafers / row.of * seconds(row.of) / seconds(row.wafers)
+        print(
+            f"  {row.what}, {row.of} to {row.wafers}: {row.relation}{row.measured:.2f} times, "
+            f"predicted {found:.2f} ({found / row.measured - 1:+.1%})"
+        )
+
+
+def _local(link: dict[str, float]) -> dict[str, float]:
+    """A link between processes of one machine, whose cores do the copying."""
+    return {**link, "processor_s_per_byte": 0.5 / link["bytes_per_s"]}
+
+
+def on_wafers(wafers: int, shape: Shape, steps: int, predict: Sequence[Any]) -> dict[str, Any]:
+    """What a run of some wafers on this machine has found.
+
+    Args:
+        wafers: how many, a process with one thread each.
+        shape: what they train.
+        steps: that are timed.
+        predict: (wafers, factor of measured times, link) of steps to predict from it.
+
+    Raises:
+        CerebrasError: it failed.
+    """
+    with tempfile.TemporaryDirectory(prefix="scale") as folder:
+        task = {"shape": dataclasses.asdict(shape), "steps": steps, "predict": predict}
+        Path(folder, "task.json").write_text(json.dumps(task), encoding="utf-8")
+        command = [sys.executable, "-m", "modelzoo.commands.scale_rank", folder]
+        if wafers > 1:
+            launch = [sys.executable, "-m", "cerebras_tf.swarmx.launch", "--wafers", f"{wafers}"]
+            command = [*launch, "--logs", f"{folder}/logs", "--", *command]
+        threads = dict.fromkeys(("CEREBRAS_TF_THREADS", "OMP_NUM_THREADS"), "1")
+        environment = {**os.environ, **threads, "SLURM_CONF": "/none"}
+        ran = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=_LIMIT_S, check=False
+        )
+        found = Path(folder, "found.json")
+        if ran.returncode or not found.exists():
+            lines = "\n".join(ran.stderr.splitlines()[-8:])
+            raise CerebrasError(
+                f"scale: {wafers} wafers must train here. Received: status {ran.returncode}. Its "
+                f"last lines were\n{lines}"
+            )
+        result: dict[str, Any] = json.loads(found.read_text(encoding="utf-8"))
+        return result
+
+
+def report_measured(measured: dict[int, dict[str, Any]], checks: dict[int, dict[str, Any]]) -> None:
+    """Prints what was measured, beside what is predicted for it."""
+    one = statistics.median(measured[1]["step_s"])
+    print(f"\n{'measured':>8}{'s/step':>9}{'speed':>8}{'of N':>7}", end="")
+    print(f"{'MB sent':>10}{'formula':>10}{'hidden':>8}{'predicted s':>13}")
+    for wafers, found in sorted(measured.items()):
+        step_s = statistics.median(found["step_s"])
+        speed = wafers * one / step_s
+        line = f"{wafers:8}{step_s:9.4f}{speed:8.2f}{speed / wafers:7.0%}"
+        if wafers > 1:
+            check = checks[wafers]["step_s"]
+            line += f"{found['sent_bytes'] / 1e6:10.1f}{found['planned_bytes'] / 1e6:10.1f}"
+            line += f"{found['hidden']:8.0%}{check:9.4f} {check / step_s - 1:+.0%}"
+        print(line)
+
+
+def report_predicted(predicted: Sequence[dict[str, Any]]) -> None:
+    """Prints what is predicted."""
+    print(f"{'num_csx':>8}{'s/step':>9}{'of N':>7}{'MB sent':>10}{'hidden':>8}")
+    for item, share in zip(predicted, efficiencies(predicted)):
+        print(
+            f"{item['wafers']:8}{item['step_s']:9.4f}{share:7.0%}"
+            f"{item['sent_bytes'] / 1e6:10.1f}{item['hidden']:8.0%}"
+        )
+
+
+def efficiencies(predicted: Sequence[dict[str, Any]]) -> list[float]:
+    """Speed a wafer, as a share of that of the first; every wafer has a batch of its own."""
+    return [predicted[0]["step_s"] / item["step_s"] for item in predicted]
+
+
+def page(predicted: Sequence[dict[str, Any]], measured: dict[int, dict[str, Any]]) -> str:
+    """A page with efficiency over wafers, and the figures."""
+    from cerebras_tf.report.page import document, section, table
+    from cerebras_tf.report.pictures import drawing, text
+
+    last = max(item["wafers"] for item in predicted)
+
+    def x(wafers: int) -> float:
+        return _LEFT + _WIDTH * math.log(wafers) / math.log(max(last, 2))
+
+    def y(share: float) -> float:
+        return _TOP + _HEIGHT * (1 - min(share, 1.0))
+
+    shares = efficiencies(predicted)
+    line = " ".join(f"{x(i['wafers']):.1f},{y(s):.1f}" for i, s in zip(predicted, shares))
+    parts = [f'<polyline points="{line}" fill="none" stroke="#0b5fa5" stroke-width="2"/>']
+    one = statistics.median(measured[1]["step_s"])
+    for wafers, found in measured.items():
+        share = one / statistics.median(found["step_s"])
+        centre = f'cx="{x(wafers):.1f}" cy="{y(share):.1f}"'
+        told = html.escape(f"{wafers} measured here: {share:.0%}")
+        parts.append(f'<circle {centre} r="5" fill="#e07a1f"><title>{told}</title></circle>')
+    for item in predicted:
+        parts.append(text(x(item["wafers"]), _TOP + _HEIGHT + 20, f"{item['wafers']}", "middle"))
+    for share in (0.0, 0.25, 0.5, 0.75, 1.0):
+        parts.append(text(_LEFT - 8, y(share) + 4, f"{share:.0%}", "end"))
+    rows = [
+        [
+            f"{item['wafers']}",
+            f"{item['step_s']:.4f}",
+            f"{1 / item['step_s']:.3f}",
+            f"{share:.0%}",
+            f"{item['sent_bytes'] / 1e6:.1f}",
+            f"{item['hidden']:.0%}",
+        ]
+        for item, share in zip(predicted, shares)
+    ]
+    head = ["wafers", "s a step", "steps/s", "of N", "MB sent by the busiest", "hidden"]
+    note = "The line is predicted; dots were measured on this machine, whose links are its memory."
+    return document(
+        "Scaling over wafers",
+        section(
+            "Speed a wafer, as a share of that of one",
+            note,
+            drawing(_TOP + _HEIGHT + 30, parts, "Efficiency over wafers"),
+        )
+        + section("Predicted", "", table(head, rows)),
+    )
