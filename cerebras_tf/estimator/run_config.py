@@ -39,6 +39,7 @@ _OWN_FIELDS = (
     "profile",
     "precision",
     "keep_float32",
+    "multireplica",
 )
 
 
@@ -265,6 +266,9 @@ class CSRunConfig(tf.estimator.RunConfig):
         studied. None takes bfloat16 where cs_config has use_cbfloat16, else float32.
       keep_float32: regular expressions; with bfloat16, products of operations whose name one of
         them is found in stay float32.
+      multireplica: whether as many replicas of the model as are fastest share the wafer and every
+        batch in training, with their gradients averaged; in pipelined mode only. The emulated wafer
+        computes them together; how many there are is said, and what it predicts follows from it.
       **kwargs: every argument of `tf.estimator.RunConfig`.
 
     Raises:
@@ -288,6 +292,7 @@ class CSRunConfig(tf.estimator.RunConfig):
         profile: Optional[int] = None,
         precision: Optional[str] = None,
         keep_float32: Sequence[str] = (),
+        multireplica: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -306,6 +311,7 @@ class CSRunConfig(tf.estimator.RunConfig):
             profile=profile,
             precision=precision,
             keep_float32=keep_float32,
+            multireplica=bool(multireplica),
         )
         _check_memoryx(self)
         _check_vsl(self)
@@ -375,6 +381,11 @@ class CSRunConfig(tf.estimator.RunConfig):
     def restore_partially(self) -> bool:
         """Whether training may go on from a checkpoint that fits the model in part."""
         return self._restore_partially
+
+    @property
+    def multireplica(self) -> bool:
+        """Whether replicas of the model share the wafer and every batch."""
+        return self._multireplica
 
     @property
     def memoryx_dir(self) -> Optional[str]:

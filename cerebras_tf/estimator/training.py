@@ -21,7 +21,7 @@ from cerebras_tf.estimator.hooks import (
     NanGuardHook,
     PerformanceSummaryHook,
 )
-from cerebras_tf.estimator.prediction import predict_program
+from cerebras_tf.estimator.prediction import predict_program, replicas_line
 from cerebras_tf.estimator.profile import ProfileHook
 from cerebras_tf.estimator.progress import ProgressHook
 from cerebras_tf.estimator.report_file import PredictionHook
@@ -131,8 +131,16 @@ def with_lines(spec: Any, call: Call, config: Any) -> Any:
     if not config.log_step_count_steps:
         return spec
     shown = ShownSteps(config.log_step_count_steps, call.last_step, call.steps)
-    lines = ProgressHook(spec.loss, shown, call.tokens, lambda: describe(call))
+    lines = ProgressHook(spec.loss, shown, call.tokens, lambda: _description(call, config))
     return spec._replace(training_hooks=[lines, *spec.training_hooks])
+
+
+def _description(call: Call, config: Any) -> str:
+    """The lines on a model; with multireplica, how many copies of it the wafer has."""
+    found = None
+    if call.model is not None and getattr(config, "multireplica", False):
+        found = _prediction(call, config)
+    return describe(call) if found is None else f"{describe(call)}\n{replicas_line(found)}"
 
 
 def sizes(features: Any) -> tuple[Optional[int], Optional[int]]:

@@ -39,6 +39,20 @@ def predict_pipelined(
     return best
 
 
+def predict_split(
+    workload: Workload, machine: Machine, release: Optional[str] = None
+) -> Prediction:
+    """A step in which copies share the batch: as many as divide it and are fastest."""
+    best = predict_replicas(workload, machine, release, 1)
+    for copies in range(2, min(int(machine["most_replicas"]), workload.batch) + 1):
+        if workload.batch % copies == 0:
+            part = workload.with_batch(workload.batch // copies)
+            found = predict_replicas(part, machine, release, copies)
+            if not found.faults and found.samples_per_s > best.samples_per_s:
+                best = found
+    return best
+
+
 def predict_replicas(
     workload: Workload, machine: Machine, release: Optional[str], copies: int
 ) -> Prediction:

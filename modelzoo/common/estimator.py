@@ -48,6 +48,7 @@ OF_THE_WAFER = (
     "precision",
     "keep_float32",
     "profile",
+    "multireplica",
 )
 
 

@@ -162,7 +162,6 @@ def run_mode(mode, params):
 
 def start_mode(mode, params):
     """Builds the estimator and does what `mode` says, in a folder that is ready for it."""
-    import tensorflow.compat.v1 as tf
 
     from modelzoo.common.estimator import make_estimator
     from modelzoo.common.input.prepared import check_sections
@@ -173,8 +172,6 @@ def start_mode(mode, params):
     model, data = registry.load_room(params.model_name)
     use_cs = not runconfig.device
     check_device(runconfig.device)
-    if runconfig.multireplica and use_cs:
-        tf.logging.warning("multireplica: the emulated wafer holds one replica; one is trained")
     excludes = getattr(model, "WARM_START_EXCLUDES", ())
     excludes = excludes(params) if callable(excludes) else excludes
     estimator = make_estimator(model.model_fn, params, use_cs, excludes)

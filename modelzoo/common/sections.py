@@ -363,6 +363,9 @@ class RunConfigParams:
     `profile` writes a trace of so many steps of training, behind the first two, to
     ``profile/trace.json`` of model_dir, and says what bounds a step.
 
+    With `multireplica`, in pipelined mode, as many replicas of the model as are fastest share the
+    wafer and every batch of training. How many is said; they are computed together.
+
     `wafer_memory_gb` bounds the activations of training: what does not fit is computed twice or,
     with `memoryx_dir`, rests there between the passes.
     """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 pytest.importorskip("tensorflow")
@@ -98,3 +100,27 @@ def test_a_system_for_each_batch_that_one_wafer_takes_in_turn(tmp_path, monkeypa
     assert (one.num_csx, four.num_csx) == (1, 4)
     assert four.global_batch == 4 * one.global_batch
     assert four.steps_per_s == one.steps_per_s
+
+
+@pytest.mark.parametrize(
+    "mode, said",
+    [
+        ("pipeline", r"multireplica: (\d+ replicas of the model fill|one replica of the model is)"),
+        ("weight_streaming", "multireplica: in pipelined mode alone"),
+    ],
+)
+def test_training_tells_how_many_replicas_share_the_batch(
+    mode, said, tmp_path, monkeypatch, caplog
+):
+    import tensorflow as tf
+
+    monkeypatch.setenv("CEREBRAS_EXECUTION_MODE", mode)
+    monkeypatch.setattr(tf.get_logger(), "propagate", True)
+    losses = []
+    for multireplica in (True, False):
+        given = {"multireplica": multireplica, "log_step_count_steps": 1}
+        with caplog.at_level("INFO", "tensorflow"):
+            build(tmp_path / str(multireplica), **given).train(dataset, steps=2)
+        losses.append(re.findall(r"Loss for final step: (\S+)\.", caplog.text)[-1])
+    assert len(re.findall(said, caplog.text)) == 1
+    assert losses[0] == losses[1]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cerebras_tf.wafer.machine import EFFICIENCY, HOST_STEP, load_machine
-from cerebras_tf.wafer.pipelined import predict_pipelined
+from cerebras_tf.wafer.pipelined import predict_pipelined, predict_split
 from cerebras_tf.wafer.transformer import transformer
 from cerebras_tf.wafer.validation import fitted_constants, measured_rows
 
@@ -87,6 +87,17 @@ def test_copies_of_bert_base_are_faster_than_one(batch):
     assert many.replicas > 1 and not many.faults
     assert 1.5 <= many.samples_per_s / one.samples_per_s <= 1.9
     assert many.global_batch == batch * many.replicas
+
+
+@pytest.mark.parametrize("batch", [1, 7, 256])
+def test_copies_that_share_a_batch_divide_it(batch):
+    workload = transformer("bert_base", batch, **BERT_BASE)
+    one = predict_pipelined(workload, MACHINE)
+    shared = predict_split(workload, MACHINE)
+    assert shared.global_batch == batch
+    assert batch % shared.replicas == 0 and not shared.faults
+    assert shared.samples_per_s >= one.samples_per_s
+    assert (shared.replicas > 1) == (batch == 256)  # 7 cannot be split but into single samples
 
 
 def test_gpt3_xl_takes_about_as_long_as_published():
