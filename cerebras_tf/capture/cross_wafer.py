@@ -54,10 +54,12 @@ def cross_wafer_sum(x: Tensor, name: Optional[str] = None) -> Tensor:
     return result
 
 
-@tf.RegisterGradient(_GRADIENT)
 def _gradient(op: Operation, dy: Tensor) -> Tensor:
     """Every wafer's loss depends on this wafer's x; as in TensorFlow's own backward graph."""
     return cross_wafer_sum(dy)
+
+
+tf.RegisterGradient(_GRADIENT)(_gradient)
 
 
 def is_cross_wafer_sum(op: Operation) -> bool:

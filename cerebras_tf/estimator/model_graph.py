@@ -185,7 +185,7 @@ def _store_of(
 def _ram_bytes(config: Any) -> int:
     """Main memory of a wafer's store on files: what was set, or half of what is this wafer's."""
     share = agreed_share(mpi.swarm()) if config.memoryx_ram_gb is None else None
-    return config.memoryx_bytes if share is None else share // 2  # type: ignore[no-any-return]
+    return int(config.memoryx_bytes) if share is None else share // 2
 
 
 @dataclass(frozen=True)

@@ -331,8 +331,9 @@ class Session:
     def room_for_activations(self) -> int:
         """Bytes that activations and scratch memory may take; on several wafers the same."""
         store = self.store
-        shared = isinstance(store, SharedStore)
-        state = store.even_resident_bytes if shared else store.total_resident_bytes
+        state = store.total_resident_bytes
+        if isinstance(store, SharedStore):
+            state = store.even_resident_bytes
         return room_for_activations(state, self.held_bytes, self._share)
 
     def _check(self, program: Program) -> None:

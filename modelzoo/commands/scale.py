@@ -133,7 +133,8 @@ def report_published(ways: int) -> None:
 
     What happens within a wafer is the prediction of GPT-3 XL on one (cerebras_tf/wafer).
     """
-    from cerebras_tf.runtime.scale import CHUNK_BYTES, Link
+    from cerebras_tf.runtime.scale import Link
+    from cerebras_tf.swarmx.mpi import CHUNK_BYTES
     from cerebras_tf.wafer.machine import load_machine
     from cerebras_tf.wafer.streaming import predict_streaming
     from cerebras_tf.wafer.transformer import transformer
