@@ -1,0 +1,32 @@
+"""A Slurm of one's own: it takes no folder that holds something else, and removes none.
+
+That jobs run through it is tested in tests/swarmx and tests/e2e, where CI has started one.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "dev_cluster"
+
+
+def run(word, folder):
+    return subprocess.run(
+        [str(SCRIPT), word],
+        env={**os.environ, "CEREBRAS_TF_DEV_CLUSTER": str(folder)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_a_folder_with_other_files_is_neither_used_nor_removed(tmp_path):
+    (tmp_path / "mine").write_text("kept", encoding="utf-8")
+    started = run("start", tmp_path)
+    assert started.returncode == 2
+    assert f"{tmp_path}: must be a folder of its own" in started.stderr
+    run("stop", tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
