@@ -6,8 +6,9 @@ when the program is loaded.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Optional, Protocol
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Optional, Protocol
 
 import numpy as np
 
@@ -20,7 +21,9 @@ from cerebras_tf.runtime.backend import Backend, Call
 from cerebras_tf.runtime.shared_store import SharedStore
 from cerebras_tf.swarmx.swarm import Alone, Swarm
 
-BoundBody = list[tuple[Call, tuple[int, ...], tuple[int, ...], tuple[bool, ...]]]
+_Table = list[Optional[Array]]
+# Of an instruction: what takes its operands, what takes its results' memory, which results are new.
+_Places = tuple[Callable[[_Table], Any], Callable[[_Table], Any], list[tuple[int, int]]]
 
 
 class Listener(Protocol):
@@ -106,7 +109,11 @@ class Machine:
         if arena is None:
             arena = self.backend.allocate(program.arena_bytes)
         self.bind(arena)
-        self._bodies = self._bind_bodies(like)
+        self._calls = self._load_bodies(like)
+        shared = like is not None and like.program.steps is program.steps
+        self._places: dict[int, list[_Places]] = (
+            like._places if like is not None and shared else self._find_places()
+        )
 
     def _find_held_together(self) -> list[list[str]]:
         found, held = [], set[int]()
@@ -182,14 +189,11 @@ class Machine:
 
     def compute(self, step: Run) -> None:
         """Runs a body on its slots."""
-        table, slots, run = self._table, step.slots, self.backend.run
-        for call, inputs, outputs, fresh in self._bodies[step.body]:
-            arrays = [table[slots[i]] for i in inputs]
-            out = [None if new else table[slots[i]] for i, new in zip(outputs, fresh)]
-            results = run(call, arrays, out)  # type: ignore[arg-type]
-            for i, new, result in zip(outputs, fresh, results):
-                if new:
-                    table[slots[i]] = result
+        table, run = self._table, self.backend.run
+        for call, (take, place, made) in zip(self._calls[step.body], self._places[id(step)]):
+            results = run(call, take(table), place(table))
+            for at, slot in made:
+                table[slot] = results[at]
 
     def stream_in(self, step: StreamIn) -> None:
         """Acquires variables."""
@@ -259,27 +263,60 @@ class Machine:
                 return self.backend.copied(array)
         return array
 
-    def _bind_bodies(self, like: Optional[Machine]) -> list[BoundBody]:
+    def _load_bodies(self, like: Optional[Machine]) -> list[list[Call]]:
+        """The calls of every body's instructions."""
         first: dict[int, tuple[int, ...]] = {}
         for step in self.program.steps:
             if isinstance(step, Run):
                 first.setdefault(step.body, step.slots)
-        bound = []
+        loaded = []
         for index, body in enumerate(self.program.bodies):
             slots = [self.program.slots[slot] for slot in first[index]]
-            calls: BoundBody = []
+            calls: list[Call] = []
             for at, item in enumerate(body):
                 if like is not None and _is_chosen(item, like.program.bodies[index][at]):
-                    calls.append(like._bodies[index][at])
+                    calls.append(like._calls[index][at])
                     continue
                 inputs, outputs = (
                     [slots[i].type for i in part] for part in (item.inputs, item.outputs)
                 )
-                fresh = tuple(slots[i].kind in (HEAP, VIEW) for i in item.outputs)
-                call = self.backend.load(item, inputs, outputs)
-                calls.append((call, item.inputs, item.outputs, fresh))
-            bound.append(calls)
-        return bound
+                calls.append(self.backend.load(item, inputs, outputs))
+            loaded.append(calls)
+        return loaded
+
+    def _find_places(self) -> dict[int, list[_Places]]:
+        """Where the instructions of every run find their arrays, by the identity of the step."""
+        program, found = self.program, {}
+        for step in program.steps:
+            if isinstance(step, Run):
+                found[id(step)] = [
+                    _places(
+                        [step.slots[i] for i in item.inputs],
+                        [step.slots[i] for i in item.outputs],
+                        [program.slots[step.slots[i]].kind in (HEAP, VIEW) for i in item.outputs],
+                    )
+                    for item in program.bodies[step.body]
+                ]
+        return found
+
+
+def _places(inputs: list[int], outputs: list[int], fresh: list[bool]) -> _Places:
+    """What takes operands and results from the table, and which results are put into it."""
+    made = [(at, slot) for at, (slot, new) in enumerate(zip(outputs, fresh)) if new]
+    if not made:
+        return _taker(inputs), _taker(outputs), made
+    kept = [None if new else slot for slot, new in zip(outputs, fresh)]
+    return (
+        _taker(inputs),
+        lambda table: [None if slot is None else table[slot] for slot in kept],
+        made,
+    )
+
+
+def _taker(slots: list[int]) -> Callable[[_Table], Any]:
+    if len(slots) > 1:
+        return operator.itemgetter(*slots)
+    return lambda table: [table[slot] for slot in slots]
 
 
 def _is_chosen(item: Instruction, other: Instruction) -> bool:
