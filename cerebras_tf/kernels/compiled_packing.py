@@ -28,7 +28,7 @@ from cerebras_tf.kernels.compiled_attention import (
 )
 from cerebras_tf.kernels.compiled_jit import jit
 from cerebras_tf.kernels.compiled_layout import floats_are_float32, ordinary
-from cerebras_tf.kernels.compiled_math import exp, log
+from cerebras_tf.kernels.compiled_math import log
 from cerebras_tf.kernels.compiled_random import Stream, stream_of, uniform_row
 from cerebras_tf.kernels.compiled_rows import exp_in_place, row_max
 from cerebras_tf.kernels.compiled_threads import for_chunks, for_rows, threads
@@ -41,7 +41,7 @@ F = np.float32
 Out = tuple[np.ndarray, ...]
 # Queries and keys of a sequence up to which no BLAS is called: about where both take equally long
 # for widths 32 to 64.
-SHORTEST = 40
+SHORTEST = 56
 _NO_BIAS = np.empty((0, 0), F)
 
 
@@ -51,7 +51,7 @@ class _Sequences:
     Attributes:
         short: numbers of the sequences that have few queries and keys.
         long: numbers of the others, the longest first, so that threads end together.
-        longest: most keys of a short sequence.
+        longest: most queries or keys of a short sequence.
     """
 
     def __init__(self, queries: np.ndarray, keys: np.ndarray, heads: int, lengths: Lengths) -> None:
@@ -62,7 +62,7 @@ class _Sequences:
         self.short = np.flatnonzero(small)
         order = np.argsort(-(counts[0] * counts[1]), kind="stable")
         self.long = [int(item) for item in order if not small[item] and counts[0, item]]
-        self.longest = int(counts[1][small].max(initial=1))
+        self.longest = int(counts[:, small].max(initial=1))
         self.scores = int((counts[0] * counts[1])[small].sum()) * heads
 
     def stream(self, dropout: Optional[Dropout]) -> Stream:
@@ -92,6 +92,48 @@ class _Sequences:
 
 
 @jit(any_order=True)
+def _dots(x: Any, rows: Any, begin: Any, head: Any, count: Any, scale: Any, out: Any) -> None:
+    """out[j] = scale x . rows[begin + j, head] for j < count; four at once, some of them twice."""
+    width = x.size
+    for group in range((count + 3) // 4 if count >= 4 else 0):
+        j = min(4 * group, count - 4)
+        at = begin + j
+        r0, r1, r2, r3 = rows[at, head], rows[at + 1, head], rows[at + 2, head], rows[at + 3, head]
+        s0, s1, s2, s3 = F(0), F(0), F(0), F(0)
+        for d in range(width):
+            s0 += x[d] * r0[d]
+            s1 += x[d] * r1[d]
+            s2 += x[d] * r2[d]
+            s3 += x[d] * r3[d]
+        out[j], out[j + 1], out[j + 2], out[j + 3] = s0 * scale, s1 * scale, s2 * scale, s3 * scale
+    for j in range(count if count < 4 else 0):
+        row, total = rows[begin + j, head], F(0)
+        for d in range(width):
+            total += x[d] * row[d]
+        out[j] = total * scale
+
+
+@jit(any_order=True)
+def _combine(
+    weights: Any, start: Any, rows: Any, begin: Any, head: Any, count: Any, out: Any
+) -> None:
+    """out = the sum of weights[start + j] rows[begin + j, head] over j < count, four at a time."""
+    width, whole = out.size, count - count % 4
+    for d in range(width):
+        out[d] = F(0)
+    for j in range(0, whole, 4):
+        i, at = start + j, begin + j
+        w0, w1, w2, w3 = weights[i], weights[i + 1], weights[i + 2], weights[i + 3]
+        r0, r1, r2, r3 = rows[at, head], rows[at + 1, head], rows[at + 2, head], rows[at + 3, head]
+        for d in range(width):
+            out[d] += w0 * r0[d] + w1 * r1[d] + w2 * r2[d] + w3 * r3[d]
+    for j in range(whole, count):
+        weight, row = weights[start + j], rows[begin + j, head]
+        for d in range(width):
+            out[d] += weight * row[d]
+
+
+@jit(any_order=True)
 def _short_attention(
     start: Any,
     stop: Any,
@@ -113,7 +155,7 @@ def _short_attention(
     lse: Any,
 ) -> None:
     """Attention of pairs start to stop of (short sequence, head), a query at a time."""
-    heads, width = q.shape[1], q.shape[2]
+    heads = q.shape[1]
     scores = np.empty(longest, np.float32)
     memory = np.empty(longest + 8, np.float32)
     for pair in range(start, stop):
@@ -122,13 +164,7 @@ def _short_attention(
         for i in range(first_q[item + 1] - first_q[item]):
             seen = min(i + 1, keys) if causal else keys
             row = scores[:seen]
-            query = q[first_q[item] + i, head]
-            for j in range(seen):
-                key = k[begin + j, head]
-                total = F(0)
-                for d in range(width):
-                    total += query[d] * key[d]
-                row[j] = total * scale
+            _dots(q[first_q[item] + i, head], k, begin, head, seen, scale, row)
             top = row_max(row)
             total = exp_in_place(row, top)
             inverse = F(1) / total
@@ -138,40 +174,7 @@ def _short_attention(
             if drops:
                 place = ((item * heads + head) * padded[0] + i) * padded[1]
                 drop_row(row, uniform_row(stream, place, seen, memory), rate, kept_scale)
-            target = out[first_q[item] + i, head]
-            for d in range(width):
-                target[d] = F(0)
-            for j in range(seen):
-                weight = row[j]
-                value = v[begin + j, head]
-                for d in range(width):
-                    target[d] += weight * value[d]
-
-
-@jit(any_order=True)
-def _clear(rows: Any, others: Any) -> None:
-    """Zeros in two matrices of one shape."""
-    for j in range(rows.shape[0]):
-        for d in range(rows.shape[1]):
-            rows[j, d] = F(0)
-            others[j, d] = F(0)
-
-
-@jit(any_order=True)
-def _add_query(
-    p: Any, ds: Any, query: Any, cotangent: Any, keys: Any, dq: Any, dk: Any, dv: Any
-) -> None:
-    """One query's part of the derivatives, of its weights p and the slopes ds of its scores."""
-    width = query.size
-    for d in range(width):
-        dq[d] = F(0)
-    for j in range(p.size):
-        key, dkey, dvalue = keys[j], dk[j], dv[j]
-        slope, weight = ds[j], p[j]
-        for d in range(width):
-            dq[d] += slope * key[d]
-            dkey[d] += slope * query[d]
-            dvalue[d] += weight * cotangent[d]
+            _combine(row, 0, v, begin, head, seen, out[first_q[item] + i, head])
 
 
 @jit(any_order=True)
@@ -198,29 +201,24 @@ def _short_attention_grad(
     dk: Any,
     dv: Any,
 ) -> None:
-    """Derivatives of pairs start to stop of (short sequence, head), a query at a time."""
-    heads, width = q.shape[1], q.shape[2]
-    weights = np.empty(longest, np.float32)
-    slopes = np.empty(longest, np.float32)
+    """Derivatives of pairs start to stop of (short sequence, head): queries, then keys."""
+    heads = q.shape[1]
+    weights, slopes = np.empty(longest, np.float32), np.empty(longest, np.float32)
+    # The same by keys, a row of queries each.
+    turned_weights = np.empty((longest, longest), np.float32)
+    turned_slopes = np.empty((longest, longest), np.float32)
     memory = np.empty(longest + 8, np.float32)
     for pair in range(start, stop):
         item, head = items[pair // heads], pair % heads
         begin, keys = first_k[item], first_k[item + 1] - first_k[item]
-        end = begin + keys
-        dkeys, dvalues = dk[begin:end, head], dv[begin:end, head]
-        _clear(dkeys, dvalues)
-        for i in range(first_q[item + 1] - first_q[item]):
+        first, queries = first_q[item], first_q[item + 1] - first_q[item]
+        for i in range(queries):
             seen = min(i + 1, keys) if causal else keys
-            at = first_q[item] + i
-            query, cotangent, p, dp = q[at, head], dout[at, head], weights[:seen], slopes[:seen]
-            for j in range(seen):
-                key, value = k[begin + j, head], v[begin + j, head]
-                score, slope = F(0), F(0)
-                for d in range(width):
-                    score += query[d] * key[d]
-                    slope += cotangent[d] * value[d]
-                p[j] = exp(score * scale - lse[head, at])
-                dp[j] = slope
+            at = first + i
+            p, dp = weights[:seen], slopes[:seen]
+            _dots(q[at, head], k, begin, head, seen, scale, p)
+            _dots(dout[at, head], v, begin, head, seen, F(1), dp)
+            exp_in_place(p, lse[head, at])
             numbers = memory
             if drops:
                 place = ((item * heads + head) * padded[0] + i) * padded[1]
@@ -233,8 +231,15 @@ def _short_attention_grad(
                 dp[j] = p[j] * (dp[j] - along) * scale
             if drops:
                 drop_row(p, numbers, rate, kept_scale)
-            ours = k[begin:end, head]
-            _add_query(p, dp, query, cotangent, ours, dq[at, head], dkeys, dvalues)
+            for j in range(seen):
+                turned_weights[j, i] = p[j]
+                turned_slopes[j, i] = dp[j]
+            _combine(dp, 0, k, begin, head, seen, dq[at, head])
+        for j in range(keys):
+            skipped = min(j, queries) if causal else 0
+            at, seeing = first + skipped, queries - skipped
+            _combine(turned_slopes[j], skipped, q, at, head, seeing, dk[begin + j, head])
+            _combine(turned_weights[j], skipped, dout, at, head, seeing, dv[begin + j, head])
 
 
 def _scratch(query: Any, key: Any, *others: Any, lengths: Lengths, **attrs: Any) -> Scratch:
