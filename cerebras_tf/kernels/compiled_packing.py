@@ -178,6 +178,16 @@ def _short_attention(
 
 
 @jit(any_order=True)
+def _slopes(p: Any, dp: Any, scale: Any) -> None:
+    """dp = scale p (dp - p . dp): the gradient of a softmax by its scores."""
+    along = F(0)
+    for j in range(p.size):
+        along += p[j] * dp[j]
+    for j in range(p.size):
+        dp[j] = p[j] * (dp[j] - along) * scale
+
+
+@jit(any_order=True)
 def _short_attention_grad(
     start: Any,
     stop: Any,
@@ -224,11 +234,7 @@ def _short_attention_grad(
                 place = ((item * heads + head) * padded[0] + i) * padded[1]
                 numbers = uniform_row(stream, place, seen, memory)
                 drop_row(dp, numbers, rate, kept_scale)
-            along = F(0)
-            for j in range(seen):
-                along += p[j] * dp[j]
-            for j in range(seen):
-                dp[j] = p[j] * (dp[j] - along) * scale
+            _slopes(p, dp, scale)
             if drops:
                 drop_row(p, numbers, rate, kept_scale)
             for j in range(seen):
