@@ -17,6 +17,7 @@ from cerebras_tf.swarmx.swarm import Swarm
 
 # Kinds of spans besides those of schedule steps, which are Step.kind.
 KERNEL = "kernel"  # an instruction, from the machine's thread
+EXCHANGE = "exchange"  # a mean or a copy between wafers, from a thread that moves them
 WAFER_STEP = "wafer step"  # everything between the features' arrival and the results
 LOOP_STEP = "step"  # from one end of tf.estimator's loop to the next
 
@@ -99,6 +100,11 @@ class Profiler:
         name = f"{self._direction} {self._layer}" if isinstance(step, Run) else step.kind
         self.timeline.add(step.kind, name, self._before, time.perf_counter())
 
+    def exchanged(self, what: str, start: float, end: float, size: int) -> None:
+        """See swarmx.swarm.Observer."""
+        if self.is_recording:
+            self.timeline.add(EXCHANGE, what, start, end, bytes=size)
+
     def timed(
         self, call: Call, arrays: Sequence[Array], out: list[Optional[Array]]
     ) -> Sequence[Array]:
@@ -163,4 +169,6 @@ def timed(
     """A backend, and the listeners of its machines: with a profiler, or without."""
     if profiler is None:
         return CpuBackend(swarm), []
+    if swarm is not None:
+        swarm.observe(profiler.exchanged)
     return TimedBackend(swarm, profiler), [profiler]

@@ -26,7 +26,7 @@ import numpy as np
 from cerebras_tf.errors import ConfigError, SwarmError
 from cerebras_tf.swarmx import job
 from cerebras_tf.swarmx.signs import SignsOfLife
-from cerebras_tf.swarmx.swarm import Alone, Array, Exchange, Pending, Swarm
+from cerebras_tf.swarmx.swarm import Alone, Array, Exchange, Observer, Pending, Swarm
 
 CHUNK_BYTES = 4 << 20
 # How long a wait sleeps between two looks: at first, and at most.
@@ -85,26 +85,30 @@ class MpiSwarm:
         self.size: int = world.size
         self._small = world.Dup()
         self._told = Exchange()
-        self._weights = _Lane(world.Dup(), "weights")
-        self._gradients = _Lane(world.Dup(), "gradients")
-        self._failed = False
         self._signs = SignsOfLife(job.folder(), self.rank)
+        self._weights = _Lane(world.Dup(), "weights", self._signs)
+        self._gradients = _Lane(world.Dup(), "gradients", self._signs)
+        self._failed = False
         atexit.register(self._farewell)
 
     def start_mean(self, array: Array, root: Optional[int] = None) -> Pending:
         """See Swarm.start_mean."""
         flat = _flat(array)
+        start, size = self._gradients.start, flat.nbytes
         if root is None:
-            return self._start(self._gradients, lambda lane: _mean_for_all(lane, flat))
-        return self._start(self._gradients, lambda lane: _mean_for_one(lane, flat, root))
+            return start("mean for all", size, lambda lane: _mean_for_all(lane, flat))
+        return start(f"mean for {root}", size, lambda lane: _mean_for_one(lane, flat, root))
 
     def start_copy(self, array: Array, root: int) -> Pending:
         """See Swarm.start_copy."""
         flat = _flat(array).view(np.uint8)
-        return self._start(self._weights, lambda lane: _copy_along(lane, flat, root))
+        return self._weights.start(
+            f"copy of {root}", flat.nbytes, lambda lane: _copy_along(lane, flat, root)
+        )
 
-    def _start(self, lane: _Lane, do: Callable[[_Lane], None]) -> Pending:
-        return lane.start(_Task(do, lane.exchange, self._signs))
+    def observe(self, observer: Observer) -> None:
+        """See Swarm.observe."""
+        self._weights.observer = self._gradients.observer = observer
 
     def gather(self, array: Array) -> Array:
         """See Swarm.gather."""
@@ -150,17 +154,20 @@ class MpiSwarm:
 class _Lane:
     """A thread with a communicator of its own, which does one thing after the other."""
 
-    def __init__(self, ranks: Any, name: str) -> None:
+    def __init__(self, ranks: Any, name: str, signs: SignsOfLife) -> None:
         self.ranks = ranks
+        self._signs = signs
         self.rank: int = ranks.rank
         self.size: int = ranks.size
         self.exchange = Exchange()
+        self.observer: Optional[Observer] = None
         self._tasks: queue.SimpleQueue[_Task] = queue.SimpleQueue()
         self._scratch: dict[int, Array] = {}
         threading.Thread(target=self._work, name=f"swarm {name}", daemon=True).start()
 
-    def start(self, task: _Task) -> Pending:
-        """Has something done behind what was started before."""
+    def start(self, what: str, size: int, do: Callable[[_Lane], None]) -> Pending:
+        """Has something of so many bytes done behind what was started before."""
+        task = _Task(what, size, do, self.exchange, self._signs)
         self._tasks.put(task)
         return task
 
@@ -172,8 +179,11 @@ class _Lane:
                 task.do(self)
             except BaseException as error:
                 task.error = error
-            self.exchange.busy_s += time.perf_counter() - start
+            end = time.perf_counter()
+            self.exchange.busy_s += end - start
             task.done.set()
+            if self.observer is not None:
+                self.observer(task.what, start, end, task.size)
 
     def scratch(self, number: int, like: Array) -> Array:
         """Memory for a chunk of the size and dtype of another; what it held before is lost."""
@@ -194,7 +204,16 @@ class _Lane:
 
 
 class _Task:
-    def __init__(self, do: Callable[[_Lane], None], exchange: Exchange, signs: SignsOfLife) -> None:
+    def __init__(
+        self,
+        what: str,
+        size: int,
+        do: Callable[[_Lane], None],
+        exchange: Exchange,
+        signs: SignsOfLife,
+    ) -> None:
+        self.what = what
+        self.size = size
         self.do = do
         self._signs = signs
         self.done = threading.Event()

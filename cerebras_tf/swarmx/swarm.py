@@ -6,6 +6,7 @@ follows from the number of wafers alone, so a job repeats bit for bit.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Optional, Protocol
 
@@ -13,6 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
+# Told of something that was on its way, by the thread that moved it: what, when it began and ended
+# (of time.perf_counter), its bytes.
+Observer = Callable[[str, float, float, int], None]
 
 
 @dataclass
@@ -80,6 +84,9 @@ class Swarm(Protocol):
     def objects(self, item: Any) -> list[Any]:
         """What all wafers gave, in their order, on all of them; anything that can be pickled."""
 
+    def observe(self, observer: Observer) -> None:
+        """Tells someone of every mean and copy from now on."""
+
     @property
     def exchange(self) -> Exchange:
         """What was exchanged so far."""
@@ -111,6 +118,9 @@ class Alone:
     def objects(self, item: Any) -> list[Any]:
         """See Swarm.objects."""
         return [item]
+
+    def observe(self, observer: Observer) -> None:
+        """See Swarm.observe."""
 
     @property
     def exchange(self) -> Exchange:

@@ -20,6 +20,8 @@ def everything():
     """What every rank does in the test: all kinds of exchange, of all sizes."""
     swarm = mpi.swarm()
     found = {}
+    seen = []
+    swarm.observe(lambda what, start, end, size: seen.append((what, end >= start, size)))
     for size in SIZES:
         for root in (None, 0, swarm.size - 1):
             before = swarm.exchange.sent_bytes
@@ -35,6 +37,7 @@ def everything():
             found["copied", size, root] = swarm.exchange.sent_bytes - before
     found["total"] = total(swarm, np.array([swarm.rank, 1], np.int64)).tolist()
     found["scalar"] = total(swarm, np.array(swarm.rank + 0.5)).shape
+    found["seen"] = seen
     found["objects"] = swarm.objects({"rank": swarm.rank})
     return found
 
@@ -63,6 +66,9 @@ def test_ranks_get_means_and_copies(size, tmp_path):
             assert sum(f["copied", length, root] for f in found) == (size - 1) * 4 * length
         sent = sum(f["sent", length, None] for f in found)
         assert sent == 2 * (size - 1) * 4 * length
+    for f in found:
+        assert f["seen"].count(("mean for all", True, 4 * SIZES[-1])) == 1
+        assert f["seen"].count(("copy of 0", True, 4 * SIZES[-1])) == 1
     assert all(f["scalar"] == () for f in found)
     assert all(f["total"] == [sum(range(size)), size] for f in found)
     assert all(f["objects"] == [{"rank": rank} for rank in range(size)] for f in found)
