@@ -14,12 +14,13 @@ from tensorflow.python.training import training_util
 
 from cerebras_tf.estimator.shown_steps import ShownSteps
 from cerebras_tf.report.image import floorplan_pixels, png
-from cerebras_tf.report.page import report_page
+from cerebras_tf.report.page import floorplan_note, report_page
 from cerebras_tf.report.record import REPORT
-from cerebras_tf.wafer.prediction import Prediction
+from cerebras_tf.wafer.prediction import Prediction, one_line
 from cerebras_tf.wafer.validation import measured_rows
 
 TRAINING = "train"
+_MOST_ROWS = 24  # of a floor plan's table
 
 
 def write_report(found: Prediction, here: Sequence[str], folder: str, mode: str) -> Path:
@@ -86,22 +87,43 @@ class PredictionHook(tf.estimator.SessionRunHook):
             self._write_figures(self._found, step)
 
     def _write_floorplan(self, found: Prediction, step: int) -> None:
+        # TensorBoard drops the description of an image that is no tensor.
         pixels = floorplan_pixels(found)
-        image = tf.compat.v1.Summary.Image(
-            height=pixels.shape[0],
-            width=pixels.shape[1],
-            colorspace=3,
-            encoded_image_string=png(pixels),
-        )
+        height, width, _ = pixels.shape
+        metadata = tf.compat.v1.SummaryMetadata(summary_description=_description(found))
+        metadata.plugin_data.plugin_name = "images"
+        image = tf.make_tensor_proto([b"%d" % width, b"%d" % height, png(pixels)])
         summary = tf.compat.v1.Summary()
-        summary.value.add(tag="wafer/floorplan", image=image)
+        summary.value.add(tag="wafer/floorplan", tensor=image, metadata=metadata)
         self._writer.add_summary(summary, step)
 
     def _write_figures(self, found: Prediction, step: int) -> None:
         summary = tf.compat.v1.Summary()
         for tag, value in {
-            f"global_step/sec_predicted_for_{found.machine.name}": found.steps_per_s,
+            _rate_tag(found): found.steps_per_s,
             "wafer/predicted_utilisation": found.utilisation,
         }.items():
             summary.value.add(tag=tag, simple_value=value)
         self._writer.add_summary(summary, step)
+
+
+def _rate_tag(found: Prediction) -> str:
+    return f"global_step/sec_predicted_for_{found.machine.name}"
+
+
+def _description(found: Prediction) -> str:
+    """What the floor plan shows and what is predicted, in Markdown."""
+    rows = "".join(
+        f"| {place.name} | {place.x} to {place.x + place.width} | "
+        f"{place.y} to {place.y + place.height} | {place.utilisation:.1%} |\n"
+        for place in found.floorplan[:_MOST_ROWS]
+    )
+    more = len(found.floorplan) - _MOST_ROWS
+    if more > 0:
+        rows += f"| and {more} more | | | |\n"
+    return (
+        f"A {found.machine.name}: {floorplan_note(found)} The darker, the more of its peak a core "
+        "does.\n\n| what lies there | columns | rows | of the peak |\n|---|---|---|---|\n"
+        f"{rows}\n{one_line(found)}. That is `{_rate_tag(found)}`; `global_step/sec` is what this "
+        "machine makes."
+    )

@@ -87,7 +87,7 @@ def report_page(found: Prediction, here: Sequence[str], rows: Sequence[Row]) -> 
             pictures.causes_bar(found),
         ),
         *(_streaming_sections(found) if found.mode == STREAMING else []),
-        section("Floor plan", _floorplan_note(found), pictures.floorplan(found)),
+        section("Floor plan", floorplan_note(found), pictures.floorplan(found)),
         section("Layers", _layers_note(found), _layers(found)),
         section("Before the first step", _PHASES_NOTE, _phases(found)),
         section(
@@ -213,7 +213,8 @@ def _streaming_sections(found: Prediction) -> list[str]:
     ]
 
 
-def _floorplan_note(found: Prediction) -> str:
+def floorplan_note(found: Prediction) -> str:
+    """What a floor plan shows, in words."""
     machine = found.machine
     cores = f"{machine.cores:,} cores, drawn to scale. "
     if found.mode == STREAMING:

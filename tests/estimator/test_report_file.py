@@ -43,8 +43,11 @@ def test_training_shows_the_floor_plan_and_the_predicted_rate(tmp_path, compiled
         build(tmp_path, save_summary_steps=2).compile(dataset)
     build(tmp_path, save_summary_steps=2).train(dataset, max_steps=5)
     found = summaries(tmp_path)
-    image = found[1]["wafer/floorplan"].image
-    assert (image.width, image.height) == (1000, 850)
+    width, height, image = tf.make_ndarray(found[1]["wafer/floorplan"].tensor)
+    assert (width, height) == (b"1000", b"850")
+    assert tf.image.decode_png(image).shape == (850, 1000, 3)
+    told = found[1]["wafer/floorplan"].metadata.summary_description
+    assert "drawn to scale" in told and "| what lies there |" in told
     for step in (1, 2, 4, 5):
         assert found[step]["global_step/sec_predicted_for_CS-2"].simple_value > 100
     assert "global_step/sec" in found[4]
