@@ -102,7 +102,8 @@ class _Densities:
 
     def __init__(self, program: Program, density: Mapping[str, float]) -> None:
         self._base_of = program.base_of
-        self._of_slot = {program.variables[name]: share for name, share in density.items()}
+        slots = program.variables
+        self._of_slot = {slots[name]: density[name] for name in density.keys() & slots.keys()}
         self._of_layer: dict[int, dict[int, list[float]]] = {}
         for number, layer in enumerate(program.layers) if density else ():
             found: dict[int, list[float]] = {}

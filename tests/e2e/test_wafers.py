@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from cerebras_tf.memoryx.sparsity import is_pruned
 from tests.e2e.wafer_runs import (
     BATCH,
     LIMIT_S,
@@ -106,6 +107,20 @@ def test_four_local_processes_train_as_one(alone, tmp_path):
     done = run(4, tmp_path / "four")
     assert done.returncode == 0, done.stderr
     check_equal(alone, (tmp_path / "four", done.stdout))
+
+
+def test_two_wafers_hold_the_same_masks_as_one_also_when_they_go_on(tmp_path):
+    runs = []
+    for wafers, parts in ((1, [STEPS]), (2, [10, STEPS])):
+        for steps in parts:
+            done = run(wafers, tmp_path / str(wafers), steps, SPARSITY="0.75")
+            assert done.returncode == 0, done.stderr
+        runs.append((tmp_path / str(wafers), done.stdout))
+    wanted, found = (variables(folder, STEPS) for folder, _ in runs)
+    for name, content in wanted.items():
+        np.testing.assert_allclose(found[name], content, rtol=1e-3, atol=1e-5, err_msg=name)
+        np.testing.assert_array_equal(is_pruned(found[name]), is_pruned(content), name)
+    assert is_pruned(wanted["dense_1/kernel"]).mean() == 0.75
 
 
 @pytest.mark.slow

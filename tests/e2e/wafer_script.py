@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from cerebras_tf import CerebrasEstimator, CSRunConfig
+from cerebras_tf.memoryx.sparsifier import TopKSparsifier
 
 v1 = tf.compat.v1
 ROWS, WIDTH = 640, 8
@@ -89,7 +90,9 @@ def main(folder, batch, steps):
     def test_fn():
         return tf.data.Dataset.from_tensor_slices(test).batch(4)
 
-    estimator.train(train_fn, max_steps=steps)
+    level = float(os.environ.get("SPARSITY", "0"))
+    sparsifier = TopKSparsifier(1, level) if level else None
+    estimator.train(train_fn, max_steps=steps, sparsifier=sparsifier)
     for name, limit in (("WHOLE", None), ("PART", 5)):
         found = estimator.evaluate(test_fn, steps=limit)
         print(name, json.dumps({key: float(value) for key, value in found.items()}), flush=True)
