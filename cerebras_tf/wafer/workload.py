@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
 WEIGHTS = "weights"  # tokens by weights: the sum over inputs travels along the rows
@@ -127,6 +127,29 @@ class Workload:
             yield self.layers[start : start + self.period]
         for layer in self.layers[1 + repeated :]:
             yield (layer,)
+
+    def pruned(self, density: float, dense: Collection[str] = ()) -> Workload:
+        """The same model with a share of its weights left.
+
+        Args:
+            density: of weights, and so of their gradients.
+            dense: names of layers whose weights are all left.
+        """
+
+        def product(item: Product) -> Product:
+            return item if item.kind == ACTIVATIONS else replace(item, density=density)
+
+        layers = tuple(
+            layer
+            if layer.name in dense
+            else replace(
+                layer,
+                forward=tuple(map(product, layer.forward)),
+                backward=tuple(map(product, layer.backward)),
+            )
+            for layer in self.layers
+        )
+        return replace(self, layers=layers)
 
     def with_batch(self, batch: int) -> Workload:
         """The same model with another batch; what a sample takes stays."""

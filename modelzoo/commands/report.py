@@ -55,7 +55,7 @@ def workload_of(params, args):
     """The workload of a transformer's params.
 
     Raises:
-        ConfigError: the model is of another kind.
+        ConfigError: the model is of another kind, or sizes do not tell what is pruned of it.
     """
     from cerebras_tf.wafer.transformer import transformer
 
@@ -65,7 +65,8 @@ def workload_of(params, args):
             f"{args.params}: must be a file of gpt3, gptj or bert. Received: {params.model_name}. "
             "Use --compile_only, which takes every model."
         )
-    return transformer(
+    tied = getattr(model, "share_embedding_weights", True)
+    found = transformer(
         Path(args.params).stem.removeprefix("params_"),
         args.batch_size or section.batch_size,
         model.hidden_size,
@@ -75,5 +76,14 @@ def workload_of(params, args):
         section.vocab_size,
         section.max_sequence_length,
         getattr(section, "max_predictions_per_seq", None) or 0,
-        tied=getattr(model, "share_embedding_weights", True),
+        tied=tied,
     )
+    if params.sparsity is None:
+        return found
+    level, distribution = params.sparsity.sparsity_level, params.sparsity.sparsity_distribution
+    if isinstance(level, dict) or distribution != "uniform":
+        raise ConfigError(
+            f"{args.params}: sparsity must be one level for all matrices where sizes alone are "
+            f"known. Received: {level}, {distribution}. Use --compile_only, which takes all."
+        )
+    return found.pruned(1 - level, ("output",) if tied else ())

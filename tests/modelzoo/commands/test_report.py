@@ -72,3 +72,23 @@ def test_a_plan_is_printed(capsys):
     assert "Cerebras-GPT 1.3B" in told and "days on 16 CS-2" in told
     assert main(["scaling", "plan", "--budget", "soon"]) == 2
     assert "must be a number of FLOPs" in capsys.readouterr().err
+
+
+def test_a_report_of_pruned_weights(tmp_path, capsys):
+    text = (CONFIGS / "params_gpt3_xl_pile.yaml").read_text()
+    steps = []
+    for name, section in (
+        ("dense", ""),
+        ("sparse", "sparsity: {mask_type: topk, sparsity_level: 0.75}\n"),
+        ("erk", "sparsity: {mask_type: topk, sparsity_distribution: erk}\n"),
+    ):
+        path, out = tmp_path / f"params_{name}.yaml", tmp_path / f"{name}.html"
+        path.write_text(text + section)
+        code = main(["report", "-p", str(path), "--out", str(out)])
+        told = capsys.readouterr()
+        if name == "erk":
+            assert code == 2 and "sparsity must be one level" in told.err
+            continue
+        steps.append(read_record(str(out))["steps_per_s"])
+        assert ("pruning leaves out" in told.out) == (name == "sparse")
+    assert 2 < steps[1] / steps[0] < 4
