@@ -84,14 +84,16 @@ def fit_law(flops, losses):
 
 def _line(flops, losses, c):
     """(error, b, b log a) of the best line through log(L - c) over log f, for one c."""
-    falling = np.log(losses - c)
-    (slope, offset), *_ = np.polyfit(np.log(flops), falling, 1, full=True)
-    predicted = np.exp(offset + slope * np.log(flops)) + c
+    x, falling = np.log(flops), np.log(losses - c)
+    beside = x - x.mean()
+    slope = beside @ falling / (beside @ beside)
+    offset = falling.mean() - slope * x.mean()
+    predicted = np.exp(offset + slope * x) + c
     return float(np.sum(np.log(predicted / losses) ** 2)), -slope, offset
 
 
 def interval(flops, losses, at, share=0.9, seed=0):
-    """(least, most) predicted loss, within which a share of refits to runs drawn anew lie.
+    """(least, most) predicted losses, within which a share of refits to runs drawn anew lie.
 
     Runs are drawn with replacement (a bootstrap over pairs); draws with fewer than three different
     runs, or whose losses do not fall, are drawn again.
@@ -99,7 +101,7 @@ def interval(flops, losses, at, share=0.9, seed=0):
     Args:
         flops: as for `fit_law`.
         losses: as for `fit_law`.
-        at: operations to predict the loss for.
+        at: operations to predict the loss for, a number or an array.
         share: of the refits.
         seed: of the draws.
     """
@@ -108,11 +110,10 @@ def interval(flops, losses, at, share=0.9, seed=0):
     for _ in range(10 * _DRAWS):
         chosen = random.integers(0, len(flops), len(flops))
         try:
-            found.append(fit_law(flops[chosen], losses[chosen]).loss(at))
+            found.append(fit_law(flops[chosen], losses[chosen]).loss(np.asarray(at)))
         except DataError:
             continue
         if len(found) == _DRAWS:
             break
     edge = (1 - share) / 2
-    least, most = np.quantile(found, [edge, 1 - edge])
-    return float(least), float(most)
+    return tuple(np.quantile(found, [edge, 1 - edge], axis=0))

@@ -24,7 +24,7 @@ def law_page(runs, law, share):
     """
     flops, losses = [run.flops for run in runs], [run.loss for run in runs]
     at = np.geomspace(min(flops) / 2, max(flops) * 10, 40)
-    band = [interval(flops, losses, f, share) for f in at]
+    band = list(zip(*interval(flops, losses, at, share)))
     low = min(least for least, _ in band)
     high = max(*losses, *(most for _, most in band))
 
