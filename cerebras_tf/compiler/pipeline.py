@@ -96,7 +96,7 @@ _WITHOUT_GRADIENTS: list[Pass] = [
 
 
 @contextmanager
-def _collector_paused() -> Iterator[None]:
+def collector_paused() -> Iterator[None]:
     """Holds Python's cyclic garbage collector back.
 
     Passes make hundreds of thousands of objects that stay. Each of the collector's walks goes over
@@ -117,7 +117,7 @@ def compile_step(step: StepGraph, options: Options = Options()) -> Program:
     return compile_layers(step, layers, options)
 
 
-@_collector_paused()
+@collector_paused()
 def cut_into_layers(step: StepGraph, options: Options = Options()) -> int:
     """Simplifies the forward graph, finds its patterns and cuts it into layers.
 
@@ -186,7 +186,7 @@ def _backward(options: Options) -> list[Pass]:
     ]
 
 
-@_collector_paused()
+@collector_paused()
 def compile_layers(
     step: StepGraph,
     layers: int,

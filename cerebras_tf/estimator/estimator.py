@@ -19,7 +19,7 @@ from typing import Any, Optional, Union
 import tensorflow as tf
 
 from cerebras_tf.capture.variables import resource_variables
-from cerebras_tf.compiler.pipeline import Options
+from cerebras_tf.compiler.pipeline import Options, collector_paused
 from cerebras_tf.errors import ConfigError
 from cerebras_tf.estimator import cluster
 from cerebras_tf.estimator.call import (
@@ -263,6 +263,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
         bound = self._in_call(use_cs, sparsifier=sparsifier)
         return tf.estimator.train_and_evaluate(bound, train_spec, eval_spec)
 
+    @collector_paused()
     def compile(
         self,
         input_fn: Callable[..., Any],
