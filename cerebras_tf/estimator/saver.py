@@ -157,6 +157,7 @@ class WaferSaver(tf.compat.v1.train.Saver):
         self._connect = connect
         self._restored: Optional[str] = None
         self._has_told_of_copies = False
+        self._meta_graph: Optional[tuple[str, int]] = None  # where it was written, of which version
         super().__init__(
             max_to_keep=config.keep_checkpoint_max,
             keep_checkpoint_every_n_hours=config.keep_checkpoint_every_n_hours,
@@ -209,14 +210,24 @@ class WaferSaver(tf.compat.v1.train.Saver):
         if self._step is not None:
             self._step.saved_as(prefix)
         try:
+            if write_meta_graph:  # before the checkpoint that it may be copied from is deleted
+                self._write_meta_graph(sess.graph, f"{prefix}.{meta_graph_suffix}")
             if write_state:
                 self._record(prefix, latest_filename)
-            if write_meta_graph:
-                self.export_meta_graph(f"{prefix}.{meta_graph_suffix}")
         except (tf.errors.OpError, OSError) as error:
             raise _not_written(prefix, error) from error
         mpi.swarm().objects(None)  # others may look for it from here on
         return prefix
+
+    def _write_meta_graph(self, graph: tf.Graph, path: str) -> None:
+        """Writes the graph; later saves copy the file: making it takes memory beside a step's."""
+        before, self._meta_graph = self._meta_graph, (path, graph.version)
+        if before is not None and before[1] == graph.version:
+            with contextlib.suppress(FileNotFoundError, shutil.SameFileError):
+                shutil.copyfile(before[0], path)
+                return
+        with graph.as_default():
+            self.export_meta_graph(path)
 
     def _record(self, prefix: str, latest_filename: Optional[str]) -> None:
         # Private API of TF 2.15: the bookkeeping of kept checkpoints has no public entry.

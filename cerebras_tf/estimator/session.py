@@ -21,6 +21,7 @@ from cerebras_tf.capture.order import all_before
 from cerebras_tf.errors import CerebrasError, ConfigError
 from cerebras_tf.estimator.cluster import ENDED
 from cerebras_tf.estimator.wiring import TRAINS, Wiring
+from cerebras_tf.runtime.capacity import return_freed_memory
 
 
 class WaferHook(tf.estimator.SessionRunHook):
@@ -56,6 +57,7 @@ class WaferHook(tf.estimator.SessionRunHook):
     def after_create_session(self, session: Any, coord: Any) -> None:
         """Connects, where the scaffold did not: on a worker that another task leads."""
         self.connect(session)
+        return_freed_memory()  # the last hook: what others set up is done
 
     def connect(self, session: Any) -> None:
         """Wraps the session's run, once; the scaffold asks for it before any hook runs fetches."""

@@ -70,6 +70,27 @@ def test_old_checkpoints_are_deleted_also_those_of_earlier_runs(tmp_path):
     assert {p.name.split(".")[1] for p in tmp_path.glob("model.ckpt-*")} == {"ckpt-5", "ckpt-6"}
 
 
+@pytest.mark.parametrize("kept", [1, 5])
+def test_each_checkpoint_has_its_graph_which_is_made_once(tmp_path, kept, monkeypatch):
+    made = []
+    export = saver.WaferSaver.export_meta_graph
+
+    def counted(self, *args, **kwargs):
+        made.append(args)
+        return export(self, *args, **kwargs)
+
+    monkeypatch.setattr(saver.WaferSaver, "export_meta_graph", counted)
+    estimator = build(tmp_path, save_checkpoints_steps=1, keep_checkpoint_max=kept)
+    estimator.train(dataset, max_steps=4)
+    assert len(made) == 1
+    state = tf.train.get_checkpoint_state(str(tmp_path))
+    for path in state.all_model_checkpoint_paths:
+        with tf.Graph().as_default():
+            v1.train.import_meta_graph(f"{path}.meta")
+            names = {variable.name for variable in v1.global_variables()}
+        assert "layer/kernel:0" in names
+
+
 def test_a_checkpoint_of_other_shapes_is_refused_with_what_differs(tmp_path):
     build(tmp_path).train(dataset, max_steps=1)
     before = sorted(os.listdir(tmp_path))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
 from cerebras_tf.errors import CapacityError
 from cerebras_tf.ir.program import Layer, Program
-from cerebras_tf.runtime.capacity import available_bytes, check_memory
+from cerebras_tf.runtime.capacity import available_bytes, check_memory, return_freed_memory
 
 
 def program(arena_bytes):
@@ -40,3 +41,19 @@ def test_memory_the_model_holds_already_counts_as_free():
     with pytest.raises(CapacityError):
         check_memory(program(0), needed)
     check_memory(program(0), needed, held_bytes=2 * 10**12)
+
+
+def test_freed_memory_goes_back_to_the_system():
+    """Small blocks, as a graph's, which glibc keeps when they are freed below one still in use."""
+    blocks = [bytes(1000) for _ in range(100_000)]
+    last = bytes(1000)
+    del blocks
+    before = resident_bytes()
+    return_freed_memory()
+    assert resident_bytes() <= before - 50_000_000
+    assert len(last) == 1000
+
+
+def resident_bytes():
+    pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")

@@ -1,0 +1,161 @@
+"""Measures how much memory training from files takes as a model gets deeper.
+
+For example GPT-3 with hidden size 384, at five depths in turn, each in a process of its own::
+
+    python scripts/bench_memory.py --folder /data --layers 4 8 16 32 64
+    python scripts/bench_memory.py --folder /data --clip 1.0
+    python scripts/bench_memory.py --folder /data --loss_scale dynamic
+
+Weights and optimizer state rest in the folder and are deleted afterwards. Peaks are of the whole
+process, start-up and TensorFlow included: of what is resident (VmHWM), and of what no file stands
+behind, heap, stacks and mappings alike (the highest RssAnon that was seen ten times a second).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any, Optional
+
+if __name__ == "__main__":
+    import launch
+
+    launch.enter()
+
+from cerebras_tf.cli.arguments import positive_int
+from cerebras_tf.cli.exit_codes import run_main
+
+LAYERS = (4, 8, 16, 32, 64)
+STEPS = 3
+_INTERVAL_S = 0.1
+
+
+class Watch(threading.Thread):
+    """Looks at the memory of this process until it is stopped."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.most_anonymous = 0
+        self._stopped = threading.Event()
+
+    def run(self) -> None:
+        """Keeps the highest amount seen."""
+        while not self._stopped.wait(_INTERVAL_S):
+            self.most_anonymous = max(self.most_anonymous, status_bytes("RssAnon"))
+
+    def stop(self) -> None:
+        """Ends the thread."""
+        self._stopped.set()
+        self.join()
+
+
+def status_bytes(name: str) -> int:
+    """A line of /proc/self/status in bytes, which the kernel gives in KiB; see proc(5)."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        key, _, value = line.partition(":")
+        if key == name:
+            return int(value.split()[0]) * 1024
+    raise OSError(f"/proc/self/status has no {name}: this kernel does not say what is asked for")
+
+
+def train(arguments: argparse.Namespace, layers: int) -> dict[str, Any]:
+    """Trains a model from files in this process.
+
+    Returns:
+        The peaks in bytes, the bytes of weights and optimizer state, and the last loss.
+    """
+    import tensorflow as tf
+
+    from cerebras_tf import CerebrasEstimator, CSRunConfig
+    from modelzoo.commands.bench import Shape
+    from modelzoo.commands.bench_models import make_input_fn, model_fn_of, read_params
+    from modelzoo.common import schema
+
+    shape = Shape(
+        layers=layers,
+        hidden=arguments.hidden,
+        sequence=arguments.sequence,
+        batch=arguments.batch,
+        vocabulary=arguments.vocabulary,
+    )
+    params = schema.as_tree(read_params(shape))
+    params["optimizer"]["max_gradient_norm"] = arguments.clip
+    params["optimizer"]["loss_scaling_factor"] = arguments.loss_scale
+    watch = Watch()
+    watch.start()
+    with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
+        config = CSRunConfig(
+            tf_random_seed=1,
+            save_summary_steps=None,
+            memoryx_dir=folder,
+            memoryx_ram_gb=arguments.ram_gb,
+            wafer_memory_gb=arguments.wafer_gb,
+        )
+        estimator = CerebrasEstimator(
+            model_fn_of(shape), str(Path(folder, "model")), config=config, params=params
+        )
+        estimator.train(make_input_fn(shape), max_steps=STEPS, use_cs=True)
+        latest = tf.train.load_checkpoint(estimator.latest_checkpoint())
+        held = sum(4 * dims_product(dims) for dims in latest.get_variable_to_shape_map().values())
+    watch.stop()
+    return {
+        "layers": layers,
+        "resident": status_bytes("VmHWM"),
+        "anonymous": watch.most_anonymous,
+        "state": held,
+    }
+
+
+def dims_product(dims: list[int]) -> int:
+    """Elements of a shape."""
+    product = 1
+    for size in dims:
+        product *= size
+    return product
+
+
+def main(arguments: Optional[list[str]] = None) -> int:
+    """Measures each depth in a process of its own and prints a line for it."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--folder", required=True, help="holds weights and optimizer state")
+    parser.add_argument("--layers", type=positive_int, nargs="+", default=LAYERS)
+    parser.add_argument("--hidden", type=positive_int, default=384)
+    parser.add_argument("--sequence", type=positive_int, default=128)
+    parser.add_argument("--batch", type=positive_int, default=4)
+    parser.add_argument("--vocabulary", type=positive_int, default=8192)
+    parser.add_argument("--ram_gb", type=float, default=0.1, help="memoryx_ram_gb")
+    parser.add_argument("--wafer_gb", type=float, default=0.1, help="wafer_memory_gb")
+    parser.add_argument("--clip", type=float, help="max_gradient_norm")
+    parser.add_argument(
+        "--loss_scale", type=lambda text: text if text == "dynamic" else float(text), default=1.0
+    )
+    parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
+    given = parser.parse_args(arguments)
+    if given.one:
+        print(json.dumps(train(given, given.layers[0])))
+        return 0
+    first = None
+    for layers in given.layers:
+        command = [sys.executable, __file__, *(arguments or sys.argv[1:]), "--one"]
+        command += ["--layers", str(layers)]
+        done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
+        found = json.loads(done.stdout.splitlines()[-1])
+        first = first or found
+        print(
+            f"{layers:4} layers: weights and optimizer state {found['state'] / 1e9:6.2f} GB, peak "
+            f"{found['resident'] / 2**30:5.2f} GiB resident, {found['anonymous'] / 2**30:5.2f} "
+            f"anonymous, {found['resident'] / first['resident']:.2f} of the first",
+            flush=True,
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    run_main(main)
