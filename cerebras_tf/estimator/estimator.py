@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import gc
 import inspect
 import itertools
 import os
@@ -52,7 +53,7 @@ from cerebras_tf.ir import TensorType
 from cerebras_tf.ir.program import Program
 from cerebras_tf.kernels.bfloat16 import instructions
 from cerebras_tf.kernels.instructions import described
-from cerebras_tf.runtime.capacity import check_memory
+from cerebras_tf.runtime.capacity import check_memory, return_freed_memory
 from cerebras_tf.runtime.session import Request
 from cerebras_tf.swarmx import job
 from cerebras_tf.wafer.prediction import Prediction, one_line
@@ -136,8 +137,13 @@ class CerebrasEstimator(tf.estimator.Estimator):
         if on_wafer:
             check_wafer_address(getattr(self._config, "cs_ip", None))
             refuse_strategies(self._config)
+        if getattr(self._config, "memoryx_dir", None) is not None:
+            gc.collect()  # graphs and sessions of calls before, which refer to themselves
+            return_freed_memory()
         bound = copy.copy(self)
         bound._call = Call(on_wafer, systems=systems_of(self._config, self._params), **fields)
+        if on_wafer and not self._config.cluster_spec:
+            bound._session_config = _with_pruned_graphs(self._session_config)
         return bound
 
     def train(
@@ -450,6 +456,17 @@ class CerebrasEstimator(tf.estimator.Estimator):
 
     # tf.estimator's current class hides its older name; SavedModels by it are the same.
     export_savedmodel = tf.compat.v1.estimator.Estimator.export_savedmodel
+
+
+def _with_pruned_graphs(config: Any) -> Any:
+    """A session's configuration that keeps no second copy of what is never run in the session.
+
+    Of a GPT's training graph, which the wafer runs, the copy takes 2 MB a layer.
+    """
+    found = tf.compat.v1.ConfigProto()
+    found.CopyFrom(config)
+    found.graph_options.place_pruned_graph = True
+    return found
 
 
 def _can_be_captured() -> bool:
