@@ -1,0 +1,27 @@
+"""scripts/bench_memory.py: a deeper model takes hardly more memory where its state is on files."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "bench_memory.py"
+SIZES = ("--hidden", "768", "--sequence", "32", "--batch", "1", "--vocabulary", "512")
+
+
+@pytest.mark.tf
+@pytest.mark.parametrize("more", [[], ["--clip", "1.0"]])
+def test_weights_and_optimizer_state_stay_on_files(tmp_path, more):
+    found = []
+    for layers in (2, 8):
+        command = [sys.executable, SCRIPT, "--folder", tmp_path, *SIZES, "--ram_gb", "0.1"]
+        command += ["--layers", layers, *more, "--one"]
+        ran = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=300)
+        assert ran.returncode == 0, ran.stderr
+        found.append(json.loads(ran.stdout.splitlines()[-1]))
+    small, large = found
+    state = large["state"] - small["state"]
+    assert state > 500e6
+    assert large["anonymous"] - small["anonymous"] < 0.5 * state
