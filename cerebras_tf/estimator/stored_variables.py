@@ -24,7 +24,9 @@ from cerebras_tf.estimator.checkpoint_content import (
     open_checkpoint,
     read_variable,
 )
-from cerebras_tf.estimator.saver import SHARD_BYTES, Key, Shard, is_kept, write_checkpoint
+from cerebras_tf.estimator.checkpoint_writer import Shard, write_checkpoint
+from cerebras_tf.estimator.partitions import Key
+from cerebras_tf.estimator.saver import SHARD_BYTES, is_kept
 from cerebras_tf.estimator.session import ancestors, fetched_leaves, with_values
 from cerebras_tf.memoryx.store import Store, reading, write
 

@@ -44,7 +44,7 @@ def params_of(folder, files):
     if files:
         settings["runconfig.memoryx_dir"] = str(folder / "memoryx")
         settings["runconfig.memoryx_ram_gb"] = 0.16
-        settings["runconfig.wafer_memory_gb"] = 0.1
+        settings["runconfig.wafer_memory_gb"] = 0.12
     return load_params(CONFIG, settings)
 
 

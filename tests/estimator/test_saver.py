@@ -19,7 +19,7 @@ import tensorflow as tf
 from cerebras_tf.errors import CheckpointError
 from cerebras_tf.estimator import saver
 from cerebras_tf.estimator.checkpoint_content import first_line
-from cerebras_tf.estimator.saver import write_checkpoint
+from cerebras_tf.estimator.checkpoint_writer import write_checkpoint
 from tests.estimator import regression
 from tests.estimator.regression import assert_equal, build, dataset, variables_of
 
@@ -183,15 +183,15 @@ def test_a_save_that_fails_halfway_leaves_nothing_behind(tmp_path):
 # Trains, and ends itself without mercy while shard KILL_SHARD of the save of step 4 is written.
 KILLED = """
 import os, signal, sys
-from cerebras_tf.estimator import saver
+from cerebras_tf.estimator import checkpoint_writer, saver
 from tests.estimator.regression import build, dataset
 saver.SHARD_BYTES = 1
-save_shard = saver._save_shard
+save_shard = checkpoint_writer._save_shard
 def deadly(path, shard):
     if "ckpt-4" in path and path.endswith("part-00002"):
         os.kill(os.getpid(), signal.SIGKILL)
     save_shard(path, shard)
-saver._save_shard = deadly
+checkpoint_writer._save_shard = deadly
 build(sys.argv[1], save_checkpoints_steps=2).train(dataset, max_steps=6)
 """
 
