@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import subprocess
 import sys
 import tempfile
 import threading
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 if __name__ == "__main__":
     import launch
@@ -111,33 +112,33 @@ def train(arguments: argparse.Namespace, layers: int) -> dict[str, Any]:
     }
 
 
-def dims_product(dims: list[int]) -> int:
-    """Elements of a shape."""
-    product = 1
-    for size in dims:
-        product *= size
-    return product
+def parse(arguments: Optional[list[str]]) -> argparse.Namespace:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--folder", required=True, help="holds weights and optimizer state")
+    add("--layers", type=positive_int, nargs="+", default=LAYERS)
+    add("--hidden", type=positive_int, default=384)
+    add("--sequence", type=positive_int, default=128)
+    add("--batch", type=positive_int, default=4)
+    add("--vocabulary", type=positive_int, default=8192)
+    add("--ram_gb", type=float, default=0.1, help="memoryx_ram_gb")
+    add("--wafer_gb", type=float, default=0.1, help="wafer_memory_gb")
+    add("--clip", type=float, help="max_gradient_norm")
+    add("--loss_scale", type=_loss_scale, default=1.0, help="a number or dynamic")
+    add("--one", action="store_true", help=argparse.SUPPRESS)
+    return parser.parse_args(arguments)
+
+
+def _loss_scale(text: str) -> Union[str, float]:
+    return text if text == "dynamic" else float(text)
 
 
 def main(arguments: Optional[list[str]] = None) -> int:
     """Measures each depth in a process of its own and prints a line for it."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--folder", required=True, help="holds weights and optimizer state")
-    parser.add_argument("--layers", type=positive_int, nargs="+", default=LAYERS)
-    parser.add_argument("--hidden", type=positive_int, default=384)
-    parser.add_argument("--sequence", type=positive_int, default=128)
-    parser.add_argument("--batch", type=positive_int, default=4)
-    parser.add_argument("--vocabulary", type=positive_int, default=8192)
-    parser.add_argument("--ram_gb", type=float, default=0.1, help="memoryx_ram_gb")
-    parser.add_argument("--wafer_gb", type=float, default=0.1, help="wafer_memory_gb")
-    parser.add_argument("--clip", type=float, help="max_gradient_norm")
-    parser.add_argument(
-        "--loss_scale", type=lambda text: text if text == "dynamic" else float(text), default=1.0
-    )
-    parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
-    given = parser.parse_args(arguments)
+    given = parse(arguments)
     if given.one:
         print(json.dumps(train(given, given.layers[0])))
         return 0
