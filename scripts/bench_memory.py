@@ -102,7 +102,7 @@ def train(arguments: argparse.Namespace, layers: int) -> dict[str, Any]:
         )
         estimator.train(make_input_fn(shape), max_steps=STEPS, use_cs=True)
         latest = tf.train.load_checkpoint(estimator.latest_checkpoint())
-        held = sum(4 * dims_product(dims) for dims in latest.get_variable_to_shape_map().values())
+        held = sum(4 * math.prod(dims) for dims in latest.get_variable_to_shape_map().values())
     watch.stop()
     return {
         "layers": layers,
