@@ -38,7 +38,7 @@ SPECIAL = [
 BINARY = {
     *("add", "sub", "mul", "div", "div_no_nan", "floor_div", "floor_mod", "trunc_mod", "atan2"),
     *("squared_difference", "pow", "maximum", "minimum", "equal", "not_equal", "less"),
-    *("less_equal", "greater", "greater_equal", "logical_and", "logical_or"),
+    *("less_equal", "greater", "greater_equal", "logical_and", "logical_or", "masked_like"),
 }
 ELEMENTWISE = sorted(name for name, op in OPS.items() if op.elementwise and name not in PLACED)
 # Ops whose results are rounded once are equal; the others within 2.5 units in the last place.
@@ -264,3 +264,14 @@ def test_a_module_that_cannot_be_saved_is_compiled_in_memory(monkeypatch):
     monkeypatch.setattr(codegen, "_save", lambda name, source: None)
     body = _body(lambda b, x: b.op("add", b.op("mul", x, 0.321), 0.5), "float32")
     _check(body, [np.ones(5, "f")], 0)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_masks_keep_the_sign_of_zero_that_marks_them(dtype):
+    w, x = (grid.ravel().astype(dtype) for grid in np.meshgrid(SPECIAL, SPECIAL))
+    body = _body(lambda b, w, x: b.op("masked_like", w, x), dtype, dtype)
+    out = [np.empty(w.shape, dtype)]
+    compile_elementwise(body)([w, x], out)
+    pruned = (w == 0) & np.signbit(w)
+    np.testing.assert_array_equal(np.signbit(out[0]) & (out[0] == 0), pruned)
+    np.testing.assert_array_equal(out[0][~pruned], x[~pruned])
