@@ -20,7 +20,7 @@ class Answer:
         start_logit: of its first token,
         end_logit: and of its last.
         first: place of its first token in the paragraph,
-        last: and of its last.
+        last: and of its last; before `first` where it has none.
     """
 
     text: str
