@@ -18,11 +18,12 @@ from typing import Any, Optional
 
 import numpy as np
 
+from cerebras_tf.kernels.compiled_blas import PLAIN, ROW_MAJOR, TRANSPOSED, sgemm
 from cerebras_tf.kernels.compiled_threads import for_chunks, threads
 from cerebras_tf.kernels.scratch import borrowed, rounded
 
-_ROW_MAJOR, _PLAIN, _TRANSPOSED = 101, 111, 112
-_NUMBERS = {"float32": ("s", ctypes.c_float), "float64": ("d", ctypes.c_double)}
+# By NumPy's character of a dtype, whose name takes longer to find than a small product.
+_NUMBERS = {"f": ("s", ctypes.c_float), "d": ("d", ctypes.c_double)}
 # Rows or columns of a product's part: fewer, and packing the other operand shows.
 _LEAST_PART = 256
 # Inner dimensions this many times the longer outer one are split instead.
@@ -89,6 +90,16 @@ def _load() -> Optional[ctypes.CDLL]:
 _LIBRARY = _load()
 
 
+def _address(name: str) -> int:
+    """Where a function of the library lies; 0 without the library."""
+    if _LIBRARY is None:
+        return 0
+    return ctypes.cast(getattr(_LIBRARY, name), ctypes.c_void_p).value or 0
+
+
+_SGEMM = _address("scipy_cblas_sgemm")
+
+
 def library_name() -> str:
     """Name, version and kernels of the BLAS that products run on."""
     if _LIBRARY is None:
@@ -109,7 +120,7 @@ def product(a: np.ndarray, b: np.ndarray, out: np.ndarray, add: bool = False) ->
         out: [..., M, N], rows contiguous.
         add: whether to add into `out`.
     """
-    if _LIBRARY is None or str(out.dtype) not in _NUMBERS:
+    if _LIBRARY is None or out.dtype.char not in _NUMBERS:
         _numpy_product(a, b, out, add)
         return
     if out.ndim > 2:
@@ -188,6 +199,8 @@ def _batch(a: np.ndarray, b: np.ndarray, out: np.ndarray, add: bool) -> None:
 
 def gemm(a: np.ndarray, b: np.ndarray, out: np.ndarray, add: bool = False) -> None:
     """One product [M, K] times [K, N] on this thread; as `product` otherwise."""
+    if _SGEMM and out.dtype.char == "f" and sgemm(_SGEMM, a, b, out, add):
+        return
     (rows, columns), inner = out.shape, a.shape[1]
     if not rows or not columns:
         return
@@ -204,9 +217,9 @@ def gemm(a: np.ndarray, b: np.ndarray, out: np.ndarray, add: bool = False) -> No
     target = out
     if not _by_rows(out):
         target = np.array(out) if add else np.empty(out.shape, out.dtype)
-    letter = _NUMBERS[str(out.dtype)][0]
+    letter = _NUMBERS[out.dtype.char][0]
     getattr(_LIBRARY, f"scipy_cblas_{letter}gemm")(
-        _ROW_MAJOR,
+        ROW_MAJOR,
         a_order,
         b_order,
         rows,
@@ -230,10 +243,10 @@ def _gemv(matrix: np.ndarray, vector: np.ndarray, out: np.ndarray, add: bool) ->
     matrix, order, step = _layout(matrix)
     if vector.strides[0] <= 0:
         vector = vector.copy()
-    rows, columns = matrix.shape if order == _PLAIN else matrix.shape[::-1]
-    letter = _NUMBERS[str(out.dtype)][0]
+    rows, columns = matrix.shape if order == PLAIN else matrix.shape[::-1]
+    letter = _NUMBERS[out.dtype.char][0]
     getattr(_LIBRARY, f"scipy_cblas_{letter}gemv")(
-        _ROW_MAJOR,
+        ROW_MAJOR,
         order,
         rows,
         columns,
@@ -258,12 +271,12 @@ def _layout(array: np.ndarray) -> tuple[np.ndarray, int, int]:
     """(array, whether BLAS reads it transposed, elements between its rows), copied if need be."""
     if _by_rows(array):
         step = array.strides[0] // array.itemsize
-        return array, _PLAIN, max(step if array.shape[0] > 1 else 0, array.shape[1])
+        return array, PLAIN, max(step if array.shape[0] > 1 else 0, array.shape[1])
     if _by_rows(array.T):
         step = array.strides[1] // array.itemsize
-        return array, _TRANSPOSED, max(step if array.shape[1] > 1 else 0, array.shape[0])
+        return array, TRANSPOSED, max(step if array.shape[1] > 1 else 0, array.shape[0])
     array = np.ascontiguousarray(array)
-    return array, _PLAIN, array.shape[1]
+    return array, PLAIN, array.shape[1]
 
 
 def _numpy_product(a: np.ndarray, b: np.ndarray, out: np.ndarray, add: bool) -> None:

@@ -1,0 +1,95 @@
+"""Calls of BLAS from compiled code: what Python would do around each takes longer than a small
+product itself, and holds the other threads up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba.core import types
+from numba.extending import intrinsic
+
+from cerebras_tf.kernels.compiled_jit import jit
+
+F = np.float32
+# CBLAS's numbers for rows behind each other, and for operands as they are or transposed.
+ROW_MAJOR, PLAIN, TRANSPOSED = 101, 111, 112
+_I32, _I64, _FLOAT, _VOID = ir.IntType(32), ir.IntType(64), ir.FloatType(), ir.VoidType()
+_POINTER = ir.IntType(8).as_pointer()
+
+
+@intrinsic
+def _call_sgemm(
+    typingctx: Any,
+    address: Any,
+    orders: Any,
+    sizes: Any,
+    operands: Any,
+    steps: Any,
+    beta: Any,
+) -> Any:
+    """cblas_sgemm at an address, alpha 1; orders (a, b), sizes (M, N, K), operands and steps
+    (a, b, c): addresses, and elements between rows."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        address, orders, sizes, operands, steps, beta = args
+
+        def ints(values: Any, count: int) -> list[Any]:
+            parts = [builder.extract_value(values, i) for i in range(count)]
+            return [builder.trunc(part, _I32) for part in parts]
+
+        a_order, b_order = ints(orders, 2)
+        a_step, b_step, c_step = ints(steps, 3)
+        a, b, c = (builder.inttoptr(builder.extract_value(operands, i), _POINTER) for i in range(3))
+        taken = [_I32] * 6 + [_FLOAT, _POINTER, _I32, _POINTER, _I32, _FLOAT, _POINTER, _I32]
+        function = builder.inttoptr(address, ir.FunctionType(_VOID, taken).as_pointer())
+        given = [_I32(ROW_MAJOR), a_order, b_order, *ints(sizes, 3), _FLOAT(1.0)]
+        builder.call(function, [*given, a, a_step, b, b_step, beta, c, c_step])
+        return context.get_dummy_value()
+
+    pair, triple = (types.containers.UniTuple(types.int64, count) for count in (2, 3))
+    taken = (types.int64, pair, triple, triple, triple, types.float32)
+    return types.void(*taken), generate
+
+
+@jit()
+def sgemm(address: Any, a: Any, b: Any, out: Any, add: Any) -> Any:
+    """out [M, N] = a [M, K] b [K, N] in float32, or added; False, and nothing, for other layouts.
+
+    Args:
+        address: of cblas_sgemm.
+        a: rows or columns contiguous.
+        b: the same.
+        out: rows contiguous.
+        add: whether to add into `out`.
+    """
+    rows, columns, inner = out.shape[0], out.shape[1], a.shape[1]
+    a_order, a_step = _order(a)
+    b_order, b_step = _order(b)
+    c_order, c_step = _order(out)
+    if min(rows, columns, inner) < 2 or a_order == 0 or b_order == 0 or c_order != PLAIN:
+        return False
+    _call_sgemm(
+        address,
+        (a_order, b_order),
+        (rows, columns, inner),
+        (a.ctypes.data, b.ctypes.data, out.ctypes.data),
+        (a_step, b_step, c_step),
+        F(1) if add else F(0),
+    )
+    return True
+
+
+@jit()
+def _order(array: Any) -> Any:
+    """How BLAS reads a matrix of more than one row and column, and elements between its rows."""
+    rows, columns = array.shape
+    row_bytes, column_bytes = array.strides
+    if array.itemsize != 4:
+        return 0, 0
+    if column_bytes == 4 and row_bytes >= 4 * columns:
+        return PLAIN, row_bytes // 4
+    if row_bytes == 4 and column_bytes >= 4 * rows:
+        return TRANSPOSED, column_bytes // 4
+    return 0, 0
