@@ -10,7 +10,7 @@ from typing import NamedTuple, Optional
 from cerebras_tf.ir import Array
 from cerebras_tf.ir.program import Cost, Instruction, Program
 from cerebras_tf.ir.schedule import Run, Step
-from cerebras_tf.kernels.timeline import Timeline, record, recording
+from cerebras_tf.kernels.timeline import Span, Timeline, record, recording
 from cerebras_tf.runtime.backend import Call
 from cerebras_tf.runtime.cpu import CpuBackend
 from cerebras_tf.swarmx.swarm import Swarm
@@ -32,6 +32,7 @@ class Timing(NamedTuple):
         start: when it began, of `time.perf_counter`.
         elapsed_s: seconds that it took.
         cpu_s: CPU seconds of the process in this time, of all threads together.
+        shapes: of its operands.
     """
 
     item: Instruction
@@ -40,11 +41,24 @@ class Timing(NamedTuple):
     start: float
     elapsed_s: float
     cpu_s: float
+    shapes: tuple[tuple[int, ...], ...] = ()
 
     @property
     def cost(self) -> Cost:
         """What the instruction costs."""
         return self.item.cost
+
+    def span(self, thread: int) -> Span:
+        """The call on the track of a thread."""
+        details = {
+            "source": self.item.source,
+            "flops": self.cost.flops,
+            "bytes": self.cost.bytes_read + self.cost.bytes_written,
+            "threads": round(self.cpu_s / max(self.elapsed_s, 1e-9), 2),
+            "shapes": self.shapes,
+        }
+        end = self.start + self.elapsed_s
+        return Span(KERNEL, self.item.op, thread, self.start, end, details)
 
 
 class Profiler:
@@ -62,6 +76,7 @@ class Profiler:
         self._items: Iterator[Instruction] = iter(())
         self._layer = self._direction = ""
         self._before = 0.0
+        self._thread = 0
         self._is_inside = False
 
     def start(self) -> None:
@@ -72,6 +87,8 @@ class Profiler:
         """Records no more; what was recorded stays."""
         if self.is_recording:
             record(None)
+            # Not as they are made: it would take longer than a small kernel.
+            self.timeline.spans.extend(timing.span(self._thread) for timing in self.timings)
 
     @property
     def is_recording(self) -> bool:
@@ -82,7 +99,8 @@ class Profiler:
         """See Listener.begin."""
         self._program = program
         if self.is_recording:
-            self.timeline.threads[threading.get_ident()] = "wafer"
+            self._thread = threading.get_ident()
+            self.timeline.threads[self._thread] = "wafer"
 
     def before(self, step: Step) -> None:
         """See Listener.before."""
@@ -127,20 +145,9 @@ class Profiler:
         cpu, start = time.process_time(), time.perf_counter()
         results = call(arrays, out)
         end = time.perf_counter()
-        elapsed, busy = end - start, time.process_time() - cpu
-        self.timings.append(Timing(item, self._layer, self._direction, start, elapsed, busy))
-        cost = item.cost
-        self.timeline.add(
-            KERNEL,
-            item.op,
-            start,
-            end,
-            source=item.source,
-            flops=cost.flops,
-            bytes=cost.bytes_read + cost.bytes_written,
-            threads=round(busy / max(elapsed, 1e-9), 2),
-            shapes=[list(array.shape) for array in arrays],
-        )
+        took = start, end - start, time.process_time() - cpu
+        shapes = tuple(array.shape for array in arrays)
+        self.timings.append(Timing(item, self._layer, self._direction, *took, shapes))
         return results
 
 

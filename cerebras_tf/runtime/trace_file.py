@@ -15,17 +15,20 @@ from cerebras_tf.kernels.timeline import Timeline
 
 
 def write_trace(timeline: Timeline, path: Path) -> None:
-    """Writes a trace: one track a thread.
+    """Writes a trace: one track a thread, or a name that threads share.
+
+    TensorFlow makes the wafer's steps now on one of its threads and now on another.
 
     Args:
         timeline: the spans.
         path: the file; its folder is made.
     """
     origin = min((span.start for span in timeline.spans), default=0.0)
-    tracks = {thread: number for number, thread in enumerate(timeline.threads)}
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(timeline.threads.values()))}
+    tracks = {thread: numbers[name] for thread, name in timeline.threads.items()}
     events: list[dict[str, Any]] = [
-        {"ph": "M", "pid": 0, "tid": tracks[thread], "name": "thread_name", "args": {"name": name}}
-        for thread, name in timeline.threads.items()
+        {"ph": "M", "pid": 0, "tid": number, "name": "thread_name", "args": {"name": name}}
+        for name, number in numbers.items()
     ]
     # Viewers nest a span into the one before it that has not ended: the longer one comes first.
     for span in sorted(timeline.spans, key=lambda span: (span.start, -span.end)):

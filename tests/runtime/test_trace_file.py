@@ -27,3 +27,15 @@ def test_a_trace_has_a_track_a_thread_and_longer_spans_first(tmp_path):
     assert spans[1]["dur"] == 0.25e6 and spans[1]["args"] == {"flops": 8}
     assert tracks[spans[2]["tid"]] == "reader" and spans[0]["tid"] == spans[1]["tid"]
     assert [file.name for file in path.parent.iterdir()] == ["trace.json"]
+
+
+def test_threads_of_one_name_share_a_track(tmp_path):
+    timeline = Timeline()
+    for start in (1.0, 2.0):
+        work = threading.Thread(target=timeline.add, args=("step", "step", start, start + 0.5))
+        work.start()
+        work.join()
+    timeline.threads = {thread: "wafer" for thread in {span.thread for span in timeline.spans}}
+    write_trace(timeline, tmp_path / "trace.json")
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    assert [event["tid"] for event in events] == [0, 0, 0]
