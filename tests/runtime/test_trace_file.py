@@ -35,7 +35,7 @@ def test_threads_of_one_name_share_a_track(tmp_path):
         work = threading.Thread(target=timeline.add, args=("step", "step", start, start + 0.5))
         work.start()
         work.join()
-    timeline.threads = {thread: "wafer" for thread in {span.thread for span in timeline.spans}}
+    timeline.threads = dict.fromkeys({span.thread for span in timeline.spans}, "wafer")
     write_trace(timeline, tmp_path / "trace.json")
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     assert [event["tid"] for event in events] == [0, 0, 0]
