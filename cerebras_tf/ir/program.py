@@ -190,8 +190,7 @@ class Program:
         return self._with(lambda value: rebound(value, most), price, fresh=True)
 
     def _with(self, change: Callable[[Any], Any], price: Price, fresh: bool = False) -> Program:
-        """A copy whose types and attributes went through a function; with `fresh`, no slot is
-        shared, so that they may be placed anew."""
+        """A copy whose types and attributes went through a function; `fresh`: it shares no slot."""
         slots = [
             replace(slot, type=change(slot.type)) if fresh or has_symbols(slot.type) else slot
             for slot in self.slots
