@@ -67,6 +67,7 @@ def events(program: Program) -> Iterator[Event]:
         program: sizes with a bound are taken at the bound.
     """
     ahead = _Ahead(program)
+    names = {slot: name for name, slot in program.variables.items()}
     wafer, until = EVERYWHERE, -1
     for number, step in enumerate(program.steps):
         if isinstance(step, OnWafer):
@@ -77,7 +78,12 @@ def events(program: Program) -> Iterator[Event]:
         elif isinstance(step, Run):
             yield from _events_of_run(program, number, step)
         elif isinstance(step, StreamIn):
-            yield from ahead.stream_in(step)
+            for slot in ahead.stream_in(step):
+                home = program.homes.get(names.get(slot, ""))
+                if home is not None:
+                    yield Exchange(COPY, slot, _bytes(program, slot), home)
+            for slot in step.slots:
+                yield Arrival(slot)
         elif isinstance(step, Free):
             ahead.free(step)
         elif isinstance(step, Share):
@@ -113,30 +119,57 @@ def sent_bytes(program: Program) -> list[int]:
     return sent
 
 
+def acquired_here(program: Program, wafer: int) -> list[list[str]]:
+    """Names that a wafer's own store is asked for in a step, call by call.
+
+    What all wafers stream in is asked for one by one, as far as it lives here, some groups ahead;
+    what this wafer streams in alone, together.
+    """
+    ahead = _Ahead(program)
+    names = {slot: name for name, slot in {**program.variables, **program.staged}.items()}
+    found = []
+    owner, until = EVERYWHERE, -1
+    for number, step in enumerate(program.steps):
+        if isinstance(step, OnWafer):
+            owner, until = step.wafer, number + step.count
+        elif number <= until:
+            if isinstance(step, StreamIn) and owner == wafer:
+                found.append([names[slot] for slot in step.slots])
+        elif isinstance(step, StreamIn):
+            brought = [names[slot] for slot in ahead.stream_in(step)]
+            found += [[name] for name in brought if program.homes.get(name, wafer) == wafer]
+        elif isinstance(step, Free):
+            ahead.free(step)
+    return found
+
+
 class _Ahead:
-    """Which variables set out when, as a shared store has it."""
+    """Which variables are brought when, as a shared store has it."""
 
     def __init__(self, program: Program) -> None:
-        self._program = program
-        self._names = {slot: name for name, slot in program.variables.items()}
+        self._within_step = set(program.staged.values())
         self._groups = _groups_of_all(program.steps)
         self._users: Counter[int] = Counter()
         self._held: set[int] = set()
         self._used = self._brought = 0
 
-    def stream_in(self, step: StreamIn) -> Iterator[Event]:
+    def stream_in(self, step: StreamIn) -> Iterator[int]:
+        """Slots of what is brought now and was not here: of this group, and of those ahead.
+
+        What lives within a step may not be written yet, and is brought when it is needed.
+        """
         self._used += 1
         end = min(self._used + GROUPS_AHEAD, len(self._groups))
-        for slots in self._groups[self._brought : end]:
-            for slot in slots:
-                self._users[slot] += 1
-                home = self._program.homes.get(self._names.get(slot, ""))
-                if self._users[slot] == 1 and home is not None:
-                    yield Exchange(COPY, slot, _bytes(self._program, slot), home)
+        is_ahead = self._used <= self._brought
+        due = [slot for slot in step.slots if not is_ahead or slot in self._within_step]
+        for slots in self._groups[max(self._brought, self._used) : end]:
+            due += [slot for slot in slots if slot not in self._within_step]
+        for slot in due:
+            self._users[slot] += 1
+            if self._users[slot] == 1:
+                yield slot
         self._brought = max(self._brought, end)
         self._held.update(step.slots)
-        for slot in step.slots:
-            yield Arrival(slot)
 
     def free(self, step: Free) -> None:
         gone = self._held.intersection(step.slots)

@@ -6,6 +6,7 @@ when the program is loaded.
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Optional, Protocol
@@ -18,6 +19,7 @@ from cerebras_tf.ir.schedule import Free, OnWafer, Run, Share, Step, StreamIn, S
 from cerebras_tf.kernels.half import at_rest
 from cerebras_tf.memoryx.store import Store, reading
 from cerebras_tf.runtime.backend import Backend, Call
+from cerebras_tf.runtime.exchange_plan import acquired_here
 from cerebras_tf.runtime.shared_store import SharedStore
 from cerebras_tf.swarmx.swarm import Alone, Swarm
 
@@ -114,6 +116,11 @@ class Machine:
         self._places: dict[int, list[_Places]] = (
             like._places if like is not None and shared else self._find_places()
         )
+
+    @functools.cached_property
+    def acquisitions_here(self) -> list[list[str]]:
+        """With several wafers, names that this one's own store is asked for, call by call."""
+        return acquired_here(self.program, self._swarm.rank)
 
     def _find_held_together(self) -> list[list[str]]:
         found, held = [], set[int]()

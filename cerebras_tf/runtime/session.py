@@ -223,7 +223,7 @@ class Session:
             name: at_rest(given[name], slots[slot].type.dtype)
             for name, slot in program.features.items()
         }
-        self.store.follow(machine.acquisitions)
+        self._follow(machine)
         if variant.has_run:
             results = machine.run(needed)
         else:  # kernels are compiled at their first call, or read from the cache on disk
@@ -238,6 +238,12 @@ class Session:
         self.global_step = int(results.pop(GLOBAL_STEP_UPDATE, self.global_step))
         self._measure(machine)
         return results
+
+    def _follow(self, machine: Machine) -> None:
+        """Tells the store what the machine's steps ask it for, and this wafer's own store, too."""
+        self.store.follow(machine.acquisitions)
+        if isinstance(self.store, SharedStore):
+            self.store.here.follow(machine.acquisitions_here)
 
     def _seeds(self, program: Program) -> dict[str, Array]:
         """Seeds of random ops whose invocations differ in size, and how many numbers they made."""
@@ -311,7 +317,7 @@ class Session:
         machine = Machine(
             program, self.store, self._backend, self._listeners, arena, like, self._swarm
         )
-        self.store.follow(machine.acquisitions)
+        self._follow(machine)
         self.store.require_room(machine.held_together)
         variant.machines[key] = machine
         if len(variant.machines) > MOST_SIZES:

@@ -64,9 +64,12 @@ def train(clip, streaming, blocks, rows, files=None):
         before = swarm.exchange.sent_bytes
         losses.append(float(session.run({n: x[part] for n, x in features.items()})["loss"]))
         sent.append(swarm.exchange.sent_bytes - before)
+    foreseen = 0.0
+    if files:  # a store reads ahead where it is asked for what it was told
+        foreseen = here._itinerary.position / len(here._itinerary.order)
     kept = sum(spec.type.bytes for name, spec in store.specs.items() if store._is_here(name))
     seen = Seen(losses, contents(store), kept, sent[1:], sent_bytes(program)[swarm.rank])
-    seen.staged = list(program.staged)
+    seen.staged, seen.foreseen = list(program.staged), foreseen
     store.close()
     return seen
 
@@ -81,6 +84,7 @@ class Seen:
     sent: list
     planned: int
     staged: list = field(default_factory=list)
+    foreseen: float = 0.0
 
 
 def check_as_one(found, clip, blocks, rows):
@@ -121,3 +125,4 @@ def test_what_waits_rests_on_the_files_of_the_wafer_that_reads_it(tmp_path):
     check_as_one(found, True, 4, 16 * BATCH)
     assert any("staged_gradient" in name for name in found[0].staged)
     assert any("spilled_activation" in name for name in found[0].staged)
+    assert [seen.foreseen for seen in found] == [STEPS, STEPS]
