@@ -85,12 +85,14 @@ def run(args: argparse.Namespace) -> None:
         "latency_s": args.latency_us * 1e-6,
         "ways": args.tree,
     }
-    predict: list[Any] = [(n, 1.0, link) for n in args.num_csx]
+    predict: list[Any] = [(n, 1.0, link) for n in (1, *args.num_csx)]
     cores = len(os.sched_getaffinity(0))
     predict += [(n, max(n / cores, 1.0), _local(measured[n]["link"])) for n in several]
     one = measured[1] = on_wafers(1, shape, args.steps, predict)
-    predicted = one["predicted"][: len(args.num_csx)]
-    checks = dict(zip(several, one["predicted"][len(args.num_csx) :]))
+    alone, *predicted = one["predicted"][: 1 + len(args.num_csx)]
+    checks = dict(zip(several, one["predicted"][1 + len(args.num_csx) :]))
+    for item in predicted:  # every wafer has a batch of its own
+        item["efficiency"] = alone["step_s"] / item["step_s"]
     print(
         f"{shape.layers} layers x {shape.hidden}, sequence {shape.sequence}, batch {shape.batch} "
         f"a wafer, vocabulary {shape.vocabulary}, AdamW, float32; one thread a wafer, {cores} cores"
@@ -111,7 +113,10 @@ class Published:
 
     Attributes:
         what: the model, or how it was scaled.
-        measured: the multiple; of "within", the least that was said.
+        of: wafers that the speed is compared with.
+        wafers: wafers whose speed it is.
+        measured: the multiple.
+        relation: what was said of it, where that was no number.
     """
 
     what: str
@@ -216,18 +221,13 @@ def report_measured(measured: dict[int, dict[str, Any]], checks: dict[int, dict[
 
 
 def report_predicted(predicted: Sequence[dict[str, Any]]) -> None:
-    """Prints what is predicted."""
-    print(f"{'num_csx':>8}{'s/step':>9}{'of N':>7}{'MB sent':>10}{'hidden':>8}")
-    for item, share in zip(predicted, efficiencies(predicted)):
+    """Prints what is predicted; bytes are those of the wafer that sends most."""
+    print(f"{'num_csx':>8}{'s/step':>9}{'steps/s':>9}{'of N':>7}{'MB sent':>10}{'hidden':>8}")
+    for item in predicted:
         print(
-            f"{item['wafers']:8}{item['step_s']:9.4f}{share:7.0%}"
-            f"{item['sent_bytes'] / 1e6:10.1f}{item['hidden']:8.0%}"
+            f"{item['wafers']:8}{item['step_s']:9.4f}{1 / item['step_s']:9.3f}"
+            f"{item['efficiency']:7.0%}{item['sent_bytes'] / 1e6:10.1f}{item['hidden']:8.0%}"
         )
-
-
-def efficiencies(predicted: Sequence[dict[str, Any]]) -> list[float]:
-    """Speed a wafer, as a share of that of the first; every wafer has a batch of its own."""
-    return [predicted[0]["step_s"] / item["step_s"] for item in predicted]
 
 
 def page(predicted: Sequence[dict[str, Any]], measured: dict[int, dict[str, Any]]) -> str:
@@ -243,8 +243,7 @@ def page(predicted: Sequence[dict[str, Any]], measured: dict[int, dict[str, Any]
     def y(share: float) -> float:
         return _TOP + _HEIGHT * (1 - min(share, 1.0))
 
-    shares = efficiencies(predicted)
-    line = " ".join(f"{x(i['wafers']):.1f},{y(s):.1f}" for i, s in zip(predicted, shares))
+    line = " ".join(f"{x(i['wafers']):.1f},{y(i['efficiency']):.1f}" for i in predicted)
     parts = [f'<polyline points="{line}" fill="none" stroke="#0b5fa5" stroke-width="2"/>']
     one = statistics.median(measured[1]["step_s"])
     for wafers, found in measured.items():
@@ -261,11 +260,11 @@ def page(predicted: Sequence[dict[str, Any]], measured: dict[int, dict[str, Any]
             f"{item['wafers']}",
             f"{item['step_s']:.4f}",
             f"{1 / item['step_s']:.3f}",
-            f"{share:.0%}",
+            f"{item['efficiency']:.0%}",
             f"{item['sent_bytes'] / 1e6:.1f}",
             f"{item['hidden']:.0%}",
         ]
-        for item, share in zip(predicted, shares)
+        for item in predicted
     ]
     head = ["wafers", "s a step", "steps/s", "of N", "MB sent by the busiest", "hidden"]
     note = "The line is predicted; dots were measured on this machine, whose links are its memory."

@@ -21,7 +21,7 @@ def test_scale_measures_some_wafers_and_predicts_many(tmp_path, capsys):
     (measured,) = re.findall(r"^ +2 +[\d.]+ +[\d.]+ +\d+% +([\d.]+) +([\d.]+) .*%$", printed, re.M)
     assert float(measured[0]) == pytest.approx(float(measured[1]), rel=0.05)
     assert "predicted, links of 100 Gbit/s, 10 us, a tree of 8 ways" in printed
-    rows = re.findall(r"^ +(\d+) +([\d.]+) +(\d+)% +[\d.]+ +\d+%$", printed, re.M)
+    rows = re.findall(r"^ +(\d+) +([\d.]+) +[\d.]+ +(\d+)% +[\d.]+ +\d+%$", printed, re.M)
     assert [int(row[0]) for row in rows] == [1, 2, 192]
     assert [int(row[2]) for row in rows][0] == 100
     assert "<svg" in out.read_text(encoding="utf-8")
