@@ -32,6 +32,7 @@ from cerebras_tf.passes.inline_conditionals import inline_conditionals
 from cerebras_tf.passes.lower_products import lower_products
 from cerebras_tf.passes.mask_weights import mask_weights
 from cerebras_tf.passes.merge_common import merge_common
+from cerebras_tf.passes.move_views import move_views
 from cerebras_tf.passes.part_norms import part_norms
 from cerebras_tf.passes.recompute_elementwise import recompute_elementwise
 from cerebras_tf.passes.simplify import simplify
@@ -215,6 +216,8 @@ def compile_layers(
             ),
         ]
         run_passes(step, groups)
+    if options.wafers > 1:
+        run_passes(step, [("move_views", move_views)])
     # Fusion keeps layers and directions, and so who owns what.
     owned = deal_out(step, options.wafers) if options.wafers > 1 else ALONE
     streaming, staging = options.streaming, options.staging

@@ -245,10 +245,13 @@ class Machine:
 
     def share(self, step: Share) -> None:
         """Sends, or receives, what one wafer has made."""
+        on_their_way = []
         for slot in step.slots:
             array = self._table[slot]
             assert array is not None
-            self._swarm.start_copy(array, step.wafer).wait()
+            on_their_way.append(self._swarm.start_copy(array, step.wafer))
+        for pending in on_their_way:
+            pending.wait()
         if isinstance(self.store, SharedStore):
             for name in step.variables:
                 self.store.share(name, step.wafer)
