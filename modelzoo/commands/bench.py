@@ -5,6 +5,7 @@ of SST-2, or in seconds at one too small to tell::
 
     cerebras-tf bench --rounds 5
     cerebras-tf bench --model bert --pad batch
+    cerebras-tf bench --model transformer
     cerebras-tf bench --smoke
     cerebras-tf bench --bfloat16 --peers --json bench.json --plot bench.svg
     cerebras-tf bench --memoryx_dir /data --memoryx_ram_gb 1.9 --hidden 2048 --batch 4
@@ -94,6 +95,9 @@ SHAPES = {
     "gpt2": Shape(),
     "bert": Shape(model="bert", sequence=128, batch=32, vocabulary=30522),
     "gptj": Shape(model="gptj", layers=2, hidden=1024, head_size=256, vocabulary=50400),
+    "transformer": Shape(
+        model="transformer", layers=6, hidden=512, sequence=48, batch=64, vocabulary=37000
+    ),
 }
 
 
@@ -295,14 +299,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--model",
         choices=MODELS,
         default=MODELS[0],
-        help="bert: sentences as long as SST-2's, batch 32, sequence 128; gptj: 2 layers x 1024 "
-        "(default: gpt2)",
+        help="bert: sentences as long as SST-2's, batch 32, sequence 128; gptj: 2 layers x 1024; "
+        "transformer: pairs as long as Multi30k's, batch 64, sequence 48 (default: gpt2)",
     )
     parser.add_argument(
         "--pad",
         choices=PADDINGS,
         default=PADDINGS[0],
-        help="of bert: to the sequence length, or to each batch's longest (default: fixed)",
+        help="of bert and transformer: to the sequence length, or to each batch's longest "
+        "(default: fixed)",
     )
     against = parser.add_mutually_exclusive_group()
     against.add_argument(
@@ -339,7 +344,7 @@ def run(args: argparse.Namespace) -> None:
     print(
         f"{shape.model}: {shape.layers} layers x {shape.hidden}, {shape.heads} heads, filter "
         f"{4 * shape.hidden}, sequence {shape.sequence}, batch {shape.batch}, vocabulary "
-        f"{shape.vocabulary}, AdamW, float32"
+        f"{shape.vocabulary}, {'Adam' if shape.model == 'transformer' else 'AdamW'}, float32"
     )
     with contextlib.ExitStack() as stack:
         sides = (*((BFLOAT16,) if args.bfloat16 else ()), WAFER, HOST)
@@ -352,7 +357,7 @@ def run(args: argparse.Namespace) -> None:
         pipes = stack.enter_context(side_processes(shape, compared))
         flops = warm_up(pipes)
         counted = "counted in the compiled program"
-        counted += ", padding included" if shape.model == "bert" else ""
+        counted += ", padding included" if shape.model in ("bert", "transformer") else ""
         print(f"{flops / 1e12:.4g} TFLOP a step, {counted}", flush=True)
         turns = measure(pipes, args.rounds, args.steps, shape.product)
     tell(shape, flops, turns, COMPARED)

@@ -1,6 +1,7 @@
 """The models that `bench` trains, with batches that need no files.
 
-GPT-2 and GPT-J on random tokens, and BERT as a classifier of sentences as long as those of SST-2.
+GPT-2 and GPT-J on random tokens, BERT as a classifier of sentences as long as those of SST-2, and
+the Transformer on pairs as long as those of Multi30k.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from modelzoo.commands.configs import config_folder
 
 SEED = 1
 LEARNING_RATE = 1e-4  # of the peers; the zoo's stands in its params files
-MODELS = ("gpt2", "bert", "gptj")
+MODELS = ("gpt2", "bert", "gptj", "transformer")
 # How batches of BERT are padded: all to one length, or each to its longest sentence.
 PADDINGS = ("fixed", "batch")
 # Training sentences of SST-2 (Socher et al., 2013; the file of GLUE) by their number of word pieces
@@ -23,6 +24,17 @@ SST2_PIECES = (
     *(337, 304, 286, 242, 195, 203, 192, 155, 148, 130, 89, 82, 85, 73, 55, 42, 50, 40, 36, 19, 21),
     *(22, 15, 8, 6, 3, 2, 5, 5, 1, 2, 2),
 )
+# Captions of Multi30k's training set (Elliott et al., 2016; task 1, raw text) by their number of
+# words and punctuation marks: English, with a mean of 13.1, and German, of 12.6.
+MULTI30K_ENGLISH = (
+    *(0, 0, 0, 0, 8, 32, 211, 770, 1698, 2417, 3039, 3310, 3189, 2850, 2536, 2116, 1557, 1323, 992),
+    *(790, 602, 444, 302, 208, 183, 115, 91, 54, 42, 34, 22, 12, 12, 10, 8, 9, 3, 1, 5, 2, 2, 1),
+)
+MULTI30K_GERMAN = (
+    *(0, 0, 3, 1, 23, 143, 564, 1419, 2137, 2759, 3142, 3165, 2881, 2563, 2207, 1760, 1468, 1175),
+    *(892, 711, 494, 379, 323, 231, 136, 121, 91, 46, 44, 34, 22, 20, 12, 5, 11, 8, 4, 0, 2, 0, 0),
+    *(1, 0, 1, 1, 1),
+)
 # Different batches; they come again in the same order.
 _BATCHES = 16
 
@@ -31,6 +43,10 @@ def read_params(shape: Any) -> Any:
     """Parameters of a model at a shape, in float32 and without dropout."""
     from modelzoo.common.params import load_params
 
+    if shape.model == "transformer":
+        return load_params(
+            config_folder() / "params_transformer_base.yaml", _translation_sizes(shape)
+        )
     common = {
         "train_input.vocab_size": shape.vocabulary,
         "train_input.max_sequence_length": shape.sequence,
@@ -61,6 +77,29 @@ def read_params(shape: Any) -> Any:
     return load_params(config_folder() / "params_gpt2_small.yaml", {**common, **loss})
 
 
+def _translation_sizes(shape: Any) -> dict[str, Any]:
+    """The Transformer's sizes: layers count those of the encoder, which the decoder has too."""
+    sizes: dict[str, Any] = {}
+    for side in ("src", "tgt"):
+        sizes[f"train_input.{side}_vocab_size"] = shape.vocabulary
+        for name in ("train", "predict"):
+            sizes[f"{name}_input.{side}_max_sequence_length"] = shape.sequence
+            sizes[f"{name}_input.buckets"] = [shape.sequence]
+    return {
+        **sizes,
+        "train_input.batch_size": shape.batch,
+        "model.hidden_size": shape.hidden,
+        "model.encoder_num_hidden_layers": shape.layers,
+        "model.decoder_num_hidden_layers": shape.layers,
+        "model.num_heads": shape.heads,
+        "model.filter_size": 4 * shape.hidden,
+        "model.dropout_rate": 0.0,
+        "model.attention_dropout_rate": 0.0,
+        "model.mixed_precision": False,
+        "optimizer.loss_scaling_factor": 1.0,
+    }
+
+
 def model_fn_of(shape: Any) -> Any:
     """The model_fn of a shape's model."""
     if shape.model == "bert":
@@ -71,6 +110,10 @@ def model_fn_of(shape: Any) -> Any:
         from modelzoo.gptj.model import model_fn as gptj
 
         return gptj
+    if shape.model == "transformer":
+        from modelzoo.transformer.model import model_fn as transformer
+
+        return transformer
     from modelzoo.gpt3.model import model_fn
 
     return model_fn
@@ -78,6 +121,8 @@ def model_fn_of(shape: Any) -> Any:
 
 def batches_of(shape: Any) -> list[tuple[dict[str, Any], Any]]:
     """Batches of random tokens, (features, labels) of NumPy arrays."""
+    if shape.model == "transformer":
+        return _translations(shape)
     return _sentences(shape) if shape.model == "bert" else _documents(shape)
 
 
@@ -87,7 +132,7 @@ def make_input_fn(shape: Any) -> Any:
 
     batches = batches_of(shape)
     (features, labels), *_ = batches
-    lengths = {array.shape for found, _ in batches for array in found.values()}
+    lengths = {array.shape for found, _ in batches for array in found.values() if array.ndim == 2}
 
     def spec(array: Any) -> Any:
         same = array.ndim < 2 or len(lengths) == 1
@@ -115,9 +160,37 @@ def sentence_lengths(shape: Any) -> Any:
     """Tokens of the sentences of every batch [batches, B], drawn as those of SST-2."""
     import numpy as np
 
-    share = np.array(SST2_PIECES) / sum(SST2_PIECES)
-    drawn = np.random.default_rng(SEED).choice(len(share), (_BATCHES, shape.batch), p=share)
-    return np.minimum(drawn + 2, shape.sequence)
+    return np.minimum(_drawn(SST2_PIECES, shape, SEED) + 2, shape.sequence)
+
+
+def _drawn(counts: tuple[int, ...], shape: Any, seed: int) -> Any:
+    """Lengths [batches, B] as often as they are counted."""
+    import numpy as np
+
+    share = np.array(counts) / sum(counts)
+    return np.random.default_rng(seed).choice(len(share), (_BATCHES, shape.batch), p=share)
+
+
+def _translations(shape: Any) -> list[tuple[dict[str, Any], Any]]:
+    """Captions and their translations, of lengths that are drawn apart."""
+    import numpy as np
+
+    from modelzoo.transformer.pairs import FEATURES, Pairs, make_batch
+
+    generator = np.random.default_rng(SEED)
+    drawn = _drawn(MULTI30K_ENGLISH, shape, SEED), _drawn(MULTI30K_GERMAN, shape, SEED + 1)
+    batches = []
+    for lengths in zip(*drawn):
+        sources, targets = (
+            [generator.integers(4, shape.vocabulary, size, np.int32) for size in side]
+            for side in lengths
+        )
+        longest = max(int(lengths[0].max()), int(lengths[1].max()) + 1)
+        width = shape.sequence if shape.pad == "fixed" else min(longest, shape.sequence)
+        pairs = Pairs(sources, targets, shape.sequence, shape.sequence, cut=True)
+        *features, labels = make_batch(pairs, range(shape.batch), shape.batch, width)
+        batches.append((dict(zip(FEATURES, features)), labels))
+    return batches
 
 
 def _sentences(shape: Any) -> list[tuple[dict[str, Any], Any]]:

@@ -109,9 +109,11 @@ def test_bench_refuses_a_width_that_its_heads_do_not_divide():
 
 
 @pytest.mark.tf
-@pytest.mark.parametrize("pad", ["fixed", "batch"])
-def test_bench_trains_bert_on_sentences(pad):
-    ran = bench("--smoke", "--model", "bert", "--pad", pad, "--rounds", "1", "--steps", "2")
+@pytest.mark.parametrize(
+    ("model", "pad"), [("bert", "fixed"), ("bert", "batch"), ("transformer", "batch")]
+)
+def test_bench_trains_on_sentences(model, pad):
+    ran = bench("--smoke", "--model", model, "--pad", pad, "--rounds", "1", "--steps", "2")
     assert ran.returncode == 0, ran.stderr
     losses = [figures(ran.stdout, side)[-1] for side in ("wafer", "host")]
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
