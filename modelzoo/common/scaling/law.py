@@ -14,6 +14,8 @@ from cerebras_tf.errors import DataError
 
 # How often runs are drawn anew for the interval.
 _DRAWS = 400
+# Share of the least loss below which a constant is none.
+_NOTHING = 1e-6
 _GOLDEN = (math.sqrt(5) - 1) / 2
 
 
@@ -77,7 +79,7 @@ def fit_law(flops, losses):
             high = right
         else:
             low = left
-    c = (low + high) / 2
+    c = 0.0 if high < _NOTHING * losses.min() else (low + high) / 2
     _, b, offset = _line(flops, losses, c)
     return Law(math.exp(offset / b), b, c)
 
