@@ -37,18 +37,20 @@ def _there(folder: str) -> Path:
 
 @functools.cache
 def _measured(folder: str) -> tuple[float, float]:
-    with tempfile.TemporaryDirectory(prefix="speed-", dir=folder) as made:
-        path = Path(made) / "probe.bin"
-        file, buffer = RecordFile(path), Buffers(_PROBE_BYTES).take(_PROBE_BYTES)
-        try:
-            path.unlink()  # nothing of it stays, whatever happens
-            buffer[:] = 1  # pages that were never touched are faster to write
-            file.allocate(0, buffer.nbytes)
-            seconds = []
-            for move in (file.write, file.read):
-                started = time.perf_counter()
-                move(0, [buffer])
-                seconds.append(max(time.perf_counter() - started, 1e-9))
-        finally:
-            file.close()
+    made = Path(tempfile.mkdtemp(prefix="speed-", dir=folder))
+    try:
+        file = RecordFile(made / "probe.bin")
+    finally:  # nothing of it stays, also where this process is killed while it measures
+        shutil.rmtree(made)
+    buffer = Buffers(_PROBE_BYTES).take(_PROBE_BYTES)
+    try:
+        buffer[:] = 1  # pages that were never touched are faster to write
+        file.allocate(0, buffer.nbytes)
+        seconds = []
+        for move in (file.write, file.read):
+            started = time.perf_counter()
+            move(0, [buffer])
+            seconds.append(max(time.perf_counter() - started, 1e-9))
+    finally:
+        file.close()
     return buffer.nbytes / seconds[1], buffer.nbytes / seconds[0]
