@@ -122,5 +122,6 @@ def test_training_tells_how_many_replicas_share_the_batch(
         with caplog.at_level("INFO", "tensorflow"):
             build(tmp_path / str(multireplica), **given).train(dataset, steps=2)
         losses.append(re.findall(r"Loss for final step: (\S+)\.", caplog.text)[-1])
-    assert len(re.findall(said, caplog.text)) == 1
+    # Handlers that other tests have added repeat lines.
+    assert len({line for line in caplog.text.splitlines() if re.search(said, line)}) == 1
     assert losses[0] == losses[1]
