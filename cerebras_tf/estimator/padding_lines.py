@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Optional
 
-from cerebras_tf.errors import ConfigError, PaddingError
+from cerebras_tf.errors import ConfigError, GraphError, PaddingError
 from cerebras_tf.ir import Array, StepGraph, TensorType
 from cerebras_tf.ir.packing import ROW_OF, ROWS, Packing, feature_name
 from cerebras_tf.ir.program import Program
@@ -67,7 +67,7 @@ class PaddingLines:
             return
         try:
             derived = pack_batch(told, features, sizes)
-        except PaddingError:
+        except (PaddingError, GraphError):  # its symbols are none of a program of fixed sizes
             return
         real, places = (
             sum(len(derived[feature_name(space.name, kind)]) for space in told.spaces)
