@@ -35,10 +35,7 @@ class StoreFolder:
             parent.mkdir(parents=True, exist_ok=True)
             for left in parent.glob(f"{_PREFIX}*"):
                 _remove_abandoned(left)
-            # A name of chance: processes of two containers may have one number.
-            self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
-            self._lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self.path, self._lock = _made(parent)
         except OSError as error:
             raise StoreError(
                 f"memoryx_dir {parent}: must be a folder that files can be written to. "
@@ -53,10 +50,35 @@ class StoreFolder:
         os.close(self._lock)
 
 
+def _made(parent: Path) -> tuple[Path, int]:
+    """A new folder and the descriptor of its lock, which is held.
+
+    Another process may take it for abandoned while it has no lock yet; then there is a next one.
+    """
+    while True:
+        # A name of chance: processes of two containers may have one number.
+        path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
+        try:
+            lock = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if (path / _LOCK).exists():
+                return path, lock
+        os.close(lock)
+
+
 def _remove_abandoned(folder: Path) -> None:
-    """Removes a store's folder unless its process holds the lock, or is about to take it."""
-    with contextlib.suppress(OSError), _locked(folder / _LOCK):
-        shutil.rmtree(folder, ignore_errors=True)
+    """Removes a store's folder unless its process holds the lock."""
+    try:
+        with _locked(folder / _LOCK):
+            shutil.rmtree(folder, ignore_errors=True)
+    except FileNotFoundError:  # of a process that was killed before it had a lock: it is empty
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+    except OSError:
+        pass
 
 
 @contextlib.contextmanager
