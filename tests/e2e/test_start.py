@@ -108,7 +108,7 @@ RULES = """\
     ("change", "says"),
     [
         (("metric: loss", "metric: loos"), "early_stopping.metric: must be one of eval/accuracy, "),
-        (("data_dir: texts\nmodel", "data_dir: nowhere\nmodel"), "nowhere"),
+        (("data_dir: texts\npredict", "data_dir: nowhere\npredict"), "nowhere"),
     ],
 )
 def test_what_ends_the_first_evaluation_is_told_before_the_first_step(command_line, change, says):

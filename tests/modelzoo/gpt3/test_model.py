@@ -187,4 +187,6 @@ def test_evaluation_takes_its_shapes_from_training():
     section = {"data_processor": "GptTextDataProcessor", "data_dir": "x"}
     params = params_from_dict(Params, {**tree(), "eval_input": section})
     assert params.eval_input.batch_size == B and params.eval_input.max_sequence_length == S
-    assert params.predict_input == params.eval_input and not params.eval_input.repeat
+    assert params.predict_input is None and not params.eval_input.repeat
+    params = params_from_dict(Params, {**tree(), "eval_input": section, "predict_input": {}})
+    assert params.predict_input == params.eval_input

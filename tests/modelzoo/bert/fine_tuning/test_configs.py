@@ -41,7 +41,7 @@ def formula(name):
     params, m = CONFIGS[name], CONFIGS[name].model
     h, f = m.hidden_size, m.filter_size
     positions = params.max_position_embeddings if m.position_embedding_type == "learned" else 0
-    rows = params.vocab_size + positions + 2 * m.use_segment_embedding
+    rows = params.vocab_size + positions + m.num_segments * m.use_segment_embedding
     block = 4 * (h * h + h) + 2 * h * f + f + h + 2 * 2 * h
     return rows * h + 2 * h + m.num_hidden_layers * block + HEADS[room_of(name)](h, m)
 
