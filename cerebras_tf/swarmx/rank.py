@@ -28,11 +28,15 @@ CONSOLE_VARIABLE = "CEREBRAS_TF_CONSOLE"  # folder of the launcher's own standar
 THREADS_VARIABLE = "CEREBRAS_TF_THREADS"
 _POLL_S = 0.1
 _STOPPED_S = 3.0  # a command that is stopped for as long counts as failed
+SHARED_MEMORY = Path("/dev/shm")
+_SEGMENT = "mpich_shm_"
 _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 
 
 def main(command: list[str]) -> int:
     """Runs the command; returns the exit status, 128 and the signal where one ended it."""
+    if _first_of("MPI_LOCALRANKID", "SLURM_LOCALID") == "0":  # before any here has begun
+        remove_abandoned_segments(SHARED_MEMORY)
     folder = os.environ[job.FOLDER_VARIABLE]
     number = _first_of("PMI_RANK", "SLURM_PROCID")
     environment = {
@@ -75,6 +79,27 @@ def main(command: list[str]) -> int:
         return 0
     _record(folder, number, status, process.pid, reason)
     return 128 - status if status < 0 else status
+
+
+def remove_abandoned_segments(folder: Path) -> None:
+    """Removes the shared memory that MPI in killed processes has left.
+
+    Mpich names it by the job and the step. Where Slurm counts those anew, as after a requeue, the
+    next processes would take it for theirs, and wait for ever.
+
+    Args:
+        folder: the file system of shared memory.
+    """
+    segments = {str(path) for path in folder.glob(f"{_SEGMENT}*")}
+    if not segments:
+        return
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        with contextlib.suppress(OSError):  # of a process that has ended, or of another user
+            mapped = maps.read_text(encoding="utf-8", errors="replace")
+            segments -= {path for path in segments if path in mapped}
+    for path in segments:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
 
 
 def _first_of(*variables: str) -> str:
