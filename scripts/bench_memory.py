@@ -30,6 +30,7 @@ if __name__ == "__main__":
 
 from cerebras_tf.cli.arguments import positive_int
 from cerebras_tf.cli.exit_codes import run_main
+from modelzoo.commands.process_memory import status_bytes
 
 LAYERS = (4, 8, 16, 32, 64)
 STEPS = 3
@@ -53,15 +54,6 @@ class Watch(threading.Thread):
         """Ends the thread."""
         self._stopped.set()
         self.join()
-
-
-def status_bytes(name: str) -> int:
-    """A line of /proc/self/status in bytes, which the kernel gives in KiB; see proc(5)."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        key, _, value = line.partition(":")
-        if key == name:
-            return int(value.split()[0]) * 1024
-    raise OSError(f"/proc/self/status has no {name}: this kernel does not say what is asked for")
 
 
 def train(arguments: argparse.Namespace, layers: int) -> dict[str, Any]:

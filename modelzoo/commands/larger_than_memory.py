@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import re
 import shutil
 import subprocess
@@ -28,6 +27,7 @@ from typing import Any, Optional
 from cerebras_tf.cli.arguments import positive_int
 from cerebras_tf.errors import CapacityError, CerebrasError
 from modelzoo.commands.configs import config_folder
+from modelzoo.commands.process_memory import status_bytes
 
 LOG = "larger_than_memory.log"
 _PARTS = ("random", "convert", "train", "generate")
@@ -272,9 +272,7 @@ def convert(case: Case, folder: Path, given: dict[str, Any]) -> None:
 
 def peak_gib() -> float:
     """The most main memory that this process had at once."""
-    with open("/proc/self/status", encoding="utf-8") as file:
-        found = re.search(r"VmHWM:\s+(\d+) kB", file.read())
-    return int(found[1]) / 2**20 if found else math.nan
+    return status_bytes("VmHWM") / 2**30
 
 
 def show(args: argparse.Namespace) -> None:
