@@ -33,6 +33,7 @@ from cerebras_tf.ir.program import Program
 from cerebras_tf.ir.schedule import StreamIn
 from cerebras_tf.ops.cost import Speeds
 from cerebras_tf.passes.recompute_activations import Segment, recompute_activations
+from cerebras_tf.quantities import seconds
 
 Memory = Callable[[Sequence[Choice]], int]
 
@@ -91,7 +92,7 @@ class Fitting:
             f"activations: {_gb(self.needed_bytes)} do not fit in {_gb(self.budget_bytes)}: "
             f"{'; '.join(parts) or 'nothing can be saved'}, which takes "
             f"{_gb(self.planned_bytes)}; "
-            f"+{more:.0%} operations a step, predicted +{self.seconds:.2g} s"
+            f"+{more:.0%} operations a step, predicted +{seconds(self.seconds)}"
         )
 
     @property

@@ -12,12 +12,11 @@ from cerebras_tf.ir.program import Program
 from cerebras_tf.memoryx.disk_speed import free_bytes, measured_disk_speeds
 from cerebras_tf.memoryx.file_store import FileStore
 from cerebras_tf.memoryx.store import Store
+from cerebras_tf.quantities import in_words, seconds
 from cerebras_tf.runtime.capacity import activation_bytes, available_bytes
 from cerebras_tf.runtime.cpu import CpuBackend
 from cerebras_tf.runtime.speeds import measured_speeds
 from cerebras_tf.runtime.streaming import plan_streaming
-
-_SCALES = ((1e15, "quadrillion"), (1e12, "trillion"), (1e9, "billion"), (1e6, "million"))
 
 
 def describe(call: Call) -> str:
@@ -67,8 +66,8 @@ def streaming(program: Program, store: Store) -> list[str]:
     bound = "the disk" if moving_s > computing_s else "the products"
     return [
         *lines,
-        f"{moved}: {moving_s:.2g} s at {read / 1e9:.2g} and {write / 1e9:.2g} GB/s, beside "
-        f"{computing_s:.2g} s of products: {bound} will bound it",
+        f"{moved}: {seconds(moving_s)} at {read / 1e9:.2g} and {write / 1e9:.2g} GB/s, beside "
+        f"{seconds(computing_s)} of products: {bound} will bound it",
     ]
 
 
@@ -97,17 +96,9 @@ def effort(program: Program, flops_per_s: Optional[float] = None) -> str:
     reached = flops_per_s or measured_speeds().flops_per_s
     return (
         f"{in_words(program.flops)} floating-point operations a step, an estimated "
-        f"{program.flops / reached:.2g} s or more at the {reached / 1e9:.0f} GFLOP/s of a plain "
+        f"{seconds(program.flops / reached)} or more at the {reached / 1e9:.0f} GFLOP/s of a plain "
         "matrix product here"
     )
-
-
-def in_words(number: int) -> str:
-    """A number by its name, such as `12.3 billion`."""
-    for scale, name in _SCALES:
-        if number >= scale:
-            return f"{number / scale:.3g} {name}"
-    return f"{number:,}"
 
 
 def _size(count: int) -> str:

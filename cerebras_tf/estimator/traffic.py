@@ -12,6 +12,7 @@ import tensorflow as tf
 # Private API of TF 2.15: the tensor that reads the step, which TensorFlow's own hooks use.
 from tensorflow.python.training import training_util
 
+from cerebras_tf import quantities
 from cerebras_tf.memoryx.store import Traffic
 from cerebras_tf.swarmx.swarm import Exchange
 
@@ -137,5 +138,6 @@ def of_wafers(before: Exchange, now: Exchange, steps: int, seconds: float) -> Mo
             "swarmx/hidden_share": hidden,
         },
         f"swarmx: {sent / 1e9:.3g} GB sent, {received / 1e9:.3g} GB received a step by this wafer; "
-        f"that took {busy_s / steps:.2g} s, of which computing hid {100 * hidden:.0f} %",
+        f"that took {quantities.seconds(busy_s / steps)}, of which computing hid "
+        f"{100 * hidden:.0f} %",
     )

@@ -5,8 +5,9 @@ from __future__ import annotations
 import html
 from collections.abc import Sequence
 
+from cerebras_tf.quantities import seconds
 from cerebras_tf.report.page import document, section, table
-from cerebras_tf.report.pictures import CAUSES, drawing, rectangle, seconds, text
+from cerebras_tf.report.pictures import CAUSES, drawing, rectangle, text
 from cerebras_tf.report.record import Record
 
 # Figures in the order of their rows: name, key, format.

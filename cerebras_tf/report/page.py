@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable, Sequence
 
+from cerebras_tf.quantities import in_words, number, seconds
 from cerebras_tf.report import pictures
 from cerebras_tf.report.record import embedded, record_of
 from cerebras_tf.report.suggestions import sensitivity, suggestions
@@ -144,9 +145,9 @@ def _card(value: str, label: str, kind: str = "") -> str:
 def _cards(found: Prediction) -> str:
     workload = found.workload
     tokens = workload.tokens * found.replicas * found.num_csx
-    rate = f"{pictures.number(found.samples_per_s)} samples/s"
+    rate = f"{number(found.samples_per_s)} samples/s"
     if tokens:
-        rate += f", {pictures.number(tokens / found.step_s)} tokens/s"
+        rate += f", {number(tokens / found.step_s)} tokens/s"
     fits = (
         _card("fits", "the wafer's memory", "good")
         if not found.faults
@@ -156,11 +157,11 @@ def _cards(found: Prediction) -> str:
     copies = f", {found.replicas} copies a wafer" if found.replicas > 1 else ""
     cards = [
         fits,
-        _card(f"{pictures.number(found.steps_per_s)} steps/s", rate),
-        _card(pictures.seconds(found.step_s), "a step"),
+        _card(f"{number(found.steps_per_s)} steps/s", rate),
+        _card(seconds(found.step_s), "a step"),
         _card(f"{found.utilisation:.1%}", "of the dense 16-bit peak"),
         _card(found.bound, f"bounds it: {BOUNDS[found.bound]}"),
-        _card(pictures.many(workload.parameters), f"parameters, {len(workload.layers)} layers"),
+        _card(in_words(workload.parameters), f"parameters, {len(workload.layers)} layers"),
         _card(
             f"{found.global_batch:,}",
             f"samples a step, {workload.batch:,} a system{copies}"
@@ -252,12 +253,12 @@ def _layers(found: Prediction) -> str:
             [
                 f"{name} and {len(members) - 1} more" if len(members) > 1 else name,
                 f"{layer.parameters:,}",
-                pictures.number(work[layer.name].flops / 1e12),
-                pictures.seconds(layer.cycles.total / found.machine["clock"]),
+                number(work[layer.name].flops / 1e12),
+                seconds(layer.cycles.total / found.machine["clock"]),
                 pictures.small_bar(layer.cycles),
-                pictures.number(layer.sram_bytes_per_core / 1e3),
-                pictures.number(layer.bytes_in / 1e6),
-                pictures.number(layer.bytes_out / 1e6),
+                number(layer.sram_bytes_per_core / 1e3),
+                number(layer.bytes_in / 1e6),
+                number(layer.bytes_out / 1e6),
                 f"{layer.cores:,}",
                 f"{layer.utilisation:.1%}",
             ]
@@ -273,10 +274,10 @@ def _phases(found: Prediction) -> str:
     rows = []
     for name, (least, most) in found.phases().items():
         many = least != most
-        first, last = pictures.number(least), pictures.number(most)
+        first, last = number(least), number(most)
         told = f"{first} to {last} s" if many else f"about {first} s"
         rows.append([name, told])
-    rows.append(["energy of a step, at most", f"{pictures.number(found.joules / 1e3)} kJ"])
+    rows.append(["energy of a step, at most", f"{number(found.joules / 1e3)} kJ"])
     return table(["phase", "time"], rows)
 
 
@@ -291,7 +292,7 @@ def _measured(rows: Sequence[Row]) -> str:
                 str(row.csx),
                 f"{row.batch:,}",
                 f"{row.rate:,.6g} {row.unit}",
-                pictures.number(row.predicted),
+                number(row.predicted),
                 f"{row.residual:+.1%}",
                 "fitted" if row.fitted else "predicted",
                 html.escape(row.about),

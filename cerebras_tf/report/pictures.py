@@ -6,6 +6,7 @@ import html
 import math
 from collections.abc import Sequence
 
+from cerebras_tf.quantities import seconds
 from cerebras_tf.report.schedule import Interval, memory, timeline
 from cerebras_tf.wafer.cycles import Cycles
 from cerebras_tf.wafer.prediction import Prediction
@@ -53,31 +54,6 @@ def drawing(height: float, parts: Sequence[str], label: str, width: float = _WID
         f'<svg viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{html.escape(label)}">'
         f"{''.join(parts)}</svg>"
     )
-
-
-def seconds(value: float) -> str:
-    """A time with its unit."""
-    if value >= 1:
-        return f"{value:.3g} s"
-    return f"{value * 1e3:.3g} ms" if value >= 1e-3 else f"{value * 1e6:.3g} µs"
-
-
-def number(value: float) -> str:
-    """A number to three digits, thousands apart, without an exponent."""
-    if value == 0 or not math.isfinite(value):
-        return f"{value:g}"
-    digits = max(0, 2 - math.floor(math.log10(abs(value))))
-    if digits:
-        return f"{value:.{digits}f}".rstrip("0").rstrip(".")
-    return f"{round(value):,}"
-
-
-def many(value: float) -> str:
-    """A large number in words, such as `1.32 billion`."""
-    for scale, name in ((1e12, "trillion"), (1e9, "billion"), (1e6, "million")):
-        if value >= scale:
-            return f"{value / scale:.3g} {name}"
-    return f"{round(value):,}"
 
 
 def small_bar(cycles: Cycles) -> str:

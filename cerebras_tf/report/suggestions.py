@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cerebras_tf.report.pictures import number
+from cerebras_tf.quantities import number, seconds
 from cerebras_tf.wafer.activations import largest_batch
 from cerebras_tf.wafer.pipelined import predict_pipelined, predict_replicas
 from cerebras_tf.wafer.prediction import STREAMING, Prediction
@@ -20,8 +20,8 @@ def suggestions(found: Prediction) -> list[str]:
     told = list(found.faults)
     if found.bound == "host":
         told.append(
-            f"The host's loop takes {found.host_s * 1e3:.2g} ms a step, the wafer "
-            f"{found.wafer_s * 1e3:.2g} ms: a larger batch costs next to nothing."
+            f"The host's loop takes {seconds(found.host_s)} a step, the wafer "
+            f"{seconds(found.wafer_s)}: a larger batch costs next to nothing."
         )
     told += _of_streaming(found) if found.mode == STREAMING else _of_copies(found)
     return told

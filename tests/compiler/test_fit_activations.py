@@ -18,6 +18,7 @@ from cerebras_tf.compiler.fit_activations import (
     segments_of,
 )
 from cerebras_tf.compiler.pipeline import Options, compile_step
+from cerebras_tf.quantities import seconds
 from cerebras_tf.runtime.cpu import CpuBackend
 from tests.compiler.test_activations import SPEEDS, fused
 from tests.graphs import graph_of
@@ -222,5 +223,5 @@ def test_the_report_says_what_was_chosen_why_and_what_it_costs():
         f"activations: {free.arena_bytes / 1e9:.3g} GB do not fit in "
         f"{0.6 * free.arena_bytes / 1e9:.3g} GB: {whole} of {len(again)} layers are computed twice"
     )
-    share = f"+{more / free.flops:.0%} operations a step, predicted +{found[0].seconds:.2g} s"
+    share = f"+{more / free.flops:.0%} operations a step, predicted +{seconds(found[0].seconds)}"
     assert str(found[0]).endswith(share)

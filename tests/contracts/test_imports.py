@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 
 class Room(NamedTuple):
-    """What a room may import besides itself, `errors` and the standard library."""
+    """What a room may import besides itself, `EVERYWHERE` and the standard library."""
 
     rooms: frozenset[str]
     outside: frozenset[str]
@@ -29,9 +29,11 @@ def room(rooms: str = "", outside: str = "") -> Room:
 
 BELOW_ESTIMATOR = "ir ops kernels wafer passes compiler memoryx swarmx runtime capture"
 ABOVE = f"{BELOW_ESTIMATOR} estimator report"
+EVERYWHERE = {"errors", "quantities"}
 # Numba brings llvmlite. TensorFlow speaks NumPy arrays, so where it is allowed NumPy is too.
 ROOMS = {
     "errors": room(),
+    "quantities": room(),
     "ir": room(outside="numpy"),
     "ops": room("ir", outside="numpy"),
     "kernels": room("ops", outside="numpy numba llvmlite scipy_openblas32"),
@@ -139,7 +141,7 @@ def test_rooms_import_only_the_rooms_below_them(sources):
             if found.words[0] not in OURS:
                 continue
             there = room_of(found.words)
-            if there not in {here, "errors"} | ROOMS[here].rooms:
+            if there not in {here} | EVERYWHERE | ROOMS[here].rooms:
                 faults.append(f"{found.where}: {here} may not import {'.'.join(found.words)}")
     assert not faults, "\n".join(faults)
 

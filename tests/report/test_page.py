@@ -8,9 +8,9 @@ from html.parser import HTMLParser
 import pytest
 
 from cerebras_tf.errors import ConfigError
+from cerebras_tf.quantities import number
 from cerebras_tf.report.compare import compare_page, compare_text
 from cerebras_tf.report.page import report_page
-from cerebras_tf.report.pictures import many, number, seconds
 from cerebras_tf.report.record import read_record, record_of
 from cerebras_tf.report.suggestions import sensitivity, suggestions
 from cerebras_tf.wafer.machine import load_machine
@@ -141,19 +141,6 @@ def test_what_is_no_report_is_told(tmp_path):
     (tmp_path / "report.html").write_text("nothing")
     with pytest.raises(ConfigError, match=r"must be a report.html.*--compile_only"):
         read_record(str(tmp_path))
-
-
-@pytest.mark.parametrize(
-    ("value", "told"),
-    [(0, "0"), (0.07396, "0.074"), (7574.2, "7,574"), (4.356, "4.36"), (60, "60")],
-)
-def test_numbers_have_three_digits_and_no_exponent(value, told):
-    assert number(value) == told
-
-
-def test_large_numbers_and_times_have_units():
-    assert many(20_256_208_896) == "20.3 billion" and many(1234) == "1,234"
-    assert [seconds(s) for s in (13.52, 0.0112, 4e-6)] == ["13.5 s", "11.2 ms", "4 µs"]
 
 
 def test_assumptions_of_copies_change_a_step_of_as_many_copies():

@@ -1,0 +1,32 @@
+"""Writes quantities for people: three digits, no exponents."""
+
+from __future__ import annotations
+
+import math
+
+_SCALES = ((1e15, "quadrillion"), (1e12, "trillion"), (1e9, "billion"), (1e6, "million"))
+
+
+def number(value: float) -> str:
+    """A number to three digits, thousands apart, such as `2,840` or `0.687`."""
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    digits = max(0, 2 - math.floor(math.log10(abs(value))))
+    if digits:
+        return f"{value:.{digits}f}".rstrip("0").rstrip(".")
+    return f"{round(value):,}"
+
+
+def seconds(value: float) -> str:
+    """A time with its unit, such as `653 s` or `11.2 ms`."""
+    if value >= 1:
+        return f"{number(value)} s"
+    return f"{value * 1e3:.3g} ms" if value >= 1e-3 else f"{value * 1e6:.3g} µs"
+
+
+def in_words(value: float) -> str:
+    """A number by its name, such as `12.3 billion`; whole below a million."""
+    for scale, name in _SCALES:
+        if value >= scale:
+            return f"{value / scale:.3g} {name}"
+    return f"{round(value):,}"
