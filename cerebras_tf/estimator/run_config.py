@@ -224,6 +224,15 @@ def _check_vsl(config: CSRunConfig) -> None:
         )
 
 
+def _check_keep_float32(config: CSRunConfig) -> None:
+    if config.keep_float32 and config.precision != "bfloat16":
+        raise ConfigError(
+            "keep_float32: needs precision bfloat16, without which it has no effect. Received: "
+            f"{list(config.keep_float32)}, precision {config.precision}. Set precision to "
+            "bfloat16, or leave keep_float32 out."
+        )
+
+
 class CSRunConfig(tf.estimator.RunConfig):
     """`tf.estimator.RunConfig` plus what names and sets up the wafer.
 
@@ -315,6 +324,7 @@ class CSRunConfig(tf.estimator.RunConfig):
         )
         _check_memoryx(self)
         _check_vsl(self)
+        _check_keep_float32(self)
 
     def _set_own_fields(self, **fields: Any) -> None:
         """Checks and stores own fields as `_name`, which is how RunConfig stores its fields."""
@@ -350,6 +360,7 @@ class CSRunConfig(tf.estimator.RunConfig):
         replaced._set_own_fields(**own)
         _check_memoryx(replaced)
         _check_vsl(replaced)
+        _check_keep_float32(replaced)
         return replaced
 
     @property

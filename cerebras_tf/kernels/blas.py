@@ -28,8 +28,10 @@ _NUMBERS = {"f": ("s", ctypes.c_float), "d": ("d", ctypes.c_double)}
 _LEAST_PART = 256
 # Inner dimensions this many times the longer outer one are split instead.
 _DEEP = 8
-# Parts a thread of a large product: more, so that a thread that is held up hands work over.
-_PARTS = 2
+# Parts a thread of a large product, so that a thread that is held up hands work over; parts of
+# fewer rows or columns than this pay for it: on a Zen 5, one part a thread is 3 % faster at the
+# layers of GPT-2 small with 2048 tokens.
+_PARTS, _LARGE_PART = 2, 1024
 # Multiplications below which a second thread costs more than it gives; of a matrix and a vector,
 # where the matrix comes from memory for one multiplication each, it gives sooner.
 _LEAST_WORK = 1 << 21
@@ -129,7 +131,7 @@ def product(a: np.ndarray, b: np.ndarray, out: np.ndarray, add: bool = False) ->
     rows, columns = out.shape
     work = rows * columns * a.shape[1]
     longest = max(rows, columns)
-    parts = min(_PARTS, longest // (_LEAST_PART * threads())) * threads()
+    parts = _parts(longest)
     if work < (_LEAST_VECTOR_WORK if min(rows, columns) == 1 else _LEAST_WORK):
         gemm(a, b, out, add)
     elif a.shape[1] >= _DEEP * longest:
@@ -152,6 +154,14 @@ def product(a: np.ndarray, b: np.ndarray, out: np.ndarray, add: bool = False) ->
             gemm(a, b[:, part], out[:, part], add)
 
         for_chunks(column_part, parts, work)
+
+
+def _parts(longest: int) -> int:
+    """Parts of a product with so many rows or columns; 1: it is left to one thread."""
+    several, each = threads(), longest // threads()
+    if several == 1 or each < _LEAST_PART:
+        return 1
+    return several * min(_PARTS, max(1, each // _LARGE_PART))
 
 
 def scratch_bytes(rows: int, inner: int, columns: int, item_bytes: int) -> int:

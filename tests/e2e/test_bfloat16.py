@@ -172,7 +172,11 @@ class Message:
 def test_precision_comes_from_the_configuration(given, wanted):
     config = CSRunConfig(**given)
     assert config.precision == config.replace(save_checkpoints_steps=3).precision == wanted
-    assert config.replace(keep_float32=["router/"]).keep_float32 == ("router/",)
+    if wanted == "bfloat16":
+        assert config.replace(keep_float32=["router/"]).keep_float32 == ("router/",)
+    else:
+        with pytest.raises(ConfigError, match="keep_float32: needs precision bfloat16"):
+            config.replace(keep_float32=["router/"])
 
 
 @pytest.mark.parametrize(
@@ -180,6 +184,11 @@ def test_precision_comes_from_the_configuration(given, wanted):
     [
         ({"precision": "half"}, "precision: must be one of float32, bfloat16, emulate"),
         ({"keep_float32": ["("]}, "keep_float32: must be regular expressions"),
+        ({"keep_float32": ["router/"]}, "keep_float32: needs precision bfloat16"),
+        (
+            {"keep_float32": ["router/"], "precision": "emulate"},
+            "keep_float32: needs precision bfloat16",
+        ),
     ],
 )
 def test_what_is_no_precision_is_refused(given, message):

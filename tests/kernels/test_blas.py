@@ -26,6 +26,7 @@ def small_parts(monkeypatch):
     monkeypatch.setattr(blas, "_LEAST_WORK", 1)
     monkeypatch.setattr(blas, "_LEAST_VECTOR_WORK", 1)
     monkeypatch.setattr(blas, "_LEAST_PART", 2)
+    monkeypatch.setattr(blas, "_LARGE_PART", 4)
     monkeypatch.setattr(blas, "threads", lambda: 2)
 
 
