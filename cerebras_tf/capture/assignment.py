@@ -7,18 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cerebras_tf.capture.control import guard
-from cerebras_tf.capture.operations import Operation, Tensor
+from cerebras_tf.capture.control import assign, guard
+from cerebras_tf.capture.operations import Operation
 from cerebras_tf.capture.registry import Lowering, lowers
 from cerebras_tf.ir import Value
-
-
-def assign(low: Lowering, op: Operation, handle: Tensor, value: Value) -> None:
-    """Assigns a variable, only under the condition of a v1 conditional where there is one."""
-    condition = guard(low, op)
-    if condition is not None:
-        value = low.b.op("select", condition, value, low.state.read(handle))
-    low.state.assign(handle, value)
 
 
 @lowers("VarHandleOp", "NoOp")

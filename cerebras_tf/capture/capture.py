@@ -45,6 +45,7 @@ class Capture(GraphLowering):
         gathers: (variable's name, row numbers, rows) of every read of rows that always happens.
         lowerable: says which operations have an IR form here.
         path: names of the calls and conditionals around a function body, "" outside of them.
+        condition: of v1 conditionals around the call of a function body; None where there are none.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class Capture(GraphLowering):
         self._whole = whole
         self.custom_gradients = custom_gradients or {}
         self.path = ""
+        self.condition: Optional[Value] = None
         self.gathers: list[tuple[str, Value, Value]] = []
         self.step = self._top = StepGraph(Graph("step"))
         self.b = Builder(self.step.graph, evaluate)
@@ -242,6 +244,7 @@ class Capture(GraphLowering):
         """A capture into another graph, which values from around here enter as inputs."""
         inner = self.child(Builder(step.graph, evaluate), VariableState(step, self.state))
         inner._outer = self
+        inner.condition = None
         inner._entered = {}
         return inner
 

@@ -49,6 +49,7 @@ def lower_body(
         Values of the body's outputs.
     """
     inner = c.child(b, state)
+    inner.condition = guard(c, op) if b is c.b else None  # else it guards what a branch gives
     inner.path = f"{c.path}{op.name}/"
     inner.lowerable = c.lowerable.inside(op, body)
     for parameter, argument in zip(body.inputs, arguments):
@@ -85,7 +86,7 @@ def _if(c: GraphLowering, op: Operation) -> Sequence[Value]:
     results = c.b.multi("cond", predicate, *given, then=graphs[0], orelse=graphs[1])
     count = len(data_outputs(op))
     for name, value in zip(assigned, results[count:]):
-        c.state.assign(handles[name], value)
+        assign(c, op, handles[name], value)
     return results[:count]
 
 
@@ -175,11 +176,22 @@ def _predicate(op: Operation) -> Optional[Tensor]:
 
 
 def guard(c: Lowering, op: Operation) -> Optional[Value]:
-    """Condition under which an operation of v1 conditionals runs; None outside of them."""
-    condition: Optional[Value] = None
+    """Condition under which an operation of v1 conditionals runs; None outside of them.
+
+    They may be around the call of the function that it is in.
+    """
+    condition = c.condition
     for predicate, branch in branches_around(op):
         side = c.value(predicate)
         if branch == 0:
             side = c.b.op("logical_not", side)
         condition = side if condition is None else c.b.op("logical_and", condition, side)
     return condition
+
+
+def assign(c: Lowering, op: Operation, handle: Tensor, value: Value) -> None:
+    """Assigns a variable, only under the condition of a v1 conditional where there is one."""
+    condition = guard(c, op)
+    if condition is not None:
+        value = c.b.op("select", condition, value, c.state.read(handle))
+    c.state.assign(handle, value)

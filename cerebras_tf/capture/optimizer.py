@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from cerebras_tf.capture.assignment import assign
+from cerebras_tf.capture.control import assign
 from cerebras_tf.capture.operations import Operation
 from cerebras_tf.capture.registry import Lowering, lowers
 from cerebras_tf.ir import Value

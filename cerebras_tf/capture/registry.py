@@ -29,12 +29,14 @@ class Lowering(Protocol):
         state: current values of the variables.
         gathers: (variable's name, row numbers, rows) of every read of rows that always happens.
         path: names of the calls and conditionals around a function body, "" outside of them.
+        condition: of v1 conditionals around the call of a function body; None where there are none.
     """
 
     b: Builder
     state: VariableState
     gathers: list[tuple[str, Value, Value]]
     path: str
+    condition: Optional[Value]
 
     def value(self, tensor: Tensor) -> Value:
         """IR value of a tensor that was lowered before."""

@@ -85,10 +85,21 @@ def assignments_of_different_variables(x, pred, total, count):
     return tf.cond(pred, first, second)
 
 
+def assignments_of_a_called_function(x, pred, total, count):
+    @tf.function
+    def called(y):
+        total.assign_add(y)
+        tf.cond(y[0] > 0.0, lambda: count.assign_add(2.0), lambda: count.assign(0.0))
+        return total.read_value()
+
+    return tf.cond(pred, lambda: called(x), lambda: x * 3.0)
+
+
 @pytest.mark.parametrize("flag", [True, False])
 @pytest.mark.parametrize(
     "build",
     [
+        assignments_of_a_called_function,
         conditional_values,
         nested_values,
         one_sided_assignment,

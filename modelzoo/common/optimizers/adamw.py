@@ -68,11 +68,23 @@ class AdamWOptimizer(tf.train.Optimizer):
             first = min(var_list, key=lambda v: v.name)
             self._create_non_slot_variable(self._beta1, "beta1_power", first)
             self._create_non_slot_variable(self._beta2, "beta2_power", first)
+        zeros = {}
+
+        def initial(shape, dtype, partition_info=None):
+            """Zeros that all slots of a shape share: a graph has fewer nodes."""
+            key = tuple(shape), dtype
+            if key not in zeros:
+                zeros[key] = tf.zeros(shape, dtype, name=f"{self._name}/zeros")
+            return zeros[key]
+
         for variable in var_list:
-            self._zeros_slot(variable, "m", self._name)
-            self._zeros_slot(variable, "v", self._name)
+            like = variable.shape, variable.dtype.base_dtype
+            for slot in ("m", "v"):
+                self._get_or_make_slot_with_initializer(variable, initial, *like, slot, self._name)
 
     def _prepare(self):
+        # One node a variable in place of thirty; a body serves all variables of a shape.
+        self._move = tf.function(self._moved, autograph=False)
         self._correction, self._added = 1.0, self._epsilon
         if self._use_bias_correction:
             power1, power2 = self._powers()
@@ -83,15 +95,26 @@ class AdamWOptimizer(tf.train.Optimizer):
 
     def _resource_apply_dense(self, grad, handle):
         m, v = self.get_slot(handle, "m"), self.get_slot(handle, "v")
+        numbers = self._rate, self._correction, self._added
+        # Within a colocation, every variable would get a body of its own.
+        with tf.get_default_graph().colocate_with(None, ignore_existing=True):
+            return self._move(grad, handle, m, v, *numbers, self.decays(handle.name)).op
+
+    def _moved(self, grad, handle, m, v, rate, correction, added, decays):
+        """Moves one variable; returns a tensor that is there when it has moved."""
         next_m = self._beta1 * m + (1.0 - self._beta1) * grad
         next_v = self._beta2 * v + (1.0 - self._beta2) * tf.square(grad)
-        update = self._correction * next_m / (tf.sqrt(next_v) + self._added)
-        if self.decays(handle.name):
+        update = correction * next_m / (tf.sqrt(next_v) + added)
+        if decays:
             update += self._weight_decay_rate * handle
-        next_value = handle - self._rate * update
+        next_value = handle - rate * update
         with tf.control_dependencies([next_m, next_v, next_value]):
-            writes = [m.assign(next_m, read_value=False), v.assign(next_v, read_value=False)]
-            return tf.group(handle.assign(next_value, read_value=False), *writes)
+            writes = [
+                variable.assign(value, read_value=False)
+                for variable, value in ((handle, next_value), (m, next_m), (v, next_v))
+            ]
+        with tf.control_dependencies(writes):
+            return tf.constant(True)
 
     def _resource_apply_sparse(self, grad, handle, indices):
         dense = tf.scatter_nd(indices[:, None], grad, tf.shape(handle, out_type=indices.dtype))

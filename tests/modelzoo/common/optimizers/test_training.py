@@ -157,6 +157,16 @@ def test_corrected_epsilon_without_a_correction_is_refused(keys, text):
     assert text in " ".join(report.messages)
 
 
+def test_adamw_is_one_node_a_variable_and_one_body_a_shape():
+    params = settings(optimizer_type="adamw", weight_decay_rate=0.01)
+    with tf.Graph().as_default() as graph:
+        variables = [tf.get_variable(f"w{i}", [2, 3], use_resource=True) for i in range(3)]
+        make_train_op(tf.add_n([tf.reduce_sum(v**2) for v in variables]), params)
+        calls = [op for op in graph.get_operations() if op.type == "StatefulPartitionedCall"]
+    assert len(calls) == 3
+    assert len({call.get_attr("f").name for call in calls}) == 1
+
+
 def test_clipping_by_norm_bounds_the_norm_of_all_gradients_together():
     def clip(grads):
         norm = np.sqrt(sum(np.sum(g**2) for g in grads.values()))
