@@ -37,9 +37,16 @@ def run(args):
     from cerebras_tf.wafer.validation import measured_rows
     from modelzoo.common.params import load_params
 
+    streams = args.mode == MODES[0]
+    if args.multireplica if streams else args.num_csx:
+        option, mode = ("--multireplica", MODES[1]) if streams else ("--num_csx", MODES[0])
+        raise ConfigError(
+            f"report: {option} must come with --mode {mode}. Received: {args.mode}. Leave out "
+            f"{option}, or choose the other mode."
+        )
     params = load_params(args.params)
     workload, machine = workload_of(params, args), load_machine(args.machine)
-    if args.mode == MODES[0]:
+    if streams:
         num_csx = args.num_csx or params.runconfig.num_csx
         found = predict_streaming(workload, machine, args.release, num_csx)
     else:

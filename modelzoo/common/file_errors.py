@@ -65,7 +65,8 @@ def system_errors_named():
     try:
         yield
     except OSError as error:
-        if error.errno not in MENDABLE:
+        is_missing = error.errno == errno.ENOENT and error.filename is not None
+        if error.errno not in MENDABLE and not is_missing:
             raise
         raise ConfigError(
             f"{error.filename or 'output'}: must be readable, or a place to write to. Received: "

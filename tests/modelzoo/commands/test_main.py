@@ -26,8 +26,8 @@ def command(monkeypatch):
         module.calls.append(args.word)
         if args.word == "bad":
             raise ConfigError("echo: no bad words. Received: bad. Say another.")
-        if args.word == "file":
-            Path("/dev/null/x").read_bytes()
+        if args.word.startswith("/"):
+            Path(args.word).read_bytes()
 
     module.run = run
     monkeypatch.setitem(sys.modules, "echo_command", module)
@@ -54,11 +54,15 @@ def test_a_commands_mistake_of_the_user_exits_2(command, capsys):
     assert capsys.readouterr().err.startswith("cerebras-tf: echo: no bad words.")
 
 
-def test_what_the_system_refuses_a_command_is_one_paragraph(command, capsys):
-    assert program.main(["echo", "--word", "file"]) == 2
+@pytest.mark.parametrize(
+    ("path", "received"),
+    [("/dev/null/x", "Not a directory"), ("/nowhere/x", "No such file or directory")],
+)
+def test_what_the_system_refuses_a_command_is_one_paragraph(path, received, command, capsys):
+    assert program.main(["echo", "--word", path]) == 2
     told = " ".join(capsys.readouterr().err.split())
-    assert told.startswith("cerebras-tf: /dev/null/x: must be readable, or a place to write to.")
-    assert "Received: Not a directory. Free space" in told
+    assert told.startswith(f"cerebras-tf: {path}: must be readable, or a place to write to.")
+    assert f"Received: {received}. Free space" in told
 
 
 def test_no_command_and_unknown_commands_exit_2(capsys):

@@ -60,6 +60,22 @@ def test_copies_and_other_machines_are_asked_for(tmp_path):
     assert (older["machine"], one["machine"]) == ("CS-1", "CS-2")
 
 
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (["--multireplica"], "--multireplica must come with --mode pipelined"),
+        (
+            ["--mode", "pipelined", "--num_csx", "2"],
+            "--num_csx must come with --mode weight_stream",
+        ),
+    ],
+)
+def test_an_option_without_effect_is_refused(given, told, tmp_path, capsys):
+    params, out = str(CONFIGS / "params_bert_base_msl128.yaml"), tmp_path / "r.html"
+    assert main(["report", "-p", params, "--out", str(out), *given]) == 2
+    assert told in " ".join(capsys.readouterr().err.split()) and not out.exists()
+
+
 def test_other_models_are_sent_to_the_compiler(tmp_path, capsys):
     params = str(CONFIGS / "params_transformer_base.yaml")
     assert main(["report", "-p", params, "--out", str(tmp_path / "r.html")]) == 2
