@@ -23,6 +23,7 @@ from cerebras_tf.passes.average_gradients import average_gradients
 from cerebras_tf.passes.copy_old_values import copy_old_values
 from cerebras_tf.passes.differentiate import differentiate
 from cerebras_tf.passes.drop_wafer_sums import drop_wafer_sums
+from cerebras_tf.passes.fold_row_sums import fold_row_sums
 from cerebras_tf.passes.fuse_attention import fuse_attention
 from cerebras_tf.passes.fuse_elementwise import fuse_elementwise
 from cerebras_tf.passes.fuse_layer_norm import fuse_layer_norm
@@ -89,10 +90,11 @@ _PATTERNS: list[Pass] = [
     ("fuse_attention", lambda s: fuse_attention(s.graph, set(s.variables.values()))),
     ("fuse_linear_loss", lambda s: fuse_linear_loss(s.graph)),
 ]
-# Behind differentiation: these fused ops have no gradient rule.
+# Behind differentiation, which makes their patterns, or has no rule for their ops.
 _WITHOUT_GRADIENTS: list[Pass] = [
     ("fuse_sum_of_squares", lambda s: fuse_sum_of_squares(s.graph)),
     ("merge_linear_loss", lambda s: merge_linear_loss(s.graph)),
+    ("fold_row_sums", lambda s: fold_row_sums(s.graph)),
 ]
 
 
@@ -208,6 +210,8 @@ def compile_layers(
     order_nodes(step, layers)
     if options.fuse:
         groups: list[Pass] = [
+            # Behind the order, which finds the update of a norm by the squares that both read.
+            ("fuse_sum_of_squares", lambda s: fuse_sum_of_squares(s.graph, shared=True)),
             # Needs directions; must come before fusion, which hides single ops.
             ("recompute_elementwise", lambda s: recompute_elementwise(s.graph)),
             (

@@ -1,4 +1,4 @@
-"""Compiled gathers and scatters of rows, float32: embedding look-up and its gradient.
+"""Compiled gathers and sums of rows, float32: embedding look-up and its gradient.
 
 Letters: V rows of the table, H width, N look-ups. Other axes are left to the plain kernels.
 """
@@ -64,11 +64,17 @@ def gather(
 
 
 @jit()
-def _scatter_columns(start: Any, stop: Any, positions: Any, updates: Any, out: Any) -> None:
+def _add_columns(start: Any, stop: Any, table: Any, positions: Any, updates: Any, out: Any) -> None:
+    """Columns start to stop of out = the table, zeros where it is empty, with updates added."""
     for i in range(out.shape[0]):
         row = out[i, start:stop]
-        for j in range(row.size):
-            row[j] = F(0)
+        if table.size:
+            old = table[i, start:stop]
+            for j in range(row.size):
+                row[j] = old[j]
+        else:
+            for j in range(row.size):
+                row[j] = F(0)
     for i in range(positions.size):
         row = out[positions[i], start:stop]
         update = updates[i, start:stop]
@@ -87,9 +93,30 @@ def scatter_add_rows(indices: np.ndarray, updates: np.ndarray, *, out: Out, num_
     Raises:
         DataError: an index is not in [0, num_rows).
     """
-    positions = _positions(indices, num_rows, "scatter_add_rows")
-    if not out[0].size:
+    _add_rows("scatter_add_rows", np.empty((0, 0), F), indices, updates, out[0])
+
+
+def _supports_rows_add(x: Any, indices: Any, updates: Any) -> bool:
+    return x.dtype == "float32" and "int" in str(indices.dtype) and len(x.shape) >= 1
+
+
+@compiled("rows_add", supports=_supports_rows_add)
+def rows_add(x: np.ndarray, indices: np.ndarray, updates: np.ndarray, *, out: Out) -> None:
+    """x [V, ...] with updates [*indices.shape, ...] added to its rows, in the order they come.
+
+    Raises:
+        DataError: an index is not in [0, V).
+    """
+    table = matrix(ordinary(x).reshape(len(x), -1)) if x.size else np.empty((0, 0), F)
+    _add_rows("rows_add", table, indices, updates, out[0])
+
+
+def _add_rows(
+    op: str, table: np.ndarray, indices: np.ndarray, updates: np.ndarray, out: np.ndarray
+) -> None:
+    positions = _positions(indices, len(out), op)
+    if not out.size:
         return
-    rows = out[0].reshape(num_rows, -1)
+    rows = out.reshape(len(out), -1)
     added = matrix(ordinary(updates).reshape(len(positions), rows.shape[1]))
-    for_rows(_scatter_columns, rows.shape[1], rows.size, positions, added, rows)
+    for_rows(_add_columns, rows.shape[1], rows.size, table, positions, added, rows)

@@ -1,7 +1,8 @@
 """Sums squares without writing them: what norms of gradients and of weights are made of.
 
 Before: `%s = square(%x)  %n = sum(%s)` over all axes; after: `%n = sum_of_squares(%x)`. It must not
-fire where the squares are read otherwise, nor where a part of the axes is summed.
+fire where a part of the axes is summed, nor before nodes are in order where the squares are read
+otherwise, as Adam reads them: a norm belongs to the update that reads the same squares.
 """
 
 from __future__ import annotations
@@ -13,14 +14,22 @@ from cerebras_tf.ops import Builder
 from cerebras_tf.passes.rewrite import rewrite
 
 
-def fuse_sum_of_squares(graph: Graph) -> None:
-    """Replaces in place, behind differentiation."""
+def fuse_sum_of_squares(graph: Graph, shared: bool = False) -> None:
+    """Replaces in place, behind differentiation.
+
+    Args:
+        graph: what is changed.
+        shared: also where the squares are read otherwise; these readers square in their own loop.
+    """
     users = graph.users()
     wanted = set(graph.outputs)
 
     def joined(b: Builder, node: Node) -> Optional[list[Value]]:
-        x = _squared(node, users, wanted)
+        x = _squared(node)
         if x is None:
+            return None
+        squares = node.inputs[0]
+        if not shared and (squares in wanted or len(users.get(squares, ())) != 1):
             return None
         total = b.op("sum_of_squares", x)
         if node.output.shape != ():
@@ -30,16 +39,15 @@ def fuse_sum_of_squares(graph: Graph) -> None:
     rewrite(graph, joined, fold=False)
 
 
-def _squared(node: Node, users: dict[Value, list[Node]], wanted: set[Value]) -> Optional[Value]:
+def _squared(node: Node) -> Optional[Value]:
     """x, where the node sums x^2 over all axes."""
     if node.op != "sum" or len(node.attrs["axes"]) != node.inputs[0].type.rank:
         return None
     squares = node.inputs[0]
     made = squares.node
-    if made is None or squares in wanted or len(users.get(squares, ())) != 1:
+    if made is None or made.op not in ("square", "mul") or made.inputs[0] is not made.inputs[-1]:
         return None
-    x = made.inputs[0] if made.inputs else None
-    product = made.op == "mul" and made.inputs[0] is made.inputs[-1]
-    if x is None or not (made.op == "square" or product) or x.type != squares.type:
+    x = made.inputs[0]
+    if x.type != squares.type:
         return None
     return x if x.type.is_bounded and x.type.is_floating and x.type.rank else None

@@ -35,6 +35,14 @@ def test_scatter_adds_rows_that_repeat(width, count):
     check_compiled("scatter_add_rows", [indices, updates], near, num_rows=70)
 
 
+@pytest.mark.parametrize("table", [(9, 5), (9,), (9, 2, 300), (9, 0)])
+@pytest.mark.parametrize("indices", [(), (4,), (3, 50), (0,)])
+def test_rows_are_added_to_a_table(table, indices):
+    x, at = RANDOM.standard_normal(table).astype("f"), np.asarray(RANDOM.integers(0, 9, indices))
+    updates = np.asarray(RANDOM.standard_normal((*indices, *table[1:])), "f")
+    check_compiled("rows_add", [x, at, updates], (NEAR[0], 3 * NEAR[1]))
+
+
 def test_strided_operands_give_the_same_numbers():
     table = RANDOM.standard_normal((9, 10)).astype("f")
     at = np.arange(20)[::3]
@@ -49,6 +57,8 @@ def test_an_index_outside_the_table_is_named(index):
         COMPILED["gather"].run(table, at, out=(np.empty((2, 2), "f"),), axis=0, batch_dims=0)
     with pytest.raises(DataError, match=rf"\[0, 9\)\. Received: {index} at position 1 of 2"):
         COMPILED["scatter_add_rows"].run(at, table[:2], out=(np.empty((9, 2), "f"),), num_rows=9)
+    with pytest.raises(DataError, match=rf"\[0, 9\)\. Received: {index} at position 1 of 2"):
+        COMPILED["rows_add"].run(table, at, table[:2], out=(np.empty((9, 2), "f"),))
 
 
 def test_only_rows_of_float32_are_supported():

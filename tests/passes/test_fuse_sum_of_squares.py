@@ -1,4 +1,4 @@
-"""Sums of squares are recognised over all axes, and only where nobody reads the squares."""
+"""Sums of squares are recognised over all axes, shared squares where they are asked for."""
 
 from __future__ import annotations
 
@@ -53,3 +53,10 @@ def test_other_sums_stay(form):
     before = str(graph)
     fuse_sum_of_squares(graph)
     assert str(graph) == before
+
+
+def test_shared_squares_are_summed_apart_where_that_is_asked_for():
+    graph = graph_of(of_squares_read_elsewhere, "float32[3,5]")
+    check_pass(graph, lambda graph: fuse_sum_of_squares(graph, shared=True), close=TOLERANCE)
+    ops = [node.op for node in graph.nodes]
+    assert "sum_of_squares" in ops and "square" in ops and "sum" not in ops
