@@ -172,7 +172,8 @@ def check_disk(folder: Path, needed: dict[str, float]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     free, total = shutil.disk_usage(folder).free, sum(needed.values())
     terms = " + ".join(f"{size / 1e9:.1f} {what}" for what, size in needed.items())
-    print(f"disk, GB: {terms} = {total / 1e9:.1f}; {free / 1e9:.1f} free in {folder}", flush=True)
+    print(f"disk, GB: {terms} = {total / 1e9:.1f}; {free / 1e9:.1f} free in {folder}")
+    print("activations that do not fit in memory come on top, as told before step 1", flush=True)
     if total > free:
         raise CapacityError(
             f"--folder {folder}: {total / 1e9:.1f} GB must be free. Received: {free / 1e9:.1f} GB. "
