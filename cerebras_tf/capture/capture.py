@@ -87,6 +87,7 @@ class Capture(GraphLowering):
         self._run_by_session: Optional[set[Any]] = None
         self.lowerable = Lowerable(handles, gradients)
         self._gradients: dict[tuple[Any, int], tuple[GradientCall, int, str]] = {}
+        self._first_results: dict[int, Any] = {}  # by the identity of the call
         for call in gradients:
             for index, result in enumerate(call.results):
                 if isinstance(result, tf.IndexedSlices):
@@ -269,6 +270,9 @@ class Capture(GraphLowering):
             return []
         call = self._recorded(op)
         if call is not None:
+            first = self._first_result(call)
+            if op is not first:  # which is lowered with all others
+                return [first]
             needed = [*call.ys, *(dy for dy in call.dys if dy is not None), *call.xs]
             before = []
         else:
@@ -340,6 +344,14 @@ class Capture(GraphLowering):
             if _key(tensor) in self._gradients:
                 return self._gradients[_key(tensor)][0]
         return None
+
+    def _first_result(self, call: GradientCall) -> Any:
+        """The operation of a gradient call's results that was built first."""
+        if id(call) not in self._first_results:
+            made = [key[0] for key, entry in self._gradients.items() if entry[0] is call]
+            place = {op: i for i, op in enumerate(made[0].graph.get_operations())}
+            self._first_results[id(call)] = min(made, key=lambda op: place[op])
+        return self._first_results[id(call)]
 
     def _lower_gradient(self, op: Any) -> None:
         for tensor in op.outputs:

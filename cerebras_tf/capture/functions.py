@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Optional
 
 import tensorflow as tf
@@ -100,10 +101,15 @@ def draws(op: Any) -> bool:
     """Whether an operation gives other values whenever it runs: it draws random numbers."""
     if op.type in FUNCTION_ATTRIBUTES:
         return any(draws(inner) for body in function_bodies(op) for inner in body_operations(body))
-    if any(tensor.dtype == tf.resource for tensor in [*op.inputs, *op.outputs]):
+    if not (op.outputs and _is_stateful(op.type)):
         return False
-    definition = op_def_registry.get(op.type)
-    return bool(op.outputs) and definition is not None and definition.is_stateful
+    return all(tensor.dtype != tf.resource for tensor in [*op.inputs, *op.outputs])
+
+
+@functools.cache
+def _is_stateful(op_type: str) -> bool:
+    definition = op_def_registry.get(op_type)
+    return definition is not None and bool(definition.is_stateful)
 
 
 def is_check(op: Any) -> bool:

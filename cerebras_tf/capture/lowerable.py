@@ -15,7 +15,7 @@ from cerebras_tf.capture.recording import GradientCall
 from cerebras_tf.capture.registry import LOWERINGS
 from cerebras_tf.capture.state import passed_handle
 
-_WITHOUT_FORM = (tf.string, tf.complex64, tf.complex128)
+_WITHOUT_FORM = frozenset((tf.string, tf.complex64, tf.complex128))
 
 
 class Lowerable:
@@ -32,6 +32,7 @@ class Lowerable:
     ) -> None:
         self._handles = set(handles)
         self._results = {tensor.op for call in gradients for tensor in result_tensors(call)}
+        self._missing: dict[Operation, list[Operation]] = {}
 
     def has(self, op: Operation) -> bool:
         """Whether the operation, and all it runs, has an IR form."""
@@ -43,6 +44,11 @@ class Lowerable:
         Checks and prints have none; inside functions they are passed over. Nor has anything that
         makes or reads text, or reads what TensorFlow's backward graph keeps of a branch.
         """
+        if op not in self._missing:
+            self._missing[op] = self._find_missing(op)
+        return self._missing[op]
+
+    def _find_missing(self, op: Operation) -> list[Operation]:
         if op in self._handles or op in self._results:
             return []
         if any(tensor.dtype.base_dtype in _WITHOUT_FORM for tensor in [*op.inputs, *op.outputs]):

@@ -29,6 +29,7 @@ class Call:
         examples: examples in a batch, where shapes say so.
         tokens: tokens in a batch, where shapes say so.
         systems: systems whose batches a step takes, for predictions.
+        micro_batches: batches of a step, one after the other on each of them, likewise.
         sparsifier: prunes weights of a training; None where all stay.
         model: the model on the wafer, once model_fn was called; None on the host.
         stop: in training, ends evaluations in the midst of it when training is told to end.
@@ -41,6 +42,7 @@ class Call:
     examples: Optional[int] = None
     tokens: Optional[int] = None
     systems: int = 1
+    micro_batches: int = 1
     sparsifier: Any = None
     model: Optional[ModelGraph] = None
     stop: Optional[EvaluationStopHook] = None

@@ -35,6 +35,11 @@ def swarm_for(mode: str) -> Swarm:
     return mpi.swarm() if mode == _TRAIN else Alone()
 
 
+def neighbours_for(mode: str) -> Swarm:
+    """The wafers that load a model at the same time: all, but for predictions, made by each."""
+    return mpi.swarm() if mode in (_TRAIN, _EVAL) else Alone()
+
+
 def refuse_host(use_cs: bool) -> None:
     """Raises ConfigError where several wafers were asked for, and the host is to train."""
     if not use_cs and job.wafers() > 1:

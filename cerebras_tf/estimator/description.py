@@ -15,6 +15,7 @@ from cerebras_tf.memoryx.store import Store
 from cerebras_tf.quantities import in_words, seconds
 from cerebras_tf.runtime.capacity import activation_bytes, available_bytes
 from cerebras_tf.runtime.cpu import CpuBackend
+from cerebras_tf.runtime.shared_store import SharedStore
 from cerebras_tf.runtime.speeds import measured_speeds
 from cerebras_tf.runtime.streaming import plan_streaming
 
@@ -45,16 +46,24 @@ def describe_program(program: Program, store: Store) -> str:
 
 
 def streaming(program: Program, store: Store) -> list[str]:
-    """What a step from files moves, where variables rest there, and what bounds its time."""
-    if not isinstance(store, FileStore) or store.disk.folder is None:
+    """What a step from files moves, where variables rest there, and what bounds its time.
+
+    Of several wafers, what one of them keeps and moves.
+    """
+    here = store.here if isinstance(store, SharedStore) else store
+    if not isinstance(here, FileStore) or here.disk.folder is None:
         return []
-    disk, folder = store.disk, store.disk.folder
-    plan = plan_streaming(program, store.specs.values(), disk.most_bytes, CpuBackend())
+    disk, folder, wafer, which = here.disk, here.disk.folder, None, ""
+    if isinstance(store, SharedStore) and program.wafers > 1:
+        wafer, which = store.rank, f" of wafer {store.rank} of {program.wafers}"
+    plan = plan_streaming(program, here.specs.values(), disk.most_bytes, CpuBackend(), wafer)
+    beside = "" if wafer is None else " and copies of what others keep"
     lines = [
-        f"on files: {_size(plan.weight_bytes)} weights, {_size(plan.state_bytes)} optimizer state "
-        f"and others, {_size(plan.staged_bytes)} gradients and activations that wait; at most "
-        f"{_size(plan.memory_bytes)} of it in memory; {_size(free_bytes(folder))} of disk free, of "
-        f"which each checkpoint takes up to {_size(plan.weight_bytes + plan.state_bytes)}"
+        f"on files{which}: {_size(plan.weight_bytes)} weights, {_size(plan.state_bytes)} optimizer "
+        f"state and others, {_size(plan.staged_bytes)} gradients and activations that wait; at "
+        f"most {_size(plan.memory_bytes)} of it{beside} in memory; {_size(free_bytes(folder))} of "
+        "disk free, of which each checkpoint takes up to "
+        f"{_size(sum(spec.type.most_bytes for spec in here.specs.values()))}"
     ]
     moved = f"a step reads {_size(plan.bytes_read)} and writes {_size(plan.bytes_written)}"
     try:

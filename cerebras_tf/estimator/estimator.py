@@ -21,7 +21,7 @@ import tensorflow as tf
 
 from cerebras_tf.capture.variables import resource_variables
 from cerebras_tf.compiler.pipeline import Options, collector_paused
-from cerebras_tf.errors import ConfigError
+from cerebras_tf.errors import CapacityError, ConfigError
 from cerebras_tf.estimator import cluster
 from cerebras_tf.estimator.call import (
     Call,
@@ -37,7 +37,7 @@ from cerebras_tf.estimator.folder_lock import locked
 from cerebras_tf.estimator.hooks import EvaluationStopHook, GracefulStopHook
 from cerebras_tf.estimator.host_call import host_call_to_eval_metric_ops
 from cerebras_tf.estimator.model_graph import ModelGraph, build
-from cerebras_tf.estimator.prediction import predict_program, systems_of
+from cerebras_tf.estimator.prediction import micro_batches_of, predict_program, systems_of
 from cerebras_tf.estimator.progress import PhaseReporter
 from cerebras_tf.estimator.report_file import write_report
 from cerebras_tf.estimator.run_config import (
@@ -53,7 +53,7 @@ from cerebras_tf.ir import TensorType
 from cerebras_tf.ir.program import Program
 from cerebras_tf.kernels.bfloat16 import instructions
 from cerebras_tf.kernels.instructions import described
-from cerebras_tf.runtime.capacity import check_memory, return_freed_memory
+from cerebras_tf.runtime.capacity import return_freed_memory
 from cerebras_tf.runtime.session import Request
 from cerebras_tf.swarmx import job
 from cerebras_tf.wafer.prediction import Prediction, one_line
@@ -141,7 +141,8 @@ class CerebrasEstimator(tf.estimator.Estimator):
             gc.collect()  # graphs and sessions of calls before, which refer to themselves
             return_freed_memory()
         bound = copy.copy(self)
-        bound._call = Call(on_wafer, systems=systems_of(self._config, self._params), **fields)
+        systems, parts = systems_of(self._config, self._params), micro_batches_of(self._params)
+        bound._call = Call(on_wafer, systems=systems, micro_batches=parts, **fields)
         if on_wafer and not self._config.cluster_spec:
             bound._session_config = _with_pruned_graphs(self._session_config)
         return bound
@@ -282,11 +283,11 @@ class CerebrasEstimator(tf.estimator.Estimator):
 
         Args:
             input_fn: gives the features' shapes.
-            validate_only: only check that the model compiles: nothing is written, and a model that
-                does not fit in this machine's memory is not refused.
+            validate_only: only check that the model compiles: nothing is written.
             mode: a tf.estimator.ModeKeys.
             save: write the program to compile_dir, where `train`, `evaluate` and `predict` of the
-                same model and settings find it and compile no more.
+                same model and settings find it and compile no more. That this machine has too
+                little memory for it is said, here and in the report.
             sparsifier: what `train` will be given; predictions count the weights that it leaves.
 
         Returns:
@@ -294,7 +295,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
 
         Raises:
             UnsupportedOpError: the model needs operations without an IR form; all are listed.
-            CapacityError: the model does not fit in this machine's memory.
+            CapacityError: the model does not fit in this machine's memory, and is not saved.
         """
         with tf.Graph().as_default() as graph:
             tf.compat.v1.random.set_random_seed(self._config.tf_random_seed)
@@ -314,21 +315,27 @@ class CerebrasEstimator(tf.estimator.Estimator):
                 model.step.compiled_before = None
                 named = {tensor.name: type for tensor, type in zip(model.fed, types)}
                 program = model.step.compile(Request(named, updates=mode == _TRAIN))
-                here = describe_program(program, model.store).splitlines()
-                for line in here:
-                    say("%s", line)
-                assert model.step.unfitted is not None
-                predicted = self._predicted(model.step.unfitted, bound._call)
-                say("%s", one_line(predicted))
-                if validate_only:
-                    return None
-                if save:
-                    path = model.step.save(program, self._compiled_programs(mode))
-                    say("%s; program in %s", effort(program), path)
-                    here = [*here, effort(program)]
-                    say("report in %s", write_report(predicted, here, self.compile_dir, mode))
-                check_memory(program, model.store.total_resident_bytes)
-                return program
+                self._tell(program, bound._call, mode, save and not validate_only)
+                fault = model.step.session.memory_fault(program)
+                if fault and not (save or validate_only):
+                    raise CapacityError(fault)
+                return None if validate_only else program
+
+    def _tell(self, program: Program, call: Call, mode: str, save: bool) -> None:
+        """Says what a program takes, here and on a real system; writes it and its report."""
+        model = call.model
+        assert model is not None and model.step.unfitted is not None
+        here = describe_program(program, model.store).splitlines()
+        predicted = self._predicted(model.step.unfitted, call)
+        fault = model.step.session.memory_fault(program)
+        told = [f"it does not fit here, and would be refused: {fault}"] if fault else []
+        for line in (*here, one_line(predicted), *told):
+            say("%s", line)
+        if save:
+            path = model.step.save(program, self._compiled_programs(mode))
+            say("%s; program in %s", effort(program), path)
+            here += [*told, effort(program)]
+            say("report in %s", write_report(predicted, here, self.compile_dir, mode))
 
     def _predicted(self, program: Program, call: Call) -> Prediction:
         """What a real system would do with a program that was not fitted into this machine."""

@@ -23,7 +23,7 @@ from cerebras_tf.capture.recording import GradientCall, GradientRecorder
 from cerebras_tf.capture.variables import managed_variables, resource_variables, variable_spec
 from cerebras_tf.compiler.pipeline import Options
 from cerebras_tf.errors import ConfigError, UnsupportedOpError
-from cerebras_tf.estimator.cluster import swarm_for
+from cerebras_tf.estimator.cluster import neighbours_for, swarm_for
 from cerebras_tf.estimator.scaffold import wafer_scaffold
 from cerebras_tf.estimator.session import WaferHook, leaves, map_fetches
 from cerebras_tf.estimator.sparse_training import SparseTraining
@@ -136,6 +136,7 @@ def _wired(
         swarm,
         spec.loss.name if swarm.size > 1 else None,
         Profiler() if effects and getattr(config, "profile", None) else None,
+        neighbours_for(mode),
     )
     metrics = _operations(spec.eval_metric_ops)
     wiring = Wiring(step, placement, fed, global_step, step_read, beside, bool(effects), metrics)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import Any
 
 from cerebras_tf.compiler.workload import workload_of_program
@@ -21,8 +22,8 @@ def predict_program(program: Program, call: Any, config: Any) -> Prediction:
 
     Args:
         program: as it is where activations have all the memory they want.
-        call: the context of the call, which knows examples and tokens of a batch, the number of
-            systems, and what of the weights is pruned.
+        call: the context of the call, which knows examples and tokens of a batch, the numbers of
+            systems and of micro-batches, and what of the weights is pruned.
         config: the run configuration, which knows whether copies of the model share the batch; the
             model is called as its model_dir.
     """
@@ -32,10 +33,12 @@ def predict_program(program: Program, call: Any, config: Any) -> Prediction:
     workload = workload_of_program(program, name, call.examples, call.tokens, density)
     machine = load_machine(MACHINE)
     if execution_mode_from_environment() == STREAMING:
-        return predict_streaming(workload, machine, num_csx=call.systems)
-    if getattr(config, "multireplica", False) and workload.trains:
-        return predict_split(workload, machine)
-    return predict_pipelined(workload, machine)
+        found = predict_streaming(workload, machine, num_csx=call.systems)
+    elif getattr(config, "multireplica", False) and workload.trains:
+        found = predict_split(workload, machine)
+    else:
+        found = predict_pipelined(workload, machine)
+    return replace(found, micro_batches=call.micro_batches if workload.trains else 1)
 
 
 def systems_of(config: Any, params: Any) -> int:
@@ -46,9 +49,25 @@ def systems_of(config: Any, params: Any) -> int:
         params: those of the model. Where one wafer computes the batches of several in turn, as the
             models of modelzoo do, `params["runconfig"]["num_csx"]` is their number.
     """
-    section = params.get("runconfig") if isinstance(params, dict) else None
-    named = section.get("num_csx") if isinstance(section, dict) else None
-    return max(getattr(config, "num_csx", None) or 1, named if isinstance(named, int) else 1)
+    named = _number_in(params, "runconfig", "num_csx")
+    return max(getattr(config, "num_csx", None) or 1, named)
+
+
+def micro_batches_of(params: Any) -> int:
+    """Batches whose gradients a system adds up for a step.
+
+    Args:
+        params: those of the model; the models of modelzoo have the number as
+            `params["optimizer"]["grad_accum_steps"]`.
+    """
+    return _number_in(params, "optimizer", "grad_accum_steps")
+
+
+def _number_in(params: Any, section: str, key: str) -> int:
+    """A whole number above 0 in a section of parameters; 1 where there is none."""
+    found = params.get(section) if isinstance(params, dict) else None
+    number = found.get(key) if isinstance(found, dict) else None
+    return number if isinstance(number, int) and number > 0 else 1
 
 
 def replicas_line(found: Prediction) -> str:
@@ -59,6 +78,7 @@ def replicas_line(found: Prediction) -> str:
         return "multireplica: one replica of the model is fastest, or more do not fit the wafer"
     return (
         f"multireplica: {found.replicas} replicas of the model fill the wafer, each with "
-        f"{found.workload.batch:,} of the {found.global_batch:,} samples of a batch; gradients are "
-        "averaged every batch, and numbers are those of one replica with all samples"
+        f"{found.workload.batch:,} of the {found.replicas * found.workload.batch:,} samples of a "
+        "batch; gradients are averaged every batch, and numbers are those of one replica with all "
+        "samples"
     )

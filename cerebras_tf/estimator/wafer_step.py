@@ -67,6 +67,12 @@ class WaferStep:
         profiler: as given.
     """
 
+    compiled_step: Optional[StepGraph] = None
+    prepared: Optional[Program] = None
+    unfitted: Optional[Program] = None
+    error: Optional[BaseException] = None
+    compiled_before: Optional[CompiledPrograms] = None
+
     def __init__(
         self,
         make_capture: MakeCapture,
@@ -82,6 +88,7 @@ class WaferStep:
         swarm: Optional[Swarm] = None,
         loss: Optional[str] = None,
         profiler: Optional[Profiler] = None,
+        neighbours: Optional[Swarm] = None,
     ) -> None:
         """Prepares a step.
 
@@ -99,17 +106,15 @@ class WaferStep:
             swarm: the wafers that make the steps together; None for this one alone.
             loss: name of the tensor whose value is the mean over the wafers.
             profiler: times every instruction of every step; None for nobody.
+            neighbours: the wafers that load a model at the same time; None for those of `swarm`.
         """
         self.swarm, self.profiler = swarm or Alone(), profiler
         backend, watching = timed(self.swarm, profiler)
-        self.session = Session(self, store, backend, watching, phase, bool(effects), self.swarm)
+        self.session = Session(
+            self, store, backend, watching, phase, bool(effects), self.swarm, neighbours
+        )
         self._loss, self._has_met = loss, False
-        self.compiled_step: Optional[StepGraph] = None
-        self.prepared: Optional[Program] = None
-        self.unfitted: Optional[Program] = None
         self.tensors: dict[str, Any] = {}
-        self.error: Optional[BaseException] = None
-        self.compiled_before: Optional[CompiledPrograms] = None
         self._make_capture = self._made_with = make_capture
         self._made_for: list[TensorType] = []
         self._make_fallback, self._control_inputs = make_fallback, control_inputs

@@ -20,6 +20,7 @@ _FIGURES = (
     ("parameters", "parameters", "{:,}"),
     ("layers", "layers", "{}"),
     ("samples a step", "global_batch", "{:,}"),
+    ("micro-batches a step", "micro_batches", "{}"),
     ("tokens a step", "tokens_a_step", "{:,}"),
     ("PFLOP a step", "pflop_a_step", "{:,.3f}"),
     ("seconds a step", "step_s", "{:.4g}"),

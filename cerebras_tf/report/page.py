@@ -142,9 +142,21 @@ def _card(value: str, label: str, kind: str = "") -> str:
     return f'<div class="card {kind}"><b>{value}</b><span>{label}</span></div>'
 
 
+def _micro_batches(found: Prediction) -> str:
+    if found.micro_batches == 1:
+        return ""
+    return f" and micro-batch, of which a step has {found.micro_batches}"
+
+
+def _batch(found: Prediction) -> str:
+    """What layers' figures are of."""
+    parts = found.micro_batches
+    return "a step" if parts == 1 else f"one of the {parts} micro-batches of a step"
+
+
 def _cards(found: Prediction) -> str:
     workload = found.workload
-    tokens = workload.tokens * found.replicas * found.num_csx
+    tokens = found.tokens
     rate = f"{number(found.samples_per_s)} samples/s"
     if tokens:
         rate += f", {number(tokens / found.step_s)} tokens/s"
@@ -164,7 +176,7 @@ def _cards(found: Prediction) -> str:
         _card(in_words(workload.parameters), f"parameters, {len(workload.layers)} layers"),
         _card(
             f"{found.global_batch:,}",
-            f"samples a step, {workload.batch:,} a system{copies}"
+            f"samples a step, {workload.batch:,} a system{copies}{_micro_batches(found)}"
             + (f"; {tokens:,} tokens" if tokens else ""),
         ),
         _card(
@@ -201,12 +213,12 @@ def _streaming_sections(found: Prediction) -> list[str]:
     return [
         section(
             "Streams and compute",
-            "One step from left to right: each layer's weights arrive while it computes, and its "
-            "gradients leave. Point at a piece to read what it is.",
+            f"{_batch(found).capitalize()} from left to right: each layer's weights arrive while "
+            "it computes, and its gradients leave. Point at a piece to read what it is.",
             pictures.streams(found),
         ),
         section(
-            "Memory over a step",
+            f"Memory over {_batch(found)}",
             "Activations grow in the forward pass and are used up in the backward pass. Weights "
             "never rest on the wafer.",
             pictures.memory_over_time(found),
@@ -234,7 +246,7 @@ def _layers_note(found: Prediction) -> str:
     passes = ", with the second forward pass where there is one" if found.workload.trains else ""
     return (
         "Layers that are alike stand in one row, with what one of them takes. Colours are those of "
-        f"the causes above; times are those of a whole step{passes}."
+        f"the causes above; times are those of {_batch(found)}{passes}."
     )
 
 

@@ -70,9 +70,9 @@ def causes_bar(found: Prediction) -> str:
     """A step's time by cause, as one bar with a legend."""
     clock = found.machine["clock"]
     parts, at = [], 0.0
-    causes = {name: value / clock for name, value in found.cycles.as_dict().items()}
-    waiting = found.step_s - found.wafer_s
-    total = found.step_s
+    passes, total = found.micro_batches, found.step_s
+    causes = {name: passes * value / clock for name, value in found.cycles.as_dict().items()}
+    waiting = total - passes * found.wafer_s
     colours = dict(CAUSES)
     if waiting > 1e-12:
         causes["host"], colours["host"] = waiting, "#222222"

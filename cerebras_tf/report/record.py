@@ -17,7 +17,7 @@ Record = dict[str, Any]
 
 def record_of(found: Prediction) -> Record:
     """The figures of a prediction, by name; seconds, bytes and plain numbers."""
-    workload, clock = found.workload, found.machine["clock"]
+    workload, passes = found.workload, found.micro_batches
     return {
         "name": workload.name,
         "machine": found.machine.name,
@@ -28,12 +28,13 @@ def record_of(found: Prediction) -> Record:
         "parameters": workload.parameters,
         "layers": len(workload.layers),
         "global_batch": found.global_batch,
-        "tokens_a_step": workload.tokens * found.replicas * found.num_csx,
+        "micro_batches": passes,
+        "tokens_a_step": found.tokens,
         "pflop_a_step": found.flops * found.num_csx / 1e15,
         "step_s": found.step_s,
         "steps_per_s": found.steps_per_s,
         "samples_per_s": found.samples_per_s,
-        "tokens_per_s": workload.tokens * found.replicas * found.num_csx / found.step_s,
+        "tokens_per_s": found.tokens / found.step_s,
         "utilisation": found.utilisation,
         "bound": found.bound,
         "fits": not found.faults,
@@ -41,8 +42,11 @@ def record_of(found: Prediction) -> Record:
         "spilled_gb": found.activations.spilled_bytes / 1e9,
         "recomputes": found.activations.recomputes,
         "energy_kj_at_most": found.joules / 1e3,
-        "seconds_by_cause": {k: v / clock for k, v in found.cycles.as_dict().items()},
-        "host_s": found.host_s,
+        "seconds_by_cause": {
+            cause: passes * cycles / found.machine["clock"]
+            for cause, cycles in found.cycles.as_dict().items()
+        },
+        "host_s": passes * found.host_s,
     }
 
 
@@ -70,5 +74,6 @@ def read_record(path: str) -> Record:
             f"compare: must be a {REPORT}, or a folder that has one. Received: {path}. Write one "
             "with --compile_only."
         )
-    record: Record = json.loads(found.group(1))
+    # Reports of before say nothing of micro-batches.
+    record: Record = {"micro_batches": 1, **json.loads(found.group(1))}
     return record

@@ -20,7 +20,7 @@ def suggestions(found: Prediction) -> list[str]:
     told = list(found.faults)
     if found.bound == "host":
         told.append(
-            f"The host's loop takes {seconds(found.host_s)} a step, the wafer "
+            f"The host's loop takes {seconds(found.host_s)} a batch, the wafer "
             f"{seconds(found.wafer_s)}: a larger batch costs next to nothing."
         )
     told += _of_streaming(found) if found.mode == STREAMING else _of_copies(found)
@@ -32,7 +32,7 @@ def _of_streaming(found: Prediction) -> list[str]:
     workload, machine, name = found.workload, found.machine, found.release.name
     if found.activations.spilled_bytes:
         fits = largest_batch(workload, machine)
-        parts = -(-workload.batch // fits)
+        parts = found.micro_batches * -(-workload.batch // fits)
         told.append(
             f"{found.activations.spilled_bytes / 1e9:.1f} GB of activations spill to activation "
             f"servers. A batch of {fits} a system fits without; the same step then takes {parts} "
@@ -47,6 +47,7 @@ def _of_streaming(found: Prediction) -> list[str]:
         )
     if found.bound != "host":
         many = predict_streaming(workload, machine, name, found.num_csx * _MORE_SYSTEMS)
+        many = replace(many, micro_batches=found.micro_batches)
         told.append(
             f"num_csx: {many.num_csx} makes {number(many.samples_per_s)} samples a second with a "
             f"global batch of {many.global_batch:,}: a step takes as long, each system has a batch "
@@ -97,6 +98,6 @@ def sensitivity(found: Prediction) -> list[tuple[str, float, float]]:
                 other = predict_replicas(
                     found.workload, machine, found.release.name, found.replicas
                 )
-            changes.append(other.step_s / found.step_s - 1)
+            changes.append(found.micro_batches * other.step_s / found.step_s - 1)
         told.append((quantity.name, changes[0], changes[1]))
     return told

@@ -8,7 +8,6 @@ import socket
 from collections import defaultdict
 from typing import Optional
 
-from cerebras_tf.errors import CapacityError
 from cerebras_tf.ir.program import Program
 from cerebras_tf.swarmx.swarm import Swarm
 
@@ -72,9 +71,9 @@ def room_for_activations(state_bytes: int, held_bytes: int = 0, share: Optional[
     """Bytes that activations and scratch memory may take: what is free, less a tenth.
 
     Args:
-        state_bytes: as for `check_memory`.
-        held_bytes: as for `check_memory`.
-        share: as for `check_memory`.
+        state_bytes: as for `memory_fault`.
+        held_bytes: as for `memory_fault`.
+        share: as for `memory_fault`.
     """
     return int((1 - _MARGIN) * (_free_bytes(held_bytes, share) - state_bytes))
 
@@ -83,10 +82,10 @@ def _free_bytes(held_bytes: int, share: Optional[int]) -> int:
     return available_bytes() + held_bytes if share is None else share
 
 
-def check_memory(
+def memory_fault(
     program: Program, state_bytes: int, held_bytes: int = 0, share: Optional[int] = None
-) -> None:
-    """Raises CapacityError where variables, activations and scratch memory do not fit.
+) -> str:
+    """Says that variables, activations and scratch memory do not fit; "" where they do.
 
     Args:
         program: gives the activation and the scratch memory.
@@ -99,12 +98,12 @@ def check_memory(
     needed = state_bytes + activations
     free = _free_bytes(held_bytes, share)
     if needed <= free:
-        return
+        return ""
     largest = max(program.layers, key=lambda layer: layer.weight_bytes, default=None)
     hint = ""
     if largest is not None:
         hint = f" Largest layer: '{largest.name}', {largest.weight_bytes / 1e9:.2f} GB of weights."
-    raise CapacityError(
+    return (
         f"this model needs {needed / 1e9:.1f} GB of memory: {state_bytes / 1e9:.1f} GB of weights "
         f"and optimizer state, {activations / 1e9:.1f} GB of activations and gradients. "
         f"Received: a machine with {free / 1e9:.1f} GB free{_each(share)}, "

@@ -14,7 +14,8 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Optional
 
 from cerebras_tf.ir.program import Instruction, Program
 from cerebras_tf.ir.schedule import Run
@@ -45,14 +46,23 @@ class Link:
         bytes_per_s: of one direction; both are used at once.
         latency_s: from one wafer, or node, to the next.
         ways: wafers that a node of the tree serves; 0 for messages from wafer to wafer.
-        processor_s_per_byte: what a byte that is sent or received takes of the wafer's own time;
-            0 where its cores have no part in it.
+        mean_bytes_per_s: of means, where cores add them up on their way; None for bytes_per_s.
+        core_s_per_byte: what a byte of a copy takes of the wafer's own time; 0 where its cores
+            have no part in it.
+        mean_core_s_per_byte: likewise of a mean.
     """
 
     bytes_per_s: float
     latency_s: float
     ways: int = 0
-    processor_s_per_byte: float = 0.0
+    mean_bytes_per_s: Optional[float] = None
+    core_s_per_byte: float = 0.0
+    mean_core_s_per_byte: float = 0.0
+
+    def of_means(self) -> Link:
+        """The same for means."""
+        speed = self.mean_bytes_per_s or self.bytes_per_s
+        return replace(self, bytes_per_s=speed, core_s_per_byte=self.mean_core_s_per_byte)
 
     def hop_s(self, size: int) -> float:
         """Seconds until a first chunk of what has a size is one wafer, or node, further."""
@@ -109,7 +119,7 @@ def scaled_step(program: Program, times: LayerTimes, beside_s: float, link: Link
 
 class _Simulation:
     def __init__(self, program: Program, times: LayerTimes, link: Link) -> None:
-        self.link = link
+        self._links = {COPY: link, GATHER: link, MEAN: link.of_means()}
         self.wafers = range(program.wafers)
         self.clock = [0.0 for _ in self.wafers]
         self.busy = [0.0 for _ in self.wafers]
@@ -129,7 +139,7 @@ class _Simulation:
 
     def _start(self, item: Exchange) -> None:
         """Something sets out on a lane once all before it have arrived there."""
-        link, others = self.link, len(self.wafers) - 1
+        link, others = self._links[item.kind], len(self.wafers) - 1
         if not others:
             return
         if item.kind == GATHER:
@@ -142,17 +152,18 @@ class _Simulation:
         self._arrivals[item.slot] = list(lane)
         for wafer in self.wafers:
             self.busy[wafer] += lane[wafer] - starts[wafer]
-            self.clock[wafer] += 2 * item.bytes * link.processor_s_per_byte
+            self.clock[wafer] += item.bytes * link.core_s_per_byte
 
     def _ends(self, starts: list[float], item: Exchange) -> list[float]:
         """When each wafer is done with what could begin there at some time."""
         to_all = item.kind == MEAN and item.wafer == EVERYWHERE
-        if self.link.ways:
-            return self._tree(starts, item.bytes, 2 if to_all else 1)
+        link = self._links[item.kind]
+        if link.ways:
+            return _tree(link, starts, item.bytes, 2 if to_all else 1)
         if to_all:
-            return self._reduced_and_gathered(starts, item.bytes)
+            return _reduced_and_gathered(link, starts, item.bytes)
         order = [(item.wafer + place) % len(starts) for place in self.wafers]
-        return self._chain(starts, item.bytes, order if item.kind == COPY else order[::-1])
+        return _chain(link, starts, item.bytes, order if item.kind == COPY else order[::-1])
 
     def _await(self, slot: int) -> None:
         arrival = self._arrivals.pop(slot, None)
@@ -165,27 +176,30 @@ class _Simulation:
             self.waited[wafer] += late
             self.clock[wafer] += late
 
-    def _chain(self, starts: list[float], size: int, order: Sequence[int]) -> list[float]:
-        """Along wafers in an order; each passes on chunks as they come."""
-        link, hop = self.link, self.link.hop_s(size)
-        done = list(starts)
-        done[order[0]] = starts[order[0]] + size / link.bytes_per_s
-        for before, wafer in zip(order, order[1:]):
-            own = starts[wafer] + size / link.bytes_per_s
-            done[wafer] = max(done[before] + hop, own)
-        return done
 
-    def _tree(self, starts: list[float], size: int, passes: int) -> list[float]:
-        """Up or down a tree, or both; its nodes pass on chunks as they come."""
-        through = passes * self.link.through_tree_s(len(starts), size)
-        return [max(starts) + size / self.link.bytes_per_s + through for _ in starts]
+def _chain(link: Link, starts: list[float], size: int, order: Sequence[int]) -> list[float]:
+    """Along wafers in an order; each passes on chunks as they come."""
+    hop = link.hop_s(size)
+    done = list(starts)
+    done[order[0]] = starts[order[0]] + size / link.bytes_per_s
+    for before, wafer in zip(order, order[1:]):
+        own = starts[wafer] + size / link.bytes_per_s
+        done[wafer] = max(done[before] + hop, own)
+    return done
 
-    def _reduced_and_gathered(self, starts: list[float], size: int) -> list[float]:
-        """Every wafer adds up a part, and sends it to all."""
-        link, wafers = self.link, len(starts)
-        blocks = math.ceil(size / (wafers * CHUNK_BYTES))
-        moving = 2 * (wafers - 1) / wafers * size / link.bytes_per_s
-        return [max(starts) + moving + 2 * blocks * link.latency_s for _ in starts]
+
+def _tree(link: Link, starts: list[float], size: int, passes: int) -> list[float]:
+    """Up or down a tree, or both; its nodes pass on chunks as they come."""
+    through = passes * link.through_tree_s(len(starts), size)
+    return [max(starts) + size / link.bytes_per_s + through for _ in starts]
+
+
+def _reduced_and_gathered(link: Link, starts: list[float], size: int) -> list[float]:
+    """Every wafer adds up a part, and sends it to all."""
+    wafers = len(starts)
+    blocks = math.ceil(size / (wafers * CHUNK_BYTES))
+    moving = 2 * (wafers - 1) / wafers * size / link.bytes_per_s
+    return [max(starts) + moving + 2 * blocks * link.latency_s for _ in starts]
 
 
 def _shared_out(program: Program, times: LayerTimes) -> dict[int, float]:

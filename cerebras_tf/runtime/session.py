@@ -13,13 +13,13 @@ from typing import Any, Optional, Protocol
 
 import numpy as np
 
-from cerebras_tf.errors import DataError, PaddingError
+from cerebras_tf.errors import CapacityError, DataError, PaddingError
 from cerebras_tf.ir import Array, TensorType, most_of
 from cerebras_tf.ir.program import GLOBAL_STEP_UPDATE, RANDOM_STEP, Program
 from cerebras_tf.kernels.half import at_rest
 from cerebras_tf.memoryx.store import Store
 from cerebras_tf.runtime.backend import Backend
-from cerebras_tf.runtime.capacity import agreed_share, check_memory, room_for_activations
+from cerebras_tf.runtime.capacity import agreed_share, memory_fault, room_for_activations
 from cerebras_tf.runtime.executor import Listener, Machine
 from cerebras_tf.runtime.packing import pack_batch, real_tokens
 from cerebras_tf.runtime.shared_store import SharedStore
@@ -149,6 +149,7 @@ class Session:
         phase: Phase = contextlib.nullcontext,
         trains: bool = True,
         swarm: Optional[Swarm] = None,
+        neighbours: Optional[Swarm] = None,
     ) -> None:
         """Prepares a session.
 
@@ -161,6 +162,8 @@ class Session:
             trains: whether random ops draw anew with every update; else with every step.
             swarm: the wafers that make every step together, each with a batch of its own; None for
                 this one alone.
+            neighbours: the wafers that begin a session together, each within its share of their
+                machine's memory; None for those of `swarm`.
         """
         self.store = store
         self.global_step = 0
@@ -173,7 +176,7 @@ class Session:
         self._phase = phase
         self._trains = trains
         self._swarm = swarm or Alone()
-        self._share = agreed_share(self._swarm)
+        self._share = agreed_share(neighbours or self._swarm)
         self._variants: list[_Variant] = []
         self._uses = 0
         self._arena: Optional[Array] = None
@@ -342,11 +345,19 @@ class Session:
             state = store.even_resident_bytes
         return room_for_activations(state, self.held_bytes, self._share)
 
-    def _check(self, program: Program) -> None:
-        """Refuses what does not fit, of variables what is kept here: they are dealt out first."""
+    def memory_fault(self, program: Program) -> str:
+        """Says that a program does not fit into memory; "" where it does.
+
+        Of variables that counts which is kept here: they are dealt out first.
+        """
         if isinstance(self.store, SharedStore) and program.wafers > 1 and program.homes:
             self.store.deal_out(program.homes)
-        check_memory(program, self.store.total_resident_bytes, self.held_bytes, self._share)
+        return memory_fault(program, self.store.total_resident_bytes, self.held_bytes, self._share)
+
+    def _check(self, program: Program) -> None:
+        fault = self.memory_fault(program)
+        if fault:
+            raise CapacityError(fault)
 
     def _memory(self, size: int) -> Array:
         """Activation memory that all machines share; grown, and given to all anew, when needed."""

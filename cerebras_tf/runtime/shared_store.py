@@ -90,6 +90,11 @@ class SharedStore:
         return self._homes.get(name, self._swarm.rank) == self._swarm.rank
 
     @property
+    def rank(self) -> int:
+        """Number of this wafer."""
+        return self._swarm.rank
+
+    @property
     def specs(self) -> Mapping[str, Variable]:
         """See Store.specs."""
         return self.here.specs

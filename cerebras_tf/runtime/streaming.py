@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any, Optional
 
 from cerebras_tf.errors import StoreError
 from cerebras_tf.ir import Variable
@@ -14,6 +15,8 @@ from cerebras_tf.memoryx.planned_disk import PlannedDisk
 from cerebras_tf.runtime.backend import Backend
 from cerebras_tf.runtime.executor import Machine
 from cerebras_tf.runtime.null import NullBackend, stand_in
+from cerebras_tf.runtime.shared_store import SharedStore
+from cerebras_tf.swarmx.swarm import Alone
 
 # Rounds after which what a store holds repeats from step to step, as the order of needs does.
 _ROUNDS = 3
@@ -21,13 +24,13 @@ _ROUNDS = 3
 
 @dataclass(frozen=True)
 class StreamingPlan:
-    """What a step from files moves and takes.
+    """What a step from files moves and takes; on several wafers what it does on one.
 
     Attributes:
-        weight_bytes: bytes of the trained variables.
+        weight_bytes: bytes of the trained variables that it keeps.
         state_bytes: bytes of all others, optimizer state above all.
         staged_bytes: bytes of gradients and activations that rest in files within a step.
-        memory_bytes: main memory for all of these.
+        memory_bytes: main memory for all of these, and for copies of what other wafers keep.
         activation_bytes: main memory for activations and gradients.
         scratch_bytes: main memory that kernels take besides.
         bytes_read: bytes that a step reads from files.
@@ -64,8 +67,23 @@ def check_disk(specs: Iterable[Variable], folder: str, wafers: int = 1) -> None:
         )
 
 
+class _OneOf(Alone):
+    """One of several wafers, of which the others answer as it does."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank, self.size = rank, size
+
+    def objects(self, item: Any) -> list[Any]:
+        """See Swarm.objects."""
+        return [item] * self.size
+
+
 def plan_streaming(
-    program: Program, specs: Iterable[Variable], most_bytes: int, backend: Backend
+    program: Program,
+    specs: Iterable[Variable],
+    most_bytes: int,
+    backend: Backend,
+    wafer: Optional[int] = None,
 ) -> StreamingPlan:
     """Runs the program's schedule without arithmetic and without files.
 
@@ -74,6 +92,7 @@ def plan_streaming(
         specs: the variables.
         most_bytes: main memory for variables.
         backend: prices instructions.
+        wafer: which of the program's several wafers; None for one that keeps all.
 
     Raises:
         CapacityError: variables that are used together do not fit into that memory.
@@ -83,22 +102,31 @@ def plan_streaming(
     if sizes:
         program = program.at(sizes, backend.price)
     disk = PlannedDisk(most_bytes)
-    store = FileStore(specs, disk)
-    for name in store.specs:
-        store.acquire([name], fresh=True)
-        store.release([name], dirty=[name])
-    machine = Machine(program, store, NullBackend(backend))
+    here = FileStore(specs, disk)
+    swarm = Alone() if wafer is None else _OneOf(wafer, program.wafers)
+    store = here if wafer is None else SharedStore(here, swarm)
+    kept = specs
+    if isinstance(store, SharedStore):
+        store.deal_out(program.homes)
+        kept = [spec for spec in specs if program.homes.get(spec.name, wafer) == wafer]
+    for spec in kept:
+        here.acquire([spec.name], fresh=True)
+        here.release([spec.name], dirty=[spec.name])
+    machine = Machine(program, store, NullBackend(backend), swarm=swarm)
     features = {name: stand_in(program.slots[slot].type) for name, slot in program.features.items()}
     read = written = 0
     for _ in range(_ROUNDS):
         read, written = disk.traffic.bytes_read, disk.traffic.bytes_written
         store.follow(machine.acquisitions)
+        if wafer is not None:
+            here.follow(machine.acquisitions_here)
         machine.run(features)
-    staged = (program.slots[slot].type.most_bytes for slot in program.staged.values())
+    asked = {name for names in machine.acquisitions_here for name in names}
+    staged = [program.slots[slot] for name, slot in program.staged.items() if name in asked]
     return StreamingPlan(
-        weight_bytes=sum(spec.type.most_bytes for spec in specs if spec.trainable),
-        state_bytes=sum(spec.type.most_bytes for spec in specs if not spec.trainable),
-        staged_bytes=sum(staged),
+        weight_bytes=sum(spec.type.most_bytes for spec in kept if spec.trainable),
+        state_bytes=sum(spec.type.most_bytes for spec in kept if not spec.trainable),
+        staged_bytes=sum(slot.type.most_bytes for slot in staged),
         memory_bytes=store.total_resident_bytes,
         activation_bytes=program.arena_bytes,
         scratch_bytes=program.scratch_bytes,

@@ -25,7 +25,7 @@ from typing import Any, Optional
 
 from cerebras_tf.swarmx import job
 from cerebras_tf.swarmx.rank import CONSOLE_VARIABLE, THREADS_VARIABLE, end_with_parent
-from cerebras_tf.swarmx.signs import failure_file, sign_file, write_whole
+from cerebras_tf.swarmx.signs import failure_file, is_lost, keeper_file, sign_file, write_whole
 
 _POLL_S = 0.2
 _NO_SIGN_S = 60.0  # a process that has given signs of life, and then none for as long, is gone
@@ -106,8 +106,8 @@ def run(args: Any, command: Sequence[str], logs: Path) -> Optional[Failure]:
     """Runs a job once; None where it succeeded."""
     logs.mkdir(parents=True, exist_ok=True)
     for rank in range(args.wafers):
-        for path in (failure_file(str(logs), rank), sign_file(str(logs), rank)):
-            path.unlink(missing_ok=True)
+        for file_of in (failure_file, sign_file, keeper_file):
+            file_of(str(logs), rank).unlink(missing_ok=True)
     (logs / ".signal").unlink(missing_ok=True)
     launcher, what = launcher_of(args)
     say(f"{args.wafers} wafers, {what}; logs in {logs}")
@@ -202,7 +202,7 @@ def _watch(process: subprocess.Popen[bytes], args: Any, logs: Path) -> str:
     failed_since: Optional[float] = None
     while process.poll() is None:
         time.sleep(_POLL_S)
-        reason = stuck(args.wafers, logs, args.hang_timeout)
+        reason = _lost(args.wafers, logs) or stuck(args.wafers, logs, args.hang_timeout)
         if failed_since is None and _has_failed(args.wafers, logs):
             failed_since = time.monotonic()
         # Not every launcher of MPI ends the others every time that one has failed.
@@ -247,6 +247,18 @@ def stuck(wafers: int, logs: Path, timeout_s: float) -> str:
         return f"all ranks have waited for one another for {min(waited.values()):.0f} s"
     named = ", ".join(map(str, busy))
     return f"rank {named} made no progress while others waited for {max(waited.values()):.0f} s"
+
+
+def _lost(wafers: int, logs: Path) -> str:
+    """Says which keepers were ended, and their ranks with them; "" where none was.
+
+    Where a rank has failed, MPI's launcher ends the keepers of the others; it may do so where a
+    keeper was ended, too, and then all are named.
+    """
+    lost = [str(rank) for rank in range(wafers) if is_lost(str(logs), rank)]
+    if not lost or any(told["reason"] for told in _told(wafers, logs)):
+        return ""
+    return f"rank {', '.join(lost)}: the process above it (cerebras_tf.swarmx.rank) was ended"
 
 
 def _found(args: Any, logs: Path, status: int, hung: str) -> Optional[Failure]:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Optional
 
 from cerebras_tf.swarmx import job
-from cerebras_tf.swarmx.signs import failure_file, write_whole
+from cerebras_tf.swarmx.signs import failure_file, state_of, write_keeper, write_whole
 
 CONSOLE_VARIABLE = "CEREBRAS_TF_CONSOLE"  # folder of the launcher's own standard streams
 THREADS_VARIABLE = "CEREBRAS_TF_THREADS"
@@ -39,6 +39,7 @@ def main(command: list[str]) -> int:
         remove_abandoned_segments(SHARED_MEMORY)
     folder = os.environ[job.FOLDER_VARIABLE]
     number = _first_of("PMI_RANK", "SLURM_PROCID")
+    write_keeper(folder, int(number))
     environment = {
         **os.environ,
         job.RANK_VARIABLE: number,
@@ -142,7 +143,8 @@ def _watch(process: subprocess.Popen[bytes], told: Path) -> Optional[str]:
     passed_on = 0
     while process.poll() is None:
         time.sleep(_POLL_S)
-        stopped_since = (stopped_since or time.monotonic()) if _is_stopped(process.pid) else None
+        is_stopped = state_of(process.pid) in ("T", "t")
+        stopped_since = (stopped_since or time.monotonic()) if is_stopped else None
         if stopped_since is not None and time.monotonic() - stopped_since > _STOPPED_S:
             process.kill()
             process.wait()
@@ -156,14 +158,6 @@ def _watch(process: subprocess.Popen[bytes], told: Path) -> Optional[str]:
 
 def _was_told_to_stop(told: Path) -> bool:
     return told.exists()
-
-
-def _is_stopped(process: int) -> bool:
-    try:
-        text = Path(f"/proc/{process}/stat").read_text(encoding="utf-8")
-    except OSError:
-        return False
-    return text.rpartition(")")[2].split()[0] in ("T", "t")
 
 
 def _record(folder: str, rank: str, status: int, process: int, reason: Optional[str]) -> None:

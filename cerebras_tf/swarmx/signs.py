@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -25,6 +26,36 @@ def sign_file(folder: str, rank: int) -> Path:
 def failure_file(folder: str, rank: int) -> Path:
     """Where is said how a process failed."""
     return Path(folder, f".failed_{rank}")
+
+
+def keeper_file(folder: str, rank: int) -> Path:
+    """Where is said which process keeps a rank."""
+    return Path(folder, f".keeper_{rank}")
+
+
+def write_keeper(folder: str, rank: int) -> None:
+    """Says that this process keeps a rank."""
+    write_whole(keeper_file(folder, rank), f"{os.getpid()} {socket.gethostname()}")
+
+
+def is_lost(folder: str, rank: int) -> bool:
+    """Whether the keeper of a rank on this machine is gone, and has not said how its rank ended."""
+    try:
+        process, host = keeper_file(folder, rank).read_text(encoding="utf-8").split()
+    except (OSError, ValueError):  # it has not begun
+        return False
+    # What it writes when its rank ends is there before it is gone.
+    is_gone = host == socket.gethostname() and state_of(int(process)) in ("", "Z", "X")
+    return is_gone and not failure_file(folder, rank).exists()
+
+
+def state_of(process: int) -> str:
+    """The letter of proc(5) for what a process is doing; "" where there is none."""
+    try:
+        text = Path(f"/proc/{process}/stat").read_text(encoding="utf-8")
+    except OSError:
+        return ""
+    return text.rpartition(")")[2].split()[0]
 
 
 class SignsOfLife:

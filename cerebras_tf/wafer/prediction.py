@@ -63,19 +63,23 @@ class LayerPrediction:
 class Prediction:
     """A step on a number of systems.
 
+    A step may add up the gradients of several batches, its micro-batches. Layers, cycles, memory
+    and the host's time are those of each; rates, samples and energy those of the step.
+
     Attributes:
         machine: what it runs on.
         release: the software it models.
-        workload: what runs on each system; on each replica in pipelined mode.
+        workload: a batch on each system; on each replica in pipelined mode.
         mode: STREAMING or PIPELINED.
         num_csx: systems, each with a batch of its own.
         replicas: copies on a wafer, each with a batch of its own.
         layers: in forward order.
-        cycles: of a step, by cause.
+        cycles: of a batch, by cause.
         activations: what is kept and spilled.
-        host_s: seconds that the host needs a step.
+        host_s: seconds that the host needs a batch.
         floorplan: where layers lie.
         faults: why it does not fit; empty where it does.
+        micro_batches: batches of a step, one after the other on each system.
     """
 
     machine: Machine
@@ -90,16 +94,17 @@ class Prediction:
     host_s: float
     floorplan: tuple[Rectangle, ...] = ()
     faults: tuple[str, ...] = field(default=())
+    micro_batches: int = 1
 
     @property
     def wafer_s(self) -> float:
-        """Seconds a step on the wafer."""
+        """Seconds a batch on the wafer."""
         return self.cycles.total / self.machine["clock"]
 
     @property
     def step_s(self) -> float:
         """Seconds a step."""
-        return max(self.wafer_s, self.host_s)
+        return self.micro_batches * max(self.wafer_s, self.host_s)
 
     @property
     def steps_per_s(self) -> float:
@@ -109,7 +114,12 @@ class Prediction:
     @property
     def global_batch(self) -> int:
         """Samples a step on all systems and replicas."""
-        return self.workload.batch * self.replicas * self.num_csx
+        return self.workload.batch * self.micro_batches * self.replicas * self.num_csx
+
+    @property
+    def tokens(self) -> int:
+        """Tokens a step on all systems and replicas; 0 where samples have none."""
+        return self.workload.tokens * self.micro_batches * self.replicas * self.num_csx
 
     @property
     def samples_per_s(self) -> float:
@@ -119,7 +129,7 @@ class Prediction:
     @property
     def flops(self) -> float:
         """Floating point operations a step and system, nothing computed twice."""
-        return float(self.workload.flops * self.replicas)
+        return float(self.workload.flops * self.micro_batches * self.replicas)
 
     @property
     def utilisation(self) -> float:
@@ -154,14 +164,18 @@ class Prediction:
         }
 
 
+def _in_micro_batches(found: Prediction) -> str:
+    return f" in {found.micro_batches} micro-batches" if found.micro_batches > 1 else ""
+
+
 def one_line(found: Prediction) -> str:
     """A prediction in one line."""
     systems = f"{found.num_csx} {found.machine.name}s" if found.num_csx > 1 else found.machine.name
     text = (
         f"prediction for {'' if found.num_csx > 1 else 'a '}{systems} with release "
         f"{found.release.name}, {found.mode}: {found.steps_per_s:.3g} steps/s of "
-        f"{found.global_batch:,} samples, {found.utilisation:.1%} of the peak, bound by "
-        f"{BOUNDS[found.bound]}"
+        f"{found.global_batch:,} samples{_in_micro_batches(found)}, {found.utilisation:.1%} of the "
+        f"peak, bound by {BOUNDS[found.bound]}"
     )
     if found.workload.density < 1:
         text += f"; pruning leaves out {1 - found.workload.density:.1%} of the work with weights"

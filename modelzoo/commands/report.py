@@ -6,6 +6,7 @@ machine at hand could compile. That sizes and graph give the same figures is tes
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from cerebras_tf.cli.arguments import positive_int
@@ -51,6 +52,7 @@ def run(args):
         found = predict_streaming(workload, machine, args.release, num_csx)
     else:
         found = predict_pipelined(workload, machine, args.release, args.multireplica)
+    found = replace(found, micro_batches=params.optimizer.grad_accum_steps)
     here = ["Not compiled here: these figures follow from the sizes in the params file."]
     page = report_page(found, here, measured_rows(load_machine()))
     Path(args.out).write_text(page, encoding="utf-8")

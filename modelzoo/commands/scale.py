@@ -5,13 +5,15 @@
 
 One wafer is measured with one thread, layer by layer; others are predicted from that and from links
 of a given speed (runtime/scale.py). For wafers that are measured too, each with one thread on this
-machine, the prediction takes links as fast as messages between two processes are here. Where
-processes are more than cores, each is taken to be slower in that proportion.
+machine, the prediction takes what a wafer needs while as many train here side by side without
+messages, as they share memory's bandwidth and, where they are more than cores, those; links are as
+fast as messages between them are here, and take of the cores' time what those do.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import html
 import json
@@ -21,7 +23,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -79,23 +81,24 @@ def run(args: argparse.Namespace) -> None:
     shape = dataclasses.replace(SMOKE if args.smoke else Shape(), **given)
     read_params(shape)  # tells mistakes before anything starts
     several = sorted({n for n in args.measure if n > 1})
-    measured = {n: on_wafers(n, shape, args.steps, []) for n in several}
     link = {
         "bytes_per_s": args.gbps * 1e9 / 8,
         "latency_s": args.latency_us * 1e-6,
         "ways": args.tree,
     }
-    predict: list[Any] = [(n, 1.0, link) for n in (1, *args.num_csx)]
-    cores = len(os.sched_getaffinity(0))
-    predict += [(n, max(n / cores, 1.0), _local(measured[n]["link"])) for n in several]
-    one = measured[1] = on_wafers(1, shape, args.steps, predict)
-    alone, *predicted = one["predicted"][: 1 + len(args.num_csx)]
-    checks = dict(zip(several, one["predicted"][1 + len(args.num_csx) :]))
+    one = on_wafers(1, shape, args.steps, [(n, link) for n in (1, *args.num_csx)])
+    alone, *predicted = one["predicted"]
+    measured, checks = {1: one}, {}
+    for wafers in several:
+        measured[wafers] = on_wafers(wafers, shape, args.steps, [])
+        here = [(wafers, measured[wafers]["link"])]
+        (checks[wafers],) = side_by_side(wafers, shape, args.steps, here)["predicted"]
     for item in predicted:  # every wafer has a batch of its own
         item["efficiency"] = alone["step_s"] / item["step_s"]
     print(
         f"{shape.layers} layers x {shape.hidden}, sequence {shape.sequence}, batch {shape.batch} "
-        f"a wafer, vocabulary {shape.vocabulary}, AdamW, float32; one thread a wafer, {cores} cores"
+        f"a wafer, vocabulary {shape.vocabulary}, AdamW, float32; one thread a wafer, "
+        f"{len(os.sched_getaffinity(0))} cores"
     )
     report_measured(measured, checks)
     kind = f"a tree of {args.tree} ways" if args.tree else "messages from one to the next"
@@ -164,11 +167,6 @@ def report_published(ways: int) -> None:
         )
 
 
-def _local(link: dict[str, float]) -> dict[str, float]:
-    """A link between processes of one machine, whose cores do the copying."""
-    return {**link, "processor_s_per_byte": 0.5 / link["bytes_per_s"]}
-
-
 def on_wafers(wafers: int, shape: Shape, steps: int, predict: Sequence[Any]) -> dict[str, Any]:
     """What a run of some wafers on this machine has found.
 
@@ -176,32 +174,72 @@ def on_wafers(wafers: int, shape: Shape, steps: int, predict: Sequence[Any]) -> 
         wafers: how many, a process with one thread each.
         shape: what they train.
         steps: that are timed.
-        predict: (wafers, factor of measured times, link) of steps to predict from it.
+        predict: (wafers, link) of steps to predict from it.
 
     Raises:
         CerebrasError: it failed.
     """
-    with tempfile.TemporaryDirectory(prefix="scale") as folder:
-        task = {"shape": dataclasses.asdict(shape), "steps": steps, "predict": predict}
-        Path(folder, "task.json").write_text(json.dumps(task), encoding="utf-8")
+    with _folder_of_task(shape, steps, predict, 1) as folder:
         command = [sys.executable, "-m", "modelzoo.commands.scale_rank", folder]
         if wafers > 1:
             launch = [sys.executable, "-m", "cerebras_tf.swarmx.launch", "--wafers", f"{wafers}"]
             command = [*launch, "--logs", f"{folder}/logs", "--", *command]
-        threads = dict.fromkeys(("CEREBRAS_TF_THREADS", "OMP_NUM_THREADS"), "1")
-        environment = {**os.environ, **threads, "SLURM_CONF": "/none"}
-        ran = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=_LIMIT_S, check=False
-        )
-        found = Path(folder, "found.json")
-        if ran.returncode or not found.exists():
-            lines = "\n".join(ran.stderr.splitlines()[-8:])
-            raise CerebrasError(
-                f"scale: {wafers} wafers must train here. Received: status {ran.returncode}. Its "
-                f"last lines were\n{lines}"
-            )
-        result: dict[str, Any] = json.loads(found.read_text(encoding="utf-8"))
-        return result
+        return _found_by([command], folder)
+
+
+def side_by_side(wafers: int, shape: Shape, steps: int, predict: Sequence[Any]) -> dict[str, Any]:
+    """What one of several wafers has found that train here at once, each by itself.
+
+    Arguments and errors are those of `on_wafers`.
+    """
+    with _folder_of_task(shape, steps, predict, wafers) as folder:
+        command = [sys.executable, "-m", "modelzoo.commands.scale_rank", folder]
+        return _found_by([[*command, f"{number}"] for number in range(wafers)], folder)
+
+
+@contextlib.contextmanager
+def _folder_of_task(shape: Shape, steps: int, predict: Sequence[Any], beside: int) -> Iterator[str]:
+    """A folder that says what to measure."""
+    with tempfile.TemporaryDirectory(prefix="scale") as folder:
+        task = {
+            "shape": dataclasses.asdict(shape),
+            "steps": steps,
+            "predict": predict,
+            "beside": beside,
+        }
+        Path(folder, "task.json").write_text(json.dumps(task), encoding="utf-8")
+        yield folder
+
+
+def _found_by(commands: Sequence[Sequence[str]], folder: str) -> dict[str, Any]:
+    """Runs commands at once, and reads what the first one has found."""
+    threads = dict.fromkeys(("CEREBRAS_TF_THREADS", "OMP_NUM_THREADS"), "1")
+    environment = {**os.environ, **threads, "SLURM_CONF": "/none"}
+    with contextlib.ExitStack() as running:
+        logs = [running.enter_context(tempfile.TemporaryFile("w+")) for _ in commands]
+        processes = [
+            subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=log)
+            for command, log in zip(commands, logs)
+        ]
+        for process in processes:
+            running.callback(_end, process)
+        for process, log in zip(processes, logs):
+            status = process.wait(_LIMIT_S)
+            if status:
+                log.seek(0)
+                lines = "\n".join(log.read().splitlines()[-8:])
+                raise CerebrasError(
+                    f"scale: wafers must train here. Received: status {status}. The last lines "
+                    f"were\n{lines}"
+                )
+    result: dict[str, Any] = json.loads(Path(folder, "found.json").read_text(encoding="utf-8"))
+    return result
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        process.terminate()
+        process.wait()
 
 
 def report_measured(measured: dict[int, dict[str, Any]], checks: dict[int, dict[str, Any]]) -> None:

@@ -1,8 +1,10 @@
 """One wafer's process of `cerebras-tf scale`: times its steps, and predicts those on more wafers.
 
-    python -m modelzoo.commands.scale_rank FOLDER
+    python -m modelzoo.commands.scale_rank FOLDER [NUMBER]
 
-FOLDER/task.json says what to run; the first process writes FOLDER/found.json.
+FOLDER/task.json says what to run; the first process writes FOLDER/found.json. With a number it is
+one of several that know nothing of one another but when they begin to be timed: so a wafer is
+measured that shares its machine with others, without messages.
 """
 
 from __future__ import annotations
@@ -12,25 +14,27 @@ import statistics
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from cerebras_tf.errors import CerebrasError
 from cerebras_tf.ir.program import Program
 from cerebras_tf.ir.schedule import Run, Step
 from cerebras_tf.runtime.exchange_plan import sent_bytes
 from cerebras_tf.runtime.scale import Link, ScaledStep, scaled_step
 from cerebras_tf.swarmx import mpi
-from cerebras_tf.swarmx.swarm import Exchange, Swarm
+from cerebras_tf.swarmx.swarm import Array, Exchange, Pending, Swarm
 from modelzoo.commands import bench
 from modelzoo.commands.bench_models import make_input_fn
 
 # Steps before those that are timed: kernels are compiled, memory is touched.
 WARM_UP_STEPS = 2
 _LARGE_BYTES, _TRIALS = 1 << 26, 5
+_MEETING_S = 600.0  # that processes wait for one another at most
 
 
 class LayerTimes:
@@ -69,8 +73,8 @@ class LayerTimes:
             self._seconds[step.layer, step.direction] += time.perf_counter() - self._start
 
 
-def make_hook(task: dict[str, Any], folder: Path) -> Any:
-    """A hook that times steps, and in the end writes what was found."""
+def make_hook(task: dict[str, Any], folder: Path, number: int) -> Any:
+    """A hook that times steps, and in the end writes what was found by the first process."""
     import tensorflow as tf
 
     from cerebras_tf.estimator.call import training_around
@@ -98,6 +102,8 @@ def make_hook(task: dict[str, Any], folder: Path) -> Any:
             if self.made <= WARM_UP_STEPS:
                 self.times.forget()
                 self.before = replace(self.step.swarm.exchange)
+                if self.made == WARM_UP_STEPS:
+                    meet(folder, number, task["beside"])
                 return
             self.step_s.append(time.perf_counter() - self.start)
             self.times.end_step()
@@ -105,10 +111,27 @@ def make_hook(task: dict[str, Any], folder: Path) -> Any:
         def end(self, session: Any) -> None:
             """Writes what was found."""
             found = what_was_found(self.step, self.step_s, self.times, self.before, task)
-            if mpi.swarm().rank == 0:
+            if mpi.swarm().rank == number == 0:
                 (folder / "found.json").write_text(json.dumps(found), encoding="utf-8")
 
     return TimingHook()
+
+
+def meet(folder: Path, number: int, others: int) -> None:
+    """Waits until all that run side by side are here.
+
+    Raises:
+        CerebrasError: one has not come.
+    """
+    (folder / f"here_{number}").touch()
+    end = time.monotonic() + _MEETING_S
+    while len(list(folder.glob("here_*"))) < others:
+        if time.monotonic() > end:
+            raise CerebrasError(
+                f"scale: {others} processes must begin together. Received: fewer within "
+                f"{_MEETING_S:g} s. Look at what they have printed."
+            )
+        time.sleep(0.01)
 
 
 def what_was_found(
@@ -128,8 +151,8 @@ def what_was_found(
     beside_s = max(statistics.median(step_s) - sum(times.values()), 0.0)
     busy_s, waited_s = now.busy_s - before.busy_s, now.waited_s - before.waited_s
     predicted = [
-        scaled_step(step.compiled_for(wafers), _slowed(times, slow), beside_s, Link(**link))
-        for wafers, slow, link in task["predict"]
+        scaled_step(step.compiled_for(wafers), times, beside_s, Link(**link))
+        for wafers, link in task["predict"]
     ]
     return {
         "step_s": step_s,
@@ -138,10 +161,6 @@ def what_was_found(
         "hidden": 1 - min(waited_s / busy_s, 1.0) if busy_s else 1.0,
         "predicted": list(map(_shown, predicted)),
     }
-
-
-def _slowed(times: dict[tuple[int, str], float], by: float) -> dict[tuple[int, str], float]:
-    return {key: by * seconds for key, seconds in times.items()}
 
 
 def _shown(step: ScaledStep) -> dict[str, Any]:
@@ -154,30 +173,44 @@ def _shown(step: ScaledStep) -> dict[str, Any]:
 
 
 def measured_link(swarm: Swarm) -> dict[str, float]:
-    """Speed and latency of messages between two wafers that do nothing else."""
-    large = np.ones(_LARGE_BYTES, np.uint8)
-    small = np.ones(1, np.uint8)
-    seconds: dict[int, list[float]] = {1: [], _LARGE_BYTES: []}
-    for _ in range(_TRIALS):
-        for array in (small, large):
-            swarm.objects(None)
-            start = time.perf_counter()
-            swarm.start_copy(array, 0).wait()
-            seconds[array.nbytes].append(max(swarm.objects(time.perf_counter() - start)))
-    latency_s = min(seconds[1])
-    bytes_per_s = _LARGE_BYTES / max(min(seconds[_LARGE_BYTES]) - latency_s, 1e-9)
-    return {"bytes_per_s": bytes_per_s, "latency_s": latency_s}
+    """Speed and latency of messages between wafers here, and what they take of a core.
+
+    Where processes share a machine, its cores move every byte, and add up gradients.
+    """
+    large = np.ones(_LARGE_BYTES // 4, np.float32)
+    small = np.ones(1, np.float32)
+    swarm.start_mean(large, 0).wait()  # memory is touched
+    latency_s = min(_seconds(swarm, swarm.start_copy, small) for _ in range(_TRIALS))
+    found = {"latency_s": latency_s}
+    for kind, start in (("copy", swarm.start_copy), ("mean", swarm.start_mean)):
+        begun_s = time.process_time()
+        best_s = min(_seconds(swarm, start, large) for _ in range(_TRIALS))
+        core_s = max(swarm.objects(time.process_time() - begun_s)) / _TRIALS
+        found[f"{kind}_bytes_per_s"] = _LARGE_BYTES / max(best_s - latency_s, 1e-9)
+        found[f"{kind}_core_s_per_byte"] = core_s / _LARGE_BYTES
+    return {key.removeprefix("copy_"): value for key, value in found.items()}
 
 
-def main(folder: Path) -> None:
+def _seconds(swarm: Swarm, start: Callable[[Array, int], Pending], array: Array) -> float:
+    """Seconds that an array takes from wafer to wafer, of the slowest."""
+    swarm.objects(None)
+    begun = time.perf_counter()
+    start(array, 0).wait()
+    found: float = max(swarm.objects(time.perf_counter() - begun))
+    return found
+
+
+def main(folder: Path, number: int = 0) -> None:
     """Trains some steps, and writes what was found."""
     task = json.loads((folder / "task.json").read_text(encoding="utf-8"))
     shape = bench.Shape(**task["shape"])
     swarm = mpi.swarm()
     link = measured_link(swarm) if swarm.size > 1 else None
-    estimator = bench.make_estimator(shape, bench.WAFER, bench.Comparison(), str(folder / "model"))
+    model_dir = str(folder / f"model_{number}")
+    estimator = bench.make_estimator(shape, bench.WAFER, bench.Comparison(), model_dir)
     steps = WARM_UP_STEPS + task["steps"]
-    estimator.train(make_input_fn(shape), hooks=[make_hook(task, folder)], steps=steps)
+    hook = make_hook(task, folder, number)
+    estimator.train(make_input_fn(shape), hooks=[hook], steps=steps)
     if link is not None and swarm.rank == 0:
         path = folder / "found.json"
         found = json.loads(path.read_text(encoding="utf-8"))
@@ -185,4 +218,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *map(int, sys.argv[2:]))

@@ -9,9 +9,12 @@ import pytest
 pytest.importorskip("tensorflow")
 
 from cerebras_tf.compiler.workload import workload_of_program
+from cerebras_tf.errors import CapacityError
 from cerebras_tf.estimator.prediction import predict_program
+from cerebras_tf.report.record import read_record
 from cerebras_tf.wafer.activations import plan_activations
 from cerebras_tf.wafer.machine import load_machine
+from cerebras_tf.wafer.prediction import one_line
 from cerebras_tf.wafer.streaming import predict_streaming
 from cerebras_tf.wafer.transformer import transformer
 from tests.estimator.regression import build, dataset
@@ -100,6 +103,41 @@ def test_a_system_for_each_batch_that_one_wafer_takes_in_turn(tmp_path, monkeypa
     assert (one.num_csx, four.num_csx) == (1, 4)
     assert four.global_batch == 4 * one.global_batch
     assert four.steps_per_s == one.steps_per_s
+
+
+def test_a_step_of_several_batches_has_the_time_and_samples_of_all(tmp_path, monkeypatch):
+    """params as the models of modelzoo have them: optimizer.grad_accum_steps makes a step."""
+    found = []
+    monkeypatch.setattr(
+        "cerebras_tf.estimator.estimator.predict_program",
+        lambda *given: found.append(predict_program(*given)) or found[-1],
+    )
+    for steps in (1, 4):
+        made = build(tmp_path / f"{steps}", {"optimizer": {"grad_accum_steps": steps}})
+        made.compile(dataset)
+    made.compile(dataset, mode="eval")
+    one, four, evaluation = found
+    assert four.global_batch == 4 * one.global_batch
+    assert four.step_s == pytest.approx(4 * one.step_s)
+    assert four.samples_per_s == pytest.approx(one.samples_per_s)
+    assert four.utilisation == pytest.approx(one.utilisation)
+    assert "16 samples in 4 micro-batches" in one_line(four)
+    assert evaluation.micro_batches == 1
+    record = read_record(str(tmp_path / "4"))
+    assert (record["micro_batches"], record["global_batch"]) == (4, 16)
+    assert "of which a step has 4" in (tmp_path / "4" / "compiled" / "report.html").read_text()
+
+
+def test_a_program_that_does_not_fit_here_is_written_all_the_same(tmp_path, monkeypatch):
+    monkeypatch.setattr("cerebras_tf.runtime.capacity.available_bytes", lambda: 100)
+    made = build(tmp_path)
+    assert made.compile(dataset) is not None
+    report = (tmp_path / "compiled" / "report.html").read_text(encoding="utf-8")
+    assert "it does not fit here, and would be refused: this model needs" in report
+    with pytest.raises(CapacityError, match="this model needs"):
+        made.compile(dataset, save=False)
+    with pytest.raises(CapacityError, match="this model needs"):
+        made.train(dataset, max_steps=1)
 
 
 @pytest.mark.parametrize(

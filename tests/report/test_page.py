@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
@@ -38,6 +39,7 @@ PREDICTIONS = {
     "fitting": streamed(8, 1024, 4),
     "pipelined": pipelined(),
     "copies": pipelined(multireplica=True),
+    "micro-batches": replace(streamed(), micro_batches=4),
     "host": predict_pipelined(dense_network("fc", [784, 500, 10], 256), MACHINE, "R1.8"),
 }
 

@@ -5,11 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import pytest
-
-from cerebras_tf.errors import CapacityError
 from cerebras_tf.ir.program import Layer, Program
-from cerebras_tf.runtime.capacity import available_bytes, check_memory, return_freed_memory
+from cerebras_tf.runtime.capacity import available_bytes, memory_fault, return_freed_memory
 
 
 def program(arena_bytes):
@@ -23,13 +20,11 @@ def test_available_memory_is_positive_and_at_most_what_the_machine_has():
 
 
 def test_a_model_that_fits_passes():
-    check_memory(program(1000), state_bytes=1000)
+    assert memory_fault(program(1000), state_bytes=1000) == ""
 
 
 def test_a_model_that_does_not_fit_is_refused_with_numbers_and_remedy():
-    with pytest.raises(CapacityError) as raised:
-        check_memory(program(2 * 10**15), state_bytes=10**15)
-    message = str(raised.value)
+    message = memory_fault(program(2 * 10**15), state_bytes=10**15)
     assert message.startswith("this model needs 3000000.0 GB of memory: 1000000.0 GB of weights")
     assert "2000000.0 GB of activations" in message
     assert "Largest layer: 'decoder/ffn', 7.00 GB of weights." in message
@@ -38,9 +33,13 @@ def test_a_model_that_does_not_fit_is_refused_with_numbers_and_remedy():
 
 def test_memory_the_model_holds_already_counts_as_free():
     needed = available_bytes() + 10**12
-    with pytest.raises(CapacityError):
-        check_memory(program(0), needed)
-    check_memory(program(0), needed, held_bytes=2 * 10**12)
+    assert memory_fault(program(0), needed)
+    assert not memory_fault(program(0), needed, held_bytes=2 * 10**12)
+
+
+def test_a_wafer_takes_its_share():
+    assert "10.0 GB free for each of its wafers" in memory_fault(program(0), 10**11, 0, 10**10)
+    assert not memory_fault(program(0), 10**9, 0, 10**10)
 
 
 def test_freed_memory_goes_back_to_the_system():

@@ -71,8 +71,12 @@ def test_a_tree_takes_less_time_than_a_chain_of_many_wafers():
 
 def test_copying_that_cores_do_takes_their_time():
     free = predicted(2, INSTANT)
-    taken = predicted(2, Link(1e18, 0.0, processor_s_per_byte=1e-5))
-    assert taken.step_s > free.step_s
+    for taken in ({"core_s_per_byte": 1e-5}, {"mean_core_s_per_byte": 1e-5}):
+        assert predicted(2, Link(1e18, 0.0, **taken)).step_s > free.step_s
+
+
+def test_means_may_move_at_a_speed_of_their_own():
+    assert predicted(2, Link(1e18, 0.0, mean_bytes_per_s=1e3)).step_s > predicted(2, INSTANT).step_s
 
 
 @pytest.mark.parametrize("wafers", [2, 3, 7])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
@@ -18,6 +18,7 @@ from cerebras_tf.runtime.cpu import CpuBackend
 from cerebras_tf.runtime.exchange_plan import sent_bytes
 from cerebras_tf.runtime.session import SavedProgram, Session
 from cerebras_tf.runtime.shared_store import SharedStore
+from cerebras_tf.runtime.streaming import StreamingPlan, plan_streaming
 from cerebras_tf.swarmx import mpi
 from tests.machines import contents
 from tests.steps import BATCH, expected, features_of, residual_step, starting_values
@@ -41,7 +42,7 @@ def options_of(backend, wafers, streaming, files, fitted):
     return Options(True, price=backend.price, wafers=wafers, staging=True, budget=budget)
 
 
-def train(clip, streaming, blocks, rows, files=None):
+def train(clip, streaming, blocks, rows, files=None, ram_bytes=10**6):
     """What every rank does: trains on its rows, and returns what it has seen."""
     swarm = mpi.swarm()
     step = residual_step(blocks, clip, rows=rows)
@@ -51,7 +52,7 @@ def train(clip, streaming, blocks, rows, files=None):
     specs = step.specs.values()
     here = MemoryStore(specs)
     if files:
-        here = FileStore(specs, FileDisk(f"{files}/rank_{swarm.rank}", 10**6))
+        here = FileStore(specs, FileDisk(f"{files}/rank_{swarm.rank}", ram_bytes))
     store = SharedStore(here, swarm)
     store.deal_out(program.homes)
     for name, content in starting_values(residual_step(blocks, clip)).items():
@@ -59,17 +60,22 @@ def train(clip, streaming, blocks, rows, files=None):
     session = Session(SavedProgram(program), store, backend, swarm=swarm)
     losses = []
     sent = []
+    moved = (0, 0)
     for features in batches(rows * swarm.size):
         part = slice(swarm.rank * rows, (swarm.rank + 1) * rows)
-        before = swarm.exchange.sent_bytes
+        before, traffic = swarm.exchange.sent_bytes, replace(here.traffic)
         losses.append(float(session.run({n: x[part] for n, x in features.items()})["loss"]))
         sent.append(swarm.exchange.sent_bytes - before)
+        now = here.traffic
+        moved = now.bytes_read - traffic.bytes_read, now.bytes_written - traffic.bytes_written
     foreseen = 0.0
     if files:  # a store reads ahead where it is asked for what it was told
         foreseen = here._itinerary.position / len(here._itinerary.order)
     kept = sum(spec.type.bytes for name, spec in store.specs.items() if store._is_here(name))
     seen = Seen(losses, contents(store), kept, sent[1:], sent_bytes(program)[swarm.rank])
-    seen.staged, seen.foreseen = list(program.staged), foreseen
+    seen.staged, seen.foreseen, seen.moved = list(program.staged), foreseen, moved
+    if files:
+        seen.plan = plan_streaming(program, specs, ram_bytes, backend, swarm.rank)
     store.close()
     return seen
 
@@ -85,6 +91,8 @@ class Seen:
     planned: int
     staged: list = field(default_factory=list)
     foreseen: float = 0.0
+    moved: tuple = (0, 0)
+    plan: StreamingPlan | None = None
 
 
 def check_as_one(found, clip, blocks, rows):
@@ -126,3 +134,15 @@ def test_what_waits_rests_on_the_files_of_the_wafer_that_reads_it(tmp_path):
     assert any("staged_gradient" in name for name in found[0].staged)
     assert any("spilled_activation" in name for name in found[0].staged)
     assert [seen.foreseen for seen in found] == [STEPS, STEPS]
+
+
+@needs_mpi()
+def test_the_plan_of_each_wafer_says_what_its_files_move(tmp_path):
+    sizes = [spec.type.bytes for spec in residual_step(16, True).specs.values()]
+    ram_bytes = 20 * max(sizes)  # far less than each keeps
+    found = on_ranks(2, train, tmp_path, True, True, 16, BATCH, str(tmp_path), ram_bytes)
+    for seen in found:
+        plan = seen.plan
+        assert seen.moved == pytest.approx((plan.bytes_read, plan.bytes_written), rel=0.05)
+        assert plan.weight_bytes + plan.state_bytes == seen.kept
+    assert all(sum(seen.moved) for seen in found)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import time
@@ -13,7 +14,13 @@ from pathlib import Path
 import pytest
 
 from cerebras_tf.swarmx import launch
-from cerebras_tf.swarmx.signs import failure_file, sign_file
+from cerebras_tf.swarmx.signs import (
+    failure_file,
+    is_lost,
+    keeper_file,
+    sign_file,
+    write_keeper,
+)
 from tests.swarmx.ranks import ROOT, SLURM_CONFIGURATION, needs_mpi, needs_slurm
 
 LIMIT_S = 120
@@ -112,6 +119,32 @@ def test_processes_end_though_mpis_launcher_sees_no_failure(
     assert launch._watch(process, args, tmp_path) == ""
     assert time.monotonic() - start < LIMIT_S / 4
     assert (process.returncode != 0) == ends
+
+
+@needs_mpi()
+def test_a_keeper_that_is_killed_ends_the_job(tmp_path):
+    start = time.monotonic()
+    done = run(tmp_path, FAILS.format("os.kill(os.getppid(), 9); time.sleep(60)"))
+    assert time.monotonic() - start < LIMIT_S / 4
+    assert done.returncode
+    assert re.search(r"rank (0, )?1: the process above it .* was ended", done.stderr)
+
+
+def test_a_keeper_is_missed_where_nobody_said_how_its_rank_ended(tmp_path):
+    folder = str(tmp_path)
+    write_keeper(folder, 1)
+    assert not is_lost(folder, 0) and not is_lost(folder, 1)
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)  # it stays as a zombie
+    host = socket.gethostname()
+    keeper_file(folder, 1).write_text(f"{ended.pid} {host}", encoding="utf-8")
+    assert "rank 1: the process above it" in launch._lost(2, tmp_path)
+    ended.wait()
+    assert is_lost(folder, 1)
+    keeper_file(folder, 0).write_text(f"{ended.pid} another_{host}", encoding="utf-8")
+    assert not is_lost(folder, 0)
+    told_of(tmp_path, "was ended by signal 9 (SIGKILL)")
+    assert launch._lost(2, tmp_path) == ""
 
 
 @needs_mpi()
