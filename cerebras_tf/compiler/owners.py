@@ -4,8 +4,8 @@ The update of a layer runs on one wafer, its owner, which alone keeps what that 
 writes. Weights go from there to all others when a layer needs them; the mean of a gradient ends
 there where nobody else reads it. Every other node runs on all wafers, with equal results:
 
-    owner of layer 7:   w' = w - rate * factor * g        (w, its moments: there alone)
-    all wafers:         factor = 1 / max(norm, 1)         (g: mean for all)
+    owner of layer 7:   w' = w - rate * factor * g        (w, its moments, g: there alone)
+    all wafers:         factor = 1 / max(norm, 1)         (see measures.py)
 
 A layer has no owner where others need results of its update that cannot be sent: those with no
 memory of their own, or of unknown size. Its update runs everywhere.

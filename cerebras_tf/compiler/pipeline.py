@@ -11,6 +11,7 @@ from typing import Optional
 from cerebras_tf.compiler.assemble import assemble
 from cerebras_tf.compiler.fit_activations import Budget, fit_activations
 from cerebras_tf.compiler.layers import assign_layers
+from cerebras_tf.compiler.measures import measure_on_owners
 from cerebras_tf.compiler.order import order_nodes
 from cerebras_tf.compiler.owners import ALONE, deal_out
 from cerebras_tf.errors import CerebrasError
@@ -224,6 +225,8 @@ def compile_layers(
         run_passes(step, [("move_views", move_views)])
     # Fusion keeps layers and directions, and so who owns what.
     owned = deal_out(step, options.wafers) if options.wafers > 1 else ALONE
+    if options.wafers > 1:
+        run_passes(step, [("measure_on_owners", lambda s: measure_on_owners(s, owned))])
     streaming, staging = options.streaming, options.staging
     program = assemble(step, layers, streaming, options.price, staging, owned=owned)
     if options.unfitted is not None:

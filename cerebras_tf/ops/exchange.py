@@ -34,6 +34,17 @@ def _wafer_concat_infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[
     return [x.type.with_shape((None if first is None else first * attrs["wafers"], *x.shape[1:]))]
 
 
+def _wafer_pick_infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[TensorType]:
+    """wafer_pick(x, ...; roots): x of one wafer on all of them, of each x that of its root."""
+    types = {(x.dtype, x.type.is_static) for x in inputs}
+    if len(attrs["roots"]) != len(inputs) or any(not static for _, static in types):
+        raise GraphError(
+            f"op wafer_pick: needs a root for every operand, and sizes that are known. Received: "
+            f"{len(attrs['roots'])} roots, {len(inputs)} operands. Give a root each."
+        )
+    return [x.type for x in inputs]
+
+
 def _mean_start_infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[TensorType]:
     """mean_start(x; in_place, root): the mean of the wafers' x sets out, see mean_wait.
 
@@ -60,6 +71,7 @@ register("wafer_sum", _wafer_sum_infer, _wafer_sum_vjp, rows=rows.across, collec
 register(
     "wafer_concat", _wafer_concat_infer, rows=rows.across, differentiable=False, collective=True
 )
+register("wafer_pick", _wafer_pick_infer, rows=rows.across, differentiable=False, collective=True)
 register(
     "mean_start",
     _mean_start_infer,

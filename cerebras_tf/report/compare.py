@@ -44,7 +44,8 @@ def rows_of(records: Sequence[Record]) -> list[list[str]]:
     for name, key, form in _FIGURES:
         row = [name]
         for record in records:
-            told = form.format(record[key])
+            value = record[key]
+            told = ("yes" if value else "no") if isinstance(value, bool) else form.format(value)
             if key in _RATIOS and record is not records[0] and records[0][key]:
                 told += f" (x {record[key] / records[0][key]:.3g})"
             row.append(told)

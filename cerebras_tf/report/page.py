@@ -90,7 +90,7 @@ def report_page(found: Prediction, here: Sequence[str], rows: Sequence[Row]) -> 
         *(_streaming_sections(found) if found.mode == STREAMING else []),
         section("Floor plan", floorplan_note(found), pictures.floorplan(found)),
         section("Layers", _layers_note(found), _layers(found)),
-        section("Before the first step", _PHASES_NOTE, _phases(found)),
+        section("Before and between steps", _PHASES_NOTE, _phases(found)),
         section(
             "The same program on this machine",
             "What the emulated wafer of this package takes of the computer that compiled it.",
@@ -238,12 +238,18 @@ def floorplan_note(found: Prediction) -> str:
         )
     return (
         cores + "Every layer has a rectangle whose size follows its work, so that the slowest is "
-        "as fast as possible; samples go down the first strip and up the next."
+        f"as fast as possible; samples go down the first strip and up the next.{_copies(found)}"
     )
 
 
+def _copies(found: Prediction) -> str:
+    if found.replicas == 1:
+        return ""
+    return f" {found.replicas} copies of the model lie side by side, each with samples of its own."
+
+
 def _layers_note(found: Prediction) -> str:
-    passes = ", with the second forward pass where there is one" if found.workload.trains else ""
+    passes = ", with the second forward pass" if found.activations.recomputes else ""
     return (
         "Layers that are alike stand in one row, with what one of them takes. Colours are those of "
         f"the causes above; times are those of {_batch(found)}{passes}."
@@ -290,7 +296,7 @@ def _phases(found: Prediction) -> str:
         told = f"{first} to {last} s" if many else f"about {first} s"
         rows.append([name, told])
     rows.append(["energy of a step, at most", f"{number(found.joules / 1e3)} kJ"])
-    return table(["phase", "time"], rows)
+    return table(["what", "takes"], rows)
 
 
 def _measured(rows: Sequence[Row]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Optional
 
@@ -41,6 +42,8 @@ class Exchanges:
             return self._wait
         if instruction.op == "wafer_sum":
             return copying(lambda x: total(self._swarm, x))
+        if instruction.op == "wafer_pick":
+            return copying(functools.partial(self._pick, instruction.attrs["roots"]))
         return copying(lambda x, **_: self._concat(x, instruction.source))
 
     def _start(
@@ -58,6 +61,17 @@ class Exchanges:
         (x,) = arrays
         self._pending.pop(_address(x)).wait()
         return [x]
+
+    def _pick(self, roots: Sequence[int], *own: Array) -> tuple[Array, ...]:
+        """Of each array that of its root; all go in one message."""
+        found: list[Array] = list(own)
+        parts = [np.ascontiguousarray(x).reshape(-1).view(np.uint8) for x in own]
+        ends = np.cumsum([part.size for part in parts])
+        theirs = self._swarm.gather(np.concatenate(parts))
+        for at, (root, end) in enumerate(zip(roots, ends)):
+            told = theirs[root, end - parts[at].size : end]
+            found[at] = np.array(told).view(own[at].dtype).reshape(own[at].shape)
+        return tuple(found)
 
     def _concat(self, x: Array, source: str) -> Array:
         shapes = {tuple(shape) for shape in self._swarm.objects(x.shape)}

@@ -22,7 +22,7 @@ from cerebras_tf.runtime.shared_store import GROUPS_AHEAD
 
 COPY, MEAN, GATHER = "copy", "mean", "gather"
 EVERYWHERE = -1
-_GATHERED = ("wafer_sum", "wafer_concat")
+_GATHERED = ("wafer_sum", "wafer_concat", "wafer_pick")
 
 
 @dataclass(frozen=True)
@@ -200,8 +200,8 @@ def _events_of_run(program: Program, number: int, step: Run) -> Iterator[Event]:
             slot = step.slots[item.outputs[0]]
             yield Exchange(MEAN, slot, _bytes(program, slot), item.attrs["root"])
         elif item.op in _GATHERED:
-            slot = step.slots[item.inputs[0]]
-            yield Exchange(GATHER, slot, _bytes(program, slot))
+            slots = [step.slots[i] for i in item.inputs]
+            yield Exchange(GATHER, slots[0], sum(_bytes(program, slot) for slot in slots))
 
 
 def _bytes(program: Program, slot: int) -> int:

@@ -14,7 +14,7 @@ from typing import Optional
 import numpy as np
 
 from cerebras_tf.errors import SwarmError
-from cerebras_tf.ir import Array, Variable
+from cerebras_tf.ir import Array, TensorType, Variable
 from cerebras_tf.memoryx.bundle import Entry
 from cerebras_tf.memoryx.store import Store, Traffic
 from cerebras_tf.swarmx.swarm import Pending, Swarm
@@ -41,6 +41,7 @@ class SharedStore:
         self._within_step: set[str] = set()  # what each wafer writes and reads for itself
         self._elsewhere: set[str] = set()  # variables that have a value on another wafer
         self._held: dict[str, Array] = {}
+        self._spare: dict[TensorType, list[Array]] = {}  # memory of copies that nobody holds
         self._users: Counter[str] = Counter()
         self._dirty: set[str] = set()
         self._pending: dict[str, Pending] = {}
@@ -144,7 +145,10 @@ class SharedStore:
             (self._held[name],) = self.here.acquire([name], fresh)
         else:
             type = self.specs[name].type
-            self._held[name] = np.empty(type.static_shape, type.storage_dtype)
+            spare = self._spare.get(type)
+            self._held[name] = (
+                spare.pop() if spare else np.empty(type.static_shape, type.storage_dtype)
+            )
         if name in self._homes and not fresh:
             self._pending[name] = self._swarm.start_copy(self._held[name], self._homes[name])
 
@@ -161,7 +165,9 @@ class SharedStore:
     def _let_go(self, name: str) -> None:
         if name in self._pending:
             self._pending.pop(name).wait()
-        del self._held[name]
+        array = self._held.pop(name)
+        if not self._is_here(name):  # fresh memory would cost a page fault a page in every step
+            self._spare.setdefault(self.specs[name].type, []).append(array)
         written = name in self._dirty
         self._dirty.discard(name)
         if self._is_here(name):
@@ -230,30 +236,37 @@ class SharedStore:
     def close(self) -> None:
         """See Store.close."""
         self._held.clear()
+        self._spare.clear()
         self.here.close()
 
     @property
     def resident_bytes(self) -> int:
         """See Store.resident_bytes; copies of what lives elsewhere included."""
-        copies = (a.nbytes for name, a in self._held.items() if not self._is_here(name))
-        return self.here.resident_bytes + sum(copies)
+        copies = [a.nbytes for name, a in self._held.items() if not self._is_here(name)]
+        spare = [array.nbytes for arrays in self._spare.values() for array in arrays]
+        return self.here.resident_bytes + sum(copies) + sum(spare)
 
     @property
     def even_resident_bytes(self) -> int:
         """What a wafer takes where all keep alike; the same on all, dealt out or not."""
         sizes = [spec.type.most_bytes for spec in self.specs.values()]
         kept = -(-sum(sizes) // self._swarm.size)
-        copies = (GROUPS_AHEAD + 1) * max(sizes, default=0)
+        copies = (GROUPS_AHEAD + 2) * max(sizes, default=0)
         return min(kept, self.here.total_resident_bytes) + copies
 
     @property
     def total_resident_bytes(self) -> int:
-        """See Store.total_resident_bytes: what lives here, and copies for the groups ahead."""
+        """See Store.total_resident_bytes: what lives here, and memory for copies of the rest.
+
+        Those of the groups ahead, and the largest of what may be kept for the next copy.
+        """
         kept = sum(s.type.most_bytes for name, s in self.specs.items() if self._is_here(name))
+        elsewhere = {n for names in self._order for n in names if not self._is_here(n)}
         groups = [
-            sum(self.specs[n].type.most_bytes for n in names if not self._is_here(n))
+            sum(self.specs[n].type.most_bytes for n in names if n in elsewhere)
             for names in self._order
         ]
         width = GROUPS_AHEAD + 1
         ahead = max((sum(groups[i : i + width]) for i in range(len(groups))), default=0)
+        ahead += max((self.specs[n].type.most_bytes for n in elsewhere), default=0)  # spare
         return min(kept, self.here.total_resident_bytes) + ahead

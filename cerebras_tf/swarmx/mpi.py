@@ -2,7 +2,8 @@
 
 MPI's own collectives add in an order of their choice, and nothing moves while nobody calls them. So
 arrays are cut into chunks that threads send and receive, each over a communicator of its own, and
-computing goes on meanwhile. Threads that wait sleep: cores belong to computing.
+computing goes on meanwhile. Threads that wait sleep: cores belong to computing; but where that
+waits itself, they look without a pause at first.
 
 A mean for one wafer goes there in a chain, in which each adds its own to what it receives. One for
 all is cut into as many parts as there are wafers: each adds up one part and sends it to all
@@ -13,7 +14,9 @@ A copy goes from wafer to wafer in a chain, too, so that none sends it more than
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
+import os
 import pickle
 import queue
 import threading
@@ -29,8 +32,10 @@ from cerebras_tf.swarmx.signs import SignsOfLife
 from cerebras_tf.swarmx.swarm import Alone, Array, Exchange, Observer, Pending, Swarm
 
 CHUNK_BYTES = 4 << 20
-# How long a wait sleeps between two looks: at first, and at most.
-_FIRST_NAP_S, _LONGEST_NAP_S = 20e-6, 500e-6
+# How long a wait sleeps between two looks: at first, at most, and at most where computing waits; a
+# look takes tens of microseconds of a core that may compute.
+_FIRST_NAP_S, _LONGEST_NAP_S, _AWAITED_NAP_S = 20e-6, 2e-3, 200e-6
+_AWAKE_S = 1e-3  # that it does not sleep at first where computing waits
 
 
 @functools.cache
@@ -115,7 +120,7 @@ class MpiSwarm:
         result = np.empty((self.size, *array.shape), array.dtype)
         parts = [x.reshape(-1).view(np.uint8) for x in (np.array(array, order="C"), result)]
         with self._signs.waiting():
-            _finish([self._small.Iallgather(*parts)])
+            _finish([self._small.Iallgather(*parts)], is_awaited=lambda: True)
         self._told.sent_bytes += (self.size - 1) * array.nbytes
         self._told.received_bytes += (self.size - 1) * array.nbytes
         return result
@@ -161,13 +166,14 @@ class _Lane:
         self.size: int = ranks.size
         self.exchange = Exchange()
         self.observer: Optional[Observer] = None
+        self.waiting = 0  # those who wait for one of its tasks
         self._tasks: queue.SimpleQueue[_Task] = queue.SimpleQueue()
         self._scratch: dict[int, Array] = {}
         threading.Thread(target=self._work, name=f"swarm {name}", daemon=True).start()
 
     def start(self, what: str, size: int, do: Callable[[_Lane], None]) -> Pending:
         """Has something of so many bytes done behind what was started before."""
-        task = _Task(what, size, do, self.exchange, self._signs)
+        task = _Task(what, size, do, self)
         self._tasks.put(task)
         return task
 
@@ -184,6 +190,25 @@ class _Lane:
             task.done.set()
             if self.observer is not None:
                 self.observer(task.what, start, end, task.size)
+
+    def finish(self, requests: Sequence[Any]) -> None:
+        """Waits for messages."""
+        _finish(requests, self._is_awaited)
+
+    def _is_awaited(self) -> bool:
+        return self.waiting > 0
+
+    @contextlib.contextmanager
+    def awaited(self) -> Iterator[None]:
+        """Within: computing waits for something that this lane does."""
+        self.waiting += 1
+        start = time.perf_counter()
+        try:
+            with self._signs.waiting():
+                yield
+        finally:
+            self.waiting -= 1
+            self.exchange.waited_s += time.perf_counter() - start
 
     def scratch(self, number: int, like: Array) -> Array:
         """Memory for a chunk of the size and dtype of another; what it held before is lost."""
@@ -204,29 +229,19 @@ class _Lane:
 
 
 class _Task:
-    def __init__(
-        self,
-        what: str,
-        size: int,
-        do: Callable[[_Lane], None],
-        exchange: Exchange,
-        signs: SignsOfLife,
-    ) -> None:
+    def __init__(self, what: str, size: int, do: Callable[[_Lane], None], lane: _Lane) -> None:
         self.what = what
         self.size = size
         self.do = do
-        self._signs = signs
         self.done = threading.Event()
         self.error: Optional[BaseException] = None
-        self._exchange = exchange
+        self._lane = lane
 
     def wait(self) -> None:
         """See Pending.wait."""
         if not self.done.is_set():
-            start = time.perf_counter()
-            with self._signs.waiting():
+            with self._lane.awaited():
                 self.done.wait()
-            self._exchange.waited_s += time.perf_counter() - start
         if self.error is not None:
             raise SwarmError(
                 "wafers: every message must arrive. Received: "
@@ -247,12 +262,21 @@ def _chunks(size: int, most: int) -> Iterator[slice]:
         yield slice(start, min(start + most, size))
 
 
-def _finish(requests: Sequence[Any]) -> None:
-    """Waits for messages, mostly asleep."""
-    nap = _FIRST_NAP_S
+def _finish(requests: Sequence[Any], is_awaited: Callable[[], bool] = lambda: False) -> None:
+    """Waits for messages, mostly asleep.
+
+    Args:
+        requests: of MPI.
+        is_awaited: whether computing waits meanwhile, so that its core is free to look.
+    """
+    nap, awake_until = _FIRST_NAP_S, time.perf_counter() + _AWAKE_S
     for request in requests:
         while not request.Test():
-            time.sleep(nap)
+            awaited = is_awaited()
+            if awaited and time.perf_counter() < awake_until:
+                os.sched_yield()
+                continue
+            time.sleep(min(nap, _AWAITED_NAP_S) if awaited else nap)
             nap = min(1.5 * nap, _LONGEST_NAP_S)
 
 
@@ -276,16 +300,16 @@ def _mean_for_one(lane: _Lane, flat: Array, root: int) -> None:
         part = flat[chunk]
         if posted is not None:
             held, request = posted
-            _finish([request])
+            lane.finish([request])
             np.add(part, held, out=part)
         if place:
             going.append(lane.send(part, behind))
             if len(going) > 2:
-                _finish([going.pop(0)])
+                lane.finish([going.pop(0)])
         else:
             np.multiply(part, flat.dtype.type(1 / lane.size), out=part)
         posted = following
-    _finish(going)
+    lane.finish(going)
 
 
 def _mean_for_all(lane: _Lane, flat: Array) -> None:
@@ -302,12 +326,12 @@ def _mean_for_all(lane: _Lane, flat: Array) -> None:
         coming = [lane.receive(held, source) for held, source in zip(memory, others)]
         going = [lane.send(parts[other], other) for other in others]
         for held, request in zip(memory, coming):
-            _finish([request])
+            lane.finish([request])
             np.add(own, held, out=own)
         np.multiply(own, scale, out=own)
-        _finish(going)  # their memory is where the means arrive
+        lane.finish(going)  # their memory is where the means arrive
         coming = [lane.receive(parts[other], other) for other in others]
-        _finish([*coming, *(lane.send(own, other) for other in others)])
+        lane.finish([*coming, *(lane.send(own, other) for other in others)])
 
 
 def _copy_along(lane: _Lane, flat: Array, root: int) -> None:
@@ -319,11 +343,11 @@ def _copy_along(lane: _Lane, flat: Array, root: int) -> None:
     going: list[Any] = []
     for number, chunk in enumerate(chunks):
         if place:
-            _finish([coming.pop(0)])
+            lane.finish([coming.pop(0)])
             if number + 2 < len(chunks):
                 coming.append(lane.receive(flat[chunks[number + 2]], before))
         if place + 1 < lane.size:
             going.append(lane.send(flat[chunk], behind))
             if len(going) > 2:
-                _finish([going.pop(0)])
-    _finish(going)
+                lane.finish([going.pop(0)])
+    lane.finish(going)
