@@ -83,10 +83,11 @@ class Dim:
     int. `str` gives text that `parse_dim` reads back: `8*(S<=128)+1`.
     """
 
-    __slots__ = ("_hash", "terms")
+    __slots__ = ("_hash", "symbols", "terms")
     # NumPy's numbers leave arithmetic with a Dim to the Dim.
     __array_ufunc__ = None
     terms: tuple[tuple[Monomial, int], ...]
+    symbols: frozenset[Symbol]  # that it depends on
 
     def __init__(self, terms: Mapping[Monomial, int]) -> None:
         """A polynomial: coefficients by product of symbols, of which one at least has a symbol.
@@ -105,6 +106,7 @@ class Dim:
                 f"Received: {kept}. Use an int, or another name."
             )
         object.__setattr__(self, "terms", tuple(kept))
+        object.__setattr__(self, "symbols", frozenset(symbols))
         object.__setattr__(self, "_hash", hash(self.terms))
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -117,11 +119,6 @@ class Dim:
     def symbol(name: str, most: int, limit: int = 0) -> Dim:
         """The size that is one symbol: `Dim.symbol("S", 128)`; see Symbol."""
         return Dim({(Symbol(name, most, limit),): 1})
-
-    @property
-    def symbols(self) -> frozenset[Symbol]:
-        """The symbols it depends on."""
-        return frozenset(symbol for product, _ in self.terms for symbol in product)
 
     @property
     def most(self) -> int:
@@ -155,7 +152,7 @@ class Dim:
         Raises:
             GraphError: a symbol has no size, or one outside of [1, most].
         """
-        for symbol in sorted(self.symbols):
+        for symbol in self.symbols if len(self.symbols) == 1 else sorted(self.symbols):
             size = sizes.get(symbol.name)
             if size is None or not 1 <= size <= symbol.most:
                 raise GraphError(

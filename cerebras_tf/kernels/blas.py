@@ -99,7 +99,8 @@ def _address(name: str) -> int:
     return ctypes.cast(getattr(_LIBRARY, name), ctypes.c_void_p).value or 0
 
 
-_SGEMM = _address("scipy_cblas_sgemm")
+# For compiled code; 0 without the library.
+SGEMM = _address("scipy_cblas_sgemm")
 
 
 def library_name() -> str:
@@ -209,7 +210,7 @@ def _batch(a: np.ndarray, b: np.ndarray, out: np.ndarray, add: bool) -> None:
 
 def gemm(a: np.ndarray, b: np.ndarray, out: np.ndarray, add: bool = False) -> None:
     """One product [M, K] times [K, N] on this thread; as `product` otherwise."""
-    if _SGEMM and out.dtype.char == "f" and sgemm(_SGEMM, a, b, out, add):
+    if SGEMM and out.dtype.char == "f" and sgemm(SGEMM, a, b, out, add):
         return
     (rows, columns), inner = out.shape, a.shape[1]
     if not rows or not columns:

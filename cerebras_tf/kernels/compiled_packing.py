@@ -13,18 +13,13 @@ from typing import Any, Optional
 import numpy as np
 
 from cerebras_tf.kernels.attention import Dropout, bias_and_dropout
-from cerebras_tf.kernels.compiled_attention import (
-    QUERIES,
+from cerebras_tf.kernels.compiled_heads import (
     Drop,
-    accumulate,
-    blocks,
+    Rows,
+    attend,
+    attend_grad,
+    block_bytes,
     drop_row,
-    dropped_softmax_scores,
-    dropped_softmax_scores_grad,
-    multiply,
-    softmax_scores,
-    softmax_scores_grad,
-    turned,
 )
 from cerebras_tf.kernels.compiled_jit import jit
 from cerebras_tf.kernels.compiled_layout import floats_are_float32, ordinary
@@ -35,7 +30,6 @@ from cerebras_tf.kernels.compiled_threads import for_chunks, for_rows, threads
 from cerebras_tf.kernels.packing import Lengths
 from cerebras_tf.kernels.random import Seeds, Step
 from cerebras_tf.kernels.registry import Scratch, compiled
-from cerebras_tf.kernels.scratch import borrowed, rounded
 
 F = np.float32
 Out = tuple[np.ndarray, ...]
@@ -64,6 +58,7 @@ class _Sequences:
         self.long = [int(item) for item in order if not small[item] and counts[0, item]]
         self.longest = int(counts[:, small].max(initial=1))
         self.scores = int((counts[0] * counts[1])[small].sum()) * heads
+        self.long_scores = int((counts[0] * counts[1])[~small].sum()) * heads
 
     def stream(self, dropout: Optional[Dropout]) -> Stream:
         """The numbers of dropout; without it some that nobody reads."""
@@ -79,6 +74,11 @@ class _Sequences:
         drop = (F(rate), F(kept), self.stream(dropout), padded, dropout is not None)
         return self.short, self.queries, self.keys, self.longest, F(scale), bool(causal), *drop
 
+    def places(self, item: int) -> tuple[slice, slice]:
+        """Where the queries of a sequence lie, and its keys."""
+        mine, theirs = (slice(int(x[item]), int(x[item + 1])) for x in (self.queries, self.keys))
+        return mine, theirs
+
     def for_long(self, run: Any, width: int) -> None:
         """run(item, head) for the heads of long sequences, several on a thread."""
         pairs = [(item, head) for item in self.long for head in range(self.heads)]
@@ -88,7 +88,7 @@ class _Sequences:
             for pair in pairs[i::chunks]:
                 run(*pair)
 
-        for_chunks(part, chunks, len(pairs) * SHORTEST * width)
+        for_chunks(part, chunks, self.long_scores * width // 8)
 
 
 @jit(any_order=True)
@@ -250,7 +250,7 @@ def _short_attention_grad(
 
 def _scratch(query: Any, key: Any, *others: Any, lengths: Lengths, **attrs: Any) -> Scratch:
     """One block of scores a thread."""
-    return Scratch(0, rounded(4 * min(QUERIES, lengths[0]) * lengths[1]))
+    return Scratch(0, block_bytes(*lengths))
 
 
 def _scratch_of_gradient(dout: Any, *operands: Any, **attrs: Any) -> Scratch:
@@ -262,24 +262,22 @@ def _supports(*operands: Any, **attrs: Any) -> bool:
     return floats_are_float32(*heads_wide)
 
 
-def _row_arguments(
+def _head(
     sequences: _Sequences,
     item: int,
-    block: Any,
-    counts: tuple[int, int],
+    head: int,
     dropout: Optional[Dropout],
     scale: float,
     causal: bool,
-) -> tuple[Any, ...]:
-    """What the row kernels of blocks take between scores and lse."""
-    head, first = block.heads.start, block.queries.start
-    drops: tuple[Drop, ...] = ()
-    if dropout is not None:
-        row = (item * sequences.heads + head) * sequences.lengths[0] + first
-        rate, kept = F(dropout.rate), F(dropout.kept_scale)
-        drops = (Drop(rate, kept, sequences.stream(dropout), row, *sequences.lengths),)
-    visible = first + 1 + counts[1] - counts[0] if causal else block.keys
-    return *drops, F(scale), visible, int(causal), _NO_BIAS, 0, 0, 0
+    lse: np.ndarray,
+) -> tuple[Rows, Optional[Drop]]:
+    """What a head of a long sequence needs besides its operands; lse is [A, T]."""
+    rows = Rows(F(scale), causal, _NO_BIAS, 0, 0, 0, lse, head, int(sequences.queries[item]))
+    if dropout is None:
+        return rows, None
+    row = (item * sequences.heads + head) * sequences.lengths[0]
+    rate, kept = F(dropout.rate), F(dropout.kept_scale)
+    return rows, Drop(rate, kept, sequences.stream(dropout), row, *sequences.lengths)
 
 
 @compiled("packed_attention", supports=_supports, scratch=_scratch)
@@ -301,27 +299,12 @@ def packed_attention(
     heads, width = q.shape[1:]
     sequences = _Sequences(offsets_q, offsets_k, heads, lengths)
     query, key, value, (result, lse) = *(ordinary(x) for x in (q, k, v)), out
-    kernel = softmax_scores if dropped is None else dropped_softmax_scores
 
     def run(item: int, head: int) -> None:
-        mine = slice(sequences.queries[item], sequences.queries[item + 1])
-        counts = mine.stop - mine.start, sequences.keys[item + 1] - sequences.keys[item]
-        q_all, out_all = (x[mine, head][None] for x in (query, result))
-        for block in blocks(item, slice(head, head + 1), int(counts[0]), int(counts[1]), causal):
-            first = sequences.keys[item]
-            k_block, v_block = (x[first : first + block.keys, head][None] for x in (key, value))
-            with borrowed(block.scores_shape) as scores:
-                multiply(q_all[:, block.queries], turned(k_block), scores)
-                kernel(
-                    0,
-                    scores.shape[1],
-                    scores,
-                    *_row_arguments(sequences, item, block, counts, dropped, scale, causal),
-                    lse,
-                    head,
-                    mine.start + block.queries.start,
-                )
-                multiply(scores, v_block, out_all[:, block.queries])
+        mine, theirs = sequences.places(item)
+        operands = query[mine, head], key[theirs, head], value[theirs, head], result[mine, head]
+        rest = _head(sequences, item, head, dropped, scale, causal, lse)
+        attend([x[None] for x in operands], *rest)
 
     given = sequences.arguments(dropped, scale, causal)
     pairs = len(sequences.short) * heads
@@ -353,35 +336,13 @@ def packed_attention_grad(
     sequences = _Sequences(offsets_q, offsets_k, heads, lengths)
     query, key, value, cotangent, sums = (ordinary(x) for x in (q, k, v, dout, lse))
     dq, dk, dv = out
-    kernel = softmax_scores_grad if dropped is None else dropped_softmax_scores_grad
 
     def run(item: int, head: int) -> None:
-        mine = slice(sequences.queries[item], sequences.queries[item + 1])
-        theirs = slice(sequences.keys[item], sequences.keys[item + 1])
-        counts = mine.stop - mine.start, theirs.stop - theirs.start
-        q_all, do_all, dq_all = (x[mine, head][None] for x in (query, cotangent, dq))
-        k_all, v_all, dk_all, dv_all = (x[theirs, head][None] for x in (key, value, dk, dv))
-        for block in blocks(item, slice(head, head + 1), int(counts[0]), int(counts[1]), causal):
-            q_block, do_block = (x[:, block.queries] for x in (q_all, do_all))
-            k_block, v_block = (x[:, : block.keys] for x in (k_all, v_all))
-            room = block.scores_shape
-            with borrowed(room) as scores, borrowed(room) as dscores:
-                multiply(q_block, turned(k_block), scores)
-                multiply(do_block, turned(v_block), dscores)
-                kernel(
-                    0,
-                    scores.shape[1],
-                    scores,
-                    dscores,
-                    *_row_arguments(sequences, item, block, counts, dropped, scale, causal),
-                    sums,
-                    head,
-                    mine.start + block.queries.start,
-                )
-                first = block.queries.stop == counts[0]
-                accumulate(dv_all, scores, do_block, block.keys, first)
-                accumulate(dk_all, dscores, q_block, block.keys, first)
-                multiply(dscores, k_block, dq_all[:, block.queries])
+        mine, theirs = sequences.places(item)
+        operands = cotangent[mine, head], query[mine, head], key[theirs, head], value[theirs, head]
+        results = dq[mine, head], dk[theirs, head], dv[theirs, head]
+        rest = _head(sequences, item, head, dropped, scale, causal, sums)
+        attend_grad([x[None] for x in (*operands, *results)], *rest)
 
     given = sequences.arguments(dropped, scale, causal)
     pairs = len(sequences.short) * heads

@@ -10,7 +10,7 @@ from tests.tolerances import TOLERANCES
 
 pytest.importorskip("numba")
 
-from cerebras_tf.kernels import compiled_attention
+from cerebras_tf.kernels import compiled_attention, compiled_heads
 from cerebras_tf.kernels.registry import COMPILED, PLAIN
 
 NEAR = TOLERANCES["attention"]
@@ -28,12 +28,14 @@ def _check(q, k, v, others=(), **attrs):
     check_compiled("attention_grad", operands, NEAR, **attrs)
 
 
-@pytest.fixture(params=["blocks", "short"])
+@pytest.fixture(params=["blocks", "blocks without the library", "short"])
 def small_blocks(request, monkeypatch):
     """Blocks of 4 queries, so that small operands cross every boundary; or all heads in one."""
-    monkeypatch.setattr(compiled_attention, "QUERIES", 4)
-    if request.param == "blocks":
+    monkeypatch.setattr(compiled_heads, "QUERIES", 4)
+    if request.param != "short":
         monkeypatch.setattr(compiled_attention, "SHORT", 0)
+    if request.param == "blocks without the library":
+        monkeypatch.setattr(compiled_heads, "SGEMM", 0)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -102,11 +104,3 @@ def test_hidden_keys_by_minus_infinity_do_not_count(small_blocks):
     COMPILED["attention"].run(q, k, v, bias, out=(masked, lse), scale=0.5, causal=False)
     COMPILED["attention"].run(q, k[:, :6], v[:, :6], out=(cut, lse), scale=0.5, causal=False)
     np.testing.assert_allclose(masked, cut, *NEAR)
-
-
-def test_blocks_cover_every_query_once_and_see_what_the_mask_shows():
-    covered = np.zeros(1000, int)
-    for block in compiled_attention.blocks(0, slice(0, 1), 1000, 1000, True):
-        covered[block.queries] += 1
-        assert block.keys == block.queries.stop
-    assert (covered == 1).all()

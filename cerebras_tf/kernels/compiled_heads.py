@@ -1,0 +1,427 @@
+"""Attention within a head, float32: blocks of queries against the keys that they may see.
+
+Letters: S query length, T key length, D head width; Q queries of a block, K keys that the block
+sees. Scores exist for one [Q, K] block a thread. Matrix products are BLAS's, called from compiled
+code where its address is known; softmax and its derivative work in place. Dropout's numbers are a
+function of their place, so that both passes draw them again, a row at a time. It needs no running
+softmax over blocks of keys: one block's scores fit the cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, Optional
+
+import numpy as np
+
+from cerebras_tf.kernels.blas import SGEMM, gemm
+from cerebras_tf.kernels.compiled_blas import sgemm
+from cerebras_tf.kernels.compiled_jit import inlined, jit
+from cerebras_tf.kernels.compiled_math import exp, log
+from cerebras_tf.kernels.compiled_random import Stream, uniform_row
+from cerebras_tf.kernels.compiled_rows import exp_in_place, row_max
+from cerebras_tf.kernels.scratch import borrowed, rounded
+
+F = np.float32
+# Queries of a block: fewer skip more of what a causal mask hides, more make larger products. Best
+# of 64, 96, 128, 192 and 256 for length 512 and width 64.
+QUERIES = 96
+
+
+class Rows(NamedTuple):
+    """What the softmax of rows of scores reads and writes besides them.
+
+    Attributes:
+        scale: of scores.
+        causal: whether query i sees keys up to i + T - S only.
+        bias: rows of T numbers; none for no bias.
+        bias_row: row of the first head and query.
+        bias_head: rows from head to head.
+        bias_query: rows from query to query.
+        lse: [heads, queries], for logarithms of sums.
+        head: the first head there.
+        query: the first query there.
+    """
+
+    scale: np.float32
+    causal: bool
+    bias: np.ndarray
+    bias_row: int
+    bias_head: int
+    bias_query: int
+    lse: np.ndarray
+    head: int
+    query: int
+
+
+@jit(any_order=True)
+def softmax_scores(
+    start: Any,
+    stop: Any,
+    scores: Any,
+    scale: Any,
+    visible: Any,
+    step: Any,
+    bias: Any,
+    bias_row: Any,
+    bias_head: Any,
+    bias_query: Any,
+    lse: Any,
+    first_head: Any,
+    first_query: Any,
+) -> None:
+    """Rows of softmax(scale scores + bias), in place, and their lse [A, S].
+
+    Row r belongs to head r // Q and query r % Q of the block; it sees visible + step query keys,
+    or all keys where that is more. A row that sees none becomes NaN.
+    """
+    queries, keys = scores.shape[1], scores.shape[2]
+    for r in range(start, stop):
+        head = r // queries
+        query = r % queries
+        whole = scores[head, query]
+        seen = max(0, min(keys, visible + step * query))
+        row = whole[:seen]
+        if bias.size:
+            added = bias[bias_row + bias_head * head + bias_query * query]
+            for j in range(seen):
+                row[j] = row[j] * scale + added[j]
+        else:
+            for j in range(seen):
+                row[j] *= scale
+        hidden = F(0) if seen else F(np.nan)
+        top = row_max(row)
+        total = exp_in_place(row, top)
+        inverse = F(1) / total
+        for j in range(seen):
+            row[j] *= inverse
+        for j in range(seen, keys):
+            whole[j] = hidden
+        lse[first_head + head, first_query + query] = top + log(total)
+
+
+@jit(any_order=True)
+def softmax_scores_grad(
+    start: Any,
+    stop: Any,
+    scores: Any,
+    dscores: Any,
+    scale: Any,
+    visible: Any,
+    step: Any,
+    bias: Any,
+    bias_row: Any,
+    bias_head: Any,
+    bias_query: Any,
+    lse: Any,
+    first_head: Any,
+    first_query: Any,
+) -> None:
+    """Scores become probabilities, their cotangents dp become ds = scale p (dp - sum(p dp))."""
+    queries, keys = scores.shape[1], scores.shape[2]
+    for r in range(start, stop):
+        head = r // queries
+        query = r % queries
+        p = scores[head, query]
+        ds = dscores[head, query]
+        seen = max(0, min(keys, visible + step * query))
+        shift = lse[first_head + head, first_query + query]
+        if bias.size:
+            added = bias[bias_row + bias_head * head + bias_query * query]
+            for j in range(seen):
+                p[j] = exp(p[j] * scale + added[j] - shift)
+        else:
+            for j in range(seen):
+                p[j] = exp(p[j] * scale - shift)
+        along = F(0)
+        for j in range(seen):
+            along += p[j] * ds[j]
+        for j in range(seen):
+            ds[j] = p[j] * (ds[j] - along) * scale
+        for j in range(seen, keys):
+            p[j] = F(0)
+            ds[j] = F(0)
+
+
+class Drop(NamedTuple):
+    """Dropout of a block: rate and scale, the numbers [B, A, S, T], and where its rows lie there.
+
+    Row (head, query) of the block has row + queries head + query, of `keys` numbers.
+    """
+
+    rate: np.float32
+    kept_scale: np.float32
+    stream: Stream
+    row: int
+    queries: int
+    keys: int
+
+
+@jit()
+def drop_row(row: Any, numbers: Any, rate: Any, kept_scale: Any) -> None:
+    """A row of probabilities scaled where its number is at least the rate, else 0."""
+    for j in range(row.size):
+        row[j] = row[j] * kept_scale if numbers[j] >= rate else F(0)
+
+
+@jit()
+def dropped_softmax_scores(
+    start: Any, stop: Any, scores: Any, drop: Any, scale: Any, visible: Any, step: Any, *rest: Any
+) -> None:
+    """softmax_scores, then dropout of what each row sees; lse stays the softmax's."""
+    queries, keys = scores.shape[1], scores.shape[2]
+    memory = np.empty(keys + 8, np.float32)
+    for r in range(start, stop):
+        head = r // queries
+        query = r % queries
+        softmax_scores(r, r + 1, scores, scale, visible, step, *rest)
+        seen = max(0, min(keys, visible + step * query))
+        first = drop.keys * (drop.row + drop.queries * head + query)
+        numbers = uniform_row(drop.stream, first, seen, memory)
+        drop_row(scores[head, query, :seen], numbers, drop.rate, drop.kept_scale)
+
+
+@jit()
+def dropped_softmax_scores_grad(
+    start: Any,
+    stop: Any,
+    scores: Any,
+    dscores: Any,
+    drop: Any,
+    scale: Any,
+    visible: Any,
+    step: Any,
+    *rest: Any,
+) -> None:
+    """As softmax_scores_grad, from cotangents of dropped probabilities, which scores become."""
+    queries, keys = scores.shape[1], scores.shape[2]
+    memory = np.empty(keys + 8, np.float32)
+    for r in range(start, stop):
+        head = r // queries
+        query = r % queries
+        seen = max(0, min(keys, visible + step * query))
+        first = drop.keys * (drop.row + drop.queries * head + query)
+        numbers = uniform_row(drop.stream, first, seen, memory)
+        drop_row(dscores[head, query, :seen], numbers, drop.rate, drop.kept_scale)
+        softmax_scores_grad(r, r + 1, scores, dscores, scale, visible, step, *rest)
+        drop_row(scores[head, query, :seen], numbers, drop.rate, drop.kept_scale)
+
+
+def block_bytes(queries: int, keys: int) -> int:
+    """Bytes of the scores of a block; derivatives take twice as many."""
+    return rounded(4 * min(QUERIES, queries) * keys)
+
+
+def attend(operands: Sequence[np.ndarray], rows: Rows, drop: Optional[Drop]) -> None:
+    """Attention of some heads.
+
+    Args:
+        operands: q [heads, S, D], k and v [heads, T, D], and what becomes the result, as q.
+        rows: of the first head.
+        drop: dropout of the first head; None for none.
+    """
+    q, k, v, out = operands
+    keys = k.shape[1]
+    if len(q) == 1 and SGEMM:
+        compiled = _attend if drop is None else _attend_dropped
+        with borrowed((min(QUERIES, q.shape[1]) * keys,)) as room:
+            compiled(SGEMM, QUERIES, (q[0], k[0], v[0], out[0]), room, rows, *_given(drop))
+        return
+    for some, seen, arguments in _blocks(q, keys, rows, drop):
+        with borrowed((len(q), some.stop - some.start, seen)) as scores:
+            _multiply(q[:, some], k[:, :seen].swapaxes(1, 2), scores)
+            kernel = softmax_scores if drop is None else dropped_softmax_scores
+            kernel(0, scores.shape[0] * scores.shape[1], scores, *arguments)
+            _multiply(scores, v[:, :seen], out[:, some])
+
+
+def attend_grad(operands: Sequence[np.ndarray], rows: Rows, drop: Optional[Drop]) -> None:
+    """Derivatives of some heads' attention.
+
+    Args:
+        operands: the result's cotangent, q, k, v, and what become dq, dk, dv; see `attend`.
+        rows: of the first head, with the sums that `attend` found.
+        drop: as `attend` was given it.
+    """
+    dout, q, k, v, dq, dk, dv = operands
+    keys = k.shape[1]
+    if len(q) == 1 and SGEMM:
+        compiled = _attend_grad if drop is None else _attend_grad_dropped
+        with borrowed((2 * min(QUERIES, q.shape[1]) * keys,)) as room:
+            one = dout[0], q[0], k[0], v[0], dq[0], dk[0], dv[0]
+            compiled(SGEMM, QUERIES, one, room, rows, *_given(drop))
+        return
+    for some, seen, arguments in _blocks(q, keys, rows, drop):
+        size = len(q), some.stop - some.start, seen
+        with borrowed(size) as scores, borrowed(size) as dscores:
+            _multiply(q[:, some], k[:, :seen].swapaxes(1, 2), scores)
+            _multiply(dout[:, some], v[:, :seen].swapaxes(1, 2), dscores)
+            kernel = softmax_scores_grad if drop is None else dropped_softmax_scores_grad
+            kernel(0, size[0] * size[1], scores, dscores, *arguments)
+            first = some.stop == q.shape[1]
+            for total, left, right in ((dv, scores, dout), (dk, dscores, q)):
+                _multiply(left.swapaxes(1, 2), right[:, some], total[:, :seen], add=not first)
+                if first:
+                    total[:, seen:] = 0
+            _multiply(dscores, k[:, :seen], dq[:, some])
+
+
+def _given(drop: Optional[Drop]) -> tuple[Drop, ...]:
+    return () if drop is None else (drop,)
+
+
+def _blocks(
+    q: np.ndarray, keys: int, rows: Rows, drop: Optional[Drop]
+) -> Iterator[tuple[slice, int, tuple[Any, ...]]]:
+    """Queries, keys that the last one sees, what kernels take behind scores; the last ones first.
+
+    Several heads have one block, so that NumPy's BLAS takes them one behind the other.
+    """
+    queries = q.shape[1]
+    width = min(QUERIES, queries) if len(q) == 1 else queries
+    for stop in range(queries, 0, -width):
+        start = max(0, stop - width)
+        seen = max(0, min(keys, stop + keys - queries)) if rows.causal else keys
+        moved = () if drop is None else (drop._replace(row=drop.row + start),)
+        yield slice(start, stop), seen, (*moved, *_row_arguments(rows, start, queries, keys, seen))
+
+
+def _row_arguments(rows: Any, start: Any, queries: Any, keys: Any, seen: Any) -> Any:
+    """What kernels take from the scale on, for queries from `start` on."""
+    return (
+        rows.scale,
+        start + 1 + keys - queries if rows.causal else seen,
+        1 if rows.causal else 0,
+        rows.bias,
+        rows.bias_row + rows.bias_query * start,
+        rows.bias_head,
+        rows.bias_query,
+        rows.lse,
+        rows.head,
+        rows.query + start,
+    )
+
+
+_row_arguments_of_block = inlined(_row_arguments)
+
+
+def _multiply(left: np.ndarray, right: np.ndarray, total: np.ndarray, add: bool = False) -> None:
+    """total [heads, ...] (+)= left right of each head; several heads never add."""
+    if len(left) == 1:
+        gemm(left[0], right[0], total[0], add=add)
+    else:
+        np.matmul(left, right, out=total)
+
+
+@jit()
+def _product(address: Any, a: Any, b: Any, out: Any, add: Any) -> None:
+    """out [M, N] = a [M, K] b [K, N], or added; what BLAS does not take is small."""
+    if sgemm(address, a, b, out, add):
+        return
+    for i in range(out.shape[0]):
+        for j in range(out.shape[1]):
+            total = out[i, j] if add else F(0)
+            for n in range(a.shape[1]):
+                total += a[i, n] * b[n, j]
+            out[i, j] = total
+
+
+@inlined
+def _moved(drop: Any, start: Any) -> Any:
+    """The dropout of a head from one of its queries on."""
+    row = drop.row + start
+    return Drop(drop.rate, drop.kept_scale, drop.stream, row, drop.queries, drop.keys)
+
+
+@inlined
+def _plain_rows(scores: Any, drop: Any, start: Any, arguments: Any) -> None:
+    softmax_scores(0, scores.shape[1], scores, *arguments)
+
+
+@inlined
+def _dropped_rows(scores: Any, drop: Any, start: Any, arguments: Any) -> None:
+    dropped_softmax_scores(0, scores.shape[1], scores, _moved(drop, start), *arguments)
+
+
+@inlined
+def _plain_rows_grad(scores: Any, dscores: Any, drop: Any, start: Any, arguments: Any) -> None:
+    softmax_scores_grad(0, scores.shape[1], scores, dscores, *arguments)
+
+
+@inlined
+def _dropped_rows_grad(scores: Any, dscores: Any, drop: Any, start: Any, arguments: Any) -> None:
+    moved = _moved(drop, start)
+    dropped_softmax_scores_grad(0, scores.shape[1], scores, dscores, moved, *arguments)
+
+
+@inlined
+def _forward(
+    kernel: Any, address: Any, width: Any, operands: Any, room: Any, rows: Any, drop: Any
+) -> None:
+    """`attend` of one head; operands are its q, k, v and result, room holds a block of scores.
+
+    `width` is the number of a block's queries.
+    """
+    q, k, v, out = operands
+    queries, keys = q.shape[0], k.shape[0]
+    stop = queries
+    while stop > 0:
+        start = max(0, stop - width)
+        seen = max(0, min(keys, stop + keys - queries)) if rows.causal else keys
+        scores = room[: (stop - start) * seen].reshape(1, stop - start, seen)
+        _product(address, q[start:stop], k[:seen].T, scores[0], False)
+        kernel(scores, drop, start, _row_arguments_of_block(rows, start, queries, keys, seen))
+        _product(address, scores[0], v[:seen], out[start:stop], False)
+        stop = start
+
+
+@inlined
+def _backward(
+    kernel: Any, address: Any, width: Any, operands: Any, room: Any, rows: Any, drop: Any
+) -> None:
+    """`attend_grad` of one head; operands are in its order, room holds two blocks of scores."""
+    dout, q, k, v, dq, dk, dv = operands
+    queries, keys = q.shape[0], k.shape[0]
+    stop = queries
+    while stop > 0:
+        start = max(0, stop - width)
+        seen = max(0, min(keys, stop + keys - queries)) if rows.causal else keys
+        size = (stop - start) * seen
+        scores = room[:size].reshape(1, stop - start, seen)
+        dscores = room[size : 2 * size].reshape(1, stop - start, seen)
+        _product(address, q[start:stop], k[:seen].T, scores[0], False)
+        _product(address, dout[start:stop], v[:seen].T, dscores[0], False)
+        arguments = _row_arguments_of_block(rows, start, queries, keys, seen)
+        kernel(scores, dscores, drop, start, arguments)
+        first = stop == queries
+        _product(address, scores[0].T, dout[start:stop], dv[:seen], not first)
+        _product(address, dscores[0].T, q[start:stop], dk[:seen], not first)
+        if first:
+            dv[seen:] = F(0)
+            dk[seen:] = F(0)
+        _product(address, dscores[0], k[:seen], dq[start:stop], False)
+        stop = start
+
+
+@jit()
+def _attend(address: Any, width: Any, operands: Any, room: Any, rows: Any) -> None:
+    _forward(_plain_rows, address, width, operands, room, rows, 0)
+
+
+@jit()
+def _attend_dropped(
+    address: Any, width: Any, operands: Any, room: Any, rows: Any, drop: Any
+) -> None:
+    _forward(_dropped_rows, address, width, operands, room, rows, drop)
+
+
+@jit()
+def _attend_grad(address: Any, width: Any, operands: Any, room: Any, rows: Any) -> None:
+    _backward(_plain_rows_grad, address, width, operands, room, rows, 0)
+
+
+@jit()
+def _attend_grad_dropped(
+    address: Any, width: Any, operands: Any, room: Any, rows: Any, drop: Any
+) -> None:
+    _backward(_dropped_rows_grad, address, width, operands, room, rows, drop)
