@@ -331,7 +331,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
         told = [f"it does not fit here, and would be refused: {fault}"] if fault else []
         for line in (*here, one_line(predicted), *told):
             say("%s", line)
-        if save:
+        if save and job.is_first():
             path = model.step.save(program, self._compiled_programs(mode))
             say("%s; program in %s", effort(program), path)
             here += [*told, effort(program)]

@@ -23,6 +23,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ from cerebras_tf.errors import CerebrasError
 from modelzoo.commands.bench import SMOKE, Shape, read_params
 
 WAFERS = (1, 2, 4, 8, 16, 32, 64, 128, 192)
-_LIMIT_S = 3600
+_LIMIT_S, _POLL_S = 3600, 0.1
 # Of SwarmX nothing is published but that it is a tree: assumed.
 _WAYS, _HOP_S = 8, 10e-6
 _LEFT, _TOP, _WIDTH, _HEIGHT = 80.0, 16.0, 840.0, 320.0
@@ -223,14 +224,21 @@ def _found_by(commands: Sequence[Sequence[str]], folder: str) -> dict[str, Any]:
         ]
         for process in processes:
             running.callback(_end, process)
+        end = time.monotonic() + _LIMIT_S
+        while any(p.poll() is None for p in processes) and not any(p.poll() for p in processes):
+            if time.monotonic() > end:
+                raise CerebrasError(
+                    f"scale: steps must end within {_LIMIT_S} s. Received: none of the last. Take "
+                    "a smaller shape, or fewer --steps."
+                )
+            time.sleep(_POLL_S)
         for process, log in zip(processes, logs):
-            status = process.wait(_LIMIT_S)
-            if status:
+            if process.poll():
                 log.seek(0)
                 lines = "\n".join(log.read().splitlines()[-8:])
                 raise CerebrasError(
-                    f"scale: wafers must train here. Received: status {status}. The last lines "
-                    f"were\n{lines}"
+                    f"scale: wafers must train here. Received: status {process.poll()}. The last "
+                    f"lines were\n{lines}"
                 )
     result: dict[str, Any] = json.loads(Path(folder, "found.json").read_text(encoding="utf-8"))
     return result

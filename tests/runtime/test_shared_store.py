@@ -1,0 +1,54 @@
+"""What a wafer keeps of variables that live on another one."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cerebras_tf.ir import TensorType, Variable
+from cerebras_tf.memoryx.store import MemoryStore, write
+from cerebras_tf.runtime.shared_store import SharedStore
+from cerebras_tf.swarmx.swarm import Alone
+
+
+class FirstOfTwo(Alone):
+    """The first of two wafers; nothing arrives from the other."""
+
+    size = 2
+
+    def objects(self, item):
+        """The other says the same."""
+        return [item, item]
+
+
+def store_of(**homes):
+    specs = [Variable(name, TensorType("float32", (64, 64)), True) for name in homes]
+    store = SharedStore(MemoryStore(specs), FirstOfTwo())
+    store.deal_out(homes)
+    for name in homes:
+        write(store, name, np.zeros((64, 64), np.float32))
+    return store
+
+
+def test_copies_of_what_lives_elsewhere_take_turns_in_memory():
+    store = store_of(here=0, there=1, also_there=1)
+    size = 64 * 64 * 4
+    (first,) = store.acquire(["there"])
+    store.release(["there"])
+    (second,) = store.acquire(["also_there"])
+    assert np.shares_memory(first, second)
+    (third,) = store.acquire(["there"])
+    assert not np.shares_memory(second, third)
+    assert store.resident_bytes == 3 * size
+    store.release(["there", "also_there"])
+    assert store.resident_bytes == 3 * size
+    store.follow([["here"], ["there"], ["also_there"]])
+    assert store.total_resident_bytes >= store.resident_bytes
+
+
+def test_what_lives_here_is_given_as_it_is():
+    store = store_of(here=0, there=1)
+    (array,) = store.acquire(["here"])
+    store.release(["here"])
+    (copy,) = store.acquire(["there"])
+    assert not np.shares_memory(array, copy)
+    store.release(["there"])
