@@ -107,7 +107,7 @@ def memory_fault(
         f"this model needs {needed / 1e9:.1f} GB of memory: {state_bytes / 1e9:.1f} GB of weights "
         f"and optimizer state, {activations / 1e9:.1f} GB of activations and gradients. "
         f"Received: a machine with {free / 1e9:.1f} GB free{_each(share)}, "
-        f"{(needed - free) / 1e9:.1f} GB too little.{hint} Lower train_input.batch_size or "
+        f"{(needed - free) / 1e9:.1f} GB too little.{hint} Lower batch_size or "
         "max_sequence_length, choose a smaller model, or use a machine with more memory."
     )
 

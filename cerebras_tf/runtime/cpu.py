@@ -40,7 +40,7 @@ class CpuBackend:
         except MemoryError as error:
             raise CapacityError(
                 f"activations: must fit in memory. Received: {size / 1e9:.1f} GB, which the system "
-                "does not give. Lower train_input.batch_size or max_sequence_length."
+                "does not give. Lower batch_size or max_sequence_length."
             ) from error
 
     def place(self, memory: Array, type: TensorType, offset: int) -> Array:

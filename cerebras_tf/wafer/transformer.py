@@ -114,7 +114,8 @@ def transformer(
     head = [Product(WEIGHTS, logits, hidden, vocabulary)]
     if predictions:
         head.insert(0, Product(WEIGHTS, logits, hidden, hidden))
-    stack.append(trained("output", head, 4 * logits * vocabulary, 0, 0))
+    last_norm = 2 * hidden
+    stack.append(trained("output", head, 4 * logits * vocabulary, 0, 0, last_norm))
     parameters = sum(layer.parameters for layer in stack)
     # Ids, mask and labels of a token in 32, 16 and 32 bits.
     return Workload(name, tuple(stack), batch, _SLOTS * parameters, 10 * full, full, 2, mean_length)

@@ -18,7 +18,7 @@ from modelzoo.bert import sentences
 from modelzoo.bert.masking import MaskSettings, draw_masks
 from modelzoo.bert.next_sentence import sentence_pairs, truncate_pair
 from modelzoo.common import tokenizers
-from modelzoo.common.preparation import documents, pipeline, text_cleaning
+from modelzoo.common.preparation import documents, pipeline, records, text_cleaning
 
 UNIT_BYTES = 8 << 20  # input of one unit of work; its records are shuffled together
 FEWEST_DOCUMENTS = 4  # that a random second sentence is drawn from, where the input has as many
@@ -63,6 +63,7 @@ class PreparationSettings:
 
     def check(self):
         """Raises a ConfigError where options do not go together."""
+        records.check_name("name", self.name)
         room = self.max_seq_length - 2
         if self.disable_masking and not self.mlm_only:
             raise ConfigError(
@@ -74,6 +75,11 @@ class PreparationSettings:
                 f"max_seq_length: must be at least {SHORTEST_PAIR + 3}, and overlap_size from 0 "
                 f"to max_seq_length - 3. Received: {self.max_seq_length}, {self.overlap_size}. "
                 "Correct them."
+            )
+        if self.max_predictions_per_seq > self.max_seq_length:
+            raise ConfigError(
+                f"max_predictions_per_seq: must not exceed max_seq_length ({self.max_seq_length}). "
+                f"Received: {self.max_predictions_per_seq}. Lower it."
             )
         least = self.min_short_seq_length or SHORTEST_PAIR
         if not SHORTEST_PAIR <= least < room:

@@ -17,6 +17,7 @@ from modelzoo.common.console import quiet_native_logging
 from modelzoo.common.file_errors import system_errors_named
 
 PROGRAM = "cerebras-tf"
+OUTPUTS = ("output_dir", "output", "out", "outputs", "save", "folder", "model_dir")
 
 
 @dataclass(frozen=True)
@@ -150,8 +151,10 @@ def run_command(
     parser = Parser(prog=program, description=sentence(command.summary))
     module.add_arguments(parser, **command.given)
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
-    with system_errors_named():
-        exit_code: Optional[int] = module.run(parser.parse_args(argv))
+    args = parser.parse_args(argv)
+    places = (getattr(args, name, None) for name in OUTPUTS)
+    with system_errors_named(next(filter(None, places), program)):
+        exit_code: Optional[int] = module.run(args)
     return exit_code
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from cerebras_tf.cli.arguments import positive_int
 from cerebras_tf.errors import CerebrasError
 from modelzoo.commands.configs import config_path
+from modelzoo.common.console import quiet_logging
 from modelzoo.common.scaling.law import PUBLISHED, Law
 
 _SHARE = 0.9
@@ -109,10 +110,13 @@ def fit(runs, at, out):
         at: compute to predict the loss for; None for none.
         out: file of the page; None for none.
     """
+    import tensorflow.compat.v1 as tf
+
     from modelzoo.common.scaling.law import fit_law, interval
     from modelzoo.common.scaling.picture import law_page
     from modelzoo.common.scaling.runs import read_run
 
+    quiet_logging(tf)
     runs = sorted((read_run(path) for path in runs), key=lambda run: run.flops)
     flops, losses = [run.flops for run in runs], [run.loss for run in runs]
     law = fit_law(flops, losses)

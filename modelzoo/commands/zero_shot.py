@@ -16,9 +16,11 @@ import sys
 from pathlib import Path
 
 from cerebras_tf.cli.arguments import positive_int
+from cerebras_tf.errors import ConfigError
 from modelzoo.common import model_dir, registry, tokenizers
 from modelzoo.common.console import quiet_logging
 from modelzoo.common.input.prompts import section_tokenizer
+from modelzoo.common.input_sections import LanguageModelParams
 from modelzoo.common.params import load_params
 from modelzoo.common.zero_shot.tasks import TASKS, read_task
 
@@ -41,7 +43,13 @@ def add_arguments(parser):
 
 def run(args):
     """Evaluates all tasks."""
-    tasks = {Path(path).stem: read_task(path, args.mode) for path in args.tasks}
+    names = [Path(path).stem for path in args.tasks]
+    if len(set(names)) < len(names):
+        raise ConfigError(
+            f"--tasks: must have names of their own, by which results are written. Received: "
+            f"{', '.join(names)}. Rename a file, or give them one by one."
+        )
+    tasks = {name: read_task(path, args.mode) for name, path in zip(names, args.tasks)}
     folder = args.model_dir or model_dir.default_model_dir(args.params)
     given = {
         "mode": "predict",
@@ -50,6 +58,11 @@ def run(args):
         "device": args.device,
     }
     params = load_params(args.params, {f"runconfig.{key}": given[key] for key in given})
+    if not isinstance(params, LanguageModelParams):
+        raise ConfigError(
+            f"{args.params}: must be the file of a model that predicts the next token. Received: "
+            f"model_name {params.model_name}. Name one of gpt3 or gptj."
+        )
     tokenizer = section_tokenizer(args, params.train_input.vocab_size)
     import tensorflow.compat.v1 as tf
     from tqdm import tqdm

@@ -140,14 +140,15 @@ def check_start(runconfig):
         ConfigError: if the folder has begun from elsewhere.
     """
     latest = latest_checkpoint(runconfig.model_dir)
-    saved = saved_runconfig(runconfig.model_dir) if latest else {}
     for key in ("checkpoint_path", "resume_from"):
         given = getattr(runconfig, key)
         if not given:
             continue
         if not latest:
             find_checkpoint(given)
-        elif not saved.get(key) or _plain(saved[key]) != _plain(given):
+            continue
+        before = saved_runconfig(runconfig.model_dir).get(key)
+        if not before or _plain(before) != _plain(given):
             raise ConfigError(
                 f"{key}: only a run that begins can start from it. Received: {given}, and "
                 f"{runconfig.model_dir} has begun: its latest checkpoint is {latest}. Leave "

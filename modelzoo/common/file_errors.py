@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
+import threading
 
 from cerebras_tf.errors import CerebrasError, CheckpointError, ConfigError, DataError
 
@@ -43,6 +45,9 @@ def file_errors_named(params, sections):
         ConfigError: a file cannot be written.
         DataError: an input file is damaged.
     """
+    show = threading.excepthook
+    # What stops the thread that writes events is raised where they are flushed.
+    threading.excepthook = lambda args: None if refused(args.exc_value) else show(args)
     try:
         yield
     except CerebrasError:
@@ -57,21 +62,49 @@ def file_errors_named(params, sections):
         if named is None:
             raise
         raise named from error
+    finally:
+        threading.excepthook = show
 
 
 @contextlib.contextmanager
-def system_errors_named():
-    """Within: what the system refuses becomes a ConfigError that names the file; for commands."""
+def system_errors_named(output):
+    """Within: what the system refuses becomes a ConfigError that names the file; for commands.
+
+    Args:
+        output: where files are written, for errors that name none.
+    """
     try:
         yield
-    except OSError as error:
-        is_missing = error.errno == errno.ENOENT and error.filename is not None
-        if error.errno not in MENDABLE and not is_missing:
+    except CerebrasError:
+        raise
+    except Exception as error:
+        found = refused(error, (*MENDABLE, errno.ENOENT))
+        if found is None:
             raise
         raise ConfigError(
-            f"{error.filename or 'output'}: must be readable, or a place to write to. Received: "
-            f"{error.strerror}. Free space, correct the permissions, or name another path."
+            f"{found[0] or output}: must be readable, or a place to write to. Received: "
+            f"{found[1]}. Free space, correct the permissions, or name another path."
         ) from error
+
+
+def refused(error, numbers=MENDABLE):
+    """Returns what the system or TensorFlow says of a file, if a user can mend it; else None.
+
+    Args:
+        error: an exception.
+        numbers: errors of the system that count.
+
+    Returns:
+        The file, None where the error names none, and what is wrong with it.
+    """
+    if isinstance(error, OSError):
+        return (error.filename, error.strerror) if error.errno in numbers else None
+    is_tensorflows = type(error).__name__ in KINDS and getattr(error, "op", None) is None
+    # The thread that writes events raises a RuntimeError of such a text.
+    if is_tensorflows or (isinstance(error, RuntimeError) and "Failed to flush" in str(error)):
+        where, _, received = str(error).partition("\n")[0].partition("; ")
+        return (where, received) if received else (None, where)
+    return None
 
 
 def damaged_checkpoint(runconfig):
@@ -107,15 +140,13 @@ def unwritten(error, folder):
         error: an exception.
         folder: where files are written, for errors that name none.
     """
-    if isinstance(error, OSError) and error.errno in MENDABLE:
-        where, received = error.filename or folder, error.strerror
-    elif type(error).__name__ in KINDS and getattr(error, "op", None) is None:
-        where, _, received = str(error).partition("; ")
-        if not received:
-            where, received = folder, where
-    else:
+    found = refused(error)
+    if found is None:
         return None
+    where = str(found[0] or folder)
+    ours = os.path.abspath(where).startswith(os.path.abspath(folder))
     return ConfigError(
-        f"{where}: must be a place to write to. Received: {received}. Free space, correct the "
-        "permissions, or give another folder after -o."
+        f"{where}: must be {'' if ours else 'readable, or '}a place to write to. Received: "
+        f"{found[1]}. Free space, correct the permissions, or give another "
+        f"{'folder after -o' if ours else 'path'}."
     )

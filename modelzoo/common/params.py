@@ -122,8 +122,21 @@ def flat_keys(tree, path=""):
         for index, item in enumerate(tree):
             yield from flat_keys(item, f"{path}[{index}]")
     else:
-        text = yaml.safe_dump(tree, default_flow_style=True, width=math.inf, allow_unicode=True)
+        text = yaml.dump(
+            tree, Dumper=_LineDumper, default_flow_style=True, width=math.inf, allow_unicode=True
+        )
         yield path, text.removesuffix("\n").removesuffix("\n...")
+
+
+class _LineDumper(yaml.SafeDumper):
+    """Escapes the line breaks of texts, which safe_dump writes as empty lines."""
+
+    def represent_str(self, data):
+        style = '"' if "\n" in data else None
+        return self.represent_scalar("tag:yaml.org,2002:str", data, style=style)
+
+
+_LineDumper.add_representer(str, _LineDumper.represent_str)
 
 
 def read_yaml(path):
@@ -139,10 +152,12 @@ def read_yaml(path):
         text = Path(path).read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(
-            f"{path}: cannot be read: {error.strerror}. {_advice_on_path(path)}"
+            f"{path}: cannot be read: {error.strerror}. {_advice_on_path(path, error)}"
         ) from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: must be UTF-8 text. Received: {error}.") from error
+        raise ConfigError(
+            f"{path}: must be UTF-8 text. Received: {error}. Save it in this encoding."
+        ) from error
     loader = None
     try:
         loader = yaml.SafeLoader(text)
@@ -164,7 +179,9 @@ def read_yaml(path):
     return tree, lines
 
 
-def _advice_on_path(path):
+def _advice_on_path(path, error):
+    if isinstance(error, PermissionError):
+        return "Correct its permissions."
     there = sorted(found.name for found in Path(path).parent.glob("*.yaml"))
     close = difflib.get_close_matches(Path(path).name, there, n=1)
     if close:

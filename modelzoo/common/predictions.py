@@ -39,8 +39,6 @@ def predicted_rows(estimator, inputs, params, checkpoint_path, use_cs):
     Raises:
         DataError: if there are none.
     """
-    import tensorflow.compat.v1 as tf
-
     from modelzoo.common.estimator import CheckpointHook
 
     section, steps = params.predict_input, params.runconfig.predict_steps
@@ -54,14 +52,19 @@ def predicted_rows(estimator, inputs, params, checkpoint_path, use_cs):
         count = 0
         for count, row in enumerate(rows, 1):
             if count > steps * section.batch_size:
-                tf.logging.info(
-                    "runconfig.predict_steps %d: batches behind the first %d are not predicted",
-                    steps,
-                    steps,
-                )
+                tell_left_out(steps)
                 return
             yield row
     require_rows(count, section)
+
+
+def tell_left_out(steps):
+    """Says that there are more batches than runconfig.predict_steps."""
+    import tensorflow.compat.v1 as tf
+
+    tf.logging.info(
+        "runconfig.predict_steps %d: batches behind the first %d are not predicted", steps, steps
+    )
 
 
 def require_rows(count, section):

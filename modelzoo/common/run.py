@@ -7,7 +7,7 @@ runs it on the host instead.
 
 from __future__ import annotations
 
-import modelzoo.common.interrupt  # noqa: F401 - before what takes time to load
+from modelzoo.common import interrupt  # before what takes time to load
 
 # isort: split
 import contextlib
@@ -45,6 +45,7 @@ def run(model_name=None):
     Args:
         model_name: the model of YAMLs without a top-level ``model_name``.
     """
+    interrupt.loaded()
     quiet_native_logging()
     program = os.environ.get(PROGRAM_VARIABLE)
     bound = functools.partial(main, model_name=model_name, program=program)

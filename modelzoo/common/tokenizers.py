@@ -213,6 +213,15 @@ def word_pieces(text):
     return {line.rstrip("\r"): number for number, line in enumerate(lines)}
 
 
+def check_number(key, number, vocab_size):
+    """Raises a ConfigError if a token that is given by its number is none of a vocabulary."""
+    if number is not None and not 0 <= number < vocab_size:
+        raise ConfigError(
+            f"{key}: must be the number of a token, 0 to {vocab_size - 1}. Received: {number}. "
+            "Correct it, or leave it out for the tokenizer's own."
+        )
+
+
 def load_tokenizer(kind, vocab_file=None, encoder_file=None, eos_id=None, do_lower_case=True):
     """Loads a tokenizer.
 
@@ -319,11 +328,13 @@ def _from_json(kind, contents):
             return tokenizers.Tokenizer.from_str(text)
         except Exception as error:  # the library raises plain Exception
             raise ConfigError(
-                f"{path}: must be a tokenizer.json of the tokenizers library. Received: {error}."
+                f"{path}: must be a tokenizer.json of the tokenizers library. Received: {error}. "
+                "Name another file."
             ) from error
     raise ConfigError(
-        f"{kind}: needs a tokenizer.json in --vocab_file. Received: "
-        f"{', '.join(contents) or 'no file'}."
+        f"{kind}: needs a tokenizer.json, which has a model. Received: "
+        f"{', '.join(contents) or 'no file'}. Name one in --vocab_file (in a YAML: vocab_file or "
+        "tokenizer_file)."
     )
 
 
@@ -381,4 +392,6 @@ def _read(path):
     try:
         return Path(path).read_bytes().decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: must be a tokenizer file. Received: {error}.") from error
+        raise ConfigError(
+            f"{path}: must be a tokenizer file. Received: {error}. Name another file."
+        ) from error

@@ -203,9 +203,12 @@ def prepare(inputs, output_dir, settings, processes=1, on_progress=lambda size: 
             f"overlap_size: must be at least 0 and less than max_seq_length "
             f"({settings.max_seq_length}). Received: {settings.overlap_size}. Lower it."
         )
+    records.check_name("output_name", settings.output_name)
     files = documents.find_inputs(inputs)
     tokenizer = _tokenizer(settings)
     tokenizers.require_tokens(tokenizer, "eos")
+    for key in ("eos_id", "pad_id"):
+        tokenizers.check_number(key, getattr(settings, key), tokenizer.vocab_size)
     described = {
         **vars(settings),
         "inputs": documents.describe(files),

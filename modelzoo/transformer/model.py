@@ -12,6 +12,7 @@ import tensorflow.compat.v1 as tf
 
 from modelzoo.common import metrics
 from modelzoo.common.estimator import CSEstimatorSpec
+from modelzoo.common.generation.cached_decoder import ROW_AXES
 from modelzoo.common.generation.driven import driven_spec
 from modelzoo.common.layers.attention import (
     ProjectedMemory,
@@ -247,15 +248,19 @@ def encode(model, features):
 def decode_step(model, features):
     """Predicts the next token after some tokens more.
 
+    K rows of a sentence stand behind one another; that they are an axis of their own in the
+    features tells the compiler how many rows any number of sentences has.
+
     Args:
         model: EncoderDecoder.
-        features: those of ``driven_spec``, of any number of rows for each sentence; ``memory`` and
+        features: those of ``driven_spec``, with [B, K] in place of its B; ``memory`` and
             ``encoder_mask`` as ``encode`` predicts them.
 
     Returns:
         A CSEstimatorSpec, see ``driven_spec``.
     """
     memory_mask = padding_mask(features["encoder_mask"], tf.float32)
+    rows = {name: merged(features[name], axis) for name, axis in ROW_AXES.items()}
 
     def run(ids, cache, positions, mask, wanted):
         memory = ProjectedMemory(features["memory"])
@@ -263,4 +268,10 @@ def decode_step(model, features):
         last = tf.gather(hidden, wanted, axis=1, batch_dims=1)  # (B, N)
         return model.logits(last, table)
 
-    return driven_spec(features, run)
+    return driven_spec(rows, run)
+
+
+def merged(x, axis):
+    """Joins an axis and the next one."""
+    shape = sizes(x)
+    return tf.reshape(x, [*shape[:axis], shape[axis] * shape[axis + 1], *shape[axis + 2 :]])

@@ -13,10 +13,19 @@ from pathlib import Path
 import numpy as np
 
 from cerebras_tf.errors import ConfigError
-from modelzoo.common.generation.cached_decoder import CachedDecoder, decoder_signature
+from modelzoo.common.generation.cached_decoder import (
+    ROW_AXES,
+    CachedDecoder,
+    decoder_signature,
+)
 from modelzoo.common.generation.stepper import Stepper
 from modelzoo.common.metrics.bleu import corpus_bleu
-from modelzoo.common.predictions import output_name, predict_folder, require_rows
+from modelzoo.common.predictions import (
+    output_name,
+    predict_folder,
+    require_rows,
+    tell_left_out,
+)
 from modelzoo.common.scores import write_scalars
 from modelzoo.common.whole_file import write_whole
 from modelzoo.transformer.beam_search import beam_search
@@ -56,6 +65,8 @@ def predict(estimator, inputs, params, checkpoint_path, use_cs):
         for number in range(first, last):
             found.update(translate(batches.batch(number)))
             tf.logging.info("translated %d of %d sentences", len(found), len(batches.pairs))
+    if last < batches.batches_per_epoch:
+        tell_left_out(params.runconfig.predict_steps)
     name = output_name("translations", estimator, use_cs)
     folder = predict_folder(params)
     rows = as_rows(found, processor)
@@ -69,19 +80,42 @@ def open_translator(estimator, params, checkpoint_path, use_cs):
     """Makes a Translator from an estimator's checkpoint; a context manager."""
     model = params.model
     layers, size = model.decoder_num_hidden_layers, model.hidden_size // model.num_heads
-    shape = (layers, model.num_heads, size)
+    shape, beams = (layers, model.num_heads, size), params.predict_input.beam_size
     signature = {
-        **decoder_signature(*shape),
+        **by_sentence(decoder_signature(*shape), beams),
         **encoder_signature("encoder_mask"),
         "memory": _spec([layers, 2, None, model.num_heads, None, size], "float32"),
     }
     encode = Stepper(estimator, checkpoint_path, use_cs, encoder_signature(*ENCODED))
-    step = Stepper(estimator, checkpoint_path, use_cs, signature)
+    step = BeamStepper(estimator, checkpoint_path, use_cs, signature)
     decoder = CachedDecoder(step, *shape, limit=params.max_position_embeddings)
     return Translator(encode, decoder, params)
 
 
 ENCODED = ("encoder_input_ids", "encoder_mask")
+
+
+def by_sentence(signature, beams):
+    """Returns a decoder's TensorSpecs with the axes [B, beams] in place of rows."""
+    found = {}
+    for name, axis in ROW_AXES.items():
+        shape = signature[name].shape.as_list()
+        shape[axis : axis + 1] = None, beams
+        found[name] = _spec(shape, signature[name].dtype)
+    return found
+
+
+class BeamStepper(Stepper):
+    """A Stepper that takes the rows of a decoder and feeds them by sentence; see `by_sentence`."""
+
+    def __call__(self, **features):
+        """Runs a step; see Stepper."""
+        sentences = len(features["encoder_mask"])
+        for name, axis in ROW_AXES.items():
+            shape = list(features[name].shape)
+            shape[axis : axis + 1] = sentences, shape[axis] // sentences
+            features[name] = features[name].reshape(shape)
+        return super().__call__(**features)
 
 
 def encoder_signature(*names):

@@ -11,7 +11,8 @@ tf = pytest.importorskip("tensorflow.compat.v1")
 
 import yaml  # noqa: E402
 
-from cerebras_tf.errors import CheckpointError, DataError  # noqa: E402
+from cerebras_tf.errors import CheckpointError, ConfigError, DataError  # noqa: E402
+from modelzoo.commands.configs import config_path  # noqa: E402
 from modelzoo.commands.main import run_command  # noqa: E402
 from tests.modelzoo.language_models import SmallModel, small_tree  # noqa: E402
 
@@ -70,3 +71,8 @@ def test_mistakes_are_told(call, tmp_path):
         call([{"text": "so it goes"}])
     with pytest.raises(CheckpointError, match="none: must be a checkpoint"):
         call(CHOICES, "--checkpoint_path", "none")
+    with pytest.raises(ConfigError, match="--tasks: must have names of their own"):
+        run_command(["zero_shot", "-p", "x.yaml", "--tasks", "a/made.jsonl", "b/made.jsonl"])
+    other = ["-p", config_path("bert_tiny"), "--tasks", str(tmp_path / "made.jsonl")]
+    with pytest.raises(ConfigError, match="predicts the next token. Received: model_name bert"):
+        run_command(["zero_shot", *map(str, other)])

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
+# What a step of the decoder is fed, and which of its axes are rows.
+ROW_AXES = {"input_ids": 0, "positions": 0, "past_lengths": 0, "wanted": 0, "past": 2}
 SMALLEST = 16  # sizes of the prompt pass and of the cache are this times a power of two
 
 

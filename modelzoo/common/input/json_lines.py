@@ -71,4 +71,16 @@ def text_of(row, key, where):
             f"{where}: {key} must be a text. Received: {row.get(key)!r} among the keys "
             f"{', '.join(row) or 'none'}. Mend the line."
         )
+    require_unicode(row[key], where)
     return row[key]
+
+
+def require_unicode(text, where):
+    """Raises a DataError if a text of JSON has half of a character, as \\ud800 writes one."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise DataError(
+            f"{where}: must be text of whole characters. Received: {text[error.start]!r}, which is "
+            "half of one. Mend the line."
+        ) from error

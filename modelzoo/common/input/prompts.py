@@ -8,7 +8,7 @@ import numpy as np
 
 from cerebras_tf.errors import ConfigError, DataError
 from modelzoo.common.input.json_lines import read_json_lines, read_lines, text_of
-from modelzoo.common.tokenizers import load_tokenizer
+from modelzoo.common.tokenizers import check_number, load_tokenizer
 
 TEXT_KEYS = ("prompt", "text")
 TOKENS_KEY = "prompt_tokens"
@@ -39,7 +39,7 @@ def section_tokenizer(section, vocab_size):
         vocab_size: tokens of the model.
 
     Raises:
-        ConfigError: if it cannot be loaded or has more tokens than the model.
+        ConfigError: if it cannot be loaded, or has tokens that the model lacks.
     """
     tokenizer = load_tokenizer(
         section.tokenizer_type, section.vocab_file, section.encoder_file, section.eos_id
@@ -50,6 +50,7 @@ def section_tokenizer(section, vocab_size):
             f"{section.tokenizer_type} with {tokenizer.vocab_size}. Name the vocabulary that the "
             "model was trained with, in vocab_file and encoder_file."
         )
+    check_number("eos_id", section.eos_id, vocab_size)
     return tokenizer
 
 

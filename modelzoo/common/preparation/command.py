@@ -6,6 +6,7 @@ It prepares nothing itself; each ``modelzoo/commands/prepare_*.py`` hands in wha
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import time
 
@@ -17,9 +18,12 @@ CLOCK_TICK_S = 0.01  # what the system's clock of processor time can tell apart
 
 def share(text):
     """Reads a number from 0 to 1."""
-    number = float(text)
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
     if not 0 <= number <= 1:
-        raise argparse.ArgumentTypeError("must lie between 0 and 1")
+        raise argparse.ArgumentTypeError(f"must be a number from 0 to 1. Received: {text!r}.")
     return number
 
 

@@ -11,6 +11,7 @@ import tarfile
 from pathlib import Path
 
 from cerebras_tf.errors import DataError
+from modelzoo.common.input.json_lines import require_unicode
 from modelzoo.common.preparation.compressed import is_compressed, open_decompressed
 from modelzoo.common.preparation.records import sha256_of
 
@@ -234,12 +235,17 @@ def _row_of(line, path, place, keys):
     named = row if isinstance(row, dict) else {}
     missing = [key for key in keys if not isinstance(named.get(key), str)]
     if missing:
-        received = ", ".join(sorted(row)) if isinstance(row, dict) else type(row).__name__
+        received = type(row).__name__
+        if isinstance(row, dict):
+            kinds = {key: f" ({type(row[key]).__name__})" for key in missing if key in row}
+            received = ", ".join(f"{key}{kinds.get(key, '')}" for key in sorted(row)) or "no key"
         raise DataError(
             f"{path}:{place()}: must be a JSON object with text under "
             f"{' and '.join(map(repr, missing))}. Received: {received}. Mend or remove the line, "
             "or name the key where there is an option for it (--text_key)."
         )
+    for key in keys:
+        require_unicode(row[key], f"{path}:{place()}")
     return row
 
 

@@ -15,6 +15,15 @@ PROGRESS = ".progress"
 MOST_NAMED = 3  # changed files in an error
 
 
+def check_name(option, name):
+    """Raises a ConfigError if the beginning of file names, given by an option, is none."""
+    if not name or "/" in name:
+        raise ConfigError(
+            f"--{option}: must be the beginning of file names. Received: {name!r}. Name folders by "
+            "--output_dir."
+        )
+
+
 class RecordWriter:
     """Writes TFRecords to numbered files of at most `records_per_file` records.
 

@@ -78,12 +78,24 @@ def read_run(folder):
 
 def _losses(folder, tags):
     """Loss by step, of the first tag that the folder's events have."""
-    import tensorflow as tf
-
     found: dict[str, dict[int, float]] = {tag: {} for tag in tags}
     for path in sorted(folder.glob("events.out.tfevents.*")):
-        for event in tf.compat.v1.train.summary_iterator(str(path)):
+        for event in _events(path):
             for value in event.summary.value:
                 if value.tag in found and value.HasField("simple_value"):
                     found[value.tag][event.step] = value.simple_value
     return next((shown for shown in found.values() if shown), {})
+
+
+def _events(path):
+    """Yields the events of a file; of one that a killed run left, those that are whole."""
+    import tensorflow as tf
+
+    try:
+        yield from tf.compat.v1.train.summary_iterator(str(path))
+    except tf.errors.DataLossError as error:
+        if not error.message.startswith("truncated record"):
+            raise DataError(
+                f"scaling fit: {path}: must hold TensorBoard's events. Received: {error.message}. "
+                "Restore the file, or move it away."
+            ) from error

@@ -261,6 +261,7 @@ def test_blank_units_give_no_document_to_pair_with(tmp_path, monkeypatch):
         ({"disable_masking": True}, "goes with mlm_only"),
         ({"max_seq_length": 4}, "max_seq_length: must be at least 5"),
         ({"overlap_size": 30}, "overlap_size from 0 to max_seq_length - 3"),
+        ({"max_predictions_per_seq": 99}, "max_predictions_per_seq: must not exceed"),
         ({"min_short_seq_length": 1}, "min_short_seq_length: must be from 2"),
         (
             {"mlm_only": True, "document_separator_token": "<s>"},

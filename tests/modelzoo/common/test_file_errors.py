@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -12,7 +13,7 @@ pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow.compat.v1")
 
 from cerebras_tf.errors import ConfigError, DataError  # noqa: E402
-from modelzoo.common.file_errors import file_errors_named  # noqa: E402
+from modelzoo.common.file_errors import file_errors_named, system_errors_named  # noqa: E402
 from modelzoo.common.sections import RunConfigParams  # noqa: E402
 
 
@@ -49,9 +50,45 @@ def test_a_damaged_record_is_told_by_file_and_offset(tmp_path, damage):
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES, errno.EROFS])
 def test_a_file_that_cannot_be_written_is_named(tmp_path, number):
     with pytest.raises(ConfigError) as error, named(tmp_path):
-        raise OSError(number, os.strerror(number), "x.npz")
-    assert str(error.value).startswith("x.npz: must be a place to write to. Received: ")
-    assert os.strerror(number) in str(error.value)
+        raise OSError(number, os.strerror(number), str(tmp_path / "x.npz"))
+    says = f"{tmp_path}/x.npz: must be a place to write to. Received: {os.strerror(number)}."
+    assert str(error.value).startswith(says)
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path):
+    says = "^/x.tfrecords: must be readable, or a place to write to. Received: Permission denied."
+    with pytest.raises(ConfigError, match=says), named(tmp_path):
+        raise tf.errors.PermissionDeniedError(None, None, "/x.tfrecords; Permission denied")
+
+
+def test_events_that_do_not_fit_on_the_disk_are_told(tmp_path):
+    events = f"{tmp_path}/events.out; No space left on device"
+    says = "events.out: must be a place to write to. Received: No space left on device. Free"
+    with pytest.raises(ConfigError, match=says), named(tmp_path):
+        raise RuntimeError(f"{events}\n\tFailed to flush 2 events to {tmp_path}/events.out")
+
+
+def test_the_thread_that_writes_events_ends_without_a_traceback(tmp_path, monkeypatch):
+    shown = []
+    monkeypatch.setattr(threading, "excepthook", lambda args: shown.append(str(args.exc_value)))
+
+    def fail(text):
+        raise RuntimeError(text)
+
+    with named(tmp_path):
+        for text in ("x; No space left on device\n\tFailed to flush 2 events", "another"):
+            thread = threading.Thread(target=fail, args=(text,))
+            thread.start()
+            thread.join()
+    assert shown == ["another"]
+
+
+def test_records_that_do_not_fit_on_the_disk_are_told_by_their_command():
+    says = "^o/x: must be readable, or a place to write to. Received: No space left on device."
+    with pytest.raises(ConfigError, match=says), system_errors_named("o"):
+        raise tf.errors.ResourceExhaustedError(None, None, "o/x; No space left on device")
+    with pytest.raises(ConfigError, match="^o: must be readable"), system_errors_named("o"):
+        raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def test_an_events_folder_that_cannot_be_made_is_named(tmp_path):

@@ -183,6 +183,15 @@ def test_keys_of_one_side_only_are_told_as_added_or_removed(write, tmp_path):
     ]
 
 
+def test_difference_is_a_line_a_key_where_texts_have_line_breaks(write, tmp_path):
+    (tmp_path / "params.yaml").write_text('predict_input: {stop: ["a\\n\\n", b]}\n')
+    params = load_params(write(TINY))
+    assert saved_difference(params, tmp_path, ["predict_input"])[2:] == [
+        "+predict_input: null",
+        '-predict_input.stop: ["a\\n\\n", b]',
+    ]
+
+
 def test_a_batch_of_more_tokens_than_sizes_can_count_is_refused(write):
     text = TINY.replace("max_sequence_length: 16", "max_sequence_length: 1073741824")
     assert text != TINY

@@ -147,6 +147,7 @@ def test_bytes_are_tokens():
         ("GPT2Tokenizer", '{"a": 1}', "needs its vocabulary .* and its merges"),
         ("NeoXTokenizer", None, "NeoXTokenizer: needs a tokenizer.json"),
         ("NeoXTokenizer", "{oops", r"f:1: must be JSON.*at column 2"),
+        ("JsonTokenizer", '{"a": 1}', "which has a model. Received: .*f. Name one in --vocab_file"),
         ("NeoXTokenizer", "[1]", "must be a JSON object. Received: list"),
         ("JsonTokenizer", '{"model": {"type": "no"}}', "must be a tokenizer.json of the tokeni"),
         ("BertTokenizer", None, "BertTokenizer: needs a vocab.txt"),

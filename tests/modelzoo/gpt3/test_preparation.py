@@ -141,10 +141,19 @@ def test_overlapping_records_share_that_many_tokens(inputs, tmp_path):
     assert len(rows) == (len(tokens) - 9) // 5 + 1
 
 
-@pytest.mark.parametrize("overlap", [-1, 8])
-def test_overlap_of_a_whole_record_is_refused(inputs, tmp_path, overlap):
-    settings = dataclasses.replace(BYTES, overlap_size=overlap)
-    with pytest.raises(ConfigError, match=f"overlap_size.*Received: {overlap}"):
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"overlap_size": -1}, "overlap_size.*Received: -1"),
+        ({"overlap_size": 8}, "overlap_size.*Received: 8"),
+        ({"eos_id": 257}, "eos_id: must be the number of a token, 0 to 256. Received: 257"),
+        ({"pad_id": -1}, "pad_id: must be the number of a token"),
+        ({"output_name": "a/b"}, "--output_name: must be the beginning of file names"),
+    ],
+)
+def test_settings_that_make_no_records_are_refused(inputs, tmp_path, changes, words):
+    settings = dataclasses.replace(BYTES, **changes)
+    with pytest.raises(ConfigError, match=words):
         prepare([inputs], tmp_path / "out", settings)
 
 

@@ -184,10 +184,11 @@ def test_label_smoothing_mixes_the_label_with_a_uniform_distribution():
 
 
 @pytest.mark.parametrize("use_cs", [False, True])
-def test_decoding_with_a_cache_gives_the_logits_of_the_whole_sequence(tmp_path, use_cs):
+def test_decoding_with_a_cache_gives_the_logits_of_the_whole_sequence(tmp_path, use_cs, caplog):
     """Tokens one by one, three rows a sentence, against one pass over each sequence."""
+    caplog.set_level("INFO", logger="tensorflow")
     features, settings = batch(), tree()
-    settings["predict_input"]["src_max_sequence_length"] = LENGTH
+    settings["predict_input"] |= {"src_max_sequence_length": LENGTH, "beam_size": 3}
     params = params_from_dict(Params, settings)
     estimator = CerebrasEstimator(model_fn, str(tmp_path), params=settings, use_cs=use_cs)
     with tf.Graph().as_default(), tf.Session() as session:
@@ -211,6 +212,7 @@ def test_decoding_with_a_cache_gives_the_logits_of_the_whole_sequence(tmp_path, 
             np.testing.assert_allclose(logits[real], expected[rows[real], place], atol=2e-4)
             decoder.reorder(np.arange(12).reshape(4, 3)[:, [2, 0, 0]].reshape(-1))
             logits = decoder.append(ids[rows, place + 1])
+    assert "a program of its own" not in caplog.text
 
 
 def test_blank_batches_have_the_shapes_of_data():

@@ -10,6 +10,7 @@ from pathlib import Path
 import tensorflow.compat.v1 as tf
 
 from modelzoo.bert.fine_tuning.classifier.data import read_examples
+from modelzoo.bert.fine_tuning.classifier.tasks import find_files
 from modelzoo.common import predictions
 
 
@@ -23,13 +24,16 @@ def predict(estimator, inputs, params, checkpoint_path, use_cs):
         checkpoint_path: prefix of the checkpoint.
         use_cs: whether the wafer runs the model.
     """
-    labels = params.predict_input.task.labels
+    section = params.predict_input
+    sources = find_files(section.data_dir, "predict")  # maybe those of evaluation
+    tf.logging.info("predicting the rows of %s", ", ".join(sources))
+    labels = section.task.labels
     found = predictions.predicted_rows(estimator, inputs, params, checkpoint_path, use_cs)
     rows = [{**row, "label_name": labels[int(row["label"])]} for row in found]
     folder = predictions.predict_folder(params)
     name = predictions.output_name("predictions", estimator, use_cs)
     count, npz, jsonl = predictions.write_predictions(rows, folder, name)
-    files = write_submissions(rows, params.predict_input, folder)
+    files = write_submissions(rows, section, folder)
     tf.logging.info("wrote %d predictions to %s, %s, %s", count, npz, jsonl, ", ".join(files))
 
 

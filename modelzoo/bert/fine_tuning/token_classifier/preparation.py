@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from cerebras_tf.errors import DataError
+from cerebras_tf.errors import ConfigError, DataError
 from modelzoo.bert.fine_tuning.token_classifier.labels import (
     BEGIN,
     END,
@@ -29,6 +29,7 @@ from modelzoo.common.tokenizers import load_tokenizer, require_tokens
 SPLITS = {"train": ("train.tsv",), "dev": ("devel.tsv", "dev.tsv"), "test": ("test.tsv",)}
 LABEL_FILE = "label2id.json"
 SENTENCES_A_UNIT = 2_000
+LEAST_TOKENS = 3  # of a record
 NO_WORD = -1  # word_ids where a token begins no word
 
 
@@ -88,6 +89,11 @@ def prepare(data_dir, split, output_dir, settings, processes=1, on_progress=lamb
         DataError: names the file and line of a bad row.
         ConfigError: if the folder holds other records, or the vocabulary is wrong.
     """
+    if settings.max_seq_length < LEAST_TOKENS:
+        raise ConfigError(
+            f"max_seq_length: must be at least {LEAST_TOKENS}, for [CLS], a word and [SEP]. "
+            f"Received: {settings.max_seq_length}. Raise it."
+        )
     files = find_splits(data_dir)
     if split not in files:
         raise DataError(

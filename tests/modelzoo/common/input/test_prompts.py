@@ -42,6 +42,7 @@ def test_jsonl_holds_texts_or_tokens_and_keeps_other_keys(tmp_path):
         ("[1]", "must be an object of keys"),
         ('{"prompt": 3}', "prompt must be a text. Received: 3"),
         ('{"question": "a"}', "prompt must be a text. Received: None among the keys question"),
+        (r'{"prompt": "\ud800"}', "must be text of whole characters"),
         ('{"prompt": ""}', "a prompt must have a token"),
         ('{"prompt_tokens": []}', "a prompt must have a token"),
         ('{"prompt_tokens": ["a"]}', "must be a list of whole numbers"),
@@ -71,3 +72,6 @@ def test_a_vocabulary_larger_than_the_models_is_refused():
     assert section_tokenizer(section, 257).vocab_size == 257
     with pytest.raises(ConfigError, match="at most the 256 tokens of the model"):
         section_tokenizer(section, 256)
+    section.eos_id = 257
+    with pytest.raises(ConfigError, match="eos_id: must be the number of a token, 0 to 256"):
+        section_tokenizer(section, 257)

@@ -115,6 +115,8 @@ def test_archive_cut_before_it_was_compressed_is_named(tmp_path):
         (b"{oops", "b.jsonl:4: must be a JSON object. Received: '{oops"),
         (b'{"body": "x"}', "b.jsonl:4: .*'text'. Received: body. .*--text_key"),
         (b"[1]", "b.jsonl:4: .*Received: list"),
+        (b'{"text": null}', r"b.jsonl:4: .*Received: text \(NoneType\)"),
+        (b'{"text": "a\\ud800"}', r"b.jsonl:4: must be text of whole .* Received: '\\ud800'"),
         (b'{"text": "\xff"}', "b.jsonl:4: must be UTF-8 text. Received: byte 0xff"),
     ],
 )

@@ -10,7 +10,7 @@ import pytest
 pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow.compat.v1")
 
-from cerebras_tf.errors import DataError  # noqa: E402
+from cerebras_tf.errors import ConfigError, DataError  # noqa: E402
 from modelzoo.bert.fine_tuning.token_classifier.labels import (  # noqa: E402
     Sentence,
     label_names,
@@ -109,3 +109,5 @@ def test_missing_files_are_told(tmp_path):
     (tmp_path / "train.tsv").write_text("a\tO\n")
     with pytest.raises(DataError, match=r"must have test\.tsv\. Received: .*train\.tsv"):
         prepare(str(tmp_path), "test", str(tmp_path), Settings("vocab.txt"))
+    with pytest.raises(ConfigError, match="max_seq_length: must be at least 3"):
+        prepare(str(tmp_path), "train", str(tmp_path), Settings("vocab.txt", max_seq_length=2))
