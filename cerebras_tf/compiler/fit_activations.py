@@ -156,25 +156,25 @@ def fit_activations(
     """
     scratch, speeds = program.scratch_bytes, budget.speeds()
     room = budget.bytes - scratch
+
+    def chosen(spilling: Optional[Spilling]) -> tuple[list[Choice], int]:
+        """What is chosen where so much may be spilled, and the bytes that it takes."""
+        memory = _Planned(step, program, spilling)
+        activations = Activations(step, program, speeds, spilling)
+        found = choose(activations, layers, memory, room)
+        if memory(found) > room:
+            found = min(found, join_layers(activations, layers, memory, room), key=memory)
+        return found, memory(found)
+
     there = budget.spill_room(program) if streaming else None
-    spilling = None if there is None else _spilling(there, program, room, speeds)
-    memory = _Planned(step, program, spilling)
-    choices = _chosen(Activations(step, program, speeds, spilling), layers, memory, room)
+    choices, taken = chosen(None if there is None else _spilling(there, program, room, speeds))
     least: Optional[int] = None
-    if memory(choices) > room and there is None and streaming:
-        trial = Spilling(program.arena_bytes, 0.0)
-        wanted = Activations(step, program, speeds, trial)
-        tried = _Planned(step, program, trial)
-        least = tried(_chosen(wanted, layers, tried, room)) + scratch
+    if taken > room and there is None and streaming:
+        _, least = chosen(Spilling(program.arena_bytes, 0.0))
+        least += scratch
     recompute_activations(step.graph, segments_of(choices))
-    fitting = Fitting(
-        tuple(choices),
-        program.arena_bytes + scratch,
-        memory(choices) + scratch,
-        budget.bytes,
-        program.flops,
-        least,
-    )
+    needed = program.arena_bytes + scratch
+    fitting = Fitting(tuple(choices), needed, taken + scratch, budget.bytes, program.flops, least)
     budget.report(fitting)
     return _spilled(segments_of(choices))
 
@@ -213,13 +213,6 @@ class _Planned:
         if segments not in self._known:
             self._known[segments] = memory_with(self._step, segments, self._staging)
         return self._known[segments]
-
-
-def _chosen(activations: Activations, layers: int, memory: Memory, room: int) -> list[Choice]:
-    choices = choose(activations, layers, memory, room)
-    if memory(choices) > room:
-        choices = min(choices, join_layers(activations, layers, memory, room), key=memory)
-    return choices
 
 
 def memory_with(step: StepGraph, segments: Sequence[Segment], staging: bool = False) -> int:

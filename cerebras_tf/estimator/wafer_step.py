@@ -7,6 +7,7 @@ affair (runtime/session.py); which tensors are fed and wanted is known here.
 from __future__ import annotations
 
 import contextlib
+import gc
 import itertools
 import operator
 import os
@@ -58,7 +59,8 @@ class WaferStep:
         session: runs the programs that this object makes.
         tensors: tensors whose values may be asked for, by name.
         error: the error that ended the last step, if any; TensorFlow's sessions cannot carry it.
-        compiled_step: the step compiled last, as the passes left it.
+        compiled_step: the step compiled last, as the passes left it; None once it was prepared
+            for, and where its program was found.
         prepared: the program made before the first step, where shapes were known.
         unfitted: the program compiled last, as it is where activations have all the memory that
             they want; None where it was found compiled, and fitted.
@@ -234,6 +236,9 @@ class WaferStep:
             named = {tensor.name: type for tensor, type in zip(self._fed, types)}
             request = Request(named, self._wanted, self._updates)
             self.prepared = self.session.prepare(request).program
+        self.compiled_step = None  # it takes more memory than the program, and is not saved
+        if self._options.staging:  # weights are on files, to save memory
+            gc.collect()  # what was let go of refers to itself
 
     def static_types(self) -> Optional[list[TensorType]]:
         """Types of the fed tensors; None where a shape is known only with the data."""

@@ -14,6 +14,7 @@ from cerebras_tf.errors import StoreError
 from cerebras_tf.ir import Array
 from cerebras_tf.memoryx.buffers import ALIGNMENT_BYTES, Buffers
 from cerebras_tf.memoryx.bundle import Entry
+from cerebras_tf.memoryx.disk_speed import require_free
 from cerebras_tf.memoryx.record import Record
 from cerebras_tf.memoryx.record_file import RecordFile
 from cerebras_tf.memoryx.store import Traffic
@@ -39,6 +40,9 @@ class Disk(Protocol):
     @property
     def traffic(self) -> Traffic:
         """What was moved so far."""
+
+    def require_free(self, size: int) -> None:
+        """Raises StoreError where so many bytes more do not fit on it."""
 
     def take(self, size: int) -> Array:
         """A buffer, not filled."""
@@ -120,6 +124,11 @@ class FileDisk:
     def traffic(self) -> Traffic:
         """See Disk.traffic."""
         return self._transfers.traffic
+
+    def require_free(self, size: int) -> None:
+        """See Disk.require_free."""
+        what = "weights and optimizer state, and of gradients and activations that wait,"
+        require_free(self.folder, size, what)
 
     def take(self, size: int) -> Array:
         """See Disk.take; waits for room."""

@@ -9,6 +9,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from cerebras_tf.errors import StoreError
 from cerebras_tf.memoryx.buffers import Buffers
 from cerebras_tf.memoryx.record_file import RecordFile
 
@@ -18,6 +19,16 @@ _PROBE_BYTES = 1 << 25
 def free_bytes(folder: str) -> int:
     """Bytes that may still be written to the file system of a folder."""
     return shutil.disk_usage(_there(folder)).free
+
+
+def require_free(folder: str, size: int, what: str) -> None:
+    """Raises StoreError where some bytes do not fit on the disk of a folder; says what they are."""
+    free = free_bytes(folder)
+    if size > free:
+        raise StoreError(
+            f"memoryx_dir: {size / 1e9:.3g} GB of {what} must fit on it. Received: "
+            f"{free / 1e9:.3g} GB free. Free disk space, or give a folder on another disk."
+        )
 
 
 def measured_disk_speeds(folder: str) -> tuple[float, float]:

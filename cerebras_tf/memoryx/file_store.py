@@ -68,8 +68,11 @@ class FileStore:
         return self._specs
 
     def reserve(self, specs: Iterable[Variable]) -> None:
-        """See Store.reserve."""
-        self._place((s for s in specs if s.name not in self._records), lives_within_step=True)
+        """See Store.reserve; holds it, and what else has no place yet, against the free disk."""
+        new = [spec for spec in specs if spec.name not in self._records]
+        self._place(new, lives_within_step=True)
+        if new:
+            self.disk.require_free(sum(r.size for r in self._records.values() if r.file is None))
 
     def acquire(self, names: Sequence[str], fresh: bool = False) -> list[Array]:
         """See Store.acquire."""

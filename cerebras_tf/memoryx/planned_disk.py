@@ -34,6 +34,9 @@ class PlannedDisk:
         self.bytes = 0
         self.traffic = Traffic()
 
+    def require_free(self, size: int) -> None:
+        """See Disk.require_free; there is as much as is needed."""
+
     def take(self, size: int) -> Array:
         """See Disk.take; an array that takes no memory."""
         self.bytes += size

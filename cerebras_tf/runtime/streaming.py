@@ -6,10 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Optional
 
-from cerebras_tf.errors import StoreError
 from cerebras_tf.ir import Variable
 from cerebras_tf.ir.program import Program
-from cerebras_tf.memoryx.disk_speed import free_bytes
+from cerebras_tf.memoryx.disk_speed import require_free
 from cerebras_tf.memoryx.file_store import FileStore
 from cerebras_tf.memoryx.planned_disk import PlannedDisk
 from cerebras_tf.runtime.backend import Backend
@@ -58,13 +57,7 @@ def check_disk(specs: Iterable[Variable], folder: str, wafers: int = 1) -> None:
         wafers: how many keep a part of them each.
     """
     need = sum(spec.type.most_bytes for spec in specs) // wafers
-    free = free_bytes(folder)
-    if need > free:
-        raise StoreError(
-            f"memoryx_dir: {need / 1e9:.3g} GB of weights and optimizer state must fit on it. "
-            f"Received: {free / 1e9:.3g} GB free. Free disk space, or give a folder on another "
-            "disk."
-        )
+    require_free(folder, need, "weights and optimizer state")
 
 
 class _OneOf(Alone):

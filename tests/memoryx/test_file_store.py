@@ -14,7 +14,7 @@ from cerebras_tf.compiler.pipeline import Options, compile_step
 from cerebras_tf.errors import CapacityError, CheckpointError, StoreError
 from cerebras_tf.ir import TensorType, Variable
 from cerebras_tf.ir.types import parse_type
-from cerebras_tf.memoryx import file_store
+from cerebras_tf.memoryx import disk_speed, file_store
 from cerebras_tf.memoryx.buffers import ALIGNMENT_BYTES, Buffers
 from cerebras_tf.memoryx.disk import FileDisk
 from cerebras_tf.memoryx.file_store import FileStore
@@ -446,3 +446,14 @@ def test_waiting_for_room_counts_as_stalling(made, monkeypatch):
     clock.was_read.clear()
     write(store, "b", np.ones(PAGE // 4, np.float32))  # a must leave first
     assert store.traffic.stalled_s == 5.0
+
+
+def test_what_waits_within_a_step_is_held_against_the_free_disk(made, monkeypatch):
+    store = made(pages("written", "not_yet"), 4 * PAGE)
+    write(store, "written", np.zeros(PAGE // 4, np.float32))
+    store.settle()
+    monkeypatch.setattr(disk_speed, "free_bytes", lambda folder: 2 * PAGE)
+    store.reserve(pages("one_that_waits"))
+    store.reserve(pages("one_that_waits"))  # which is known
+    with pytest.raises(StoreError, match="that wait, must fit on it"):
+        store.reserve(pages("another"))
