@@ -19,7 +19,12 @@ from cerebras_tf.ir.program import GLOBAL_STEP_UPDATE, RANDOM_STEP, Program
 from cerebras_tf.kernels.half import at_rest
 from cerebras_tf.memoryx.store import Store
 from cerebras_tf.runtime.backend import Backend
-from cerebras_tf.runtime.capacity import agreed_share, memory_fault, room_for_activations
+from cerebras_tf.runtime.capacity import (
+    agreed_share,
+    memory_fault,
+    return_freed_memory,
+    room_for_activations,
+)
 from cerebras_tf.runtime.executor import Listener, Machine
 from cerebras_tf.runtime.packing import pack_batch, real_tokens
 from cerebras_tf.runtime.shared_store import SharedStore
@@ -233,6 +238,7 @@ class Session:
             with self._phase("first step, compiling kernels not in the cache"):
                 results = machine.run(needed)
             variant.has_run = True
+            return_freed_memory()  # what compiling took
         self.program = program
         if updates or not self._trains:
             self.draws += 1

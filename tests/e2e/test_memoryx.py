@@ -16,8 +16,8 @@ from cerebras_tf.errors import (  # noqa: E402
     ConfigError,
     StoreError,
 )
+from cerebras_tf.memoryx import disk_speed  # noqa: E402
 from cerebras_tf.memoryx.bundle import read_index  # noqa: E402
-from cerebras_tf.runtime import streaming  # noqa: E402
 
 v1 = tf.compat.v1
 WIDTH, INNER, BLOCKS, BATCH = 32, 128, 5, 16
@@ -157,7 +157,7 @@ def test_memory_that_is_too_small_is_refused_before_the_first_step(make):
 def test_a_disk_that_is_too_small_is_refused_for_training_alone(make, monkeypatch):
     files = make("model", files=True)
     files.train(input_fn, max_steps=1)
-    monkeypatch.setattr(streaming, "free_bytes", lambda folder: 1000)
+    monkeypatch.setattr(disk_speed, "free_bytes", lambda folder: 1000)
     assert files.evaluate(input_fn, steps=1)["loss"] > 0  # shares what the checkpoint holds
     with pytest.raises(StoreError, match="memoryx_dir: .* GB of weights and optimizer state must"):
         files.train(input_fn, max_steps=2)
