@@ -78,7 +78,7 @@ def fill_store(store: Store, prefix: Optional[str]) -> int:
     """Gives variables their values from a checkpoint; returns its global step, 0 without one.
 
     Raises:
-        CheckpointError: a variable is missing there, or of another shape.
+        CheckpointError: a variable is missing there, or of another shape or dtype.
     """
     if prefix is None:
         if store.specs:
@@ -90,8 +90,9 @@ def fill_store(store: Store, prefix: Optional[str]) -> int:
     entries = read_index(prefix)
     for name, spec in store.specs.items():
         entry = entries.get(name)
-        if entry is None or entry.shape != spec.type.static_shape:
-            told = "no such variable" if entry is None else f"shape {list(entry.shape)}"
+        kind = spec.type.dtype, spec.type.static_shape
+        if entry is None or (entry.dtype, entry.shape) != kind:
+            told = "no such variable" if entry is None else f"{entry.dtype}{list(entry.shape)}"
             raise CheckpointError(
                 f"{prefix}: must hold variable {name} {spec.type}. Received: {told}. Take a "
                 "checkpoint of the model that was compiled."

@@ -75,6 +75,16 @@ def test_what_is_missing_is_named(files, tmp_path):
         run_saved(program, inputs, str(tmp_path / "none"))
 
 
+def test_a_variable_of_another_dtype_is_refused(files, tmp_path):
+    program, inputs, _ = files
+    writer = BundleWriter(str(tmp_path))
+    for name, content in starting_values(residual_step()).items():
+        writer.add(name, np.zeros(content.shape, np.uint16), "bfloat16")
+    writer.finish(str(tmp_path / "half"))
+    with pytest.raises(CheckpointError, match=r"must hold variable .* Received: bfloat16\["):
+        run_saved(program, inputs, str(tmp_path / "half"))
+
+
 def test_a_damaged_checkpoint_is_told(files, tmp_path):
     program, inputs, checkpoint = files
     (data,) = tmp_path.glob("model.ckpt-7.data-*")
