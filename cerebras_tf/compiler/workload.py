@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Optional
 
@@ -39,6 +39,7 @@ def workload_of_program(
     batch: Optional[int] = None,
     tokens: Optional[int] = None,
     density: Optional[Mapping[str, float]] = None,
+    trainable: Optional[Collection[str]] = None,
 ) -> Workload:
     """The workload of a step.
 
@@ -49,8 +50,14 @@ def workload_of_program(
         tokens: tokens of a batch, where that says something.
         density: share of a weight that is not zero, by name, where it is not 1. A weight's gradient
             is as dense, for what is pruned has none.
+        trainable: variables that are weights; a layer's others, such as sums of gradients over
+            micro-batches, are state like the optimizer's. None takes all of a layer for weights.
     """
-    dense = _Densities(program, density or {})
+    weights_of = [
+        [name for name in layer.variables if trainable is None or name in trainable]
+        for layer in program.layers
+    ]
+    dense = _Densities(program, density or {}, weights_of)
     sums: dict[int, _Sums] = defaultdict(_Sums)
     for step in program.steps:
         if isinstance(step, Run) and step.direction != "update":
@@ -60,7 +67,7 @@ def workload_of_program(
     layers = []
     for number, layer in enumerate(program.layers):
         found = sums[number]
-        weights = sum(_elements(program, name) for name in layer.variables)
+        weights = sum(_elements(program, name) for name in weights_of[number])
         layers.append(
             LayerWork(
                 _numbered(layer.name, number),
@@ -77,7 +84,11 @@ def workload_of_program(
     if batch is None:
         largest = max(bounded, key=lambda type: type.most_bytes, default=None)
         batch = (sizes_at_most(largest) if largest is not None and largest.rank else (1,))[0]
-    state = sum(_elements(program, name) for layer in program.layers for name in layer.slots)
+    state = sum(
+        _elements(program, name)
+        for layer, weights in zip(program.layers, weights_of)
+        for name in {*layer.slots, *layer.variables} - {*weights}
+    )
     size = sum(type.most_bytes for type in bounded)
     return Workload(name, tuple(layers), batch, state, size, tokens or 0, _period(program))
 
@@ -98,16 +109,19 @@ class _Densities:
     Args:
         program: the step.
         density: by name of a weight, where it is not 1.
+        weights: names of each layer's weights.
     """
 
-    def __init__(self, program: Program, density: Mapping[str, float]) -> None:
+    def __init__(
+        self, program: Program, density: Mapping[str, float], weights: Sequence[Sequence[str]]
+    ) -> None:
         self._base_of = program.base_of
         slots = program.variables
         self._of_slot = {slots[name]: density[name] for name in density.keys() & slots.keys()}
         self._of_layer: dict[int, dict[int, list[float]]] = {}
-        for number, layer in enumerate(program.layers) if density else ():
+        for number, names in enumerate(weights) if density else ():
             found: dict[int, list[float]] = {}
-            for name in layer.variables:
+            for name in names:
                 size = math.prod(sizes_at_most(program.slots[program.variables[name]].type))
                 found.setdefault(size, []).append(density.get(name, 1.0))
             self._of_layer[number] = found

@@ -13,6 +13,7 @@ from typing import Any, Optional
 
 from cerebras_tf.estimator.hooks import EvaluationStopHook
 from cerebras_tf.estimator.model_graph import ModelGraph
+from cerebras_tf.swarmx import job
 
 _training: ContextVar[Optional[Call]] = ContextVar("training", default=None)
 
@@ -60,8 +61,17 @@ class Call:
         """Names of weights on the wafer that hold NaN or infinity; none of a model on the host."""
         if self.model is None:
             return []
-        store = self.model.store
-        return store.not_finite(name for name, spec in store.specs.items() if spec.trainable)
+        return self.model.store.not_finite(self.weights())
+
+    def weights(self) -> list[str]:
+        """Names of the variables that are trained, of a model on the wafer."""
+        assert self.model is not None
+        return [name for name, spec in self.model.store.specs.items() if spec.trainable]
+
+    @property
+    def batches_here(self) -> int:
+        """Batches that a step of training computes in this process, one after the other."""
+        return self.micro_batches * max(self.systems // job.wafers(), 1)
 
 
 @contextlib.contextmanager

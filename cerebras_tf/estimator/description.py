@@ -95,17 +95,19 @@ def memory(program: Program, store: Store, held_bytes: int = 0) -> str:
     )
 
 
-def effort(program: Program, flops_per_s: Optional[float] = None) -> str:
+def effort(program: Program, batches: int = 1, flops_per_s: Optional[float] = None) -> str:
     """What a step computes and how long that takes here at the least.
 
     Args:
-        program: gives the operations.
+        program: gives the operations of a batch.
+        batches: batches that a step computes here, one after the other.
         flops_per_s: what this machine reaches; measured where it is not given.
     """
     reached = flops_per_s or measured_speeds().flops_per_s
+    flops = batches * program.flops
     return (
-        f"{in_words(program.flops)} floating-point operations a step, an estimated "
-        f"{seconds(program.flops / reached)} or more at the {reached / 1e9:.0f} GFLOP/s of a plain "
+        f"{in_words(flops)} floating-point operations a step, an estimated "
+        f"{seconds(flops / reached)} or more at the {reached / 1e9:.0f} GFLOP/s of a plain "
         "matrix product here"
     )
 

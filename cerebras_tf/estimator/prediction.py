@@ -30,7 +30,8 @@ def predict_program(program: Program, call: Any, config: Any) -> Prediction:
     name = os.path.basename(os.path.normpath(config.model_dir))
     sparse = None if call.model is None else call.model.sparse
     density = {} if sparse is None else sparse.density
-    workload = workload_of_program(program, name, call.examples, call.tokens, density)
+    trainable = None if call.model is None else call.weights()
+    workload = workload_of_program(program, name, call.examples, call.tokens, density, trainable)
     machine = load_machine(MACHINE)
     if execution_mode_from_environment() == STREAMING:
         found = predict_streaming(workload, machine, num_csx=call.systems)

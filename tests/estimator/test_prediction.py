@@ -117,6 +117,10 @@ def test_a_step_of_several_batches_has_the_time_and_samples_of_all(tmp_path, mon
         made.compile(dataset)
     made.compile(dataset, mode="eval")
     one, four, evaluation = found
+
+    def page(steps):
+        return (tmp_path / f"{steps}" / "compiled" / "report.html").read_text()
+
     assert four.global_batch == 4 * one.global_batch
     assert four.step_s == pytest.approx(4 * one.step_s)
     assert four.samples_per_s == pytest.approx(one.samples_per_s)
@@ -125,7 +129,36 @@ def test_a_step_of_several_batches_has_the_time_and_samples_of_all(tmp_path, mon
     assert evaluation.micro_batches == 1
     record = read_record(str(tmp_path / "4"))
     assert (record["micro_batches"], record["global_batch"]) == (4, 16)
-    assert "of which a step has 4" in (tmp_path / "4" / "compiled" / "report.html").read_text()
+    operations = [
+        int(re.search(r"([\d,]+) floating-point", page(n)).group(1).replace(",", ""))
+        for n in (1, 4)
+    ]
+    assert operations[1] == 4 * operations[0]
+    assert "of which a step has 4" in page(4)
+
+
+def test_sums_of_gradients_are_state_and_no_weights(tmp_path, monkeypatch):
+    import tensorflow as tf
+
+    from cerebras_tf import CerebrasEstimator
+
+    def summing(features, labels, mode):
+        weight = tf.compat.v1.get_variable("weight", [3, 5])
+        total = tf.compat.v1.get_variable("total", [3, 5], trainable=False)
+        loss = tf.reduce_mean(tf.square(tf.matmul(features, weight) - labels[:, None]))
+        added = total.assign_add(tf.gradients(loss, weight)[0])
+        step = tf.compat.v1.train.get_global_step().assign_add(1)
+        with tf.control_dependencies([step]):
+            train_op = weight.assign_sub(0.1 * added).op
+        return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=train_op)
+
+    found = []
+    monkeypatch.setattr(
+        "cerebras_tf.estimator.estimator.predict_program",
+        lambda *given: found.append(predict_program(*given)) or found[-1],
+    )
+    CerebrasEstimator(summing, str(tmp_path)).compile(dataset, validate_only=True)
+    assert (found[0].workload.parameters, found[0].workload.state_elements) == (15, 15)
 
 
 def test_a_program_that_does_not_fit_here_is_written_all_the_same(tmp_path, monkeypatch):
