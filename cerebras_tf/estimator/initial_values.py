@@ -11,6 +11,7 @@ from typing import Any, Optional
 import numpy as np
 import tensorflow as tf
 
+from cerebras_tf.capture.order import all_before
 from cerebras_tf.memoryx.store import Store, write
 
 # Initializers run together until their results are this large: a session call costs milliseconds.
@@ -45,6 +46,9 @@ def put_values(
 ) -> None:
     """Computes tensors and puts them into the store, few enough at a time to be small together.
 
+    Tensors that draw the same random number, as a weight and its moving average do, are computed
+    together: TensorFlow would draw anew in a second run.
+
     Args:
         run: gives the content of a dict of tensors.
         values: tensors by variable name.
@@ -53,14 +57,41 @@ def put_values(
     batch: dict[str, Any] = {}
     size = 0
     most = bytes_at_once(store)
-    for name, tensor in values.items():
-        batch[name] = tensor
-        size += store.specs[name].type.most_bytes
+    for group in _that_draw_alike(values):
+        batch.update(group)
+        size += sum(store.specs[name].type.most_bytes for name in group)
         if size >= most:
             _put(run(batch), store)
             batch, size = {}, 0
     if batch:
         _put(run(batch), store)
+
+
+def _that_draw_alike(values: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Tensors by name, grouped so that an operation with a state of its own is in one group alone.
+
+    Groups come in the order of their first tensors.
+    """
+    group_of: dict[Any, dict[str, Any]] = {}
+    groups: list[dict[str, Any]] = []
+    for name, tensor in values.items():
+        drawn = [op for op in all_before([tensor.op]) if _draws(op)]
+        met = list({id(group_of[op]): group_of[op] for op in drawn if op in group_of}.values())
+        group = met[0] if met else {}
+        if not met:
+            groups.append(group)
+        group[name] = tensor
+        for other in met[1:]:
+            group.update(other)
+            groups = [kept for kept in groups if kept is not other]
+            group_of = {op: group if found is other else found for op, found in group_of.items()}
+        group_of.update(dict.fromkeys(drawn, group))
+    return groups
+
+
+def _draws(op: Any) -> bool:
+    """Whether an operation may give something else when it runs again."""
+    return op.op_def.is_stateful and "Variable" not in op.type and op.type != "VarHandleOp"
 
 
 def _filled(tensor: Any) -> Optional[np.ndarray]:

@@ -55,6 +55,26 @@ def test_variables_start_as_in_a_session(monkeypatch, batch_bytes):
         assert content_of(store, name).dtype == content.dtype
 
 
+def test_variables_that_start_from_one_draw_start_equal(monkeypatch):
+    monkeypatch.setattr(initial_values, "BATCH_BYTES", 1)
+    with tf.Graph().as_default():
+        v1.set_random_seed(3)
+        with v1.variable_scope("", use_resource=True):
+            first = v1.get_variable("first", [3, 2])
+            second = v1.get_variable("second", [2, 2])
+            v1.get_variable("first_copy", initializer=first.initial_value)
+            v1.get_variable("row", initializer=first.initial_value[0] + second.initial_value[0])
+            v1.get_variable("average", initializer=1.0 * second.initial_value)
+        variables = {variable.op.name: variable for variable in v1.global_variables()}
+        store = store_for(variables)
+        with v1.Session() as session:
+            initialise(session, variables, store)
+    content = {name: content_of(store, name) for name in variables}
+    np.testing.assert_array_equal(content["first_copy"], content["first"])
+    np.testing.assert_array_equal(content["average"], content["second"])
+    np.testing.assert_array_equal(content["row"], content["first"][0] + content["second"][0])
+
+
 def test_what_is_one_number_over_and_over_is_not_asked_of_the_session():
     """A session keeps what it folds into constants: optimizer state would stay in memory twice."""
     asked = []
