@@ -68,6 +68,10 @@ class Call:
         assert self.model is not None
         return [name for name, spec in self.model.store.specs.items() if spec.trainable]
 
+    def in_step(self, count: Optional[int]) -> Optional[int]:
+        """What a step of training has of something, on all systems, given what a batch has."""
+        return None if count is None else count * self.micro_batches * self.systems
+
     @property
     def batches_here(self) -> int:
         """Batches that a step of training computes in this process, one after the other."""

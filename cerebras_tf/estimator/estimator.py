@@ -333,9 +333,8 @@ class CerebrasEstimator(tf.estimator.Estimator):
             say("%s", line)
         if save and job.is_first():
             path = model.step.save(program, self._compiled_programs(mode))
-            work = effort(program, call.batches_here if mode == _TRAIN else 1)
-            say("%s; program in %s", work, path)
-            here += [*told, work]
+            here += [*told, effort(program, call.batches_here if mode == _TRAIN else 1)]
+            say("%s; program in %s", here[-1], path)
             say("report in %s", write_report(predicted, here, self.compile_dir, mode))
 
     def _predicted(self, program: Program, call: Call) -> Prediction:

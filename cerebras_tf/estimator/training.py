@@ -83,10 +83,9 @@ def reporting(spec: Any, call: Call, config: Any) -> Any:
     if config.save_summary_steps:
         shown = ShownSteps(config.save_summary_steps, call.last_step, call.steps)
         memory = call.memory_high_water if call.use_cs else None
+        in_step = map(call.in_step, (call.examples, call.tokens))
         written.append(SummaryHook(spec.scaffold, config.model_dir, shown))
-        written.append(
-            PerformanceSummaryHook(config.model_dir, shown, call.examples, call.tokens, memory)
-        )
+        written.append(PerformanceSummaryHook(config.model_dir, shown, *in_step, memory))
         if call.model is not None:
             prediction = functools.partial(_prediction, call, config)
             written.append(PredictionHook(config.model_dir, shown, prediction))
@@ -131,7 +130,9 @@ def with_lines(spec: Any, call: Call, config: Any) -> Any:
     if not config.log_step_count_steps:
         return spec
     shown = ShownSteps(config.log_step_count_steps, call.last_step, call.steps)
-    lines = ProgressHook(spec.loss, shown, call.tokens, lambda: _description(call, config))
+    lines = ProgressHook(
+        spec.loss, shown, call.in_step(call.tokens), lambda: _description(call, config)
+    )
     return spec._replace(training_hooks=[lines, *spec.training_hooks])
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from cerebras_tf.errors import NumericsError
+from cerebras_tf.estimator.call import Call
 from tests.estimator import regression
 from tests.estimator.regression import build, dataset, models_built, variables_of
 
@@ -181,3 +182,8 @@ def test_an_evaluation_within_training_of_another_checkpoint_reads_that(tmp_path
 
     made.train(dataset, max_steps=6, saving_listeners=[Evaluate()])
     assert found and all(result == alone for result in found)
+
+
+def test_a_step_has_what_all_its_batches_have():
+    call = Call(use_cs=True, micro_batches=2, systems=3)
+    assert (call.in_step(512), call.in_step(None), call.batches_here) == (3072, None, 6)
