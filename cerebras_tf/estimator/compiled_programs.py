@@ -190,6 +190,11 @@ def _version() -> str:
     return found.hexdigest()
 
 
+def name_of_mode(mode: str) -> str:
+    """A tf.estimator.ModeKeys in names of files: train, eval or predict."""
+    return "predict" if mode == tf.estimator.ModeKeys.PREDICT else mode
+
+
 class CompiledPrograms:
     """The programs in a folder that were compiled for one mode.
 

@@ -30,7 +30,7 @@ from cerebras_tf.estimator.call import (
     training_around,
 )
 from cerebras_tf.estimator.checkpoint_content import tell_of_cut_files
-from cerebras_tf.estimator.compiled_programs import CompiledPrograms
+from cerebras_tf.estimator.compiled_programs import CompiledPrograms, name_of_mode
 from cerebras_tf.estimator.console import is_silent, say
 from cerebras_tf.estimator.description import describe_program, effort
 from cerebras_tf.estimator.folder_lock import locked
@@ -64,7 +64,6 @@ _TRAIN = tf.estimator.ModeKeys.TRAIN
 _theirs: Any = inspect.getmodule(tf.estimator.Estimator)
 LOSS = "loss"  # tf.estimator's name of the mean of the losses of all batches
 HOST_CALL_LOSS = "loss of the host call"
-_MODES = {tf.estimator.ModeKeys.PREDICT: "predict"}  # in names of files, where not the key itself
 
 
 class CerebrasEstimator(tf.estimator.Estimator):
@@ -343,7 +342,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
 
     def _compiled_programs(self, mode: str) -> CompiledPrograms:
         """The programs of a mode in compile_dir."""
-        return CompiledPrograms(self.compile_dir, _MODES.get(mode, mode))
+        return CompiledPrograms(self.compile_dir, name_of_mode(mode))
 
     def _types_of_first_batch(self, model: ModelGraph, input_hooks: Any) -> list[TensorType]:
         nothing = tf.constant([], tf.string)

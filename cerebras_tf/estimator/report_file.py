@@ -12,6 +12,7 @@ import tensorflow as tf
 # Private API of TF 2.15: the tensor that reads the step, which TensorFlow's own hooks use.
 from tensorflow.python.training import training_util
 
+from cerebras_tf.estimator.compiled_programs import name_of_mode
 from cerebras_tf.estimator.shown_steps import ShownSteps
 from cerebras_tf.report.image import floorplan_pixels, png
 from cerebras_tf.report.page import floorplan_note, report_page
@@ -30,12 +31,12 @@ def write_report(found: Prediction, here: Sequence[str], folder: str, mode: str)
         found: the prediction.
         here: sentences on the same program on this machine.
         folder: the compile_dir.
-        mode: "train" for report.html; others for report_<mode>.html.
+        mode: a tf.estimator.ModeKeys; training's is report.html, others are report_<mode>.html.
 
     Returns:
         The file.
     """
-    name = REPORT if mode == TRAINING else REPORT.replace(".html", f"_{mode}.html")
+    name = REPORT if mode == TRAINING else REPORT.replace(".html", f"_{name_of_mode(mode)}.html")
     path = Path(folder) / name
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(".html.part")

@@ -83,9 +83,9 @@ def reporting(spec: Any, call: Call, config: Any) -> Any:
     if config.save_summary_steps:
         shown = ShownSteps(config.save_summary_steps, call.last_step, call.steps)
         memory = call.memory_high_water if call.use_cs else None
-        in_step = map(call.in_step, (call.examples, call.tokens))
+        examples, tokens = call.in_step(call.examples), call.in_step(call.tokens)
         written.append(SummaryHook(spec.scaffold, config.model_dir, shown))
-        written.append(PerformanceSummaryHook(config.model_dir, shown, *in_step, memory))
+        written.append(PerformanceSummaryHook(config.model_dir, shown, examples, tokens, memory))
         if call.model is not None:
             prediction = functools.partial(_prediction, call, config)
             written.append(PredictionHook(config.model_dir, shown, prediction))

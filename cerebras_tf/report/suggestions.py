@@ -72,10 +72,11 @@ def _of_copies(found: Prediction) -> list[str]:
     many = predict_pipelined(found.workload, found.machine, found.release.name, multireplica=True)
     if many.replicas == 1:
         return []
+    ratio = many.samples_per_s / found.samples_per_s
     return [
-        f"--multireplica: {many.replicas} copies on the wafer make "
-        f"{many.samples_per_s / found.samples_per_s:.2f} times as many samples a second, each copy "
-        "with a batch and an input worker of its own."
+        f"--multireplica and {many.replicas} times the batch: {many.replicas} copies on the wafer, "
+        f"each with an input worker of its own, make {ratio:.2f} times "
+        "as many samples a second."
     ]
 
 

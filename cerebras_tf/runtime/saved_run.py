@@ -49,6 +49,12 @@ def read_features(path: str, program: Program) -> dict[str, Array]:
             f"{path}: must have an array for each feature of the program. Received: "
             f"{', '.join(found) or 'none'}; missing: {', '.join(missing)}. Add them."
         )
+    others = sorted(found.keys() - needed.keys())
+    if others:
+        raise DataError(
+            f"{path}: must have the features of the program alone. Received: {', '.join(others)} "
+            f"besides {', '.join(needed)}. Leave them out."
+        )
     return {name: found[name] for name in needed}
 
 

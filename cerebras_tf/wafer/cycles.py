@@ -168,6 +168,7 @@ def stage_cycles(layer: LayerWork, cores: float, batch: int, machine: Machine) -
 
 def streamed_bytes(layer: LayerWork, machine: Machine) -> float:
     """Bytes of a layer's weights, or gradients, on the links in one direction."""
-    density = [p.density for p in layer.forward if p.kind == WEIGHTS]
-    share = sum(density) / len(density) if density else 1.0
-    return layer.parameters * share * machine["weight_bits"] / 8
+    pruned = sum(
+        (1 - p.density) * p.times * p.inputs * p.outputs for p in layer.forward if p.kind == WEIGHTS
+    )
+    return (layer.parameters - pruned) * machine["weight_bits"] / 8

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Optional
 
 from cerebras_tf.wafer.workload import ACTIVATIONS, GRADIENT, WEIGHTS, LayerWork, Product, Workload
 
@@ -60,6 +61,15 @@ def dense_network(name: str, sizes: Sequence[int], batch: int) -> Workload:
     return Workload(name, tuple(layers), batch, _SLOTS * parameters, batch * (2 * sizes[0] + 4))
 
 
+def _attention(tokens: int, hidden: int, heads: int, keys: int) -> list[Product]:
+    """Products of attention: four with weights, two of activations."""
+    return [
+        *(Product(WEIGHTS, tokens, hidden, hidden) for _ in range(4)),
+        Product(ACTIVATIONS, tokens, hidden // heads, keys, heads),
+        Product(ACTIVATIONS, tokens, keys, hidden // heads, heads),
+    ]
+
+
 def transformer(
     name: str,
     batch: int,
@@ -72,6 +82,9 @@ def transformer(
     predictions: int = 0,
     mean_length: float = 1.0,
     tied: bool = True,
+    positions: Optional[int] = None,
+    block_others: Optional[int] = None,
+    others: Optional[int] = None,
 ) -> Workload:
     """A stack of transformer blocks between an embedding and an output layer.
 
@@ -87,35 +100,32 @@ def transformer(
         predictions: tokens a sample whose logits are computed; 0 for all.
         mean_length: mean share of a sequence that is not padding, where padding is stripped.
         tied: whether embedding and output layer share their weights; they count for the latter.
+        positions: of which an embedding is trained; None for those of a sample.
+        block_others: parameters of a block besides matrices; None for biases and two layer norms.
+        others: parameters outside the blocks besides matrices and tables; None for a layer norm.
     """
     full, tokens = batch * sequence, round(batch * sequence * mean_length)
     keys = max(1, round(sequence * mean_length))
-    wide, inside = tokens * hidden, tokens * filter
-    attention = [Product(WEIGHTS, tokens, hidden, hidden) for _ in range(4)]
-    attention += [
-        Product(ACTIVATIONS, tokens, hidden // heads, keys, heads),
-        Product(ACTIVATIONS, tokens, keys, hidden // heads, heads),
-    ]
-    scores = tokens * heads * keys
-    table = sequence * hidden + (0 if tied else vocabulary * hidden)
+    wide, inside, scores = tokens * hidden, tokens * filter, tokens * heads * keys
+    attention = _attention(tokens, hidden, heads, keys)
+    table = hidden * ((sequence if positions is None else positions) + (not tied) * vocabulary)
+    small = filter + 9 * hidden if block_others is None else block_others
+    mixing = min(small, 6 * hidden)  # the rest is the feed-forward layers'
     stack = [trained("embedding", [], wide, wide, 0, table)]
     for i in range(layers):
         # Reads and writes of layer norm, softmax, residual and bias; kept: normalised input, query,
         # key, value, mixed values; normalised input and both sides of the nonlinearity.
         stack.append(
-            trained(f"attention_{i}", attention, 10 * wide + 4 * scores, wide, 5 * wide, 6 * hidden)
+            trained(f"attention_{i}", attention, 10 * wide + 4 * scores, wide, 5 * wide, mixing)
         )
         inner = [Product(WEIGHTS, tokens, hidden, filter), Product(WEIGHTS, tokens, filter, hidden)]
-        kept = wide + 2 * inside
-        stack.append(
-            trained(f"ffn_{i}", inner, 6 * wide + 4 * inside, wide, kept, filter + 3 * hidden)
-        )
+        kept, rest = wide + 2 * inside, small - mixing
+        stack.append(trained(f"ffn_{i}", inner, 6 * wide + 4 * inside, wide, kept, rest))
     logits = batch * predictions if predictions else tokens
-    head = [Product(WEIGHTS, logits, hidden, vocabulary)]
-    if predictions:
-        head.insert(0, Product(WEIGHTS, logits, hidden, hidden))
-    last_norm = 2 * hidden
-    stack.append(trained("output", head, 4 * logits * vocabulary, 0, 0, last_norm))
+    head = [Product(WEIGHTS, logits, hidden, hidden)] if predictions else []
+    head.append(Product(WEIGHTS, logits, hidden, vocabulary))
+    last = 2 * hidden if others is None else others
+    stack.append(trained("output", head, 4 * logits * vocabulary, 0, 0, last))
     parameters = sum(layer.parameters for layer in stack)
     # Ids, mask and labels of a token in 32, 16 and 32 bits.
     return Workload(name, tuple(stack), batch, _SLOTS * parameters, 10 * full, full, 2, mean_length)

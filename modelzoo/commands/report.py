@@ -22,7 +22,11 @@ def add_arguments(parser):
     add("--mode", choices=MODES, default=MODES[0], metavar="MODE", help=" or ".join(MODES))
     add("--batch_size", type=positive_int, metavar="N", help="samples a wafer, if not the file's")
     add("--num_csx", type=positive_int, metavar="N", help="wafers, if not the file's")
-    add("--multireplica", action="store_true", help="copies on one wafer, in pipelined mode")
+    add(
+        "--multireplica",
+        action="store_true",
+        help="copies share a batch, in pipelined mode",
+    )
     add("--machine", default="cs2", help="of configs/wafer (default: cs2)")
     add("--release", help="of the machine's software")
     add("--out", default="report.html", metavar="HTML", help="(default: report.html)")
@@ -32,7 +36,7 @@ def run(args):
     """Writes the report."""
     from cerebras_tf.report.page import report_page
     from cerebras_tf.wafer.machine import load_machine
-    from cerebras_tf.wafer.pipelined import predict_pipelined
+    from cerebras_tf.wafer.pipelined import predict_pipelined, predict_split
     from cerebras_tf.wafer.prediction import one_line
     from cerebras_tf.wafer.streaming import predict_streaming
     from cerebras_tf.wafer.validation import measured_rows
@@ -50,8 +54,10 @@ def run(args):
     if streams:
         num_csx = args.num_csx or params.runconfig.num_csx
         found = predict_streaming(workload, machine, args.release, num_csx)
+    elif args.multireplica:
+        found = predict_split(workload, machine, args.release)
     else:
-        found = predict_pipelined(workload, machine, args.release, args.multireplica)
+        found = predict_pipelined(workload, machine, args.release)
     found = replace(found, micro_batches=params.optimizer.grad_accum_steps)
     here = ["Not compiled here: these figures follow from the sizes in the params file."]
     page = report_page(found, here, measured_rows(load_machine()))
@@ -75,6 +81,7 @@ def workload_of(params, args):
             "Use --compile_only, which takes every model."
         )
     tied = getattr(model, "share_embedding_weights", True)
+    positions, block_others, others = small_parameters(params)
     found = transformer(
         Path(args.params).stem.removeprefix("params_"),
         args.batch_size or section.batch_size,
@@ -86,6 +93,9 @@ def workload_of(params, args):
         section.max_sequence_length,
         getattr(section, "max_predictions_per_seq", None) or 0,
         tied=tied,
+        positions=positions,
+        block_others=block_others,
+        others=others,
     )
     if params.sparsity is None:
         return found
@@ -96,3 +106,28 @@ def workload_of(params, args):
             f"known. Received: {level}, {distribution}. Use --compile_only, which takes all."
         )
     return found.pruned(1 - level, ("output",) if tied else ())
+
+
+def small_parameters(params):
+    """What a model trains besides its matrices: (positions, parameters of a block, others)."""
+    model, vocabulary = params.model, params.train_input.vocab_size
+    hidden = model.hidden_size
+    products = model.use_projection_bias_in_attention * 3 * hidden
+    products += model.use_ffn_bias_in_attention * hidden
+    products += model.use_ffn_bias * (model.filter_size + hidden)
+    norm = 2 * hidden
+    if params.model_name == "gptj":
+        norms = 2 if model.use_untied_layer_norm else 1
+        return 0, products + norms * norm, norm + model.use_bias_in_output * vocabulary
+    learned = model.use_position_embedding and model.position_embedding_type == "learned"
+    positions = params.max_position_embeddings if learned else 0
+    if params.model_name == "gpt3":
+        return positions, products + 2 * norm, model.use_pre_normalization * norm
+    others = (
+        2 * norm + hidden + vocabulary
+    )  # after the embedding; before the logits of masked words
+    if model.use_segment_embedding:
+        others += model.num_segments * hidden
+    if not model.disable_nsp:
+        others += (hidden + 1) * (hidden + model.num_cls_classes)
+    return learned and positions + model.position_embedding_offset, products + 2 * norm, others

@@ -30,8 +30,9 @@ def test_compiling_writes_a_report_a_mode(tmp_path):
     assert not list(tmp_path.rglob("*.html"))
     made.compile(dataset)
     made.compile(dataset, mode=tf.estimator.ModeKeys.EVAL)
+    made.compile(lambda: dataset().map(lambda x, y: x), mode=tf.estimator.ModeKeys.PREDICT)
     names = {path.name for path in (tmp_path / "regression" / "compiled").glob("*.html")}
-    assert names == {"report.html", "report_eval.html"}
+    assert names == {"report.html", "report_eval.html", "report_predict.html"}
     record = read_record(str(tmp_path / "regression"))
     assert record["name"] == "regression" and record["bound"] == "host"
     assert record["parameters"] == 8 and record["global_batch"] == 4

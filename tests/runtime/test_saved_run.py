@@ -67,6 +67,10 @@ def test_what_is_missing_is_named(files, tmp_path):
     np.savez(tmp_path / "half.npz", x=np.zeros((8, 16), np.float32))
     with pytest.raises(DataError, match=r"missing: target float32\[8,16\]"):
         run_saved(program, str(tmp_path / "half.npz"), checkpoint)
+    more = {"x": np.zeros((8, 16), np.float32), "target": np.zeros((8, 16), np.float32), "y": 1}
+    np.savez(tmp_path / "more.npz", **more)
+    with pytest.raises(DataError, match="Received: y besides"):
+        run_saved(program, str(tmp_path / "more.npz"), checkpoint)
     with pytest.raises(DataError, match="must be an .npz file"):
         run_saved(program, str(tmp_path / "none.npz"), checkpoint)
     with pytest.raises(CheckpointError, match="has 28 variables. Received: no checkpoint"):

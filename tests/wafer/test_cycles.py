@@ -65,3 +65,13 @@ def test_copies_of_a_product_count_as_often():
     assert product_cycles(many, MACHINE).compute == pytest.approx(
         16 * product_cycles(one, MACHINE).compute
     )
+
+
+def test_zeros_of_matrices_are_not_sent_and_biases_are():
+    dense, sparse = (
+        trained("dense", [Product(WEIGHTS, 8, 32, 4, density=density)], 0, 0, 0, others=36)
+        for density in (1.0, 0.25)
+    )
+    weight_bytes = MACHINE["weight_bits"] / 8
+    assert streamed_bytes(dense, MACHINE) == (128 + 36) * weight_bytes
+    assert streamed_bytes(sparse, MACHINE) == (32 + 36) * weight_bytes

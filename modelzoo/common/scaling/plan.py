@@ -134,7 +134,7 @@ def make_plan(flops=None, days=None, num_csx=1, law: Law = PUBLISHED, machine="c
     budget = flops if days is None else days
     if (flops is None) == (days is None) or not budget > 0:
         raise ConfigError(
-            f"scaling plan: give FLOPs or days, above zero. Received: {flops}, {days}. Give "
+            f"scaling plan: give FLOPs or days, above zero. Received: {budget}. Give "
             "--budget 1e20 or --budget 10days."
         )
     loaded = load_machine(machine)
@@ -165,4 +165,12 @@ def make_plan(flops=None, days=None, num_csx=1, law: Law = PUBLISHED, machine="c
         ratio = plan.tokens / (TOKENS_PER_PARAMETER * plan.member.parameters)
         return max(ratio, 1 / ratio)
 
-    return min(plans, key=distance)
+    best = min(plans, key=distance)
+    if best.tokens < best.member.batch * SEQUENCE:
+        raise ConfigError(
+            f"scaling plan: the budget must pay for a step of {best.member.name}. Received: "
+            f"{budget:g} {'FLOP' if days is None else 'days'}, of which a step takes "
+            f"{best.member.batch * SEQUENCE / best.tokens * budget:.3g}. Give more, and days as in "
+            "10days."
+        )
+    return best

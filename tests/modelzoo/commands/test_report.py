@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import pytest
 
 from cerebras_tf.report.record import read_record
 from modelzoo.commands.main import main
+from modelzoo.commands.report import workload_of
 from tests.modelzoo.configs import CONFIGS
 
 
@@ -56,6 +58,7 @@ def test_copies_and_other_machines_are_asked_for(tmp_path):
         records.append(read_record(out))
     one, many, older = records
     assert many["replicas"] > one["replicas"] == 1
+    assert many["global_batch"] == one["global_batch"]
     assert 1.5 < one["samples_per_s"] / older["samples_per_s"] < 3
     assert (older["machine"], one["machine"]) == ("CS-1", "CS-2")
 
@@ -76,6 +79,28 @@ def test_an_option_without_effect_is_refused(given, told, tmp_path, capsys):
     assert told in " ".join(capsys.readouterr().err.split()) and not out.exists()
 
 
+def rows_of_pages():
+    """(params file, parameters) of the tables of the pages."""
+    for page in ("gpt3", "gptj", "bert"):
+        text = (CONFIGS.parent / "modelzoo" / page / "README.md").read_text()
+        for line in re.findall(r"^\| `configs/(?:params_.*)$", text, flags=re.MULTILINE):
+            cells = [cell.strip(" `") for cell in line.split("|")]
+            counts = [int(c.replace(",", "")) for c in cells if re.fullmatch(r"[\d,]{7,}", c)]
+            yield cells[1].removeprefix("configs/"), counts[0]
+
+
+def test_parameters_are_those_of_the_pages():
+    from modelzoo.common.params import load_params
+
+    rows = dict(rows_of_pages())
+    assert len(rows) > 35
+    for name, count in rows.items():
+        found = workload_of(
+            load_params(CONFIGS / name), argparse.Namespace(batch_size=None, params=name)
+        )
+        assert (name, found.parameters) == (name, count)
+
+
 def test_other_models_are_sent_to_the_compiler(tmp_path, capsys):
     params = str(CONFIGS / "params_transformer_base.yaml")
     assert main(["report", "-p", params, "--out", str(tmp_path / "r.html")]) == 2
@@ -86,8 +111,9 @@ def test_a_plan_is_printed(capsys):
     assert main(["scaling", "plan", "--budget", "2.5e20", "--num_csx", "16"]) == 0
     told = capsys.readouterr().out
     assert "Cerebras-GPT 1.3B" in told and "days on 16 CS-2" in told
-    assert main(["scaling", "plan", "--budget", "soon"]) == 2
-    assert "must be a number of FLOPs" in capsys.readouterr().err
+    for budget, fault in (("soon", "must be a number of FLOPs"), ("10", "must pay for a step")):
+        assert main(["scaling", "plan", "--budget", budget]) == 2
+        assert fault in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_report_of_pruned_weights(tmp_path, capsys):
