@@ -24,6 +24,11 @@ def seconds(value: float) -> str:
     return f"{value * 1e3:.3g} ms" if value >= 1e-3 else f"{value * 1e6:.3g} µs"
 
 
+def gigabytes_not_below(size: int) -> str:
+    """Bytes as gigabytes of three digits, rounded up: what a setting must be to hold them."""
+    return f"{float(f'{size * 1.005 / 1e9:.3g}'):g}"
+
+
 def in_words(value: float) -> str:
     """A number by its name, such as `12.3 billion`; whole below a million."""
     for scale, name in _SCALES:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cerebras_tf.quantities import in_words, number, seconds
+from cerebras_tf.quantities import gigabytes_not_below, in_words, number, seconds
 
 
 @pytest.mark.parametrize(
@@ -36,3 +36,9 @@ def test_times_have_units(value, told):
 )
 def test_large_numbers_have_names(value, told):
     assert in_words(value) == told
+
+
+@pytest.mark.parametrize("size", [270_336, 786_433, 1_996_000_000, 5_999_999_999])
+def test_gigabytes_of_a_setting_hold_what_they_are_for(size):
+    told = float(gigabytes_not_below(size))
+    assert size <= told * 1e9 <= 1.011 * size

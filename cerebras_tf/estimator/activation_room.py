@@ -15,6 +15,7 @@ from cerebras_tf.ir.program import Program
 from cerebras_tf.memoryx.disk_speed import measured_disk_speeds
 from cerebras_tf.memoryx.file_store import FileStore
 from cerebras_tf.ops.cost import Speeds
+from cerebras_tf.quantities import gigabytes_not_below
 from cerebras_tf.runtime.backend import Backend
 from cerebras_tf.runtime.session import Session
 from cerebras_tf.runtime.shared_store import SharedStore
@@ -130,17 +131,12 @@ def _of_first(swarm: Swarm, measure: Callable[[], Any]) -> Any:
 def does_not_fit(fitting: Fitting, memory_gb: float) -> CapacityError:
     """What must be said where everything that was tried takes more memory than was allowed."""
     needed, planned = (size / 1e9 for size in (fitting.needed_bytes, fitting.planned_bytes))
-    settings = [f"Set it to {_not_below(fitting.planned_bytes):g}"]
+    settings = [f"Set it to {gigabytes_not_below(fitting.planned_bytes)}"]
     if fitting.least_bytes is not None and fitting.least_bytes < fitting.planned_bytes:
-        settings.append(f"to {_not_below(fitting.least_bytes):g} with memoryx_dir")
+        settings.append(f"to {gigabytes_not_below(fitting.least_bytes)} with memoryx_dir")
     return CapacityError(
         f"wafer_memory_gb: activations, gradients and scratch memory must fit in it. Received: "
         f"{memory_gb:g}; {needed:.3g} GB are needed, {planned:.3g} GB where layers are computed "
         f"twice{' or spilled' if fitting.spilled_bytes else ''}, {planned - memory_gb:.3g} GB too "
         f"much. {', or '.join(settings)}, or lower train_input.batch_size or max_sequence_length."
     )
-
-
-def _not_below(size: int) -> float:
-    """Gigabytes of three digits that are not less than some bytes."""
-    return float(f"{size * 1.005 / 1e9:.3g}")

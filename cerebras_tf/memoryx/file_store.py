@@ -20,6 +20,7 @@ from cerebras_tf.memoryx.disk import Disk
 from cerebras_tf.memoryx.itinerary import Itinerary
 from cerebras_tf.memoryx.record import Record
 from cerebras_tf.memoryx.store import Traffic, require_values
+from cerebras_tf.quantities import gigabytes_not_below
 
 # A file holds variables of about this many bytes together, or a single larger one.
 FILE_BYTES = 1 << 30
@@ -111,8 +112,8 @@ class FileStore:
 
     def require_room(self, groups: Iterable[Sequence[str]]) -> None:
         """See Store.require_room."""
-        for names in groups:
-            self._require_room([self._records[name] for name in names])
+        found = [[self._records[name] for name in names] for names in groups]
+        self._require_room(max(found, key=_size_of, default=[]))
 
     def follow(self, order: Sequence[Sequence[str]]) -> None:
         """See Store.follow."""
@@ -219,14 +220,14 @@ class FileStore:
                 record.buffer, record.is_blank = self.disk.take(record.size), True
 
     def _require_room(self, records: Sequence[Record]) -> None:
-        need = sum(record.size for record in dict.fromkeys(records))
-        if need <= self.disk.most_bytes:
+        need, most = _size_of(records), self.disk.most_bytes
+        if need <= most:
             return
         largest = max(records, key=lambda record: record.size)
         raise CapacityError(
             f"memoryx_ram_gb: must hold the variables that are used together, {need / 1e9:.3g} GB "
-            f"(the largest is {largest.spec.name}). Received: "
-            f"{self.disk.most_bytes / 1e9:.3g} GB. Raise memoryx_ram_gb."
+            f"(the largest is {largest.spec.name}). Received: {most / 1e9:g} GB. Set it to "
+            f"{gigabytes_not_below(need)}."
         )
 
     def _make_room(self, need: int, beyond: float) -> bool:
@@ -304,3 +305,8 @@ class FileStore:
             record.reading = None
             record.is_unchecked = False
         return self.disk.array(record)
+
+
+def _size_of(records: Iterable[Record]) -> int:
+    """Bytes of records, of which some may come twice."""
+    return sum(record.size for record in dict.fromkeys(records))

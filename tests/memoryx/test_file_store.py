@@ -1,6 +1,7 @@
 """The store on files: same bits as in memory, within its bytes, and nothing left behind."""
 
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -21,6 +22,7 @@ from cerebras_tf.memoryx.file_store import FileStore
 from cerebras_tf.memoryx.planned_disk import PlannedDisk
 from cerebras_tf.memoryx.record_file import RecordFile
 from cerebras_tf.memoryx.store import MemoryStore, write
+from cerebras_tf.quantities import gigabytes_not_below
 from cerebras_tf.runtime.cpu import CpuBackend
 from cerebras_tf.runtime.executor import Machine
 from cerebras_tf.runtime.null import NullBackend
@@ -160,8 +162,9 @@ def test_a_variable_that_many_hold_is_one_memory(made):
 def test_a_group_beyond_the_memory_is_refused(made):
     store = made(pages("a", "b", "c"), 2 * PAGE)
     set_all(store)
-    with pytest.raises(CapacityError, match="memoryx_ram_gb: must hold the variables"):
-        store.require_room([["a"], ["a", "b", "c"]])
+    most = re.escape(gigabytes_not_below(3 * PAGE))
+    with pytest.raises(CapacityError, match=f"memoryx_ram_gb: must hold the v.*Set it to {most}"):
+        store.require_room([["a"], ["a", "b"], ["a", "b", "c"], ["b"]])
     with pytest.raises(CapacityError, match="memoryx_ram_gb: must hold the variables"):
         store.acquire(["a", "b", "c"])
     assert len(store.acquire(["a", "b"])) == 2, "a refusal holds nothing"
