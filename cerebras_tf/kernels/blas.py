@@ -19,6 +19,7 @@ from typing import Any, Optional
 import numpy as np
 
 from cerebras_tf.kernels.compiled_blas import PLAIN, ROW_MAJOR, TRANSPOSED, sgemm
+from cerebras_tf.kernels.compiled_thin import is_thin, thin_product
 from cerebras_tf.kernels.compiled_threads import for_chunks, threads
 from cerebras_tf.kernels.scratch import borrowed, rounded
 
@@ -128,6 +129,9 @@ def product(a: np.ndarray, b: np.ndarray, out: np.ndarray, add: bool = False) ->
         return
     if out.ndim > 2:
         _batch(a, b, out, add)
+        return
+    if is_thin(a, b, out):
+        thin_product(a, b, out, add)
         return
     rows, columns = out.shape
     work = rows * columns * a.shape[1]

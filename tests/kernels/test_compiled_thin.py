@@ -1,0 +1,70 @@
+"""Checks products of a few rows with a large matrix against NumPy's in float64."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from cerebras_tf.kernels import blas, compiled_thin
+
+SHAPES = [(2, 3, 5), (3, 8, 257), (4, 300, 256), (5, 257, 700), (7, 64, 9), (8, 1, 33)]
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(5)
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """Notes of products that are taken; those of small matrices are, too."""
+    found = []
+    original = blas.thin_product
+    monkeypatch.setattr(compiled_thin, "LEAST_ELEMENTS", 1)
+    monkeypatch.setattr(blas, "thin_product", lambda *a: found.append(a) or original(*a))
+    return found
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("add", [False, True])
+def test_products_are_numpys(shape, transposed, add, rng, calls):
+    rows, inner, columns = shape
+    a = rng.standard_normal((rows, inner)).astype(np.float32)
+    b = rng.standard_normal((columns, inner) if transposed else (inner, columns)).astype("f")
+    b = b.T if transposed else b
+    out = rng.standard_normal((rows, columns)).astype(np.float32)
+    expected = a.astype(float) @ b + (out if add else 0)
+    blas.product(a, b, out, add)
+    assert len(calls) == 1
+    scale = np.abs(a).astype(float) @ np.abs(b) + 1
+    assert np.abs(out - expected).max() <= 4e-7 * scale.max()
+
+
+def test_a_transposed_left_side_is_read_as_it_is(rng, calls):
+    a, b = rng.standard_normal((9, 4)).astype("f"), rng.standard_normal((9, 6)).astype("f")
+    out = np.empty((4, 6), np.float32)
+    blas.product(a.T, b, out)
+    assert len(calls) == 1
+    np.testing.assert_allclose(out, a.T.astype(float) @ b, atol=1e-5)
+
+
+def test_nan_and_infinity_propagate(rng, calls):
+    b = np.ones((6, 4), np.float32)
+    b[1, 2], b[2, 3] = np.nan, np.inf
+    for matrix in (b, np.ascontiguousarray(b.T).T):
+        out = np.empty((2, 4), np.float32)
+        blas.product(np.ones((2, 6), np.float32), matrix, out)
+        assert np.isnan(out[:, 2]).all() and np.isinf(out[:, 3]).all() and (out[:, :2] == 6).all()
+    assert len(calls) == 2
+
+
+@pytest.mark.parametrize("rows", [1, 9])
+def test_other_products_go_to_blas(rows, rng, calls):
+    a, b = rng.standard_normal((rows, 5)).astype("f"), rng.standard_normal((5, 7)).astype("f")
+    out, double = np.empty((rows, 7), np.float32), np.empty((4, 7))
+    blas.product(a, b, out)
+    blas.product(np.ones((4, 5)), b.astype(float), double)
+    wide = np.empty((4, 14), np.float32)[:, ::2]
+    blas.product(a[:4] if rows > 4 else np.ones((4, 5), np.float32), b, wide)
+    assert not calls
