@@ -26,6 +26,8 @@ from modelzoo.common.console import announce, quiet_logging, quiet_native_loggin
 from modelzoo.common.file_errors import file_errors_named
 from modelzoo.common.params import load_params, saved_difference
 
+interrupt.loaded()
+
 # What the launchers were called as, for help and mistakes.
 PROGRAM_VARIABLE = "CEREBRAS_TF_PROGRAM"
 # Number of wafers that csrun_wse was given.
@@ -45,7 +47,6 @@ def run(model_name=None):
     Args:
         model_name: the model of YAMLs without a top-level ``model_name``.
     """
-    interrupt.loaded()
     quiet_native_logging()
     program = os.environ.get(PROGRAM_VARIABLE)
     bound = functools.partial(main, model_name=model_name, program=program)

@@ -10,7 +10,7 @@ import pytest
 from cerebras_tf.kernels import blas
 from cerebras_tf.kernels.compiled_blas import sgemm
 
-pytestmark = pytest.mark.skipif(not blas._SGEMM, reason="the library is not installed")
+pytestmark = pytest.mark.skipif(not blas.SGEMM, reason="the library is not installed")
 ROWS, INNER, COLUMNS = 5, 7, 6
 
 
@@ -27,7 +27,7 @@ def test_all_layouts_give_the_product(add):
     a, b = (random.standard_normal(s).astype("f") for s in ((ROWS, INNER), (INNER, COLUMNS)))
     for left, right in itertools.product(views(a), views(b)):
         for out in (np.full((ROWS, COLUMNS), 2, "f"), np.full((ROWS, 2, COLUMNS), 2, "f")[:, 1]):
-            assert sgemm(blas._SGEMM, left, right, out, add)
+            assert sgemm(blas.SGEMM, left, right, out, add)
             np.testing.assert_allclose(out, a @ b + 2 * add, rtol=1e-5, atol=1e-5)
 
 
@@ -40,5 +40,5 @@ def test_what_it_cannot_read_is_left_as_it_is():
         (a[:1], b, out[:1]),  # a vector, which another function multiplies
         (a.astype("d"), b.astype("d"), np.zeros((4, 8))),
     ):
-        assert not sgemm(blas._SGEMM, left, right, target, False)
+        assert not sgemm(blas.SGEMM, left, right, target, False)
         assert not target.any()
