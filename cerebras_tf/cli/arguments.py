@@ -6,6 +6,7 @@ It reads no YAML and knows no model; it only says what was given.
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -85,6 +86,17 @@ def positive_int(text: str) -> int:
     if number < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1. Received: {text}.")
     return number
+
+
+def positive_number(text: str) -> float:
+    """Parses a finite number above zero, for argparse."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"must be a number above 0. Received: {text!r}.")
+    return value
 
 
 def any_int(text: str) -> int:

@@ -88,29 +88,30 @@ def input_context() -> Any:
     return tf.distribute.InputContext(job.wafers(), job.rank(), job.wafers())
 
 
-def own_batches(result: Any, mode: str, steps: Optional[int]) -> Any:
+def own_batches(result: Any, mode: str, steps: Optional[int], dealt: bool = False) -> Any:
     """Every N-th batch of a dataset, N the number of wafers, beginning with this one's number.
 
     Args:
-        result: what an input function returned, the same on all wafers.
+        result: what an input function returned.
         mode: a tf.estimator.ModeKeys; predictions are made by every wafer, of all batches.
         steps: batches of an evaluation, of all wafers; None for all there are.
+        dealt: whether they are this wafer's part already; else all wafers have the same.
 
     Raises:
-        DataError: it is no dataset, and training needs batches of its own for each wafer.
+        DataError: it is no dataset, and each wafer needs batches of its own, or as many as asked.
     """
     if job.wafers() == 1 or mode not in (_TRAIN, _EVAL):
         return result
     if isinstance(result, (tf.data.Dataset, tf.compat.v1.data.Dataset)):
         if mode == _EVAL and steps is not None:
-            result = result.take(steps)
-        return result.shard(job.wafers(), job.rank())
-    if mode == _TRAIN:
+            result = result.take(-(-(steps - job.rank()) // job.wafers()) if dealt else steps)
+        return result if dealt else result.shard(job.wafers(), job.rank())
+    if not dealt or (mode == _EVAL and steps is not None):
         raise DataError(
             "input_fn: must return a tf.data.Dataset, from which each of "
             f"{job.wafers()} wafers takes batches of its own. Received: {type(result).__name__}. "
-            "Return a dataset, or take input_context as an argument and return the part that "
-            "belongs to its input_pipeline_id."
+            "Return a dataset, or for training take input_context as an argument and return the "
+            "part that belongs to its input_pipeline_id."
         )
     return result
 

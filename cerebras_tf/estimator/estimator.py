@@ -368,10 +368,10 @@ class CerebrasEstimator(tf.estimator.Estimator):
         if job.wafers() == 1 or mode == tf.estimator.ModeKeys.PREDICT:
             return super()._call_input_fn(input_fn, mode, input_context)
         with cluster.equal_orders():
-            if cluster.takes_context(input_fn):
-                return super()._call_input_fn(input_fn, mode, cluster.input_context())
-            result = super()._call_input_fn(input_fn, mode)
-            return cluster.own_batches(result, mode, self._call.steps)
+            dealt = cluster.takes_context(input_fn)
+            context = cluster.input_context() if dealt else None
+            result = super()._call_input_fn(input_fn, mode, context)
+            return cluster.own_batches(result, mode, self._call.steps, dealt)
 
     def _call_model_fn(self, features: Any, labels: Any, mode: str, config: Any) -> Any:
         """tf.estimator's call of model_fn, with the model put on the wafer where it is wanted."""

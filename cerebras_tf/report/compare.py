@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from cerebras_tf.quantities import seconds
 from cerebras_tf.report.page import document, section, table
-from cerebras_tf.report.pictures import CAUSES, drawing, rectangle, text
+from cerebras_tf.report.pictures import CAUSES, HOST, drawing, rectangle, text
 from cerebras_tf.report.record import Record
 
 # Figures in the order of their rows: name, key, format.
@@ -83,23 +83,25 @@ def compare_page(records: Sequence[Record]) -> str:
 
 def _bars(records: Sequence[Record]) -> str:
     units = [record["tokens_a_step"] or record["global_batch"] for record in records]
-    times = [
-        {cause: value / unit for cause, value in record["seconds_by_cause"].items()}
-        for record, unit in zip(records, units)
-    ]
+    colours = {**CAUSES, "host": HOST}
+    times = []
+    for record, unit in zip(records, units):
+        causes = dict(record["seconds_by_cause"])
+        causes["host"] = max(0.0, record["step_s"] - sum(causes.values()))
+        times.append({cause: value / unit for cause, value in causes.items()})
     longest = max(sum(each.values()) for each in times) or 1.0
     parts, left = [], 240.0
     scale = (960 - left - 90) / longest
     for i, (record, each) in enumerate(zip(records, times)):
         y, x = 34.0 * i, left
         parts.append(text(left - 8, y + 18, str(record["name"])[:34], "end"))
-        for cause, colour in CAUSES.items():
+        for cause, colour in colours.items():
             value = each[cause]
             parts.append(rectangle(x, y, value * scale, 26, colour, f"{cause}: {seconds(value)}"))
             x += value * scale
         parts.append(text(x + 6, y + 18, seconds(sum(each.values()))))
     below = 34.0 * len(records) + 16
-    for i, (cause, colour) in enumerate(CAUSES.items()):
+    for i, (cause, colour) in enumerate(colours.items()):
         parts.append(rectangle(left + 112 * i, below - 11, 14, 14, colour, cause))
         parts.append(text(left + 112 * i + 20, below, cause))
     return drawing(below + 10, parts, "Time of a token by cause")

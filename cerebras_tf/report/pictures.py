@@ -20,6 +20,7 @@ CAUSES = {
     "software": "#b8b8b8",
     "link": "#d1495b",
 }
+HOST = "#222222"  # waiting for the host
 KINDS = {
     "forward": "#0b5fa5",
     "again": "#7fb2dd",
@@ -75,7 +76,7 @@ def causes_bar(found: Prediction) -> str:
     waiting = total - passes * found.wafer_s
     colours = dict(CAUSES)
     if waiting > 1e-12:
-        causes["host"], colours["host"] = waiting, "#222222"
+        causes["host"], colours["host"] = waiting, HOST
     for i, (name, value) in enumerate(causes.items()):
         width = _WIDTH * value / total
         label = f"{name}: {seconds(value)}, {value / total:.1%}"

@@ -99,7 +99,8 @@ def memory(found: Prediction) -> list[Moment]:
             keeps.append(size * layer.boundary_elements if id(layer) in last else 0.0)
     at, kept, told = 0.0, 0.0, [Moment(0.0, 0.0, 0.0, 0.0)]
     inner = [size * (layer.inner_elements + layer.boundary_elements) for layer in workload.layers]
-    working = [min(i, found.machine["sram_bytes"] / 2) if plan.recomputes else 0.0 for i in inner]
+    most = found.machine["sram_bytes"] / (2 if workload.trains else 1)
+    working = [min(size, most) if plan.recomputes or not workload.trains else 0.0 for size in inner]
     for item, keep, work in zip(found.layers, keeps, working):
         at += item.forward.total / clock
         kept += keep

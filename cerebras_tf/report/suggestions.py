@@ -31,13 +31,15 @@ def _of_streaming(found: Prediction) -> list[str]:
     told = []
     workload, machine, name = found.workload, found.machine, found.release.name
     if found.activations.spilled_bytes:
+        spilled = f"{found.activations.spilled_bytes / 1e9:.1f} GB of activations spill to servers."
         fits = largest_batch(workload, machine)
-        parts = found.micro_batches * -(-workload.batch // fits)
-        told.append(
-            f"{found.activations.spilled_bytes / 1e9:.1f} GB of activations spill to activation "
-            f"servers. A batch of {fits} a system fits without; the same step then takes {parts} "
-            f"micro-batches (optimizer.grad_accum_steps: {parts})."
-        )
+        if fits:
+            parts = found.micro_batches * -(-workload.batch // fits)
+            spilled += (
+                f" A batch of {fits} a system fits without; the same step then takes {parts} "
+                f"micro-batches (optimizer.grad_accum_steps: {parts})."
+            )
+        told.append(spilled)
     larger = _rate(found, 2 * workload.batch)
     gain = larger.samples_per_s / found.samples_per_s - 1
     if gain > _WORTH_TELLING and not larger.faults and found.bound != "host":

@@ -44,7 +44,7 @@ def plan_activations(workload: Workload, machine: Machine) -> Activations:
         for segment in segments
     )
     if not workload.trains:
-        return Activations(0.0, working, max(0.0, working - room), False)
+        return Activations(0.0, working, 0.0, False)
     everything = size * sum(
         layer.inner_elements + layer.boundary_elements for layer in workload.layers
     )
@@ -57,8 +57,8 @@ def plan_activations(workload: Workload, machine: Machine) -> Activations:
 
 
 def largest_batch(workload: Workload, machine: Machine) -> int:
-    """The most samples that a system takes without spilling."""
-    low, high = 1, 2
+    """The most samples that a system takes without spilling; 0 where one spills."""
+    low, high = 0, 1
     while high < 2**20 and not plan_activations(workload.with_batch(high), machine).spilled_bytes:
         low, high = high, 2 * high
     while high - low > 1:

@@ -59,7 +59,7 @@ class Machine:
 
     Attributes:
         name: such as CS-2.
-        quantities: facts and assumptions, by name; read them as attributes.
+        quantities: facts and assumptions, by name; their values are `machine[name]`.
         releases: by name.
         default_release: the release that predictions name where none is asked for.
     """

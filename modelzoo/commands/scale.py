@@ -28,7 +28,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from cerebras_tf.cli.arguments import positive_int
+from cerebras_tf.cli.arguments import positive_int, positive_number
 from cerebras_tf.errors import CerebrasError
 from modelzoo.commands.bench import SMOKE, Shape, read_params
 
@@ -52,22 +52,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--measure", type=positive_int, nargs="+", default=[1], metavar="N", help=text)
     add("--steps", type=positive_int, default=3, metavar="N", help="that are timed (default: 3)")
     text = "of a wafer's link, each way, Gbit/s (default: 100)"
-    add("--gbps", type=_positive, default=100.0, metavar="G", help=text)
+    add("--gbps", type=positive_number, default=100.0, metavar="G", help=text)
     text = "from one to the next, microseconds (default: 10)"
-    add("--latency_us", type=_positive, default=10.0, metavar="US", help=text)
+    add("--latency_us", type=positive_number, default=10.0, metavar="US", help=text)
     text = "wafers that a node of a tree serves (default: no tree, messages from one to the next)"
     add("--tree", type=_ways, default=0, metavar="WAYS", help=text)
     add("--out", metavar="HTML", help="page with a picture")
-
-
-def _positive(given: str) -> float:
-    try:
-        value = float(given)
-    except ValueError:
-        value = math.nan
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"must be a number above 0. Received: {given!r}.")
-    return value
 
 
 def _ways(given: str) -> int:

@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from cerebras_tf.cli.arguments import positive_int
+from cerebras_tf.cli.arguments import positive_int, positive_number
 from cerebras_tf.errors import CerebrasError
 from modelzoo.commands.configs import config_path
 from modelzoo.common.console import quiet_logging
@@ -28,7 +28,10 @@ def add_arguments(parser, what):
         parser.add_argument("runs", nargs="+", metavar="RUN", help="model_dir of a run")
         parser.add_argument("--out", metavar="HTML", help="page with a picture")
         parser.add_argument(
-            "--at", type=float, metavar="FLOPS", help="also predict the loss of this compute"
+            "--at",
+            type=positive_number,
+            metavar="FLOPS",
+            help="also predict the loss of it",
         )
         return
     parser.add_argument(
@@ -43,7 +46,7 @@ def add_arguments(parser, what):
     parser.add_argument("--release", help="of the machine's software")
     parser.add_argument(
         "--law",
-        type=float,
+        type=positive_number,
         nargs=3,
         metavar=("A", "B", "C"),
         help="constants of (f / A)^-B + C (default: those published for the Pile)",
@@ -54,10 +57,10 @@ def _budget(given):
     """{"flops": number} or {"days": number}."""
     text = given.removesuffix("days").removesuffix("day")
     try:
-        value = float(text)
-    except ValueError:
+        value = positive_number(text)
+    except argparse.ArgumentTypeError:
         raise argparse.ArgumentTypeError(
-            f"must be a number of FLOPs, or of days as in 10days. Received: {given!r}."
+            f"must be a number of FLOPs above 0, or of days as in 10days. Received: {given!r}."
         ) from None
     return {"flops" if text == given else "days": value}
 

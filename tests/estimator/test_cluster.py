@@ -13,6 +13,8 @@ import tensorflow as tf
 from tensorflow.python.training import training
 
 from cerebras_tf import CerebrasEstimator
+from cerebras_tf.errors import DataError
+from cerebras_tf.estimator import cluster
 from tests.estimator.regression import dataset
 from tests.estimator.test_drop_in import Told, count_model
 
@@ -93,3 +95,24 @@ def test_hooks_of_the_chief_are_not_called_on_a_worker(tmp_path):
     assert chief.log == []
     assert worker.log == ["begin", "after_run", "after_run"]
     assert tf.train.latest_checkpoint(str(tmp_path)) is None
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("steps", [None, 5])
+@pytest.mark.parametrize("dealt", [False, True])
+def test_an_evaluation_of_some_steps_has_as_many_batches_in_all(monkeypatch, rank, steps, dealt):
+    monkeypatch.setattr(cluster.job, "wafers", lambda: 2)
+    monkeypatch.setattr(cluster.job, "rank", lambda: rank)
+    batches = tf.data.Dataset.range(8)
+    given = batches.shard(2, rank) if dealt else batches
+    found = cluster.own_batches(given, tf.estimator.ModeKeys.EVAL, steps, dealt)
+    assert list(found.as_numpy_iterator()) == list(range(rank, steps or 8, 2))
+
+
+@pytest.mark.parametrize("mode", [tf.estimator.ModeKeys.TRAIN, tf.estimator.ModeKeys.EVAL])
+def test_tensors_that_every_wafer_would_have_alike_are_refused(monkeypatch, mode):
+    monkeypatch.setattr(cluster.job, "wafers", lambda: 2)
+    with pytest.raises(DataError, match="must return a tf.data.Dataset"):
+        cluster.own_batches(tf.constant(1), mode, None)
+    with pytest.raises(DataError, match="must return a tf.data.Dataset"):
+        cluster.own_batches(tf.constant(1), tf.estimator.ModeKeys.EVAL, 3, dealt=True)

@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 import pytest
 
 from cerebras_tf.errors import ConfigError
-from cerebras_tf.quantities import number
+from cerebras_tf.quantities import number, seconds
 from cerebras_tf.report.compare import compare_page, compare_text
 from cerebras_tf.report.page import report_page
 from cerebras_tf.report.record import read_record, record_of
@@ -137,6 +137,13 @@ def test_reports_are_compared(tmp_path, rows):
     parser = Balance()
     parser.feed(compare_page(records))
     assert parser.open == [] and "svg" in parser.tags
+
+
+def test_a_comparison_shows_waiting_for_the_host():
+    host = PREDICTIONS["host"]
+    page = compare_page([record_of(host), record_of(PREDICTIONS["fitting"])])
+    waiting = (host.step_s - host.wafer_s) / host.global_batch
+    assert f"<title>host: {seconds(waiting)}</title>" in page
 
 
 def test_what_is_no_report_is_told(tmp_path):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -49,6 +51,15 @@ def test_memory_grows_to_what_is_kept_and_ends_empty():
     assert max(m.spilled_bytes for m in moments) == pytest.approx(found.activations.spilled_bytes)
     assert moments[-1].kept_bytes == pytest.approx(0, abs=1)
     assert all(m.kept_bytes + m.working_bytes <= 1.001 * MACHINE["sram_bytes"] for m in moments)
+
+
+def test_an_evaluation_holds_the_layer_at_work_and_keeps_nothing():
+    trained = prediction(1).workload
+    layers = tuple(replace(layer, backward=()) for layer in trained.layers)
+    found = predict_streaming(replace(trained, layers=layers), MACHINE)
+    moments = memory(found)
+    assert not any(m.kept_bytes or m.spilled_bytes for m in moments)
+    assert 0 < max(m.working_bytes for m in moments) <= found.activations.working_bytes
 
 
 def test_the_picture_has_a_dot_a_core():

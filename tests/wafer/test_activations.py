@@ -70,3 +70,8 @@ def test_nothing_is_kept_without_a_backward_pass():
     layers = tuple(replace(layer, backward=()) for layer in training.layers)
     found = plan_activations(replace(training, layers=layers), MACHINE)
     assert found.kept_bytes == 0 and not found.recomputes
+
+
+def test_no_batch_fits_where_one_sample_spills():
+    one = transformer("long", 1, 5120, 40, 40, 20480, 50257, 131072)
+    assert plan_activations(one, MACHINE).spilled_bytes and largest_batch(one, MACHINE) == 0

@@ -111,7 +111,11 @@ def test_a_plan_is_printed(capsys):
     assert main(["scaling", "plan", "--budget", "2.5e20", "--num_csx", "16"]) == 0
     told = capsys.readouterr().out
     assert "Cerebras-GPT 1.3B" in told and "days on 16 CS-2" in told
-    for budget, fault in (("soon", "must be a number of FLOPs"), ("10", "must pay for a step")):
+    for budget, fault in (
+        ("soon", "must be a number of FLOPs"),
+        ("inf", "must be a number of FLOPs"),
+        ("10", "must pay for a step"),
+    ):
         assert main(["scaling", "plan", "--budget", budget]) == 2
         assert fault in " ".join(capsys.readouterr().err.split())
 
