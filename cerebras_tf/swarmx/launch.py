@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
+from cerebras_tf.errors import ConfigError
 from cerebras_tf.swarmx import job
 from cerebras_tf.swarmx.rank import CONSOLE_VARIABLE, THREADS_VARIABLE, end_with_parent
 from cerebras_tf.swarmx.signs import failure_file, is_lost, keeper_file, sign_file, write_whole
@@ -76,7 +77,11 @@ def main(arguments: Sequence[str]) -> int:
     in_vain = 0
     while True:
         before = _newest(logs.parent)
-        failure = run(args, command, logs)
+        try:
+            failure = run(args, command, logs)
+        except ConfigError as error:
+            say(str(error))
+            return 2
         if failure is None:
             return 0
         if failure.text:
@@ -141,6 +146,12 @@ def launcher_of(args: Any) -> tuple[list[str], str]:
     srun = shutil.which("srun")
     if srun is None or not has_slurm():
         mpiexec = Path(sys.executable).with_name("mpiexec")
+        if not mpiexec.exists():
+            raise ConfigError(
+                f"num_csx: {args.wafers} wafers need the packages mpi4py and mpich. Received: no "
+                f"{mpiexec}. Start with csrun_wse, which installs them, or run pip install mpi4py "
+                "mpich."
+            )
         return [str(mpiexec), "-n", str(args.wafers)], "local processes of mpich's launcher"
     found = [
         srun,

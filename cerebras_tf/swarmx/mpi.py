@@ -19,6 +19,7 @@ import functools
 import os
 import pickle
 import queue
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -94,6 +95,8 @@ class MpiSwarm:
         self._weights = _Lane(world.Dup(), "weights", self._signs)
         self._gradients = _Lane(world.Dup(), "gradients", self._signs)
         self._failed = False
+        self._show_error = sys.excepthook
+        sys.excepthook = self._end_with_error
         atexit.register(self._farewell)
 
     def start_mean(self, array: Array, root: Optional[int] = None) -> Pending:
@@ -148,6 +151,11 @@ class MpiSwarm:
     def fail(self) -> None:
         """Says that this rank has failed: it ends without waiting for the others."""
         self._failed = True
+
+    def _end_with_error(self, *error: Any) -> None:
+        """The last word on an exception that nobody caught, wherever the program raised it."""
+        self.fail()
+        self._show_error(*error)
 
     def _farewell(self) -> None:
         """Ends MPI once all ranks are here; one that has failed does not wait for them."""

@@ -31,11 +31,19 @@ def main(arguments):
 def runner_params(command):
     """Returns the parameters of a command of the model zoo's runner; None of another command."""
     program, *words = command
-    if os.path.basename(program) not in ("python", "python-ws") or words[:1] != ["-m"]:
-        return None
-    if words[1:2] and words[1] not in MODES:  # a module of one's own
+    if os.path.basename(program) not in ("python", "python-ws") or not is_runner_call(words):
         return None
     return read_params(parse_arguments(words, "csrun_wse"))
+
+
+def is_runner_call(words):
+    """Whether arguments are the runner's, as is_runner_call of scripts/environment.sh decides."""
+    first = words[0] if words else ""
+    if first == "-m":  # a module of one's own has another name
+        return not words[1:] or words[1] in MODES
+    if first.startswith(("--version", "--help", "--check-hash-based-pycs")):
+        return False
+    return first.removeprefix("-m") in MODES or first.startswith(("-p", "-o", "--"))
 
 
 if __name__ == "__main__":

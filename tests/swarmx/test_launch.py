@@ -67,6 +67,7 @@ s.objects(None)
         ("os.kill(os.getpid(), 9)", r"was ended by signal 9 \(SIGKILL\)", 137),
         ("os.kill(os.getpid(), 19)", r"was stopped \(SIGSTOP\)", 137),
         ("mpi.fail(); print('no disk'); sys.exit(3)", "no disk", 3),
+        ("raise ValueError('no room')", "no room", 1),
     ],
 )
 def test_a_process_that_fails_ends_the_job_and_is_named(fault, what, status, tmp_path):
@@ -198,3 +199,10 @@ def signs(folder: Path, waited: list[float], age: float = 0.0) -> None:
 def test_those_who_keep_others_waiting_are_named(waited, age, said, tmp_path):
     signs(tmp_path, waited, age)
     assert launch.stuck(3, tmp_path, 600.0) == said
+
+
+def test_a_missing_launcher_is_told(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setattr(launch, "has_slurm", lambda: False)
+    assert launch.main(["--wafers", "2", "--logs", str(tmp_path / "logs"), "--", "true"]) == 2
+    assert "need the packages mpi4py and mpich" in capsys.readouterr().err
