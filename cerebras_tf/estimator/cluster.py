@@ -7,8 +7,10 @@ others take part in them and write nothing.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
+import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Optional
@@ -130,8 +132,10 @@ def silence_writers() -> None:
 
 
 def scratch_folder() -> str:
-    """A folder for what a process writes that is not the first of its job."""
-    return tempfile.mkdtemp(prefix=f"cerebras_tf_rank_{job.rank()}_")
+    """A folder for what a process writes that is not the first of its job; goes when it ends."""
+    folder = tempfile.mkdtemp(prefix=f"cerebras_tf_rank_{job.rank()}_")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 class _FollowingSaver(basic_session_run_hooks.CheckpointSaverHook):

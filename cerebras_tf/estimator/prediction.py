@@ -32,14 +32,16 @@ def predict_program(program: Program, call: Any, config: Any) -> Prediction:
     density = {} if sparse is None else sparse.density
     trainable = None if call.model is None else call.weights()
     workload = workload_of_program(program, name, call.examples, call.tokens, density, trainable)
-    machine = load_machine(MACHINE)
+    machine, parts = load_machine(MACHINE), call.micro_batches
     if execution_mode_from_environment() == STREAMING:
         found = predict_streaming(workload, machine, num_csx=call.systems)
-    elif getattr(config, "multireplica", False) and workload.trains:
+        return replace(found, micro_batches=parts if workload.trains else 1)
+    parts *= call.systems  # pipelined mode is one system's, which takes their batches in turn
+    if getattr(config, "multireplica", False) and workload.trains:
         found = predict_split(workload, machine)
     else:
         found = predict_pipelined(workload, machine)
-    return replace(found, micro_batches=call.micro_batches if workload.trains else 1)
+    return replace(found, micro_batches=parts if workload.trains else 1)
 
 
 def systems_of(config: Any, params: Any) -> int:

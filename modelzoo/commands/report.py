@@ -51,14 +51,14 @@ def run(args):
         )
     params = load_params(args.params)
     workload, machine = workload_of(params, args), load_machine(args.machine)
+    num_csx = args.num_csx or params.runconfig.num_csx
+    parts = params.optimizer.grad_accum_steps
     if streams:
-        num_csx = args.num_csx or params.runconfig.num_csx
         found = predict_streaming(workload, machine, args.release, num_csx)
-    elif args.multireplica:
-        found = predict_split(workload, machine, args.release)
-    else:
-        found = predict_pipelined(workload, machine, args.release)
-    found = replace(found, micro_batches=params.optimizer.grad_accum_steps)
+    else:  # one system, which takes the batches of several in turn
+        predict = predict_split if args.multireplica else predict_pipelined
+        found, parts = predict(workload, machine, args.release), parts * num_csx
+    found = replace(found, micro_batches=parts)
     here = ["Not compiled here: these figures follow from the sizes in the params file."]
     page = report_page(found, here, measured_rows(load_machine()))
     Path(args.out).write_text(page, encoding="utf-8")

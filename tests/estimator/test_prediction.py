@@ -11,6 +11,7 @@ pytest.importorskip("tensorflow")
 from cerebras_tf.compiler.workload import workload_of_program
 from cerebras_tf.errors import CapacityError
 from cerebras_tf.estimator.prediction import predict_program
+from cerebras_tf.estimator.run_config import EXECUTION_MODE_VARIABLE
 from cerebras_tf.report.record import read_record
 from cerebras_tf.wafer.activations import plan_activations
 from cerebras_tf.wafer.machine import load_machine
@@ -103,6 +104,10 @@ def test_a_system_for_each_batch_that_one_wafer_takes_in_turn(tmp_path, monkeypa
     assert (one.num_csx, four.num_csx) == (1, 4)
     assert four.global_batch == 4 * one.global_batch
     assert four.steps_per_s == one.steps_per_s
+    monkeypatch.setenv(EXECUTION_MODE_VARIABLE, "pipeline")
+    build(tmp_path, params).compile(dataset, validate_only=True)
+    assert (found[2].num_csx, found[2].micro_batches) == (1, 4)  # of one system, in turn
+    assert found[2].global_batch == four.global_batch
 
 
 def test_a_step_of_several_batches_has_the_time_and_samples_of_all(tmp_path, monkeypatch):

@@ -63,6 +63,18 @@ def test_copies_and_other_machines_are_asked_for(tmp_path):
     assert (older["machine"], one["machine"]) == ("CS-1", "CS-2")
 
 
+def test_one_pipelined_system_takes_the_batches_of_several_in_turn(tmp_path):
+    params, records = str(CONFIGS / "params_gpt3_xl_pile.yaml"), []
+    for mode in ("weight_streaming", "pipelined"):
+        out = str(tmp_path / f"{mode}.html")
+        assert main(["report", "-p", params, "--mode", mode, "--out", out]) == 0
+        records.append(read_record(out))
+    streamed, pipelined = records
+    assert (streamed["num_csx"], streamed["micro_batches"]) == (16, 1)
+    assert (pipelined["num_csx"], pipelined["micro_batches"]) == (1, 16)
+    assert streamed["global_batch"] == pipelined["global_batch"]
+
+
 @pytest.mark.parametrize(
     ("given", "told"),
     [
