@@ -24,14 +24,14 @@ p{margin:4px 0 12px}.note{color:#5b6875;font-size:13.5px}
 .card b{display:block;font-size:22px;font-weight:600}.card span{color:#5b6875;font-size:13px}
 .good b{color:#18794e}.bad b{color:#b42318}
 table{border-collapse:collapse;width:100%;font-size:13.5px}
-th,td{text-align:right;padding:4px 8px;border-bottom:1px solid #e8edf2;vertical-align:top}
+th,td{text-align:right;padding:4px 6px;border-bottom:1px solid #e8edf2;vertical-align:top}
 th{color:#5b6875;font-weight:600}th:first-child,td:first-child,td.l,th.l{text-align:left}
 tr:hover td{background:#f6f9fc}.scroll{overflow-x:auto}
 svg{width:100%;height:auto;display:block}svg text{font:12px system-ui,sans-serif;fill:#1d2733}
 svg text.light{fill:#fff;font-size:11px}svg text.dark{font-size:11px}
 .wafer{fill:#eef2f6;stroke:#8795a3}.place{stroke:#fff;stroke-width:.7}.lane{fill:#f0f3f6}
 .axis{stroke:#8795a3}.limit{stroke:#b42318;stroke-dasharray:6 4;stroke-width:1.5}
-td{white-space:nowrap}td.w{white-space:normal;min-width:200px}svg.bar{width:160px;height:14px}
+td{white-space:nowrap}td.w{white-space:normal;min-width:150px}svg.bar{width:160px;height:14px}
 li{margin:3px 0}details summary{cursor:pointer;font-weight:600}
 code{background:#eef2f6;padding:0 4px;border-radius:3px}
 """
