@@ -50,6 +50,7 @@ from cerebras_tf.memoryx.checkpoint import link_checkpoint
 from cerebras_tf.memoryx.store import Store, write
 from cerebras_tf.runtime.shared_store import SharedStore
 from cerebras_tf.swarmx import job, mpi
+from cerebras_tf.swarmx.signs import tell_checkpoint
 
 # A shard holds variables of at most this many bytes together, or a single larger one.
 SHARD_BYTES = 1 << 28
@@ -211,6 +212,7 @@ class WaferSaver(tf.compat.v1.train.Saver):
             raise _not_written(prefix, error) from error
         if self._step is not None:
             self._step.saved_as(prefix)
+        tell_checkpoint(job.folder(), prefix)
         try:
             if write_meta_graph:  # before the checkpoint that it may be copied from is deleted
                 self._write_meta_graph(sess.graph, f"{prefix}.{meta_graph_suffix}")

@@ -42,6 +42,7 @@ class SharedStore:
         self._elsewhere: set[str] = set()  # variables that have a value on another wafer
         self._held: dict[str, Array] = {}
         self._spare: dict[TensorType, list[Array]] = {}  # memory of copies that nobody holds
+        self._most_copied = 0  # bytes of these and of copies that are held
         self._users: Counter[str] = Counter()
         self._dirty: set[str] = set()
         self._pending: dict[str, Pending] = {}
@@ -73,6 +74,7 @@ class SharedStore:
                 "variables in different places. Build the same model on every rank."
             )
         self._homes = dict(homes)
+        self._most_copied = self._bytes_of_copies()
 
     def make_equal(self) -> None:
         """Gives all wafers the first one's values of variables that all keep."""
@@ -144,11 +146,7 @@ class SharedStore:
         if self._is_here(name):
             (self._held[name],) = self.here.acquire([name], fresh)
         else:
-            type = self.specs[name].type
-            spare = self._spare.get(type)
-            self._held[name] = (
-                spare.pop() if spare else np.empty(type.static_shape, type.storage_dtype)
-            )
+            self._held[name] = self._memory_for(self.specs[name].type)
         if name in self._homes and not fresh:
             self._pending[name] = self._swarm.start_copy(self._held[name], self._homes[name])
 
@@ -166,8 +164,8 @@ class SharedStore:
         if name in self._pending:
             self._pending.pop(name).wait()
         array = self._held.pop(name)
-        if not self._is_here(name):  # fresh memory would cost a page fault a page in every step
-            self._spare.setdefault(self.specs[name].type, []).append(array)
+        if not self._is_here(name):
+            self._keep_spare(self.specs[name].type, array)
         written = name in self._dirty
         self._dirty.discard(name)
         if self._is_here(name):
@@ -176,11 +174,40 @@ class SharedStore:
             self._elsewhere.add(name)
             self._version += 1
 
+    def _memory_for(self, type: TensorType) -> Array:
+        """Memory of a copy."""
+        spare = self._spare.get(type)
+        if spare:
+            return spare.pop()
+        found = np.empty(type.static_shape, type.storage_dtype)
+        self._drop_spare(found.nbytes)
+        return found
+
+    def _keep_spare(self, type: TensorType, array: Array) -> None:
+        """Keeps memory for the next copy: fresh memory costs a page fault a page in every step."""
+        arrays = self._spare.pop(type, [])
+        self._spare[type] = [*arrays, array]  # last, as it was used last
+        self._drop_spare()
+
+    def _drop_spare(self, more: int = 0) -> None:
+        """Lets go of what was kept longest, where copies take more than is counted for them."""
+        excess = self._copied_bytes + more - self._most_copied
+        for kept in self._spare.values():
+            while excess > 0 and kept:
+                excess -= kept.pop().nbytes
+
+    @property
+    def _copied_bytes(self) -> int:
+        """Bytes of copies of what lives elsewhere, and of memory that is kept for more."""
+        copies = [a.nbytes for name, a in self._held.items() if not self._is_here(name)]
+        return sum(copies) + sum(a.nbytes for arrays in self._spare.values() for a in arrays)
+
     def follow(self, order: Sequence[Sequence[str]]) -> None:
         """See Store.follow; the order in which all wafers acquire."""
         if order is not self._order:
             self._order = order
             self._next = self._ahead = 0
+            self._most_copied = self._bytes_of_copies()
 
     def require_room(self, groups: Iterable[Sequence[str]]) -> None:
         """See Store.require_room; besides a group those ahead of it are held.
@@ -242,9 +269,7 @@ class SharedStore:
     @property
     def resident_bytes(self) -> int:
         """See Store.resident_bytes; copies of what lives elsewhere included."""
-        copies = [a.nbytes for name, a in self._held.items() if not self._is_here(name)]
-        spare = [array.nbytes for arrays in self._spare.values() for array in arrays]
-        return self.here.resident_bytes + sum(copies) + sum(spare)
+        return self.here.resident_bytes + self._copied_bytes
 
     @property
     def even_resident_bytes(self) -> int:
@@ -256,17 +281,17 @@ class SharedStore:
 
     @property
     def total_resident_bytes(self) -> int:
-        """See Store.total_resident_bytes: what lives here, and memory for copies of the rest.
-
-        Those of the groups ahead, and the largest of what may be kept for the next copy.
-        """
+        """See Store.total_resident_bytes: what lives here, and memory for copies of the rest."""
         kept = sum(s.type.most_bytes for name, s in self.specs.items() if self._is_here(name))
-        elsewhere = {n for names in self._order for n in names if not self._is_here(n)}
+        return min(kept, self.here.total_resident_bytes) + self._bytes_of_copies()
+
+    def _bytes_of_copies(self) -> int:
+        """The most of copies: of the groups ahead, and the largest of what is kept for more."""
+        elsewhere = {name for name in self.specs if not self._is_here(name)}
         groups = [
             sum(self.specs[n].type.most_bytes for n in names if n in elsewhere)
             for names in self._order
         ]
         width = GROUPS_AHEAD + 1
         ahead = max((sum(groups[i : i + width]) for i in range(len(groups))), default=0)
-        ahead += max((self.specs[n].type.most_bytes for n in elsewhere), default=0)  # spare
-        return min(kept, self.here.total_resident_bytes) + ahead
+        return ahead + max((self.specs[n].type.most_bytes for n in elsewhere), default=0)

@@ -15,6 +15,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -26,7 +27,14 @@ from typing import Any, Optional
 from cerebras_tf.errors import ConfigError
 from cerebras_tf.swarmx import job
 from cerebras_tf.swarmx.rank import CONSOLE_VARIABLE, THREADS_VARIABLE, end_with_parent
-from cerebras_tf.swarmx.signs import failure_file, is_lost, keeper_file, sign_file, write_whole
+from cerebras_tf.swarmx.signs import (
+    checkpoint_file,
+    failure_file,
+    is_lost,
+    keeper_file,
+    sign_file,
+    write_whole,
+)
 
 _POLL_S = 0.2
 _NO_SIGN_S = 60.0  # a process that has given signs of life, and then none for as long, is gone
@@ -76,7 +84,7 @@ def main(arguments: Sequence[str]) -> int:
     logs = Path(args.logs).absolute()
     in_vain = 0
     while True:
-        before = _newest(logs.parent)
+        before = _newest(logs)
         try:
             failure = run(args, command, logs)
         except ConfigError as error:
@@ -88,7 +96,7 @@ def main(arguments: Sequence[str]) -> int:
             say(failure.text)
         if not args.requeue or not failure.can_retry:
             return failure.status
-        in_vain = 0 if _newest(logs.parent) != before else in_vain + 1
+        in_vain = 0 if _newest(logs) != before else in_vain + 1
         if in_vain == _MOST_RESTARTS_IN_VAIN:
             say(f"{in_vain} attempts wrote no checkpoint; giving up")
             return failure.status
@@ -100,10 +108,10 @@ def say(text: str) -> None:
     print(f"csrun_wse: {text}", file=sys.stderr, flush=True)
 
 
-def _newest(folder: Path) -> str:
-    """What a model's folder says its latest checkpoint is."""
+def _newest(logs: Path) -> str:
+    """The checkpoint that the job has written last; "" before the first."""
     with contextlib.suppress(OSError):
-        return (folder / "checkpoint").read_text(encoding="utf-8")
+        return checkpoint_file(str(logs)).read_text(encoding="utf-8")
     return ""
 
 
@@ -120,7 +128,7 @@ def run(args: Any, command: Sequence[str], logs: Path) -> Optional[Failure]:
         **os.environ,
         job.WAFERS_VARIABLE: str(args.wafers),
         job.FOLDER_VARIABLE: str(logs),
-        CONSOLE_VARIABLE: f"/proc/{os.getpid()}/fd",
+        CONSOLE_VARIABLE: f"{socket.gethostname()} /proc/{os.getpid()}/fd",
     }
     if THREADS_VARIABLE not in os.environ:
         environment[THREADS_VARIABLE] = str(args.cpus_per_task or _cores_of_each(args))

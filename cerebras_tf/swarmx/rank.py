@@ -24,7 +24,7 @@ from typing import IO, Optional
 from cerebras_tf.swarmx import job
 from cerebras_tf.swarmx.signs import failure_file, state_of, write_keeper, write_whole
 
-CONSOLE_VARIABLE = "CEREBRAS_TF_CONSOLE"  # folder of the launcher's own standard streams
+CONSOLE_VARIABLE = "CEREBRAS_TF_CONSOLE"  # the launcher's machine, folder of its standard streams
 THREADS_VARIABLE = "CEREBRAS_TF_THREADS"
 _POLL_S = 0.1
 _STOPPED_S = 3.0  # a command that is stopped for as long counts as failed
@@ -119,9 +119,12 @@ def _console(number: int) -> int:
     MPI's launchers pass on what they like, and a terminal not at all.
     """
     try:
-        return os.open(f"{os.environ[CONSOLE_VARIABLE]}/{number}", os.O_WRONLY | os.O_APPEND)
-    except (KeyError, OSError):
-        return number
+        machine, folder = os.environ[CONSOLE_VARIABLE].split(" ", 1)
+        if machine == socket.gethostname():
+            return os.open(f"{folder}/{number}", os.O_WRONLY | os.O_APPEND)
+    except (KeyError, ValueError, OSError):
+        pass
+    return number
 
 
 def _copy(pipe: IO[bytes], target: int, log: IO[bytes]) -> None:

@@ -33,6 +33,17 @@ def keeper_file(folder: str, rank: int) -> Path:
     return Path(folder, f".keeper_{rank}")
 
 
+def checkpoint_file(folder: str) -> Path:
+    """Where the first process says which checkpoint it has written last."""
+    return Path(folder, ".checkpoint")
+
+
+def tell_checkpoint(folder: Optional[str], prefix: str) -> None:
+    """Says that a checkpoint was written; None is no job's folder."""
+    if folder is not None:
+        write_whole(checkpoint_file(folder), prefix)
+
+
 def write_keeper(folder: str, rank: int) -> None:
     """Says that this process keeps a rank."""
     write_whole(keeper_file(folder, rank), f"{os.getpid()} {socket.gethostname()}")

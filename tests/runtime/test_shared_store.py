@@ -31,6 +31,7 @@ def store_of(**homes):
 
 def test_copies_of_what_lives_elsewhere_take_turns_in_memory():
     store = store_of(here=0, there=1, also_there=1)
+    store.follow([["here"], ["there"], ["also_there"]])
     size = 64 * 64 * 4
     (first,) = store.acquire(["there"])
     store.release(["there"])
@@ -41,7 +42,6 @@ def test_copies_of_what_lives_elsewhere_take_turns_in_memory():
     assert store.resident_bytes == 3 * size
     store.release(["there", "also_there"])
     assert store.resident_bytes == 3 * size
-    store.follow([["here"], ["there"], ["also_there"]])
     assert store.total_resident_bytes >= store.resident_bytes
 
 
@@ -52,3 +52,19 @@ def test_what_lives_here_is_given_as_it_is():
     (copy,) = store.acquire(["there"])
     assert not np.shares_memory(array, copy)
     store.release(["there"])
+
+
+def test_copies_of_many_shapes_take_no_more_than_is_counted():
+    shapes = {f"v{i}": (64 + i, 32) for i in range(24)}
+    specs = [Variable(name, TensorType("float32", shape), True) for name, shape in shapes.items()]
+    store = SharedStore(MemoryStore(specs), FirstOfTwo())
+    store.deal_out({name: 1 if i else 0 for i, name in enumerate(shapes)})
+    for name, shape in shapes.items():
+        write(store, name, np.zeros(shape, np.float32))
+    store.follow([[name] for name in shapes])
+    for _ in range(2):
+        for name in shapes:
+            store.acquire([name])
+            assert store.resident_bytes <= store.total_resident_bytes
+            store.release([name])
+            assert store.resident_bytes <= store.total_resident_bytes

@@ -87,6 +87,29 @@ def test_a_job_starts_again_until_attempts_are_in_vain(tmp_path):
     assert "3 attempts wrote no checkpoint; giving up" in done.stderr
 
 
+PROGRESSES = f"""
+import os
+{MEET}
+from cerebras_tf.swarmx import job
+from cerebras_tf.swarmx.signs import checkpoint_file, tell_checkpoint
+path = checkpoint_file(job.folder())
+step = int(path.read_text()) if path.exists() else 0
+s.objects(None)
+if s.rank == 0:
+    tell_checkpoint(job.folder(), str(step + 1))
+s.objects(None)
+if step < 4:
+    os.kill(os.getpid(), 9)
+"""
+
+
+@needs_mpi()
+def test_a_job_that_writes_checkpoints_starts_again_as_often_as_it_must(tmp_path):
+    done = run(tmp_path, PROGRESSES, "--requeue")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("starting again from the last checkpoint") == 4
+
+
 @needs_slurm()
 @needs_mpi()
 def test_slurm_starts_the_processes(tmp_path):
