@@ -35,12 +35,10 @@ def predict_program(program: Program, call: Any, config: Any) -> Prediction:
     machine, parts = load_machine(MACHINE), call.micro_batches
     if execution_mode_from_environment() == STREAMING:
         found = predict_streaming(workload, machine, num_csx=call.systems)
-        return replace(found, micro_batches=parts if workload.trains else 1)
-    parts *= call.systems  # pipelined mode is one system's, which takes their batches in turn
-    if getattr(config, "multireplica", False) and workload.trains:
-        found = predict_split(workload, machine)
-    else:
-        found = predict_pipelined(workload, machine)
+    else:  # one system, which takes the batches of several in turn
+        copies = getattr(config, "multireplica", False) and workload.trains
+        found = (predict_split if copies else predict_pipelined)(workload, machine)
+        parts *= call.systems
     return replace(found, micro_batches=parts if workload.trains else 1)
 
 

@@ -90,38 +90,39 @@ def test_compiling_tells_what_a_system_would_do(tmp_path, caplog):
     assert "bound by the host's loop" in caplog.text
 
 
-def test_a_system_for_each_batch_that_one_wafer_takes_in_turn(tmp_path, monkeypatch):
-    """params as the models of modelzoo have them: runconfig.num_csx batches make a step."""
+@pytest.fixture
+def predicted(monkeypatch):
+    """What was predicted since the test began."""
     found = []
     monkeypatch.setattr(
         "cerebras_tf.estimator.estimator.predict_program",
         lambda *given: found.append(predict_program(*given)) or found[-1],
     )
+    return found
+
+
+def test_a_system_for_each_batch_that_one_wafer_takes_in_turn(tmp_path, monkeypatch, predicted):
+    """params as the models of modelzoo have them: runconfig.num_csx batches make a step."""
     for num_csx in (1, 4):
         params = {"runconfig": {"num_csx": num_csx}}
         build(tmp_path, params).compile(dataset, validate_only=True)
-    one, four = found
+    one, four = predicted
     assert (one.num_csx, four.num_csx) == (1, 4)
     assert four.global_batch == 4 * one.global_batch
     assert four.steps_per_s == one.steps_per_s
     monkeypatch.setenv(EXECUTION_MODE_VARIABLE, "pipeline")
     build(tmp_path, params).compile(dataset, validate_only=True)
-    assert (found[2].num_csx, found[2].micro_batches) == (1, 4)  # of one system, in turn
-    assert found[2].global_batch == four.global_batch
+    assert (predicted[2].num_csx, predicted[2].micro_batches) == (1, 4)  # of one system, in turn
+    assert predicted[2].global_batch == four.global_batch
 
 
-def test_a_step_of_several_batches_has_the_time_and_samples_of_all(tmp_path, monkeypatch):
+def test_a_step_of_several_batches_has_the_time_and_samples_of_all(tmp_path, predicted):
     """params as the models of modelzoo have them: optimizer.grad_accum_steps makes a step."""
-    found = []
-    monkeypatch.setattr(
-        "cerebras_tf.estimator.estimator.predict_program",
-        lambda *given: found.append(predict_program(*given)) or found[-1],
-    )
     for steps in (1, 4):
         made = build(tmp_path / f"{steps}", {"optimizer": {"grad_accum_steps": steps}})
         made.compile(dataset)
     made.compile(dataset, mode="eval")
-    one, four, evaluation = found
+    one, four, evaluation = predicted
 
     def page(steps):
         return (tmp_path / f"{steps}" / "compiled" / "report.html").read_text()
@@ -142,7 +143,7 @@ def test_a_step_of_several_batches_has_the_time_and_samples_of_all(tmp_path, mon
     assert "of which a step has 4" in page(4)
 
 
-def test_sums_of_gradients_are_state_and_no_weights(tmp_path, monkeypatch):
+def test_sums_of_gradients_are_state_and_no_weights(tmp_path, predicted):
     import tensorflow as tf
 
     from cerebras_tf import CerebrasEstimator
@@ -157,13 +158,8 @@ def test_sums_of_gradients_are_state_and_no_weights(tmp_path, monkeypatch):
             train_op = weight.assign_sub(0.1 * added).op
         return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=train_op)
 
-    found = []
-    monkeypatch.setattr(
-        "cerebras_tf.estimator.estimator.predict_program",
-        lambda *given: found.append(predict_program(*given)) or found[-1],
-    )
     CerebrasEstimator(summing, str(tmp_path)).compile(dataset, validate_only=True)
-    assert (found[0].workload.parameters, found[0].workload.state_elements) == (15, 15)
+    assert (predicted[0].workload.parameters, predicted[0].workload.state_elements) == (15, 15)
 
 
 def test_a_program_that_does_not_fit_here_is_written_all_the_same(tmp_path, monkeypatch):
