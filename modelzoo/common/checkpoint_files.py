@@ -168,7 +168,8 @@ def resumed(runconfig):
     the run ends before it has written anything itself, the folder is left as it was.
 
     Raises:
-        CheckpointError: if the checkpoint has no global step.
+        CheckpointError: if the checkpoint has no global step, or does not fit the model; names
+            the checkpoint, not its copy.
     """
     model_dir = runconfig.model_dir
     if not runconfig.resume_from or latest_checkpoint(model_dir):
@@ -182,18 +183,22 @@ def resumed(runconfig):
         return
     mpi.swarm().objects(None)
     prefix = find_checkpoint(runconfig.resume_from)
-    step = step_of(prefix)
-    name = f"model.ckpt-{step}"
+    name = f"model.ckpt-{step_of(prefix)}"
     copy_checkpoint(prefix, model_dir, name)
     position = os.path.join(os.path.dirname(prefix), POSITION)
     if os.path.exists(position):
         shutil.copyfile(position, os.path.join(model_dir, POSITION))
     mpi.swarm().objects(None)
+    copy, began = (os.path.join(model_dir, file) for file in (name, "params.yaml"))
     try:
         yield
+    except CheckpointError as error:
+        if os.path.exists(began):
+            raise
+        raise CheckpointError(str(error).replace(copy, prefix)) from error
     finally:
-        if not os.path.exists(os.path.join(model_dir, "params.yaml")):
-            remove_checkpoint(os.path.join(model_dir, name))
+        if not os.path.exists(began):
+            remove_checkpoint(copy)
             os.remove(os.path.join(model_dir, LIST))
             with contextlib.suppress(FileNotFoundError):
                 os.remove(os.path.join(model_dir, POSITION))

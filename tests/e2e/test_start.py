@@ -51,6 +51,7 @@ def test_a_refused_run_leaves_no_copy_behind(trained, folder):
         flags = ("--resume_from", str(folder), "--max_steps", last)
         result = trained("train", *flags, out="again")
         assert result.exit_code == exit_code
+        assert (str(folder / "model.ckpt-10") in result.error) == bool(exit_code)
         assert not trained.content("again")
 
 

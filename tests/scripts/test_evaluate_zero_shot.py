@@ -69,6 +69,8 @@ def test_last_words_are_scored(call):
 def test_mistakes_are_told(call, tmp_path):
     with pytest.raises(DataError, match="made.jsonl:1: context must be a text"):
         call([{"text": "so it goes"}])
+    with pytest.raises(DataError, match=r"made.jsonl:2: what is scored must have 1 to \d+ tokens"):
+        call([CHOICES[0], {"context": "one", "choices": ["two" * 500, "x"], "answer": 0}])
     with pytest.raises(CheckpointError, match="none: must be a checkpoint"):
         call(CHOICES, "--checkpoint_path", "none")
     with pytest.raises(ConfigError, match="--tasks: must have names of their own"):

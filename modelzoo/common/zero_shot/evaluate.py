@@ -21,7 +21,8 @@ def evaluate(session, rows, report=lambda count: None):
     """
     texts = [row.texts() for row in rows]
     pairs = [pair for of_row in texts for pair in of_row]
-    scores = iter(session.score_texts(pairs, report=report))
+    places = [row.where for row, of_row in zip(rows, texts) for _ in of_row]
+    scores = iter(session.score_texts(pairs, report=report, places=places))
     results = [row.result([next(scores) for _ in of_row]) for row, of_row in zip(rows, texts)]
     return results, {name: float(value) for name, value in rows[0].summary(results).items()}
 

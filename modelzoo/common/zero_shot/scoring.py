@@ -44,13 +44,14 @@ class Scorer:
         self._batch_size = batch_size
         self._limit = limit
 
-    def score(self, pairs, report=lambda count: None):
+    def score(self, pairs, report=lambda count: None, places=()):
         """Scores continuations.
 
         Args:
             pairs: list of (context, continuation), sequences of tokens, neither empty. A context
                 too long to be read with its continuation loses its first tokens.
             report: called after every batch with how many were scored.
+            places: where each pair was read, for errors; without them they tell its number.
 
         Returns:
             A list of Score, in the same order.
@@ -60,8 +61,9 @@ class Scorer:
         """
         for number, (context, continuation) in enumerate(pairs):
             if not len(context) or not 0 < len(continuation) <= self._limit:
+                where = places[number] if places else f"continuation {number}"
                 raise DataError(
-                    f"continuation {number}: must have 1 to {self._limit} tokens after at least "
+                    f"{where}: what is scored must have 1 to {self._limit} tokens after at least "
                     f"one. Received: {len(continuation)} after {len(context)}. Split or drop it."
                 )
         scores = [None] * len(pairs)

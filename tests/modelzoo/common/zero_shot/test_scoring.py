@@ -93,8 +93,11 @@ def test_a_session_scores_after_completing_and_completes_after_scoring(tmp_path)
 def test_pairs_that_cannot_be_scored_are_refused():
     scorer = Scorer(None, 2, 8)
     for context, continuation in (([], [1]), ([1], []), ([1], [1] * 9)):
-        with pytest.raises(DataError, match="continuation 1: must have 1 to 8 tokens"):
-            scorer.score([([1], [2]), (context, continuation)])
+        pairs = [([1], [2]), (context, continuation)]
+        with pytest.raises(DataError, match="continuation 1: what is scored must have 1 to 8 tok"):
+            scorer.score(pairs)
+        with pytest.raises(DataError, match="a.jsonl:7: what is scored must have 1 to 8 tokens"):
+            scorer.score(pairs, places=["a.jsonl:6", "a.jsonl:7"])
 
 
 def test_texts_are_split_where_their_words_begin():
