@@ -184,8 +184,8 @@ class WaferStep:
         features = {t.name: array for t, array in zip(self._fed, arrays)}
         with spanned(WAFER_STEP, "step"):
             self._results = self.session.run(features, self._wanted, self._updates)
-        assert self.session.program is not None
-        self._padding.ran(self.session.program, features)
+        assert self.session.plan is not None
+        self._padding.ran(self.session.plan, features)
         return self.session.global_step
 
     def draw_from(self, count: int) -> None:
@@ -225,7 +225,7 @@ class WaferStep:
 
     def result(self, name: str) -> np.ndarray:
         """A wanted value of the last step."""
-        program = self.session.program
+        program = self.session.plan
         assert program is not None
         return for_tensorflow(self._results[name], program.slots[program.results[name]].type.dtype)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -64,7 +65,7 @@ class TensorType:
         """Number of dimensions."""
         return len(self.shape)
 
-    @property
+    @functools.cached_property
     def is_static(self) -> bool:
         """Whether every dimension is a number."""
         return all(isinstance(dim, int) for dim in self.shape)

@@ -6,8 +6,10 @@ its shape. What to fuse is a pass's choice.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib.util
+import math
 import os
 import sys
 import tempfile
@@ -88,7 +90,7 @@ class Fused:
 
     def _plan(self, operands: list[np.ndarray], same: tuple[int, ...]) -> _Plan:
         inputs = len(same)
-        shape = np.broadcast_shapes(*(array.shape for array in operands))
+        shape = operands[inputs].shape
         copies: list[int] = []
         while True:
             sizes, steps = _collapse(shape, operands)
@@ -106,7 +108,7 @@ class Fused:
             ]
             same = tuple(-1 if i in copies else output for i, output in enumerate(same))
         pattern = Pattern(
-            tuple(array.dtype.name for array in operands),
+            tuple(_dtype_name(array.dtype) for array in operands),
             tuple(bool(step[-1]) for step in steps),
             same,
         )
@@ -114,12 +116,18 @@ class Fused:
             self.kernels[pattern] = _kernel(self.body, pattern)
         return _Plan(
             self.kernels[pattern],
-            int(np.prod(sizes[:-1], dtype=np.int64)),
+            math.prod(sizes[:-1]),
             sizes[-1],
             np.array(sizes[:-1], np.int64),
             np.array([step[:-1] for step in steps], np.int64).reshape(len(steps), -1),
             tuple(copies),
         )
+
+
+@functools.cache
+def _dtype_name(dtype: np.dtype[Any]) -> str:
+    """The name, which takes NumPy longer to make than a small array."""
+    return dtype.name
 
 
 def _shared(

@@ -6,7 +6,17 @@ import importlib
 import pkgutil
 
 from cerebras_tf.ops.builder import Builder, Evaluate, Operand
-from cerebras_tf.ops.registry import OPS, OpDef, can_fold, draws, infer, is_view, lookup, viewed
+from cerebras_tf.ops.registry import (
+    OPS,
+    OpDef,
+    can_fold,
+    draws,
+    gives_view,
+    infer,
+    is_view,
+    lookup,
+    viewed,
+)
 
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
@@ -19,6 +29,7 @@ __all__ = [
     "Operand",
     "can_fold",
     "draws",
+    "gives_view",
     "infer",
     "is_view",
     "lookup",

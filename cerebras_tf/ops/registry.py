@@ -151,6 +151,14 @@ def is_view(node: Node) -> bool:
     return view(node) if callable(view) else view
 
 
+def gives_view(
+    op: str, inputs: Sequence[TensorType], outputs: Sequence[TensorType], attrs: Attrs
+) -> bool:
+    """is_view of a node of these types."""
+    view = lookup(op).view
+    return view(Node.of_types(op, inputs, outputs, attrs)) if callable(view) else view
+
+
 def infer(op: str, inputs: Sequence[Value], attrs: Attrs) -> list[TensorType]:
     """Types of an op's outputs; errors name the op and its operands."""
     try:

@@ -45,8 +45,7 @@ class CpuBackend:
 
     def place(self, memory: Array, type: TensorType, offset: int) -> Array:
         """See Backend.place."""
-        part = memory[offset : offset + type.most_bytes].view(type.storage_dtype)
-        return part.reshape(type.static_shape)
+        return np.ndarray(type.static_shape, type.storage_dtype, memory, offset)
 
     def load(
         self, instruction: Instruction, inputs: Sequence[TensorType], outputs: Sequence[TensorType]

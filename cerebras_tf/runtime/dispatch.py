@@ -18,7 +18,7 @@ from cerebras_tf.ir.types import HALF_TYPES
 from cerebras_tf.kernels import scratch
 from cerebras_tf.kernels.half import at_rest, from_float32, in_float32
 from cerebras_tf.kernels.registry import CompiledKernel, KernelTable, Scratch
-from cerebras_tf.ops import is_view
+from cerebras_tf.ops import gives_view
 from cerebras_tf.runtime.backend import Call
 
 BFLOAT16 = "bfloat16"
@@ -57,7 +57,7 @@ def choose(instruction: Instruction, inputs: Types, outputs: Types, kernels: Ker
             "Add it in cerebras_tf/kernels/."
         )
     plain = kernels.plain[op]
-    view = is_view(Node.of_types(op, inputs, outputs, attrs))
+    view = gives_view(op, inputs, outputs, attrs)
     found = None if view else compiled_kernel(kernels, op, inputs, outputs, attrs)
     if found is not None:
         compiled = found.run
@@ -75,7 +75,7 @@ def needed_scratch(
     What NumPy takes besides, within a plain kernel, is not counted.
     """
     static = all(type.is_static for type in [*inputs, *outputs])
-    if not static or is_view(Node.of_types(op, inputs, outputs, attrs)):
+    if not static or gives_view(op, inputs, outputs, attrs):
         return Scratch()
     if op == "fused_elementwise" and kernels.elementwise is not None:
         return Scratch()

@@ -6,6 +6,7 @@ when the program is loaded.
 
 from __future__ import annotations
 
+import copy
 import functools
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -13,14 +14,15 @@ from typing import Any, Optional, Protocol
 
 import numpy as np
 
-from cerebras_tf.ir import Array, Graph, Variable
-from cerebras_tf.ir.program import ARENA, HEAP, VIEW, Instruction, Program
+from cerebras_tf.ir import Array, Variable
+from cerebras_tf.ir.program import ARENA, HEAP, VIEW, Program
 from cerebras_tf.ir.schedule import Free, OnWafer, Run, Share, Step, StreamIn, StreamOut
 from cerebras_tf.kernels.half import at_rest
 from cerebras_tf.memoryx.store import Store, reading
 from cerebras_tf.runtime.backend import Backend, Call
 from cerebras_tf.runtime.exchange_plan import acquired_here
 from cerebras_tf.runtime.shared_store import SharedStore
+from cerebras_tf.runtime.sizes import PlacedInstruction, SizedParts
 from cerebras_tf.swarmx.swarm import Alone, Swarm
 
 _Table = list[Optional[Array]]
@@ -45,7 +47,8 @@ class Machine:
     """A loaded program with its memory; the actions of schedule steps are its methods.
 
     Attributes:
-        program: what runs.
+        plan: the program that it was given, symbols and all.
+        sizes: numbers of its symbols, by name.
         store: where variables come from and go to.
         backend: kernels and memory.
         arena: uint8, the activation memory.
@@ -64,26 +67,26 @@ class Machine:
         backend: Backend,
         listeners: Sequence[Listener] = (),
         arena: Optional[Array] = None,
-        like: Optional[Machine] = None,
         swarm: Optional[Swarm] = None,
+        sizes: Optional[Mapping[str, int]] = None,
     ) -> None:
         """Loads a program: binds the arena and chooses kernels.
 
         Args:
-            program: what to run; its sizes are numbers.
+            program: what to run.
             store: where variables come from and go to.
             backend: kernels and memory.
             listeners: told of every schedule step.
             arena: uint8 [at least program.arena_bytes]; allocated where not given.
-            like: a machine of the same program for other sizes, on the same backend: kernels that
-                no size concerns are not chosen again.
             swarm: the wafers that run it together; None for this one alone.
+            sizes: number for every symbol of the program, by name.
 
         Raises:
             CapacityError: the arena does not fit in memory.
+            GraphError: a symbol has no size, or one beyond its bound.
             UnsupportedOpError: an op has no kernel.
         """
-        self.program = program
+        self.plan, self.sizes = program, dict(sizes or {})
         self.store = store
         self.backend = backend
         self.bytes_in = self.bytes_out = self.scratch_bytes = 0
@@ -108,23 +111,52 @@ class Machine:
         store.reserve(
             Variable(name, program.slots[slot].type) for name, slot in program.staged.items()
         )
+        self._parts = SizedParts(program)
+        self._types = self._parts.types(self.sizes)
         if arena is None:
             arena = self.backend.allocate(program.arena_bytes)
         self.bind(arena)
-        self._calls = self._load_bodies(like)
-        shared = like is not None and like.program.steps is program.steps
-        self._places: dict[int, list[_Places]] = (
-            like._places if like is not None and shared else self._find_places()
-        )
+        self._calls = self._load_bodies()
+        self._places = self._find_places()
+
+    def resized(self, sizes: Mapping[str, int]) -> Machine:
+        """One for other sizes, in the same memory: what no size concerns is not looked at again.
+
+        Args:
+            sizes: number for every symbol of the program, by name.
+
+        Raises:
+            GraphError: a symbol has no size, or one beyond its bound.
+        """
+        other = copy.copy(self)
+        other.__dict__.pop("program", None)
+        other.sizes = dict(sizes)
+        other.bytes_in = other.bytes_out = other.scratch_bytes = 0
+        other._held, other._dirty = {}, set()
+        other._types = self._parts.types(other.sizes)
+        other._table = list(self._table)
+        for slot in self._parts.slots:
+            other._place(slot)
+        other._calls = [list(calls) for calls in self._calls]
+        for placed in self._parts.sized:
+            other._calls[placed.body][placed.at] = other._load(placed)
+        return other
+
+    @functools.cached_property
+    def program(self) -> Program:
+        """What runs: the program with numbers for its sizes."""
+        if not self.sizes:
+            return self.plan
+        return self.plan.at(self.sizes, self.backend.price)
 
     @functools.cached_property
     def acquisitions_here(self) -> list[list[str]]:
         """With several wafers, names that this one's own store is asked for, call by call."""
-        return acquired_here(self.program, self._swarm.rank)
+        return acquired_here(self.plan, self._swarm.rank)
 
     def _find_held_together(self) -> list[list[str]]:
         found, held = [], set[int]()
-        for step in self.program.steps:
+        for step in self.plan.steps:
             if isinstance(step, StreamIn):
                 held.update(step.slots)
                 found.append([self._names[slot] for slot in held])
@@ -138,14 +170,18 @@ class Machine:
     def bind(self, arena: Array) -> None:
         """Puts the activations into this memory from now on; nothing is kept from before."""
         self.arena = arena
-        for index, slot in enumerate(self.program.slots):
-            if slot.kind == ARENA:
-                self._table[index] = self.backend.place(arena, slot.type, slot.offset)
+        for index in range(len(self._table)):
+            self._place(index)
+
+    def _place(self, index: int) -> None:
+        slot = self.plan.slots[index]
+        if slot.kind == ARENA:
+            self._table[index] = self.backend.place(self.arena, self._types[index], slot.offset)
 
     def unbind(self) -> None:
         """Lets go of the activations' memory until it is bound again."""
         self.arena = np.empty(0, np.uint8)
-        for index, slot in enumerate(self.program.slots):
+        for index, slot in enumerate(self.plan.slots):
             if slot.kind == ARENA:
                 self._table[index] = None
 
@@ -165,19 +201,19 @@ class Machine:
             self.scratch_bytes = max(self.scratch_bytes, self.backend.peak_bytes())
             return {
                 name: self.backend.copied(self._read(slot))
-                for name, slot in self.program.results.items()
+                for name, slot in self.plan.results.items()
             }
         finally:
             self._release(list(self._held))
 
     def execute(self, features: Mapping[str, Array]) -> None:
         """Runs the schedule; values stay where they were made, and variables acquired."""
-        for name, slot in self.program.features.items():
+        for name, slot in self.plan.features.items():
             self._table[slot] = features[name]
         for listener in self._listeners:
             listener.begin(self.program)
         with np.errstate(all="ignore"):
-            for step in self.program.steps:
+            for step in self.plan.steps:
                 if self._skipped:
                     self._skipped -= 1
                     continue
@@ -190,7 +226,7 @@ class Machine:
 
     def value(self, name: str) -> Array:
         """A wanted value of the last step where it was made; the next step overwrites it."""
-        return self._read(self.program.results[name])
+        return self._read(self.plan.results[name])
 
     # Actions of schedule steps.
 
@@ -217,10 +253,10 @@ class Machine:
         for name, slot in step.stores:
             made = self._read(slot)
             self.bytes_out += made.nbytes
-            if slot == self.program.variables.get(name):
+            if slot == self.plan.variables.get(name):
                 self._dirty.add(name)
             elif name in self._held:
-                target = self._table[self.program.variables[name]]
+                target = self._table[self.plan.variables[name]]
                 assert target is not None
                 self.backend.copy(target, made)
                 self._dirty.add(name)
@@ -273,30 +309,22 @@ class Machine:
                 return self.backend.copied(array)
         return array
 
-    def _load_bodies(self, like: Optional[Machine]) -> list[list[Call]]:
+    def _load_bodies(self) -> list[list[Call]]:
         """The calls of every body's instructions."""
-        first: dict[int, tuple[int, ...]] = {}
-        for step in self.program.steps:
-            if isinstance(step, Run):
-                first.setdefault(step.body, step.slots)
-        loaded = []
-        for index, body in enumerate(self.program.bodies):
-            slots = [self.program.slots[slot] for slot in first[index]]
-            calls: list[Call] = []
-            for at, item in enumerate(body):
-                if like is not None and _is_chosen(item, like.program.bodies[index][at]):
-                    calls.append(like._calls[index][at])
-                    continue
-                inputs, outputs = (
-                    [slots[i].type for i in part] for part in (item.inputs, item.outputs)
-                )
-                calls.append(self.backend.load(item, inputs, outputs))
-            loaded.append(calls)
+        loaded: list[list[Call]] = [[] for _ in self.plan.bodies]
+        for placed in self._parts.instructions:
+            loaded[placed.body].append(self._load(placed))
         return loaded
+
+    def _load(self, placed: PlacedInstruction) -> Call:
+        inputs, outputs = (
+            [self._types[i] for i in part] for part in (placed.inputs, placed.outputs)
+        )
+        return self.backend.load(placed.at_sizes(self.sizes, self.backend.price), inputs, outputs)
 
     def _find_places(self) -> dict[int, list[_Places]]:
         """Where the instructions of every run find their arrays, by the identity of the step."""
-        program, found = self.program, {}
+        program, found = self.plan, {}
         for step in program.steps:
             if isinstance(step, Run):
                 found[id(step)] = [
@@ -327,22 +355,6 @@ def _taker(slots: list[int]) -> Callable[[_Table], Any]:
     if len(slots) > 1:
         return operator.itemgetter(*slots)
     return lambda table: [table[slot] for slot in slots]
-
-
-def _is_chosen(item: Instruction, other: Instruction) -> bool:
-    """Whether the kernel of an instruction serves it for other sizes, as those of fused bodies do.
-
-    Both are the same instruction of one program.
-    """
-    if item is other:
-        return True
-    pairs = list(zip(item.attrs.values(), other.attrs.values()))
-    bodies = [pair for pair in pairs if isinstance(pair[0], Graph)]
-    return bool(bodies) and all(
-        one.attrs is two.attrs
-        for ours, theirs in bodies
-        for one, two in zip(ours.nodes, theirs.nodes)
-    )
 
 
 def _of_all(steps: Sequence[Step]) -> Iterator[Step]:

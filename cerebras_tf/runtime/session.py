@@ -14,7 +14,7 @@ from typing import Any, Optional, Protocol
 import numpy as np
 
 from cerebras_tf.errors import CapacityError, DataError, PaddingError
-from cerebras_tf.ir import Array, TensorType, most_of
+from cerebras_tf.ir import Array, TensorType, substitute
 from cerebras_tf.ir.program import GLOBAL_STEP_UPDATE, RANDOM_STEP, Program
 from cerebras_tf.kernels.half import at_rest
 from cerebras_tf.memoryx.store import Store
@@ -114,12 +114,14 @@ class _Variant:
     """A program, what it is for, and the machines that run it, by sizes.
 
     Attributes:
+        most: bound of every symbol of the program, by name.
         machines: in the order of their last uses.
         last_use: requests served before it was used last.
     """
 
     program: Program
     updates: bool
+    most: dict[str, int]
     machines: dict[tuple[tuple[str, int], ...], Machine] = field(default_factory=dict)
     has_run: bool = False
     last_use: int = 0
@@ -142,7 +144,7 @@ class Session:
         draws: how often every random op has drawn; set it to go on where a run stopped.
         made: how many numbers random ops have made whose invocations differ in size, by the feature
             that gives their seeds; set it likewise.
-        program: the program that ran last; None before.
+        plan: the program that ran last, with symbols for its sizes; None before.
     """
 
     def __init__(
@@ -174,7 +176,8 @@ class Session:
         self.global_step = 0
         self.draws = 0
         self.made: dict[str, int] = {}
-        self.program: Optional[Program] = None
+        self.plan: Optional[Program] = None
+        self._sizes: dict[str, int] = {}  # that it had
         self._programs = programs
         self._backend = backend
         self._listeners = list(listeners)
@@ -190,6 +193,13 @@ class Session:
     def listen(self, listener: Listener) -> None:
         """Tells one more of every schedule step, of machines that are made from now on."""
         self._listeners.append(listener)
+
+    @property
+    def program(self) -> Optional[Program]:
+        """The program that ran last, with the numbers that its sizes had; None before."""
+        if self.plan is None or not self._sizes:
+            return self.plan
+        return self.plan.at(self._sizes, self._backend.price)
 
     @property
     def peak_bytes(self) -> int:
@@ -218,7 +228,7 @@ class Session:
         arrays = {name: _contiguous(array) for name, array in features.items()}
         types = {name: TensorType(_dtype(a), a.shape) for name, a in arrays.items()}
         variant, machine, derived = self._find(Request(types, wanted, updates), arrays)
-        slots, program = machine.program.slots, machine.program
+        slots, program = machine.plan.slots, machine.plan
         given = {
             program.global_step: np.array(self.global_step, np.int64),
             # As if one wafer took the batches of all in turn.
@@ -239,11 +249,11 @@ class Session:
                 results = machine.run(needed)
             variant.has_run = True
             return_freed_memory()  # what compiling took
-        self.program = program
+        self.plan, self._sizes = program, machine.sizes
         if updates or not self._trains:
             self.draws += 1
             for name, draw in program.draws.items():
-                self.made[name] = self.made.get(name, 0) + most_of(draw.size)
+                self.made[name] = self.made.get(name, 0) + substitute(draw.size, machine.sizes)
         self.global_step = int(results.pop(GLOBAL_STEP_UPDATE, self.global_step))
         self._measure(machine)
         return results
@@ -271,8 +281,7 @@ class Session:
     def prepare(self, request: Request) -> Machine:
         """The machine that runs such requests, made now where there is none."""
         variant, sizes = self._variant(request)
-        symbols = variant.program.symbols  # of tokens as many as there may be
-        return self._sized(variant, {**{s.name: s.most for s in symbols}, **sizes})
+        return self._sized(variant, {**variant.most, **sizes})  # of tokens all that may be
 
     def _find(
         self, request: Request, arrays: Mapping[str, Array]
@@ -302,7 +311,7 @@ class Session:
                 return variant, sizes
         program = self._programs.compile(request)
         self._check(program)
-        variant = _Variant(program, request.updates, last_use=self._uses)
+        variant = _Variant(program, request.updates, _bounds(program), last_use=self._uses)
         sizes = variant.sizes_for(request)
         assert sizes is not None, "a source of programs must answer the request"
         self._variants.append(variant)
@@ -318,16 +327,17 @@ class Session:
             variant.machines[key] = machine
             return machine
         self._raise_bounds(variant, sizes)
-        program = variant.program
-        if sizes:
-            program = program.at(sizes, self._backend.price)
-        arena = self._memory(program.arena_bytes)
+        arena = self._memory(variant.program.arena_bytes)
         like = next(iter(variant.machines.values()), None)
-        machine = Machine(
-            program, self.store, self._backend, self._listeners, arena, like, self._swarm
-        )
-        self._follow(machine)
-        self.store.require_room(machine.held_together)
+        if like is not None:
+            machine = like.resized(sizes)
+        else:
+            backend, listeners = self._backend, self._listeners
+            machine = Machine(
+                variant.program, self.store, backend, listeners, arena, self._swarm, sizes
+            )
+            self._follow(machine)
+            self.store.require_room(machine.held_together)
         variant.machines[key] = machine
         if len(variant.machines) > MOST_SIZES:
             del variant.machines[next(iter(variant.machines))]
@@ -335,10 +345,11 @@ class Session:
 
     def _raise_bounds(self, variant: _Variant, sizes: Mapping[str, int]) -> None:
         """Makes room for a batch that is larger than those before it."""
-        most = {symbol.name: symbol.most for symbol in variant.program.symbols}
+        most = variant.most
         if any(size > most[name] for name, size in sizes.items()):
             raised = {name: max(bound, sizes.get(name, 0)) for name, bound in most.items()}
             variant.program = self._programs.enlarge(variant.program, raised)
+            variant.most = _bounds(variant.program)
             variant.machines.clear()
             self._check(variant.program)
 
@@ -379,6 +390,10 @@ class Session:
 
     def _measure(self, machine: Machine) -> None:
         self._peak_bytes = max(self._peak_bytes, self.held_bytes + machine.scratch_bytes)
+
+
+def _bounds(program: Program) -> dict[str, int]:
+    return {symbol.name: symbol.most for symbol in program.symbols}
 
 
 def _contiguous(array: Any) -> Array:

@@ -1,12 +1,15 @@
-"""Which sizes the symbols of a program have for the features that came."""
+"""Sizes of a program's symbols for the features that came, and what of it depends on them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Optional
 
-from cerebras_tf.ir import Dim, TensorType
-from cerebras_tf.ir.program import RANDOM_STEP, Program
+from cerebras_tf.ir import Dim, Graph, TensorType
+from cerebras_tf.ir.binding import has_symbols, substitute
+from cerebras_tf.ir.program import RANDOM_STEP, Instruction, Price, Program
+from cerebras_tf.ir.schedule import Run
 
 
 def solve_sizes(program: Program, types: Mapping[str, TensorType]) -> Optional[dict[str, int]]:
@@ -46,3 +49,88 @@ def _fits(dim: object, size: object, sizes: dict[str, int]) -> bool:
     assert isinstance(size, int)
     (symbol,) = dim.symbols  # dimensions of features are single symbols
     return 0 < size <= symbol.limit and sizes.setdefault(symbol.name, size) == size
+
+
+@dataclass(frozen=True)
+class PlacedInstruction:
+    """An instruction of a program, by its place there.
+
+    Attributes:
+        body: number of its body.
+        at: its number there.
+        item: the instruction.
+        inputs: slots of its operands, in the first run of the body.
+        outputs: slots of its results.
+    """
+
+    body: int
+    at: int
+    item: Instruction
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+    @property
+    def keeps_kernel(self) -> bool:
+        """Whether one kernel serves it at all sizes, as those of fused bodies do."""
+        graphs = [part for part in self.item.attrs.values() if isinstance(part, Graph)]
+        return bool(graphs) and not any(
+            has_symbols(node.attrs) for graph in graphs for node in graph.nodes
+        )
+
+    def at_sizes(self, sizes: Mapping[str, int], price: Price) -> Instruction:
+        """The instruction for one size a symbol; its price stays that of the largest."""
+        item = self.item
+        if not item.has_symbols:
+            return item
+        attrs = {
+            key: part.at(sizes, price) if isinstance(part, Program) else substitute(part, sizes)
+            for key, part in item.attrs.items()
+        }
+        return Instruction(item.op, item.inputs, item.outputs, attrs, item.source, item.cost)
+
+
+class SizedParts:
+    """What of a program depends on sizes: found once, before they are known.
+
+    Attributes:
+        instructions: all of the program, body by body.
+        sized: those that must be loaded anew for other sizes.
+        slots: numbers of the slots whose type depends on sizes.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self._types = [slot.type for slot in program.slots]
+        self.slots = [i for i, type in enumerate(self._types) if has_symbols(type)]
+        self._distinct = list({self._types[i] for i in self.slots})
+        numbers = {type: number for number, type in enumerate(self._distinct)}
+        self._numbers = [(i, numbers[self._types[i]]) for i in self.slots]
+        first: dict[int, tuple[int, ...]] = {}
+        for step in program.steps:
+            if isinstance(step, Run):
+                first.setdefault(step.body, step.slots)
+        self.instructions = [
+            PlacedInstruction(
+                body,
+                at,
+                item,
+                tuple(first[body][i] for i in item.inputs),
+                tuple(first[body][i] for i in item.outputs),
+            )
+            for body, items in enumerate(program.bodies)
+            for at, item in enumerate(items)
+        ]
+        depends = set(self.slots)
+        self.sized = [
+            placed
+            for placed in self.instructions
+            if (placed.item.has_symbols or depends.intersection(placed.inputs + placed.outputs))
+            and not placed.keeps_kernel
+        ]
+
+    def types(self, sizes: Mapping[str, int]) -> list[TensorType]:
+        """Types of all slots for one size a symbol; raises GraphError as TensorType.at does."""
+        found = list(self._types)
+        known = [type.at(sizes) for type in self._distinct]
+        for slot, number in self._numbers:
+            found[slot] = known[number]
+        return found

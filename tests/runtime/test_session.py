@@ -52,9 +52,9 @@ class Compiler:
         return replan(program, most, self._options.price)
 
 
-def session_of(source, **given):
+def session_of(source, backend=None, **given):
     store = store_of([Variable("w", TensorType("float32", (4, 4)), True)], {"w": WEIGHT})
-    return Session(source, store, CpuBackend(), **given)
+    return Session(source, store, backend or CpuBackend(), **given)
 
 
 def batch(rows, seed=1):
@@ -88,6 +88,23 @@ def test_another_length_costs_no_compilation_and_a_longer_one_a_plan_of_memory()
     assert source.compiled == [8]
     assert source.enlarged == [{"R": 16}]
     assert session.program.arena_bytes == session.prepare(request(16)).program.arena_bytes
+
+
+def test_another_length_loads_only_what_its_size_concerns():
+    loaded = []
+
+    class Backend(CpuBackend):
+        def load(self, instruction, inputs, outputs):
+            loaded.append([dim for type in [*inputs, *outputs] for dim in type.shape])
+            return super().load(instruction, inputs, outputs)
+
+    session = session_of(Compiler(), backend=Backend())
+    session.run({"x": batch(8)})
+    every = len(loaded)
+    loaded.clear()
+    session.run({"x": batch(5)})
+    assert 0 < len(loaded) < every
+    assert all(5 in dims for dims in loaded), loaded
 
 
 def request(rows, wanted=frozenset(), updates=True):
