@@ -7,10 +7,12 @@ a checkpoint is compared with a model in ``modelzoo/common/estimator.py``.
 from __future__ import annotations
 
 import contextlib
+import filecmp
 import glob
 import os
 import re
 import shutil
+from pathlib import Path
 
 import tensorflow.compat.v1 as tf
 
@@ -18,6 +20,7 @@ from cerebras_tf.errors import CheckpointError, ConfigError
 from cerebras_tf.estimator.checkpoint_reader import CheckpointReader
 from cerebras_tf.swarmx import job, mpi
 from modelzoo.common.params import saved_runconfig
+from modelzoo.common.whole_file import write_whole
 
 LIST = "checkpoint"
 POSITION = "data_position.json"  # see modelzoo/common/input/resume.py
@@ -148,12 +151,25 @@ def check_start(runconfig):
             find_checkpoint(given)
             continue
         before = saved_runconfig(runconfig.model_dir).get(key)
-        if not before or _plain(before) != _plain(given):
+        same = before and _plain(before) == _plain(given)
+        if not same and not (key == "resume_from" and only_copied(latest, given)):
             raise ConfigError(
                 f"{key}: only a run that begins can start from it. Received: {given}, and "
                 f"{runconfig.model_dir} has begun: its latest checkpoint is {latest}. Leave "
                 f"--{key} out to go on from that, or give another folder after -o."
             )
+
+
+def only_copied(latest, given):
+    """Whether a run was stopped after `resumed` had made a folder's first checkpoint, and no later.
+
+    Args:
+        latest: prefix of the latest checkpoint of its model_dir.
+        given: what --resume_from names. An index holds the checksum of every variable.
+    """
+    if os.path.exists(os.path.join(os.path.dirname(latest), "params.yaml")):
+        return False
+    return filecmp.cmp(f"{latest}.index", f"{find_checkpoint(given)}.index", shallow=False)
 
 
 def _plain(path):
@@ -184,10 +200,10 @@ def resumed(runconfig):
     mpi.swarm().objects(None)
     prefix = find_checkpoint(runconfig.resume_from)
     name = f"model.ckpt-{step_of(prefix)}"
+    position = Path(os.path.dirname(prefix), POSITION)
+    if position.exists():
+        write_whole(Path(model_dir, POSITION), position.read_text())
     copy_checkpoint(prefix, model_dir, name)
-    position = os.path.join(os.path.dirname(prefix), POSITION)
-    if os.path.exists(position):
-        shutil.copyfile(position, os.path.join(model_dir, POSITION))
     mpi.swarm().objects(None)
     copy, began = (os.path.join(model_dir, file) for file in (name, "params.yaml"))
     try:

@@ -121,8 +121,7 @@ def changes_parts(model_dir, batches_per_step):
         CheckpointError: if a step of another number of batches has not ended.
     """
     step, parts = resume.checkpoint_counts(model_dir)
-    history = resume.read_history(model_dir)
-    before = history[-1][2] if history else batches_per_step
+    before = resume.batches_after(step, resume.read_history(model_dir), batches_per_step)
     if parts and before != batches_per_step:
         raise CheckpointError(
             f"{model_dir}: must have ended its step before steps have another number of batches, "

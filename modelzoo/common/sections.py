@@ -357,7 +357,8 @@ class RunConfigParams:
 
     A step trains on the batches of `num_csx` wafers, whose gradients are averaged. `csrun_wse
     --num_csx N` starts a process for each, with Slurm by this key alone; one process computes them
-    in turn, and adds the gradients up as `optimizer.grad_accum_steps` does. It may change at a
+    in turn, and adds the gradients up as `optimizer.grad_accum_steps` does: then each batch weighs
+    the same, where over processes each token or masked word of a step does. It may change at a
     checkpoint: the data go on where they were.
 
     `profile` writes a trace of so many steps of training, behind the first two, to

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("tensorflow")
 
-from modelzoo.common.checkpoint_files import find_checkpoint
+from modelzoo.common.checkpoint_files import copy_checkpoint, find_checkpoint
 from tests.e2e.command_line import assert_same
 
 pytestmark = pytest.mark.tf
@@ -42,6 +42,16 @@ def test_a_run_that_is_resumed_ends_as_if_never_stopped(trained, folder):
         result = trained("train", "--resume_from", path, "--max_steps", last, out="again")
         assert result.exit_code == 0, result.error
     assert trained.steps("again") == [5, 7, 10]
+    assert_same(trained.variables("again"), trained.variables())
+
+
+def test_a_run_that_was_killed_after_it_had_copied_its_checkpoint_goes_on(trained, folder):
+    copy_checkpoint(str(folder / "model.ckpt-5"), str(trained.folder / "again"), "model.ckpt-5")
+    refused = trained("train", "--resume_from", str(folder), "--max_steps", "10", out="again")
+    assert refused.exit_code == 2  # the latest of that folder is another
+    flags = ("--resume_from", str(folder / "model.ckpt-5"), "--max_steps", "10")
+    result = trained("train", *flags, out="again")
+    assert result.exit_code == 0, result.error
     assert_same(trained.variables("again"), trained.variables())
 
 

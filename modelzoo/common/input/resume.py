@@ -66,7 +66,10 @@ def read_history(model_dir):
         return []
     path = Path(model_dir, POSITION)
     try:
-        return [[int(number) for number in entry] for entry in json.loads(path.read_text())]
+        history = [[int(number) for number in entry] for entry in json.loads(path.read_text())]
+        if [len(entry) for entry in history] != [3] * len(history) or history != sorted(history):
+            raise ValueError(f"{history}, which is no ascending list of three numbers each")
+        return history
     except FileNotFoundError:
         return []
     except (OSError, ValueError, TypeError) as error:
@@ -84,10 +87,19 @@ def batches_by(step, history, batches_per_step):
         history: of `read_history`.
         batches_per_step: batches of each step where the history does not tell.
     """
-    for start, batches, rate in reversed(history):
-        if start <= step:
-            return batches + (step - start) * rate
-    return step * batches_per_step
+    start, batches, rate = _entry(step, history, batches_per_step)
+    return batches + (step - start) * rate
+
+
+def batches_after(step, history, batches_per_step):
+    """Returns how many batches the step after `step` has; arguments as `batches_by` has them."""
+    return _entry(step, history, batches_per_step)[2]
+
+
+def _entry(step, history, batches_per_step):
+    """Returns the last entry that has begun by a step."""
+    begun = [entry for entry in history if entry[0] <= step]
+    return begun[-1] if begun else [0, 0, batches_per_step]
 
 
 def remember_position(model_dir, step, batches_per_step):

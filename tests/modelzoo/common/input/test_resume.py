@@ -25,6 +25,7 @@ def test_batches_are_added_up_over_changes_of_their_number(tmp_path):
     assert resume.read_history(str(tmp_path)) == history
     for step, batches in ((0, 0), (7, 28), (20, 80), (21, 86), (40, 200), (45, 205)):
         assert resume.batches_by(step, history, 99) == batches
+    assert [resume.batches_after(step, history, 99) for step in (0, 19, 20, 45)] == [4, 4, 6, 1]
     assert resume.batches_by(5, [], 3) == 15  # nothing tells otherwise
 
 
@@ -35,7 +36,9 @@ def test_what_was_remembered_of_later_steps_is_forgotten(tmp_path):
     assert remember(tmp_path, (0, 1)) == [[0, 0, 1]]
 
 
-@pytest.mark.parametrize("content", ["{", "[1, 2]", '[["a", 0, 1]]'])
+@pytest.mark.parametrize(
+    "content", ["{", "[1, 2]", '[["a", 0, 1]]', "[[1, 2]]", "[[5, 5, 1], [0, 0, 1]]"]
+)
 def test_a_file_that_holds_something_else_is_named(tmp_path, content):
     (tmp_path / "data_position.json").write_text(content)
     with pytest.raises(DataError, match="data_position.json: must hold how many batches"):
