@@ -11,6 +11,7 @@ from pathlib import Path
 
 from cerebras_tf.cli.arguments import positive_int
 from cerebras_tf.errors import ConfigError
+from modelzoo.common.model_sections import count_vocabulary
 
 MODES = ("weight_streaming", "pipelined")
 
@@ -80,6 +81,11 @@ def workload_of(params, args):
             f"{args.params}: must be a file of gpt3, gptj or bert. Received: {params.model_name}. "
             "Use --compile_only, which takes every model."
         )
+    if model.embedding_size not in (None, model.hidden_size):
+        raise ConfigError(
+            f"{args.params}: model.embedding_size must be the hidden size, {model.hidden_size}, "
+            f"where sizes alone are known. Received: {model.embedding_size}. Use --compile_only."
+        )
     tied = getattr(model, "share_embedding_weights", True)
     positions, block_others, others = small_parameters(params)
     found = transformer(
@@ -89,7 +95,7 @@ def workload_of(params, args):
         model.num_hidden_layers,
         model.num_heads,
         model.filter_size,
-        section.vocab_size,
+        count_vocabulary(section),
         section.max_sequence_length,
         getattr(section, "max_predictions_per_seq", None) or 0,
         tied=tied,
@@ -110,7 +116,7 @@ def workload_of(params, args):
 
 def small_parameters(params):
     """What a model trains besides its matrices: (positions, parameters of a block, others)."""
-    model, vocabulary = params.model, params.train_input.vocab_size
+    model, vocabulary = params.model, count_vocabulary(params.train_input)
     hidden = model.hidden_size
     products = model.use_projection_bias_in_attention * 3 * hidden
     products += model.use_ffn_bias_in_attention * hidden

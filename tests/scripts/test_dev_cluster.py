@@ -30,3 +30,15 @@ def test_a_folder_with_other_files_is_neither_used_nor_removed(tmp_path):
     assert f"{tmp_path}: must be a folder of its own" in started.stderr
     run("stop", tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_a_process_that_has_the_number_of_a_daemon_of_before_is_left_alone(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / ".dev_cluster").touch()
+    with subprocess.Popen(["sleep", "60"]) as other:
+        (tmp_path / "run" / "slurmctld.pid").write_text(f"{other.pid}\n")
+        assert run("status", tmp_path).returncode == 1
+        assert run("stop", tmp_path).returncode == 0
+        assert other.poll() is None
+        other.kill()
+    assert not tmp_path.exists()

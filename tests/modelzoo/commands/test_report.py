@@ -113,6 +113,26 @@ def test_parameters_are_those_of_the_pages():
         assert (name, found.parameters) == (name, count)
 
 
+def test_sizes_that_stand_elsewhere_are_found_or_refused(tmp_path, capsys):
+    text = (CONFIGS / "params_bert_base_msl128.yaml").read_text()
+    (tmp_path / "vocab.txt").write_text("\n".join(f"w{i}" for i in range(30522)) + "\n")
+    counted = re.sub(r"^( +)vocab_size: .*$", r"\1vocab_file: vocab.txt", text, flags=re.MULTILINE)
+    narrow = re.sub(
+        r"^( +)hidden_size: ", r"\1embedding_size: 128\n\1hidden_size: ", text, flags=re.M
+    )
+    for name, content in (("counted", counted), ("narrow", narrow)):
+        assert content != text
+        (tmp_path / f"params_{name}.yaml").write_text(content)
+    out = tmp_path / "r.html"
+    assert main(["report", "-p", f"{tmp_path}/params_counted.yaml", "--out", str(out)]) == 0
+    counts = [read_record(str(out))["parameters"]]
+    given = str(CONFIGS / "params_bert_base_msl128.yaml")
+    assert main(["report", "-p", given, "--out", str(out)]) == 0
+    assert counts == [read_record(str(out))["parameters"]]
+    assert main(["report", "-p", f"{tmp_path}/params_narrow.yaml", "--out", str(out)]) == 2
+    assert "model.embedding_size must be the hidden size" in capsys.readouterr().err
+
+
 def test_other_models_are_sent_to_the_compiler(tmp_path, capsys):
     params = str(CONFIGS / "params_transformer_base.yaml")
     assert main(["report", "-p", params, "--out", str(tmp_path / "r.html")]) == 2
