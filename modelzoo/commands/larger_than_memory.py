@@ -4,7 +4,7 @@ For example, GPT-3 2.7B with 32 GB of weights and optimizer state, and GPT-J 6B 
 Hugging Face's layout (random weights where no model is given)::
 
     cerebras-tf larger_than_memory gpt3 --folder /data/demo
-    cerebras-tf larger_than_memory gptj --folder /data/demo --source gpt-j-6b --delete_source
+    cerebras-tf larger_than_memory gptj --folder /data/demo --source gpt-j-6b
     cerebras-tf larger_than_memory gptj --check
 
 The tokens are random: what is shown is memory, bytes moved and time. Every part runs in a process
@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from cerebras_tf.cli.arguments import positive_int
-from cerebras_tf.errors import CapacityError, CerebrasError
+from cerebras_tf.errors import CapacityError, CerebrasError, ConfigError
 from modelzoo.commands.configs import config_folder
 from modelzoo.commands.process_memory import status_bytes
 
@@ -45,7 +45,7 @@ class Case:
         sequence: tokens of the one sequence of a step.
         steps: of training.
         settings: keys of the params file that are set otherwise, and why it says.
-        limit_gib: the most memory that training may take.
+        limit_gib: the most memory that training may take, else the command fails.
         tokens: that are generated afterwards.
     """
 
@@ -226,7 +226,11 @@ def run_part(part: str, given: dict[str, Any], log: Path) -> Outcome:
 
 
 def report(case: Case, outcome: Outcome) -> None:
-    """Prints what was planned beside what was measured."""
+    """Prints what was planned beside what was measured.
+
+    Raises:
+        CapacityError: training took more memory than it may.
+    """
     planned, moved = outcome.numbers(_PLANNED), outcome.numbers(_MOVED)
     if planned and moved:
         wanted = [float(planned[i]) * (1.0 if planned[i + 1] == "GB" else 1e-3) for i in (0, 2)]
@@ -236,6 +240,11 @@ def report(case: Case, outcome: Outcome) -> None:
     peak = outcome.numbers(_PEAK)
     if peak:
         print(f"peak memory of training: {peak[0]} GiB (limit {case.limit_gib:g} GiB)", flush=True)
+        if float(peak[0]) > case.limit_gib:
+            raise CapacityError(
+                f"larger_than_memory: training must take at most {case.limit_gib:g} GiB. Received: "
+                f"{peak[0]} GiB. What was planned stands above, and in {LOG}; report both."
+            )
 
 
 # Parts; each runs in a process of its own.
@@ -276,13 +285,28 @@ def peak_gib() -> float:
     return status_bytes("VmHWM") / 2**30
 
 
+def check_given(args: argparse.Namespace, layers: int) -> None:
+    """Raises ConfigError where arguments do not fit the model, which has so many layers."""
+    if args.source and args.model != "gptj":
+        raise ConfigError(
+            f"--source: needs gptj, which is converted. Received: {args.model}, whose training "
+            "begins anew. Leave it out."
+        )
+    if args.layers and args.layers > layers:
+        raise ConfigError(
+            f"--layers: must be at most the {layers} of {args.model}. Received: {args.layers}. "
+            "Give fewer, or leave it out."
+        )
+
+
 def show(args: argparse.Namespace) -> None:
     """Runs all parts of a case, one after the other."""
     case, folder = CASES[args.model], Path(args.folder)
+    converts = args.model == "gptj"
+    check_given(args, read_params(case, folder).model.num_hidden_layers)
     model = {"model.num_hidden_layers": args.layers} if args.layers else {}
     params = read_params(case, folder, model)
     sizes = sizes_of(params)
-    converts = args.model == "gptj"
     print(
         f"{args.model}: {parameters_of(params) / 1e9:.2f} billion weights, "
         f"{sizes.state / 1e9:.1f} GB with both moments; {case.sequence} tokens a step, "
@@ -292,15 +316,21 @@ def show(args: argparse.Namespace) -> None:
     if args.check:
         return
     log = folder / LOG
-    source = args.source or str(folder / "random_source")
+    trained, made = Path(params.runconfig.model_dir), [folder / "memoryx", folder / "random_source"]
+    for path in (trained, *made):
+        if path.exists():
+            raise ConfigError(
+                f"--folder {folder}: {path.name} is made there, and removed. Received: a folder "
+                "with one already. Give another folder, or remove that."
+            )
     steps = args.steps or case.steps
     given = {
         "case": args.model,
         "folder": str(folder),
         "model": model,
         "steps": steps,
-        "source": source,
-        "delete_source": args.delete_source or not args.source,
+        "source": args.source or str(folder / "random_source"),
+        "delete_source": not args.source,  # another's stays
         "replaces": converts,
     }
     try:
@@ -313,11 +343,8 @@ def show(args: argparse.Namespace) -> None:
             run_part("generate", given, log)
         report(case, outcome)
     finally:
-        if not args.keep:
-            shutil.rmtree(params.runconfig.model_dir, ignore_errors=True)
-            shutil.rmtree(folder / "memoryx", ignore_errors=True)
-            if not args.source:
-                shutil.rmtree(source, ignore_errors=True)
+        for path in made if args.keep else (trained, *made):
+            shutil.rmtree(path, ignore_errors=True)
     print(f"the log: {log}")
 
 
@@ -334,8 +361,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--steps", type=positive_int, metavar="N", help="steps of training (default: the model's)")
     add("--layers", type=positive_int, metavar="N", help="fewer layers, for a smaller disk")
     add("--source", metavar="FOLDER", help="gptj: a model of Hugging Face's (default: random)")
-    add("--delete_source", action="store_true", help="let its files go as they are taken in")
-    add("--keep", action="store_true", help="keep the trained model")
+    add("--keep", action="store_true", help="keep the trained model, or what there is of it")
     add("--part", choices=_PARTS, help=argparse.SUPPRESS)
     add("--given", help=argparse.SUPPRESS)
 

@@ -29,6 +29,7 @@ from modelzoo.common.checkpoints.whole_folder import whole_folder
 from modelzoo.common.params import load_params, params_from_dict
 
 PARAMS = "params.yaml"
+_LESS_ROOM = " Or let files of the source go as they are taken in, with --delete_source."
 _HEADER = """\
 # A converted model. Its own are the section model, vocab_size and max_sequence_length; data_dir,
 # batch_size, optimizer and runconfig are placeholders to replace before training.
@@ -62,7 +63,8 @@ def to_tensorflow(
     reader = taken.reader() if taken else program.open(source)
     architecture, tree, layout = describe(program, reader)
     names = match_theirs(reader, layout, architecture.canonical)
-    if not taken or not taken.has_begun:
+    goes_on = taken is not None and taken.has_begun
+    if not goes_on:
         _check_copies(reader, layout, names)
 
     def tensors(links):
@@ -76,12 +78,13 @@ def to_tensorflow(
     texts = {PARAMS: _HEADER + yaml.safe_dump(tree, sort_keys=False)}
     texts |= architecture.files(reader.config)
     patterns = (f"{name}.*", *program.carried, *texts, STATE)
-    with whole_folder(output, patterns, overwrite) as folder:
+    with whole_folder(output, patterns, overwrite or goes_on) as folder:
         if taken:
             taken.take_in(layout, names, tensors)
             taken.write(folder, name)
         else:
-            check_room(output, weight_bytes(layout.links))
+            advice = _LESS_ROOM if program is PROGRAMS["hugging_face"] else ""
+            check_room(output, weight_bytes(layout.links), advice)
             write_tensorflow(folder, name, tensors(layout.links), reader.global_step)
         for file_name, text in texts.items():
             (folder / file_name).write_text(text, encoding="utf-8")

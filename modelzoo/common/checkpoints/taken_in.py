@@ -2,7 +2,8 @@
 
 What was made of a file is a small checkpoint of its own, in a folder inside the output, until all
 are there; a journal beside them says which files are done and what they held. A conversion that was
-stopped, in whatever instant, goes on from there when it is started again.
+stopped, in whatever instant, goes on from there when it is started again; the journal goes once the
+checkpoint is whole.
 """
 
 from __future__ import annotations
@@ -49,11 +50,16 @@ class TakenIn:
         self._folder = Path(output) / _FOLDER
         journal = self._folder / _JOURNAL
         self._done = read_json(journal) if journal.exists() else {}
+        if not self._done:  # what is left then is of no file that is gone
+            shutil.rmtree(self._folder, ignore_errors=True)
         self._shapes, self._places = {}, {}
 
     @property
     def has_begun(self):
-        """Whether files were taken in by a conversion that was stopped."""
+        """Whether files were taken in by a conversion that was stopped.
+
+        A checkpoint in the output is its own then, in part or whole, and is made anew.
+        """
         return bool(self._done)
 
     def reader(self):
@@ -96,7 +102,7 @@ class TakenIn:
         for file in left:
             need = max(need, weight_bytes(links[file]) - freed)
             freed += sizes[file] - weight_bytes(links[file])
-        check_room(self._folder, need)
+        check_room(self._folder.parent, need)
         self._folder.mkdir(parents=True, exist_ok=True)
         for file in links:
             if file not in self._done:
@@ -123,7 +129,8 @@ class TakenIn:
         record_latest(folder, name)
 
     def end(self):
-        """Removes what was kept for a restart."""
+        """Removes what was kept for a restart, first the journal that would ask for the rest."""
+        (self._folder / _JOURNAL).unlink()
         shutil.rmtree(self._folder)
 
     def _prefix(self, file):
@@ -154,8 +161,8 @@ def weight_bytes(links):
     return sum(math.prod(link.shape) for link in links) * _WEIGHT_BYTES
 
 
-def check_room(folder, need):
-    """Raises CheckpointError where the disk of a folder has less than `need` bytes free."""
+def check_room(folder, need, advice=""):
+    """Raises CheckpointError, with an advice, where a folder's disk has less than `need` bytes."""
     there = Path(folder).absolute()
     while not there.exists():
         there = there.parent
@@ -163,6 +170,5 @@ def check_room(folder, need):
     if need > free:
         raise CheckpointError(
             f"{folder}: {need / 1e9:.3g} GB must be free for the weights in float32. Received: "
-            f"{free / 1e9:.3g} GB. Free disk space, give another folder, or let files of the "
-            "source go as they are taken in, with --delete_source."
+            f"{free / 1e9:.3g} GB. Free disk space, or give another folder.{advice}"
         )

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import argparse
+import contextlib
+import dataclasses
 import json
 import shutil
 import types
+from pathlib import Path
 
 import pytest
 
 pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow")
 
-from cerebras_tf.errors import CapacityError  # noqa: E402
+from cerebras_tf.errors import CapacityError, CerebrasError, ConfigError  # noqa: E402
 from cerebras_tf.memoryx.bundle import read_index  # noqa: E402
 from modelzoo.commands import larger_than_memory as demo  # noqa: E402
 from modelzoo.commands.main import main  # noqa: E402
@@ -90,3 +94,67 @@ def test_what_was_planned_is_compared_with_what_was_measured(capsys):
     assert "read a step: planned 40.00 GB, measured 41.00 GB (+2.5%)" in out
     assert "written a step: planned 0.50 GB, measured 0.50 GB (+0.0%)" in out
     assert "peak memory of training: 4.25 GiB (limit 8 GiB)" in out
+
+
+def test_more_memory_than_the_limit_is_an_error():
+    lines = ["train: peak memory: 8.01 GiB"]
+    with pytest.raises(CapacityError, match="must take at most 8 GiB. Received: 8.01 GiB"):
+        demo.report(demo.CASES["gpt3"], demo.Outcome(lines))
+
+
+def arguments(*given):
+    parser = argparse.ArgumentParser()
+    demo.add_arguments(parser)
+    return parser.parse_args([str(word) for word in given])
+
+
+@pytest.fixture
+def parts(monkeypatch):
+    """Parts that run, each by its name, in place of the real ones; `fails` names the last."""
+    state = types.SimpleNamespace(names=[], fails=None)
+
+    def run_part(part, given, log):
+        state.names.append(part)
+        folder = Path(given["folder"])
+        makes = {"random": given["source"], "convert": folder / "gptj_6b"}
+        Path(makes.get(part, folder / "memoryx")).mkdir()
+        if part == state.fails:
+            raise CerebrasError(f"{part}: must end well. Received: a failure. Look above.")
+        return demo.Outcome()
+
+    monkeypatch.setattr(demo, "run_part", run_part)
+    monkeypatch.setattr(demo, "check_disk", lambda folder, needed: folder.mkdir(exist_ok=True))
+    monkeypatch.setitem(demo.CASES, "gptj", dataclasses.replace(demo.CASES["gptj"], tokens=0))
+    return state
+
+
+@pytest.mark.parametrize("fails", ["convert", "train", None])
+def test_what_the_command_made_goes_and_a_given_model_stays(tmp_path, parts, fails):
+    source, folder = tmp_path / "theirs", tmp_path / "demo"
+    source.mkdir()
+    parts.fails = fails
+    for given in ((), ("--source", source), ("--keep",)):
+        parts.names.clear()
+        ends = pytest.raises(CerebrasError) if fails else contextlib.nullcontext()
+        with ends:
+            demo.show(arguments("gptj", "--folder", folder, *given))
+        assert ("random" in parts.names) == ("--source" not in given)
+        left = {"gptj_6b"} if "--keep" in given else set()
+        assert {path.name for path in folder.iterdir()} == left and source.exists()
+
+
+@pytest.mark.parametrize("name", ["gptj_6b", "memoryx", "random_source"])
+def test_folders_that_were_there_are_refused_and_stay(tmp_path, parts, name):
+    (tmp_path / name).mkdir()
+    with pytest.raises(ConfigError, match=f"{name} is made there, and removed"):
+        demo.show(arguments("gptj", "--folder", tmp_path))
+    assert (tmp_path / name).exists() and not parts.names
+    demo.show(arguments("gptj", "--folder", tmp_path, "--check"))
+
+
+def test_arguments_that_would_have_no_effect_are_refused(tmp_path):
+    folder = ("--folder", tmp_path)
+    with pytest.raises(ConfigError, match="--source: needs gptj, which is converted"):
+        demo.show(arguments("gpt3", "--source", tmp_path, *folder))
+    with pytest.raises(ConfigError, match="must be at most the 28 of gptj. Received: 29"):
+        demo.show(arguments("gptj", "--layers", 29, *folder))

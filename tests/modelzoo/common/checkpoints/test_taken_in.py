@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 
 import numpy as np
@@ -52,27 +53,58 @@ def test_files_go_and_the_checkpoint_is_the_same(sharded, tmp_path):
     assert_taken(source, tmp_path / "ours", wanted)
 
 
-@pytest.mark.parametrize("number", range(12))
-def test_a_conversion_that_was_stopped_goes_on(sharded, tmp_path, monkeypatch, number):
-    """Stopped at one of its writes, then anywhere between a journal and a deletion."""
-    source, wanted = sharded
-    calls = iter(range(number, -1, -1))
+class Stop:
+    """Stops a conversion at a call, of those that change files, by its number."""
 
-    def stops(function):
+    CALLS = (
+        (BundleWriter, "finish"),
+        (taken_in.TakenIn, "_write_journal"),
+        (taken_in.TakenIn, "write"),
+        (taken_in.TakenIn, "end"),
+        (taken_in.Path, "unlink"),
+        (taken_in.os, "replace"),
+    )
+
+    def __init__(self, patch, number):
+        self.calls, self._number = 0, number
+        for place, name in self.CALLS:
+            patch.setattr(place, name, self._counted(getattr(place, name)))
+
+    def _counted(self, function):
         def call(*args, **kwargs):
-            if next(calls) == 0:
+            self.calls += 1
+            if self.calls == self._number:
                 raise KeyboardInterrupt
             return function(*args, **kwargs)
 
         return call
 
-    with monkeypatch.context() as patch:
-        patch.setattr(BundleWriter, "finish", stops(BundleWriter.finish))
-        patch.setattr(taken_in.TakenIn, "_write_journal", stops(taken_in.TakenIn._write_journal))
-        patch.setattr(taken_in.Path, "unlink", stops(taken_in.Path.unlink))
-        with pytest.raises(KeyboardInterrupt):
-            to_tensorflow(source, tmp_path / "ours", delete_source=True)
+
+def test_a_conversion_that_was_stopped_goes_on(sharded, tmp_path, monkeypatch):
+    """Stopped at any of its writes, deletions and moves, the last of which ends the journal."""
+    theirs, wanted = sharded
+    for number in itertools.count(1):
+        source, output = tmp_path / f"theirs_{number}", tmp_path / f"ours_{number}"
+        shutil.copytree(theirs, source)
+        with monkeypatch.context() as patch:
+            stop = Stop(patch, number)
+            try:
+                to_tensorflow(source, output, delete_source=True)
+                break
+            except KeyboardInterrupt:
+                assert stop.calls == number
+        to_tensorflow(source, output, delete_source=True)
+        assert_taken(source, output, wanted)
+    assert number > 30
+
+
+def test_what_is_left_of_a_whole_conversion_goes(sharded, tmp_path):
+    source, wanted = sharded
     to_tensorflow(source, tmp_path / "ours", delete_source=True)
+    (tmp_path / "ours" / ".taken_in").mkdir()
+    (tmp_path / "ours" / ".taken_in" / "model.data-00000-of-00001").touch()
+    with pytest.raises(CheckpointError, match="must be a file that can be read"):
+        to_tensorflow(source, tmp_path / "ours", delete_source=True)
     assert_taken(source, tmp_path / "ours", wanted)
 
 
@@ -95,8 +127,9 @@ def test_a_disk_that_is_too_small_is_told_before(sharded, tmp_path, monkeypatch)
     usage = type("usage", (), {"free": 100})
     monkeypatch.setattr(taken_in.shutil, "disk_usage", lambda path: usage)
     for delete in (False, True):
-        with pytest.raises(CheckpointError, match="GB must be free for the weights in float32"):
+        with pytest.raises(CheckpointError, match="/ours: .* GB must be free for the") as found:
             to_tensorflow(source, tmp_path / "ours", delete_source=delete)
+        assert ("--delete_source" in str(found.value)) != delete
     assert len(list(source.glob("*.safetensors"))) > 3
     with pytest.raises(ConfigError, match="--delete_source: needs --program hugging_face"):
         to_tensorflow(source, tmp_path / "ours", "google_bert", delete_source=True)
