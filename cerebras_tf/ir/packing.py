@@ -20,8 +20,10 @@ LIST = "list"  # the places of weights that are not 0, wherever they stand
 # What a check asks of a value.
 ZERO = "zero"  # it is 0 (False) at every padded place
 HIDDEN = "hidden"  # at most HIDING at every padded place, 0 or more at one of each sequence
-REAL = "real"  # each of its numbers is the place, b S + s, of a real token
-LONGER = "longer"  # every sequence is longer than `number`
+# Each of its numbers is the place b S + s of a real token of the batch; where a layout is given,
+# the place s of one of the sequence that its first axis counts.
+REAL = "real"
+LONGER = "longer"  # every sequence, whose real tokens stand first, has more of them than `number`
 
 # Added to a score, this hides: exp(score + it - max) is 0 in float32 for scores within 9e3.
 HIDING = -1e4
@@ -31,8 +33,10 @@ ROWS = "rows"  # [T] places b S + s of the real tokens, ascending
 OFFSETS = "offsets"  # [B + 1] where each sequence's tokens begin among the real ones, and T
 POSITIONS = "positions"  # [T] place s of each real token in its sequence
 SEQUENCES = "sequences"  # [T] sequence b of each real token
-ROW_OF = "row_of"  # [B S] number of the real token at a place, -1 for padding
-FIRSTS = "firsts"  # [B] where each sequence's tokens begin
+ROW_OF = "row_of"  # [B S] number of the real token at a place b S + s, -1 for padding
+# [B] where each sequence's tokens begin. That token and those behind it are the first places of the
+# sequence, except of a LIST.
+FIRSTS = "firsts"
 DERIVED = (ROWS, OFFSETS, POSITIONS, SEQUENCES, ROW_OF, FIRSTS)
 
 
@@ -71,8 +75,9 @@ class Check:
         kind: one of the kinds above.
         space: name of the token space.
         value: position among the outputs of the graph; -1 where none is read.
-        layout: axis of the value that counts S, its first axis counting B; 0: one axis counts both.
-        number: what sequences must be longer than.
+        layout: axis of the value that counts S, or of REAL holds places s, its first axis counting
+            B; 0: one axis counts both, and places are b S + s.
+        number: how many real tokens are too few.
         among: name of the token space of the positions that count; "" where all do.
         source: the operation that needs it.
     """

@@ -2,9 +2,8 @@
 
 Letters: N tokens, H width, V vocabulary, C tokens of a chunk. Logits exist for one chunk at a time
 and become their own derivative in place. Matrix products are BLAS's, or those of
-compiled_bfloat16.py; the row loops are compiled. It
-keeps no logits for a later backward pass: they are computed again, or forward and backward are
-asked for at once.
+compiled_bfloat16.py; the row loops are compiled. No logits are kept for a later backward pass: they
+are computed again, or forward and backward are asked for at once.
 """
 
 from __future__ import annotations

@@ -43,9 +43,13 @@ class _Sequences:
     """Sequences by length, and what dropout needs.
 
     Attributes:
-        short: numbers of the sequences that have few queries and keys.
-        long: numbers of the others, the longest first, so that threads end together.
+        short: numbers of the sequences that have few queries and keys, or none.
+        long: numbers of those that have more of one of them, and queries; those with most scores
+            first, so that threads end together.
+        unread: numbers of the rest, which have many keys that no query reads.
         longest: most queries or keys of a short sequence.
+        scores: scores of short sequences, of all heads.
+        long_scores: those of long ones.
     """
 
     def __init__(self, queries: np.ndarray, keys: np.ndarray, heads: int, lengths: Lengths) -> None:
@@ -56,6 +60,7 @@ class _Sequences:
         self.short = np.flatnonzero(small)
         order = np.argsort(-(counts[0] * counts[1]), kind="stable")
         self.long = [int(item) for item in order if not small[item] and counts[0, item]]
+        self.unread = [int(item) for item in np.flatnonzero(~small & (counts[0] == 0))]
         self.longest = int(counts[:, small].max(initial=1))
         self.scores = int((counts[0] * counts[1])[small].sum()) * heads
         self.long_scores = int((counts[0] * counts[1])[~small].sum()) * heads
@@ -350,6 +355,9 @@ def packed_attention_grad(
     tensors = cotangent, query, key, value, sums, dq, dk, dv
     for_rows(_short_attention_grad, pairs, work, *given, *tensors)
     sequences.for_long(run, width)
+    for item in sequences.unread:
+        _, theirs = sequences.places(item)
+        dk[theirs] = dv[theirs] = 0
 
 
 @jit()

@@ -9,8 +9,7 @@ import numpy as np
 from cerebras_tf.ir import Array, Graph, Node, StepGraph, Value
 from cerebras_tf.ir.packing import REAL, Check, TokenSpace
 from cerebras_tf.kernels.registry import evaluate
-from cerebras_tf.ops import Builder, lookup
-from cerebras_tf.ops.sizes import counted
+from cerebras_tf.ops import lookup
 from cerebras_tf.passes.padding_facts import Fact, PaddingFacts
 
 # A value that follows from features, the layout of its rows, and the operation that needs it.
@@ -179,20 +178,15 @@ class HostValues:
 
         Args:
             space: of the tokens.
-            indices: [B], [B, P] positions in each sequence, or of all places where layout is 0.
+            indices: [B], [B, P] positions in each sequence (1 for B: the same in all of them), or
+                of all places where layout is 0.
             layout: 1 or 0.
             source: the operation that reads there.
             among: the list of those positions that count; None where all do.
         """
-        b = Builder(self.graph, evaluate)
-        places = self.graph.outputs[self.output(indices)]
-        if layout:
-            firsts = counted(b, space.dims[0], space.dims[1], places.dtype)
-            shape = (space.dims[0], *(1,) * (places.type.rank - 1))
-            places = b.op("add", places, b.op("reshape", firsts, shape=shape))
-        at = len(self.graph.outputs)
-        self.graph.outputs.append(places)
-        self._add(Check(REAL, space.name, at, among=among.name if among else "", source=source))
+        listed = "" if among is None else among.name
+        at = self.output(indices)
+        self._add(Check(REAL, space.name, at, layout, among=listed, source=source))
 
     def _add(self, check: Check) -> None:
         if check not in self.checks:

@@ -126,7 +126,7 @@ class _Emitter:
                     self._left_out.add(names[at])
                     value = self.b.constant(0)
                 self._outputs.append(self._result(value))
-        except PaddingError:
+        except BaseException:
             self.undo()
             raise
 
@@ -311,29 +311,41 @@ class _Emitter:
         """Position c of every sequence: [B, 1, ...]."""
         b, value = self.b, node.inputs[0]
         space, at = self._space_of(self.facts.rows[value]), node.attrs["starts"][1]
-        self.host.check(LONGER, space, number=at, source=node.source)
-        places = b.op("add", self._feature(space, FIRSTS), b.constant(at, "int32"))
+        if space.kind == LIST:  # tokens in front of it may be missing
+            position = b.constant([at], "int32")
+            self.host.check_places(space, position, 1, node.source)
+            places = self._numbers(space, self._places(space, position))
+        else:
+            self.host.check(LONGER, space, number=at, source=node.source)
+            places = b.op("add", self._feature(space, FIRSTS), b.constant(at, "int32"))
         rows = b.op("gather", self._flat(self.packed[value]), places, axis=0, batch_dims=0)
         rows = b.op("reshape", rows, shape=(value.shape[0], 1, *value.shape[2:]))
         attrs = {**node.attrs, "starts": (0, 0, *node.attrs["starts"][2:])}
         return [b.op("slice", rows, **attrs) if rows.type != node.output.type else rows]
+
+    def _places(self, space: TokenSpace, positions: Value) -> Value:
+        """Places b S + s of positions [B, ...] in each sequence."""
+        firsts = counted(self.b, space.dims[0], space.dims[1], positions.dtype)
+        shape = (space.dims[0], *(1,) * (positions.type.rank - 1))
+        firsts = self.b.op("reshape", firsts, shape=shape)
+        return self.b.op("add", positions, firsts)
+
+    def _numbers(self, space: TokenSpace, places: Value) -> Value:
+        """Numbers of the real tokens at places [P]."""
+        return self.b.op("gather", self._feature(space, ROW_OF), places, axis=0, batch_dims=0)
 
     def _listed(self, node: Node) -> list[Value]:
         """Rows at positions that are data, or those of them that count."""
         b, (value, indices) = self.b, node.inputs
         fact = self.facts.rows[value]
         space = self._space_of(fact)
-        flat = indices
-        if fact.layout:
-            firsts = counted(b, space.dims[0], space.dims[1], indices.dtype)
-            firsts = b.op("reshape", firsts, shape=(space.dims[0], 1))
-            flat = b.op("add", indices, firsts)
+        flat = self._places(space, indices) if fact.layout else indices
         flat = b.op("reshape", flat, shape=(indices.type.size,))
         own = self.facts.rows.get(node.output)
         if own is not None:
             chosen = self._feature(self._space_of(own), ROWS)
             flat = b.op("gather", flat, chosen, axis=0, batch_dims=0)
-        places = b.op("gather", self._feature(space, ROW_OF), flat, axis=0, batch_dims=0)
+        places = self._numbers(space, flat)
         packed = self.packed[value]
         rows = self._flat(packed) if fact.layout else packed
         result = b.op("gather", rows, places, axis=0, batch_dims=0)

@@ -68,6 +68,16 @@ class _Tokens:
         np.maximum.at(found, self.rows // self.dims[1], flat[self.rows].astype(np.float32))
         return found
 
+    def places(self, positions: Array, layout: int) -> Array:
+        """Places b S + s of positions in each sequence, or of all places; -1 for those outside."""
+        most = self.dims[1] if layout else self.row_of.size
+        inside = (positions >= 0) & (positions < most)
+        if layout:
+            firsts = np.arange(self.dims[0]) * self.dims[1]
+            positions = positions + firsts.reshape(-1, *(1,) * (positions.ndim - 1))
+        found: Array = np.where(inside, positions, -1)
+        return found
+
     def _flat(self, value: Array, layout: int) -> Array:
         if layout:
             shape = (self.dims[0], *value.shape[1:layout], self.dims[1], *value.shape[layout + 1 :])
@@ -169,9 +179,10 @@ def _require(check: Check, tokens: _Tokens, values: list[Array], among: Optional
         return
     value = values[check.value]
     if check.kind == REAL:
-        places = value.reshape(-1) if among is None else value.reshape(-1)[among.rows]
-        inside = (places >= 0) & (places < tokens.row_of.size)
-        if not inside.all() or (tokens.row_of[places] < 0).any():
+        places = tokens.places(value, check.layout).reshape(-1)
+        if among is not None:
+            places = places[among.rows]
+        if (places < 0).any() or (tokens.row_of[places] < 0).any():
             raise PaddingError(f"{where} reads at a position that is padding")
         return
     padded = tokens.padded(value, check.layout)

@@ -91,6 +91,21 @@ def test_long_sequences_run_in_several_blocks():
     check_compiled("packed_attention_grad", given, NEAR, **attrs)
 
 
+@pytest.mark.parametrize("keys", [60, 5])
+def test_keys_that_no_query_reads_have_a_gradient_of_0(keys):
+    """Of a sequence without weights all queries are left out; few keys and many."""
+    queries, counts = [0, 3, 0], [4, keys, keys]
+    totals = sum(queries), sum(counts)
+    tensors = [_normal(totals[0], HEADS, WIDTH), *(_normal(totals[1], HEADS, WIDTH),) * 2]
+    offsets = [_offsets(queries), _offsets(counts)]
+    attrs = {"scale": 0.3, "causal": False, "lengths": (9, 64)}
+    out, lse = check_compiled("packed_attention", [*tensors, *offsets], NEAR, **attrs)
+    given = [_normal(*tensors[0].shape), *tensors, out, lse, *offsets]
+    _, dk, dv = check_compiled("packed_attention_grad", given, NEAR, **attrs)
+    for unread in (slice(0, 4), slice(4 + keys, None)):
+        assert not dk[unread].any() and not dv[unread].any()
+
+
 @pytest.mark.parametrize("axes, shape", [(1, (12, 5)), (2, (4, 3, 7)), (2, (6, 2)), (1, (9,))])
 def test_rows_are_drawn_bit_for_bit(axes, shape):
     rows = np.array([0, 3, 4, 8], np.int32)

@@ -7,9 +7,19 @@ import pytest
 
 from cerebras_tf.errors import PaddingError
 from cerebras_tf.passes.strip_padding import strip_padding
-from tests.token_steps import BATCH, LENGTH, WIDTH, TokenStep, arrays_of, computed
+from tests.token_steps import (
+    BATCH,
+    LENGTH,
+    VOCABULARY,
+    WIDTH,
+    TokenStep,
+    arrays_of,
+    computed,
+)
 
 COUNT = 200
+# A position of the decoder whose tokens count in every sequence, where a graph reads there.
+READ = 4
 
 
 class Wanderer:
@@ -36,7 +46,51 @@ class Wanderer:
         loss = self.s.total(self.choose(self.ends)(x))
         if self.random.random() < 0.3:
             loss = self.b.op("add", loss, self.s.total(self.choose(self.ends)(x)))
+        if self.random.random() < 0.4:
+            loss = self.b.op("add", loss, self.s.total(self.crosswise(x)))
         return self.s.learn(self.b.op("tanh", self.b.op("mul", loss, 0.01)))
+
+    def crosswise(self, memory):
+        """What tokens that see no others of their own lead to: those that count are a list."""
+        b, s = self.b, self.s
+        y = s.attend(s.embed(s.tokens("target_ids"), "target"), self.bias, memory)
+        y = self.choose([s.feed, lambda x: s.dropout(x, 3), lambda x: b.op("softmax", x)])(y)
+        weights = b.op("reshape", s.tokens("scattered", "float32"), shape=(BATCH, LENGTH, 1))
+        losses = b.op("mul", y, weights)
+
+        def picked(x):
+            sizes = (BATCH, 1, WIDTH)
+            return b.op("slice", x, starts=(0, READ, 0), sizes=sizes, strides=(1, 1, 1))
+
+        def listed(x):
+            at = s.feature("target_at", BATCH, 2, dtype="int32")
+            return b.op("gather", x, at, axis=1, batch_dims=1)
+
+        more = self.choose([None, picked, listed])
+        self.reads = more is not None
+        if more is None:
+            return losses
+        return b.op("add", s.total(losses), s.total(b.op("mul", more(y), 0.5)))
+
+    def arrays(self, garbage, outside=False):
+        """Features and variables of the step that was built.
+
+        Args:
+            garbage: what stands at padded places differs with it.
+            outside: whether a position lies outside of its sequence.
+        """
+        made = arrays_of(self.s.step, garbage=garbage)
+        if "scattered" in made:
+            random, other = np.random.default_rng(7), np.random.default_rng(garbage)
+            weights = random.integers(0, 2, (BATCH, LENGTH)).astype("f")
+            weights[:, 0] = weights[1] = 0
+            weights[:, READ] = self.reads
+            ids = [r.integers(0, VOCABULARY, weights.shape, "int32") for r in (random, other)]
+            made["scattered"], made["target_ids"] = weights, np.where(weights, *ids)
+        if "target_at" in made:
+            made["target_at"] = np.full((BATCH, 2), READ, "int32")
+            made["target_at"][1, 0] = READ - LENGTH if outside else READ
+        return made
 
     def choose(self, among):
         return among[self.random.integers(len(among))]
@@ -114,24 +168,30 @@ class Wanderer:
 _BACKWARDS = {"axis": 1, "exclusive": False, "reverse": True}
 
 
+def built(seed):
+    """A graph and its maker."""
+    maker = Wanderer(seed)
+    return maker.build(), maker
+
+
 @pytest.fixture(scope="module")
 def outcomes():
     """For every graph: whether it was accepted, and the results with and without padding."""
     found = []
     for seed in range(COUNT):
-        step = Wanderer(seed).build()
+        step, maker = built(seed)
+        given = [maker.arrays(garbage) for garbage in (1, 2)]
         if strip_padding(step) is not None:
             found.append(None)
             continue
-        given = [arrays_of(Wanderer(seed).build(), garbage=garbage) for garbage in (1, 2)]
         try:
             first = computed(step, given[0])
         except PaddingError:
             found.append(None)
             continue
-        again = Wanderer(seed).build()
+        again, _ = built(seed)
         assert strip_padding(again) is None
-        found.append((first, computed(again, given[1]), computed(Wanderer(seed).build(), given[0])))
+        found.append((first, computed(again, given[1]), computed(built(seed)[0], given[0])))
     return found
 
 
@@ -155,3 +215,17 @@ def test_what_stands_in_padding_changes_no_bit(outcomes):
 def test_both_outcomes_are_common(outcomes):
     accepted = sum(outcome is not None for outcome in outcomes)
     assert 40 <= accepted <= COUNT - 40, accepted
+
+
+def test_a_position_outside_of_its_sequence_is_found(outcomes):
+    found = 0
+    for seed, outcome in enumerate(outcomes):
+        step, maker = built(seed)
+        if outcome is None or "target_at" not in step.features:
+            continue
+        arrays = maker.arrays(1, outside=True)
+        assert strip_padding(step) is None
+        with pytest.raises(PaddingError, match="reads at a position that is padding"):
+            computed(step, arrays)
+        found += 1
+    assert found >= 5
