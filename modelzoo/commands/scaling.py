@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from cerebras_tf.cli.arguments import positive_int, positive_number
-from cerebras_tf.errors import CerebrasError
+from cerebras_tf.errors import CerebrasError, ConfigError
 from modelzoo.commands.configs import config_path
 from modelzoo.common.console import quiet_logging
 from modelzoo.common.scaling.law import PUBLISHED, Law
@@ -46,11 +46,16 @@ def add_arguments(parser, what):
     parser.add_argument("--release", help="of the machine's software")
     parser.add_argument(
         "--law",
-        type=positive_number,
+        type=_constant,
         nargs=3,
         metavar=("A", "B", "C"),
         help="constants of (f / A)^-B + C (default: those published for the Pile)",
     )
+
+
+def _constant(given):
+    """A number of a law: above 0, or 0, as the constant of a fit may be."""
+    return 0.0 if given.strip() == "0" else positive_number(given)
 
 
 def _budget(given):
@@ -73,6 +78,11 @@ def run(args):
         from modelzoo.common.scaling.plan import make_plan
 
         law = PUBLISHED if args.law is None else Law(*args.law)
+        if not law.a * law.b:
+            raise ConfigError(
+                f"scaling plan --law: A and B must be above 0. Received: {args.law}. Give the "
+                "numbers that scaling fit prints."
+            )
         plan = make_plan(
             **args.budget, num_csx=args.num_csx, law=law, machine=args.machine, release=args.release
         )
@@ -115,7 +125,7 @@ def fit(runs, at, out):
     """
     import tensorflow.compat.v1 as tf
 
-    from modelzoo.common.scaling.law import fit_law, interval
+    from modelzoo.common.scaling.law import NO_BAND, fit_law, interval
     from modelzoo.common.scaling.picture import law_page
     from modelzoo.common.scaling.runs import read_run
 
@@ -125,12 +135,15 @@ def fit(runs, at, out):
     law = fit_law(flops, losses)
     for run in runs:
         share = law.loss(run.flops) / run.loss - 1
-        print(f"{run.name}: {run.flops:.4g} FLOP, loss {run.loss:.4f}, the law {share:+.2%}")
+        loss = f"{run.kind} loss {run.loss:.4f}"
+        print(f"{run.name}: {run.flops:.4g} FLOP, {loss}, the law {share:+.2%}")
+    if len({run.kind for run in runs}) > 1:
+        print("losses of evaluations and of training differ: evaluate all runs on the same data")
     print(law)
     if at is not None:
-        least, most = interval(flops, losses, at, _SHARE)
-        told = f"{law.loss(at):.4f}, {_SHARE:.0%} of refits from {least:.4f} to {most:.4f}"
-        print(f"at {at:.4g} FLOP: {told}")
+        band = interval(flops, losses, at, _SHARE)
+        told = f"{_SHARE:.0%} of refits from {band[0]:.4f} to {band[1]:.4f}" if band else NO_BAND
+        print(f"at {at:.4g} FLOP: {law.loss(at):.4f}, {told}")
     if out is not None:
         Path(out).write_text(law_page(runs, law, _SHARE), encoding="utf-8")
         print(f"written to {out}")

@@ -12,10 +12,13 @@ import numpy as np
 
 from cerebras_tf.errors import DataError
 
-# How often runs are drawn anew for the interval.
-_DRAWS = 400
+# How often runs are drawn anew for the interval, and how many it takes: three are drawn one way.
+_DRAWS, _DRAWN_FROM = 400, 4
+NO_BAND = "no interval: it takes four runs or more of different compute, whose losses fall"
 # Share of the least loss below which a constant is none.
 _NOTHING = 1e-6
+# Largest logarithm of a; what falls more slowly than that takes does not fall.
+_MOST = 700
 _GOLDEN = (math.sqrt(5) - 1) / 2
 
 
@@ -45,12 +48,15 @@ class Law:
         return f"L(f) = (f / {self.a:.4g})^-{self.b:.4g} + {self.c:.4g}"
 
 
-# Pile test loss of the Cerebras-GPT family; f are FLOPs of pre-training.
+# Pile test loss of the Cerebras-GPT family; f are FLOPs as `training_flops` counts them.
 PUBLISHED = Law(5.984e22, 0.0737, 0.5066)
 
 
 def fit_law(flops, losses):
-    """Fits a law to runs, by least squares of the logarithm of the part that falls.
+    """Fits a law to runs, by least squares of logarithms.
+
+    For a constant c, a and b are those of the line through log(L - c); c is the one whose law has
+    the least squares of log L.
 
     Args:
         flops: training operations of each run.
@@ -67,11 +73,7 @@ def fit_law(flops, losses):
         )
     slope = np.polyfit(np.log(flops), losses, 1)[0]
     if not slope < 0:
-        raise DataError(
-            "scaling fit: losses must fall with compute. Received: "
-            f"{', '.join(f'{loss:.4g}' for loss in losses[np.argsort(flops)])}. Train the larger "
-            "models longer, or leave out runs that were stopped early."
-        )
+        raise _do_not_fall(flops, losses)
     low, high = 0.0, float(losses.min()) * (1 - 1e-6)
     for _ in range(80):
         left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
@@ -81,7 +83,17 @@ def fit_law(flops, losses):
             low = left
     c = 0.0 if high < _NOTHING * losses.min() else (low + high) / 2
     _, b, offset = _line(flops, losses, c)
+    if not abs(offset) < _MOST * b:
+        raise _do_not_fall(flops, losses)
     return Law(math.exp(offset / b), b, c)
+
+
+def _do_not_fall(flops, losses):
+    return DataError(
+        "scaling fit: losses must fall with compute. Received: "
+        f"{', '.join(f'{loss:.4g}' for loss in losses[np.argsort(flops)])}. Train the larger "
+        "models longer, or leave out runs that were stopped early."
+    )
 
 
 def _line(flops, losses, c):
@@ -97,8 +109,9 @@ def _line(flops, losses, c):
 def interval(flops, losses, at, share=0.9, seed=0):
     """(least, most) predicted losses, within which a share of refits to runs drawn anew lie.
 
-    Runs are drawn with replacement (a bootstrap over pairs); draws with fewer than three different
-    runs, or whose losses do not fall, are drawn again.
+    Runs are drawn with replacement (a bootstrap over pairs); draws that no law can be fitted to, of
+    fewer than three different FLOPs or of losses that do not fall, are drawn again. There is no
+    interval, None, of fewer than four different FLOPs, or where nine of ten draws have no law.
 
     Args:
         flops: as for `fit_law`.
@@ -108,6 +121,8 @@ def interval(flops, losses, at, share=0.9, seed=0):
         seed: of the draws.
     """
     flops, losses = np.asarray(flops, float), np.asarray(losses, float)
+    if len(set(flops)) < _DRAWN_FROM:
+        return None
     random, found = np.random.default_rng(seed), []
     for _ in range(10 * _DRAWS):
         chosen = random.integers(0, len(flops), len(flops))
@@ -116,6 +131,6 @@ def interval(flops, losses, at, share=0.9, seed=0):
         except DataError:
             continue
         if len(found) == _DRAWS:
-            break
-    edge = (1 - share) / 2
-    return tuple(np.quantile(found, [edge, 1 - edge], axis=0))
+            edge = (1 - share) / 2
+            return tuple(np.quantile(found, [edge, 1 - edge], axis=0))
+    return None

@@ -9,7 +9,7 @@ import numpy as np
 
 from cerebras_tf.report.page import document, section, table
 from cerebras_tf.report.pictures import drawing, text
-from modelzoo.common.scaling.law import interval
+from modelzoo.common.scaling.law import NO_BAND, interval
 
 _LEFT, _TOP, _WIDTH, _HEIGHT = 80.0, 16.0, 840.0, 380.0
 
@@ -24,8 +24,9 @@ def law_page(runs, law, share):
     """
     flops, losses = [run.flops for run in runs], [run.loss for run in runs]
     at = np.geomspace(min(flops) / 2, max(flops) * 10, 40)
-    band = list(zip(*interval(flops, losses, at, share)))
-    low = min(least for least, _ in band)
+    found = interval(flops, losses, at, share)
+    band = list(zip(*(found or (law.loss(at), law.loss(at)))))
+    low = min(*losses, *(least for least, _ in band))
     high = max(*losses, *(most for _, most in band))
 
     def x(value):
@@ -58,11 +59,12 @@ def law_page(runs, law, share):
             f"{run.loss:.4f}",
             f"{law.loss(run.flops):.4f}",
             f"{law.loss(run.flops) / run.loss - 1:+.2%}",
-            "evaluated" if run.evaluated else "of training",
+            run.kind,
         ]
         for run in runs
     ]
-    note = f"Dots are runs; the band holds {share:.0%} of the laws fitted to runs drawn anew."
+    told = f"the band holds {share:.0%} of the laws fitted to runs drawn anew" if found else NO_BAND
+    note = f"Dots are runs; {told}."
     head = ["run", "FLOP", "loss", "of the law", "residual", ""]
     return document(
         "Scaling law",

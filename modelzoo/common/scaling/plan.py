@@ -83,6 +83,7 @@ class Plan:
         days: predicted.
         num_csx: systems.
         prediction: of a step on these.
+        law: that the loss was predicted by.
     """
 
     member: Member
@@ -93,10 +94,12 @@ class Plan:
     days: float
     num_csx: int
     prediction: Prediction
+    law: Law
 
     def __str__(self):
         found = self.prediction
         spill = found.activations.spilled_bytes
+        of_what = " of the Pile" if self.law == PUBLISHED else ", by the law given"
         lines = [
             f"model            Cerebras-GPT {self.member.name}, {self.member.parameters:,} "
             f"parameters: hidden {self.member.hidden}, {self.member.layers} layers, "
@@ -105,7 +108,7 @@ class Plan:
             f"parameter (compute-optimal: {TOKENS_PER_PARAMETER})",
             f"batch            {self.member.batch} sequences of {SEQUENCE}, {self.steps:,} steps",
             f"compute          {self.flops:.4g} FLOP",
-            f"predicted loss   {self.loss:.4g} nats a token of the Pile",
+            f"predicted loss   {self.loss:.4g} nats a token{of_what}",
             f"predicted time   {self.days:,.3g} days on {self.num_csx} {found.machine.name}, "
             f"release {found.release.name}, {found.utilisation:.1%} of the peak",
         ]
@@ -140,14 +143,11 @@ def make_plan(flops=None, days=None, num_csx=1, law: Law = PUBLISHED, machine="c
     loaded = load_machine(machine)
     plans = []
     for member in FAMILY:
-        per_system = -(-member.batch // num_csx)
-        step = predict_streaming(member.workload(per_system), loaded, release, num_csx)
+        workload = member.workload(-(-member.batch // num_csx))
+        step = predict_streaming(workload, loaded, release, num_csx)
         tokens_per_s = member.batch * SEQUENCE / step.step_s
         per_token = member.flops(1)
-        if days is None:
-            tokens = flops / per_token
-        else:
-            tokens = days * SECONDS_PER_DAY * tokens_per_s
+        tokens = flops / per_token if days is None else days * SECONDS_PER_DAY * tokens_per_s
         plans.append(
             Plan(
                 member,
@@ -158,6 +158,7 @@ def make_plan(flops=None, days=None, num_csx=1, law: Law = PUBLISHED, machine="c
                 tokens / tokens_per_s / SECONDS_PER_DAY,
                 num_csx,
                 step,
+                law,
             )
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,8 +11,10 @@ from modelzoo.common.model_sections import count_vocabulary
 from modelzoo.common.params import load_params
 from modelzoo.common.scaling.compute import training_flops
 
-# Tags of losses in nats a token, the best first: of the last evaluation, then of training.
-_EVALUATED, _TRAINED = ("loss",), ("train/lm_cost", "loss")
+# Tags of what tells nats a token, the best first: of the last evaluation, and of training. The loss
+# itself tells them where `_of_token` knows what it is the mean of.
+_LOSS, _PERPLEXITY = "loss", "eval/lm_perplexity"
+_EVALUATED, _TRAINED = (_PERPLEXITY, _LOSS), ("train/lm_cost", _LOSS)
 # Of training, the mean over this share of the steps that were shown last.
 _LAST = 0.1
 
@@ -32,13 +35,20 @@ class Run:
     loss: float
     evaluated: bool
 
+    @property
+    def kind(self):
+        """What the loss is of, in a word."""
+        return "evaluation" if self.evaluated else "training"
+
 
 def read_run(folder):
     """The run in a model_dir, told by its params.yaml and its events.
 
     Raises:
-        DataError: the folder has no params.yaml of a language model, or no losses.
+        DataError: the folder has no params.yaml of a language model, or no losses in nats a token.
     """
+    from modelzoo.common.input.resume import batches_by, read_history
+
     place = Path(folder)
     file = place / "params.yaml"
     if not file.is_file():
@@ -54,8 +64,10 @@ def read_run(folder):
             f"scaling fit: {folder}: must be a run of gpt3 or gptj. Received: "
             f"{params.model_name}. Leave it out."
         )
-    evaluated = _losses(place / "eval", _EVALUATED)
-    shown = evaluated or _losses(place, _TRAINED)
+    tag, shown = _shown(place / "eval", _EVALUATED)
+    evaluated = bool(shown)
+    if not evaluated:
+        tag, shown = _shown(place, _TRAINED)
     if not shown:
         raise DataError(
             f"scaling fit: {folder}: must have losses in its events. Received: none. Set "
@@ -63,7 +75,9 @@ def read_run(folder):
         )
     steps = sorted(shown)
     last = steps[-1:] if evaluated else steps[-max(1, round(_LAST * len(steps))) :]
-    tokens = steps[-1] * params.global_batch_size * section.max_sequence_length
+    losses = [_of_token(shown[step], tag, model, folder) for step in last]
+    batches = batches_by(steps[-1], read_history(folder), params.batches_per_step)
+    tokens = batches * section.batch_size * section.max_sequence_length
     flops = training_flops(
         model.hidden_size,
         model.num_hidden_layers,
@@ -73,18 +87,37 @@ def read_run(folder):
         section.max_sequence_length,
         tokens,
     )
-    return Run(place.name, flops, sum(shown[step] for step in last) / len(last), bool(evaluated))
+    return Run(place.name, flops, sum(losses) / len(losses), evaluated)
 
 
-def _losses(folder, tags):
-    """Loss by step, of the first tag that the folder's events have."""
+def _of_token(value, tag, model, folder):
+    """Nats a token that a value of a tag stands for."""
+    if not math.isfinite(value):
+        raise DataError(
+            f"scaling fit: {folder}: its loss must be a number. Received: {value}. Leave it out."
+        )
+    if tag == _PERPLEXITY:
+        return math.log(value)
+    if tag != _LOSS:
+        return value
+    scaling = getattr(model, "loss_scaling", "num_tokens")
+    if scaling != "num_tokens":
+        raise DataError(
+            f"scaling fit: {folder}: must have a loss a token. Received: model.loss_scaling "
+            f"{scaling} and no {_PERPLEXITY}. Evaluate it with metrics."
+        )
+    return value / getattr(model, "loss_weight", 1.0)
+
+
+def _shown(folder, tags):
+    """The first of the tags that the folder's events have, and its values by step."""
     found: dict[str, dict[int, float]] = {tag: {} for tag in tags}
     for path in sorted(folder.glob("events.out.tfevents.*")):
         for event in _events(path):
             for value in event.summary.value:
                 if value.tag in found and value.HasField("simple_value"):
                     found[value.tag][event.step] = value.simple_value
-    return next((shown for shown in found.values() if shown), {})
+    return next(((tag, shown) for tag, shown in found.items() if shown), (None, {}))
 
 
 def _events(path):

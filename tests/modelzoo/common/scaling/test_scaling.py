@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 
 from cerebras_tf.errors import ConfigError, DataError
+from modelzoo.commands.main import main
 from modelzoo.common.scaling.law import PUBLISHED, Law, fit_law, interval
+from modelzoo.common.scaling.picture import law_page
 from modelzoo.common.scaling.plan import FAMILY, SEQUENCE, make_plan
+from modelzoo.common.scaling.runs import Run
 
 # arXiv 2304.03208: FLOPs and Pile test loss of the evaluated models.
 PUBLISHED_FLOPS = (2.6e18, 1.3e19, 6.1e19, 2.8e20, 1.1e21, 6.3e21, 2.3e22)
@@ -35,9 +38,44 @@ def test_the_interval_holds_the_truth_and_grows_with_noise():
     for noise in (0.001, 0.01):
         losses = law.loss(flops) * (1 + noise * random.standard_normal(8))
         least, most = interval(flops, losses, 1e15)
-        assert least <= fit_law(flops, losses).loss(1e15) * 1.05 and least < most
+        assert least <= law.loss(1e15) <= most
         widths.append(most - least)
     assert widths[0] < widths[1]
+
+
+def test_there_is_no_interval_of_runs_that_are_drawn_one_way_or_do_not_fall(tmp_path):
+    law, flops = Law(3e15, 0.12, 0.8), np.geomspace(1e11, 1e14, 4)
+    losses = law.loss(flops) * np.array([1, 1.01, 0.99, 1])
+    least, most = interval(flops, losses, 1e15)
+    assert least < most
+    assert interval(flops[:3], losses[:3], 1e15) is None
+    assert interval([1e10, 1e11, 1e12, 1e12], [4.0, 3.0, 2.5, 2.4], 1e15) is None
+    assert interval(flops, [2.0, 2.0, 2.0, 2.0], 1e15) is None
+    runs = [Run(str(f), f, loss, True) for f, loss in zip(flops[:3], losses)]
+    page = law_page(runs, fit_law(flops[:3], losses[:3]), 0.9)
+    assert "no interval: it takes four runs or more" in page
+
+
+def test_the_console_tells_of_what_losses_are(monkeypatch, capsys):
+    law = Law(3e15, 0.12, 0.8)
+    runs = {str(f): Run(f"{f:.0e}", f, law.loss(f), f != 1e12) for f in (1e11, 1e12, 1e13)}
+    monkeypatch.setattr("modelzoo.common.scaling.runs.read_run", runs.__getitem__)
+    assert main(["scaling", "fit", *runs, "--at", "1e15"]) == 0
+    out = capsys.readouterr().out
+    assert "1e+11: 1e+11 FLOP, evaluation loss 4.2455, the law" in out
+    assert "1e+12: 1e+12 FLOP, training loss" in out
+    assert "losses of evaluations and of training differ" in out
+    assert "at 1e+15 FLOP: 1.9409, no interval: it takes four runs or more" in out
+
+
+def test_a_plan_takes_the_law_of_a_fit(capsys):
+    plan = ["scaling", "plan", "--budget", "1e20"]
+    assert main([*plan, "--law", "1.001e20", "0.05028", "0"]) == 0
+    assert "nats a token, by the law given\n" in capsys.readouterr().out
+    assert main([*plan, "--law", "0", "0.05028", "0"]) == 2
+    assert "A and B must be above 0. Received: [0.0," in capsys.readouterr().err
+    assert main(plan) == 0
+    assert "nats a token of the Pile\n" in capsys.readouterr().out
 
 
 def test_what_cannot_be_fitted_is_told():
