@@ -9,15 +9,15 @@ from collections import defaultdict
 from typing import Optional
 
 from cerebras_tf.ir.program import Program
+from cerebras_tf.runtime.control_group import allowed_bytes
 from cerebras_tf.swarmx.swarm import Swarm
 
 # Of free memory, the part that activations leave to TensorFlow and the input pipeline.
 _MARGIN = 0.1
-_CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
 def available_bytes() -> int:
-    """Bytes of memory a process may still take: what the kernel says, within the cgroup's limit."""
+    """Bytes of memory a process may still take: what the kernel says, within its control group."""
     available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     try:
         with open("/proc/meminfo", encoding="ascii") as lines:
@@ -26,15 +26,8 @@ def available_bytes() -> int:
                     available = int(line.split()[1]) * 1024
     except OSError:  # no Linux: physical memory is the best that is known
         pass
-    for path in _CGROUP_LIMITS:
-        try:
-            with open(path, encoding="ascii") as text:
-                limit = text.read().strip()
-        except OSError:
-            continue
-        if limit.isdigit():
-            available = min(available, int(limit))
-    return available
+    allowed = allowed_bytes()
+    return available if allowed is None else min(available, allowed)
 
 
 def agreed_share(swarm: Swarm) -> Optional[int]:
