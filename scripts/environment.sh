@@ -97,26 +97,30 @@ ensure_mpi() {
 }
 
 # Replaces this process by the command on so many wafers, 0 for as many as it asks for itself. What
-# csrun_wse was called with stands in `original`, and options of the launcher in `launch`.
+# csrun_wse was called with stands in `original`, and options of the launcher in `launch`. One wafer
+# is a job where these are given, or where it is asked for and Slurm is there.
 run_on_wafers() {
-  local given=$1 wafers logs
+  local given=$1 wafers asked logs
   shift
-  if [ "$given" = 1 ] || { [ "$given" = 0 ] && ! asks_for_wafers "$@"; }; then
-    run_on_this_machine "$@"
-  fi
-  ensure_environment "${original[@]}"
-  set_environment "$@"
-  read -r wafers logs < <("$VENV/bin/python" -m modelzoo.common.wafers "$given" "$@")
-  if [ -z "${logs-}" ]; then # the mistake was told
-    exit 2
-  fi
-  if [ "$wafers" = 1 ]; then
-    exec "$@"
-  fi
-  ensure_mpi || exit 2
   if [ "$given" != 0 ]; then
     export CEREBRAS_TF_NUM_CSX=$given
   fi
+  if [ ${#launch[@]} -eq 0 ]; then
+    case $given in
+      0) asks_for_wafers "$@" || run_on_this_machine "$@" ;;
+      1) has_slurm || run_on_this_machine "$@" ;;
+    esac
+  fi
+  ensure_environment "${original[@]}"
+  set_environment "$@"
+  read -r wafers asked logs < <("$VENV/bin/python" -m modelzoo.common.wafers "$given" "$@")
+  if [ -z "${logs-}" ]; then # the mistake was told
+    exit 2
+  fi
+  if [ "$wafers" = 1 ] && [ ${#launch[@]} -eq 0 ] && { [ "$asked" = no ] || ! has_slurm; }; then
+    exec "$@"
+  fi
+  [ "$wafers" = 1 ] || ensure_mpi || exit 2
   exec "$VENV/bin/python" -m cerebras_tf.swarmx.launch --wafers "$wafers" --logs "$logs" \
     ${launch[@]+"${launch[@]}"} -- "$@"
 }
@@ -135,6 +139,19 @@ asks_for_wafers() {
   has_slurm && case " ${*:2} " in *" -p "* | *" -p"*.y*ml* | *" --params"*) ;; *)
     return 1 ;;
   esac
+}
+
+# Ends with the reason where one of some folders, with commas between them, is not on this machine.
+have_folders() {
+  local name names
+  IFS=, read -ra names <<<"${1:-nothing}"
+  for name in "${names[@]}"; do
+    [ -d "$name" ] || {
+      echo "$(basename "$0"): --mount-dirs: must be folders of this machine, with commas between" \
+        "them. Received: $name. Make it, or leave it out." >&2
+      exit 2
+    }
+  done
 }
 
 # Prints how a csrun program is used: its name, what it does, its own options, and examples.

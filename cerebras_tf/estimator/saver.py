@@ -212,7 +212,7 @@ class WaferSaver(tf.compat.v1.train.Saver):
             raise _not_written(prefix, error) from error
         if self._step is not None:
             self._step.saved_as(prefix)
-        tell_checkpoint(job.folder(), prefix)
+        _tell_launcher(prefix)
         try:
             if write_meta_graph:  # before the checkpoint that it may be copied from is deleted
                 self._write_meta_graph(sess.graph, f"{prefix}.{meta_graph_suffix}")
@@ -387,6 +387,19 @@ def is_kept(prefix: str, restored: Optional[str]) -> bool:
         return False
     tf.compat.v1.logging.info("%s stays as it was restored", prefix)
     return True
+
+
+def _tell_launcher(prefix: str) -> None:
+    """Tells the job's launcher of a checkpoint; without that the training goes on as well."""
+    try:
+        tell_checkpoint(job.folder(), prefix)
+    except OSError as error:
+        tf.compat.v1.logging.warning(
+            "%s is whole, but the job's folder could not be written, and --requeue does not count "
+            "it: %s. Free disk space or correct the folder's permissions.",
+            prefix,
+            error,
+        )
 
 
 def _not_written(prefix: str, error: BaseException) -> CheckpointError:

@@ -5,6 +5,9 @@
     a mean that all get (reduce-scatter, all-gather):         2 (N-1)/N of its bytes, by each
     a sum of small values, or rows laid behind one another:   N-1 times its bytes, by each
 
+Through a tree, whose nodes add up and copy, a wafer sends what it gives once: its home a copy, all
+but the one that gets it a mean for one, each a mean for all or a sum.
+
 A variable is copied once for each time it is streamed, and once for neighbouring groups that both
 use it (runtime/shared_store.py).
 """
@@ -92,31 +95,38 @@ def events(program: Program) -> Iterator[Event]:
                 yield Arrival(slot)
 
 
-def sent_bytes(program: Program) -> list[int]:
+def sent_bytes(program: Program, through_tree: bool = False) -> list[int]:
     """Bytes that each wafer sends in a step.
 
     Args:
         program: sizes with a bound are taken at the bound.
+        through_tree: to a tree between the wafers, in place of one another.
 
     Returns:
         Bytes by wafer; what wafers tell one another about data and checkpoints is left out.
     """
     wafers = program.wafers
     sent = [0] * wafers
+    if wafers == 1:
+        return sent
     for item in events(program):
-        if not isinstance(item, Exchange):
-            continue
-        for place in range(wafers):
-            if item.kind == COPY:
-                share = item.bytes if place < wafers - 1 else 0
-            elif item.kind == GATHER:
-                share = (wafers - 1) * item.bytes
-            elif item.wafer == EVERYWHERE:
-                share = 2 * (wafers - 1) * item.bytes // wafers
-            else:
-                share = item.bytes if place else 0
-            sent[(max(item.wafer, 0) + place) % wafers] += share
+        if isinstance(item, Exchange):
+            for place in range(wafers):
+                wafer = (max(item.wafer, 0) + place) % wafers
+                sent[wafer] += _sent_for(item, place, wafers, through_tree)
     return sent
+
+
+def _sent_for(item: Exchange, place: int, wafers: int, through_tree: bool) -> int:
+    """Bytes that a wafer sends for an exchange, by its place behind the one that it is of."""
+    if item.kind == COPY:
+        return item.bytes if place < (1 if through_tree else wafers - 1) else 0
+    if item.kind == MEAN and item.wafer != EVERYWHERE:
+        return item.bytes if place else 0
+    if through_tree:
+        return item.bytes
+    others = wafers - 1
+    return others * item.bytes if item.kind == GATHER else 2 * others * item.bytes // wafers
 
 
 def acquired_here(program: Program, wafer: int) -> list[list[str]]:

@@ -82,7 +82,7 @@ class ScaledStep:
         step_s: seconds of the step.
         exchange_s: seconds in which something is on its way, mean over wafers.
         waited_s: seconds of these that computing waits, likewise.
-        sent_bytes: bytes sent, by wafer.
+        sent_bytes: bytes sent, by wafer; to the tree where there is one.
     """
 
     wafers: int
@@ -113,7 +113,7 @@ def scaled_step(program: Program, times: LayerTimes, beside_s: float, link: Link
         max(simulation.clock) + beside_s,
         sum(simulation.busy) / wafers,
         sum(simulation.waited) / wafers,
-        sent_bytes(program),
+        sent_bytes(program, through_tree=link.ways > 0),
     )
 
 
@@ -143,8 +143,12 @@ class _Simulation:
         if not others:
             return
         if item.kind == GATHER:
-            last = others * (link.latency_s + item.bytes / link.bytes_per_s) + max(self.clock)
-            self.clock = [last for _ in self.wafers]
+            moving = others * item.bytes / link.bytes_per_s
+            if link.ways:  # up and down
+                latency_s = 2 * link.through_tree_s(len(self.wafers), item.bytes)
+            else:
+                latency_s = others * link.latency_s
+            self.clock = [max(self.clock) + moving + latency_s for _ in self.wafers]
             return
         lane = self._lanes[item.kind]
         starts = [max(free, now) for free, now in zip(lane, self.clock)]

@@ -2,20 +2,23 @@
 
     python -m cerebras_tf.swarmx.launch --wafers 2 --logs FOLDER -- COMMAND ...
 
-Where Slurm is, `srun` starts the processes; else the launcher of mpich does, on this machine. What
-csrun_wse takes is explained there.
+Where Slurm is, `srun` starts the processes; else the launcher of mpich does, on this machine, or
+nobody where there is one. In an allocation of Slurm they are a step of it. What csrun_wse takes is
+explained there.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import fcntl
 import functools
 import json
 import os
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import time
@@ -24,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
-from cerebras_tf.errors import ConfigError
+from cerebras_tf.errors import CerebrasError, ConfigError
 from cerebras_tf.swarmx import job
 from cerebras_tf.swarmx.rank import CONSOLE_VARIABLE, THREADS_VARIABLE, end_with_parent
 from cerebras_tf.swarmx.signs import (
@@ -33,6 +36,8 @@ from cerebras_tf.swarmx.signs import (
     is_lost,
     keeper_file,
     sign_file,
+    waited_s,
+    waits_in_vain,
     write_whole,
 )
 
@@ -44,7 +49,8 @@ _GRACE_S = (
 )
 _TAIL_LINES = 8
 _MOST_RESTARTS_IN_VAIN = 3
-_FINISHED_STATUS = (0, 2)  # done, or a mistake that another attempt repeats
+_MISTAKE_STATUS = 2  # of the user, which another attempt repeats; the first process has told it
+_HANG_S = 600.0
 
 
 @dataclass(frozen=True)
@@ -71,7 +77,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--tasks-per-node", type=int)
     found.add_argument("--cpus-per-task", type=int)
     found.add_argument("--job-name", default="cerebras_tf")
-    found.add_argument("--hang-timeout", type=float, default=600.0)
+    found.add_argument("--hang-timeout", type=float)
     found.add_argument("--requeue", action="store_true")
     found.add_argument("command", nargs=argparse.REMAINDER)
     return found
@@ -82,14 +88,22 @@ def main(arguments: Sequence[str]) -> int:
     args = parser().parse_args(arguments)
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
     logs = Path(args.logs).absolute()
+    _append_to_console()
     in_vain = 0
     while True:
         before = _newest(logs)
         try:
+            _check(args)
             failure = run(args, command, logs)
-        except ConfigError as error:
+        except CerebrasError as error:
             say(str(error))
-            return 2
+            return _MISTAKE_STATUS
+        except OSError as error:
+            say(
+                f"{logs}: must be a folder for logs that can be written. Received: {error}. Free "
+                "disk space, correct the folder's permissions, or choose another model_dir."
+            )
+            return _MISTAKE_STATUS
         if failure is None:
             return 0
         if failure.text:
@@ -103,9 +117,27 @@ def main(arguments: Sequence[str]) -> int:
         say("starting again from the last checkpoint")
 
 
+def _append_to_console() -> None:
+    """Has a file that the console is get all that processes write, one behind the other."""
+    for stream in (1, 2):
+        with contextlib.suppress(OSError):
+            if stat.S_ISREG(os.fstat(stream).st_mode):
+                flags = fcntl.fcntl(stream, fcntl.F_GETFL)
+                fcntl.fcntl(stream, fcntl.F_SETFL, flags | os.O_APPEND)
+
+
 def say(text: str) -> None:
     """Prints a paragraph on stderr."""
     print(f"csrun_wse: {text}", file=sys.stderr, flush=True)
+
+
+def _check(args: Any) -> None:
+    """Raises ConfigError for an option that can have no effect."""
+    if args.wafers == 1 and args.hang_timeout is not None:
+        raise ConfigError(
+            "--hang-timeout: bounds how long processes wait for one, and needs at least 2 wafers. "
+            "Received: 1 wafer. Leave it out."
+        )
 
 
 def _newest(logs: Path) -> str:
@@ -123,24 +155,15 @@ def run(args: Any, command: Sequence[str], logs: Path) -> Optional[Failure]:
             file_of(str(logs), rank).unlink(missing_ok=True)
     (logs / ".signal").unlink(missing_ok=True)
     launcher, what = launcher_of(args)
-    say(f"{args.wafers} wafers, {what}; logs in {logs}")
-    environment = {
-        **os.environ,
-        job.WAFERS_VARIABLE: str(args.wafers),
-        job.FOLDER_VARIABLE: str(logs),
-        CONSOLE_VARIABLE: f"{socket.gethostname()} /proc/{os.getpid()}/fd",
-    }
-    if THREADS_VARIABLE not in os.environ:
-        environment[THREADS_VARIABLE] = str(args.cpus_per_task or _cores_of_each(args))
-    environment.setdefault("OMP_NUM_THREADS", environment[THREADS_VARIABLE])
-    if launcher[0].endswith("srun"):
-        # UCX's addresses may be longer than the 1,024 bytes that Slurm reads of a request (PMI-1).
-        environment.setdefault("MPIR_CVAR_CH4_NETMOD", "ofi")
+    say(f"{args.wafers} {'wafer' if args.wafers == 1 else 'wafers'}, {what}; logs in {logs}")
+    is_mpich = launcher[:1] == [str(_mpiexec())]
     with open(logs / "launcher.log", "ab") as log:
         process = subprocess.Popen(
             [*launcher, sys.executable, "-m", "cerebras_tf.swarmx.rank", *command],
-            env=environment,
-            stderr=log if launcher[0].endswith("mpiexec") else None,
+            env=_environment(args, logs, is_slurm=bool(launcher) and not is_mpich),
+            # The first process is on this machine, and writes to this one's console itself.
+            stdout=log if is_mpich and not _is_socket(1) else None,
+            stderr=log if is_mpich else None,
             start_new_session=True,
             preexec_fn=functools.partial(end_with_parent, signal.SIGTERM),  # it ends its processes
         )
@@ -149,11 +172,47 @@ def run(args: Any, command: Sequence[str], logs: Path) -> Optional[Failure]:
     return _found(args, logs, process.returncode, hung)
 
 
+def _environment(args: Any, logs: Path, is_slurm: bool) -> dict[str, str]:
+    """What the processes find in their environment."""
+    found = {
+        **os.environ,
+        job.WAFERS_VARIABLE: str(args.wafers),
+        job.FOLDER_VARIABLE: str(logs),
+        CONSOLE_VARIABLE: f"{socket.gethostname()} /proc/{os.getpid()}/fd",
+    }
+    found.pop(job.RANK_VARIABLE, None)
+    if is_slurm:
+        # UCX's addresses may be longer than the 1,024 bytes that Slurm reads of a request (PMI-1).
+        found.setdefault("MPIR_CVAR_CH4_NETMOD", "ofi")
+        return found
+    if args.wafers == 1:
+        found[job.RANK_VARIABLE] = "0"
+    cores = len(os.sched_getaffinity(0))
+    threads = args.cpus_per_task or max(cores // args.wafers, 1)
+    if threads > cores:
+        say(f"--cpus-per-task: a process gets the {cores} cores that there are, not {threads}")
+    found.setdefault(THREADS_VARIABLE, str(min(threads, cores)))
+    return found
+
+
+def _is_socket(stream: int) -> bool:
+    """Whether one of the standard streams cannot be opened by its name."""
+    with contextlib.suppress(OSError):
+        return stat.S_ISSOCK(os.fstat(stream).st_mode)
+    return False
+
+
+def _mpiexec() -> Path:
+    return Path(sys.executable).with_name("mpiexec")
+
+
 def launcher_of(args: Any) -> tuple[list[str], str]:
-    """The command that starts the processes, and how it is called in a sentence."""
+    """The command that starts the processes, none for one, and what they are in a sentence."""
     srun = shutil.which("srun")
     if srun is None or not has_slurm():
-        mpiexec = Path(sys.executable).with_name("mpiexec")
+        if args.wafers == 1:
+            return [], "a local process"
+        mpiexec = _mpiexec()
         if not mpiexec.exists():
             raise ConfigError(
                 f"num_csx: {args.wafers} wafers need the packages mpi4py and mpich. Received: no "
@@ -170,13 +229,14 @@ def launcher_of(args: Any) -> tuple[list[str], str]:
         "--export=ALL",
     ]
     for option, value in (
-        ("nodes", args.nodes),
+        ("nodes", args.nodes or (1 if args.wafers == 1 else None)),
         ("ntasks-per-node", args.tasks_per_node),
-        ("cpus-per-task", args.cpus_per_task),
+        # What an allocation was asked for, srun does not take from it by itself.
+        ("cpus-per-task", args.cpus_per_task or os.environ.get("SLURM_CPUS_PER_TASK")),
     ):
         if value is not None:
             found.append(f"--{option}={value}")
-    return found, "tasks of Slurm's srun"
+    return found, "a task of Slurm's srun" if args.wafers == 1 else "tasks of Slurm's srun"
 
 
 def has_slurm() -> bool:
@@ -190,12 +250,6 @@ def has_slurm() -> bool:
     except (OSError, subprocess.TimeoutExpired):
         return False
     return asked.returncode == 0
-
-
-def _cores_of_each(args: Any) -> int:
-    """Cores for each of the processes that run on one machine."""
-    here = int(args.tasks_per_node or args.wafers)
-    return max(len(os.sched_getaffinity(0)) // here, 1)
 
 
 @contextlib.contextmanager
@@ -221,7 +275,11 @@ def _watch(process: subprocess.Popen[bytes], args: Any, logs: Path) -> str:
     failed_since: Optional[float] = None
     while process.poll() is None:
         time.sleep(_POLL_S)
-        reason = _lost(args.wafers, logs) or stuck(args.wafers, logs, args.hang_timeout)
+        reason = (
+            deserted(args.wafers, logs)
+            or _lost(args.wafers, logs)
+            or stuck(args.wafers, logs, args.hang_timeout or _HANG_S)
+        )
         if failed_since is None and _has_failed(args.wafers, logs):
             failed_since = time.monotonic()
         # Not every launcher of MPI ends the others every time that one has failed.
@@ -251,14 +309,13 @@ def stuck(wafers: int, logs: Path, timeout_s: float) -> str:
     """Says which process keeps the others waiting for too long, or is gone; "" where none does."""
     waited: dict[int, float] = {}
     for rank in range(wafers):
-        path = sign_file(str(logs), rank)
-        try:
-            age = time.time() - path.stat().st_mtime
-            waited[rank] = float(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):  # it has not begun, or has ended
+        if failure_file(str(logs), rank).exists():  # it has ended
             continue
-        if age > _NO_SIGN_S and not failure_file(str(logs), rank).exists():
-            return f"rank {rank} has given no sign of life for {age:.0f} s"
+        waited[rank] = waited_s(str(logs), rank) or 0.0
+        with contextlib.suppress(OSError):  # it has not begun
+            age = time.time() - sign_file(str(logs), rank).stat().st_mtime
+            if age > _NO_SIGN_S:
+                return f"rank {rank} has given no sign of life for {age:.0f} s"
     if max(waited.values(), default=0.0) < timeout_s:
         return ""
     busy = [rank for rank, seconds in waited.items() if not seconds]
@@ -266,6 +323,24 @@ def stuck(wafers: int, logs: Path, timeout_s: float) -> str:
         return f"all ranks have waited for one another for {min(waited.values()):.0f} s"
     named = ", ".join(map(str, busy))
     return f"rank {named} made no progress while others waited for {max(waited.values()):.0f} s"
+
+
+def deserted(wafers: int, logs: Path) -> str:
+    """Says which ranks have ended well where others need them; "" where they do not.
+
+    Others wait for them, or were ended by MPI's launcher, as they had not ended MPI.
+    """
+    told = _told(wafers, logs)
+    ended = [item["rank"] for item in told]
+    if not told or (logs / ".signal").exists() or any(item["reason"] for item in told):
+        return ""
+    others = [rank for rank in range(wafers) if rank not in ended]
+    for verb, needs in (("waited for", waits_in_vain), ("needed", is_lost)):
+        left = [str(rank) for rank in others if needs(str(logs), rank)]
+        if left:
+            named = ", ".join(map(str, ended))
+            return f"rank {named} ended with status 0 while rank {', '.join(left)} {verb} it"
+    return ""
 
 
 def _lost(wafers: int, logs: Path) -> str:
@@ -290,19 +365,20 @@ def _found(args: Any, logs: Path, status: int, hung: str) -> Optional[Failure]:
         if not status:
             return None
         tail = _tail(logs / "launcher.log")
-        return Failure(status, f"the launcher ended with status {status}.\n{tail}", True)
+        text = f"the launcher ended with status {status}.\n{tail}".rstrip()
+        return Failure(status, text, True)
     first = failed[0]
     code = first["status"] if first["status"] >= 0 else 128 - first["status"]
     if (logs / ".signal").exists():  # the user has ended it
         return Failure(code, "", False)
-    retry = code not in _FINISHED_STATUS
-    if first["rank"] == 0 and 0 < first["status"] < 128:  # it has said so itself
+    retry = code != _MISTAKE_STATUS
+    if first["rank"] == 0 and not retry:
         return Failure(code, "", retry)
     where = f"rank {first['rank']} (process {first['process']} on {first['host']})"
     text = f"{where} {first['reason']}; the job was ended."
-    if first["status"] > 0:
-        log = logs / f"rank_{first['rank']}.log"
-        text += f" The last lines of its log:\n{_tail(log)}\n"
+    if first["status"] > 0 and first["rank"] > 0:
+        lines = _tail(logs / f"rank_{first['rank']}.log")
+        text += f" The last lines of its log:\n{lines}\n" if lines else ""
     return Failure(code, f"{text} {_advice(args) if retry else ''}".rstrip(), retry)
 
 

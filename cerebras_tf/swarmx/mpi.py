@@ -29,7 +29,7 @@ import numpy as np
 
 from cerebras_tf.errors import ConfigError, SwarmError
 from cerebras_tf.swarmx import job
-from cerebras_tf.swarmx.signs import SignsOfLife
+from cerebras_tf.swarmx.signs import EVERY_S, SignsOfLife, meet, waits_in_vain
 from cerebras_tf.swarmx.swarm import Alone, Array, Exchange, Observer, Pending, Swarm
 
 CHUNK_BYTES = 4 << 20
@@ -50,12 +50,13 @@ def swarm() -> Swarm:
     return Alone() if size == 1 else MpiSwarm(size)
 
 
+_has_failed = False
+
+
 def fail() -> None:
     """Says that this process has failed, so that it ends without waiting for others."""
-    if job.wafers() > 1:
-        found = swarm()
-        assert isinstance(found, MpiSwarm)
-        found.fail()
+    global _has_failed
+    _has_failed = True
 
 
 class MpiSwarm:
@@ -73,6 +74,8 @@ class MpiSwarm:
             import mpi4py
 
             mpi4py.rc.finalize = False  # which would wait forever for ranks that failed
+            self._signs = SignsOfLife(job.folder(), job.rank())
+            self._meet(size)
             from mpi4py import MPI
         except ImportError as error:
             raise ConfigError(
@@ -89,12 +92,11 @@ class MpiSwarm:
             )
         self.rank: int = world.rank
         self.size: int = world.size
+        self._world = world
         self._small = world.Dup()
         self._told = Exchange()
-        self._signs = SignsOfLife(job.folder(), self.rank)
         self._weights = _Lane(world.Dup(), "weights", self._signs)
         self._gradients = _Lane(world.Dup(), "gradients", self._signs)
-        self._failed = False
         self._show_error = sys.excepthook
         sys.excepthook = self._end_with_error
         atexit.register(self._farewell)
@@ -148,20 +150,41 @@ class MpiSwarm:
             sum(part.waited_s for part in parts),
         )
 
-    def fail(self) -> None:
-        """Says that this rank has failed: it ends without waiting for the others."""
-        self._failed = True
+    def _meet(self, size: int) -> None:
+        """Waits for the others, for MPI's own start would do so where nobody sees it."""
+        folder = job.folder()
+        if folder is not None:
+            with self._signs.waiting():
+                meet(folder, size)
 
     def _end_with_error(self, *error: Any) -> None:
         """The last word on an exception that nobody caught, wherever the program raised it."""
-        self.fail()
+        fail()
         self._show_error(*error)
 
     def _farewell(self) -> None:
-        """Ends MPI once all ranks are here; one that has failed does not wait for them."""
-        if not self._failed and not self._mpi.Is_finalized():
-            _finish([self._small.Ibarrier()])
-            self._mpi.Finalize()
+        """Ends MPI once all ranks are here; one that has failed does not wait for them.
+
+        Nor does one for which they wait: its program has ended by itself, as by sys.exit, and the
+        launcher has to see how.
+        """
+        if _has_failed or self._mpi.Is_finalized():
+            return
+        barrier = self._world.Ibarrier()
+        look = time.monotonic() + EVERY_S
+        while not barrier.Test():
+            if time.monotonic() > look:
+                if self._is_missed():
+                    return
+                look += EVERY_S
+            time.sleep(_LONGEST_NAP_S)
+        self._mpi.Finalize()
+
+    def _is_missed(self) -> bool:
+        """Whether another rank waits for this one, which is at its end."""
+        folder = job.folder()
+        others = [rank for rank in range(self.size) if rank != self.rank]
+        return folder is not None and any(waits_in_vain(folder, rank) for rank in others)
 
 
 class _Lane:

@@ -18,6 +18,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Optional
 
@@ -35,13 +36,18 @@ _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 
 def main(command: list[str]) -> int:
     """Runs the command; returns the exit status, 128 and the signal where one ended it."""
-    if _first_of("MPI_LOCALRANKID", "SLURM_LOCALID") == "0":  # before any here has begun
+    if (
+        _first_of(job.RANK_VARIABLE, "MPI_LOCALRANKID", "SLURM_LOCALID") == "0"
+    ):  # before any here has begun
         remove_abandoned_segments(SHARED_MEMORY)
     folder = os.environ[job.FOLDER_VARIABLE]
-    number = _first_of("PMI_RANK", "SLURM_PROCID")
+    number = _first_of(job.RANK_VARIABLE, "PMI_RANK", "SLURM_PROCID")
     write_keeper(folder, int(number))
+    cores = os.environ.get(THREADS_VARIABLE) or str(cores_of_task(os.environ))
     environment = {
+        "OMP_NUM_THREADS": cores,
         **os.environ,
+        THREADS_VARIABLE: cores,
         job.RANK_VARIABLE: number,
         # Sets come in one order on all wafers, and so what is made of them.
         "PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED") or "0",
@@ -80,6 +86,19 @@ def main(command: list[str]) -> int:
         return 0
     _record(folder, number, status, process.pid, reason)
     return 128 - status if status < 0 else status
+
+
+def cores_of_task(environment: Mapping[str, str]) -> int:
+    """Cores that Slurm gave to this task, as far as it may run on them; all where it says none.
+
+    Args:
+        environment: of the task.
+    """
+    allowed = len(os.sched_getaffinity(0))
+    tasks = environment.get("SLURM_GTIDS", "0").count(",") + 1  # of this step, on this node
+    share = int(environment.get("SLURM_CPUS_ON_NODE", allowed)) // tasks
+    given = int(environment.get("SLURM_CPUS_PER_TASK", share))
+    return max(min(given, allowed), 1)
 
 
 def remove_abandoned_segments(folder: Path) -> None:
@@ -129,8 +148,9 @@ def _console(number: int) -> int:
 
 def _copy(pipe: IO[bytes], target: int, log: IO[bytes]) -> None:
     while part := os.read(pipe.fileno(), 1 << 16):
-        log.write(part)
-        log.flush()
+        with contextlib.suppress(OSError):  # a full disk
+            log.write(part)
+            log.flush()
         with contextlib.suppress(OSError):  # a console that is gone
             os.write(target, part)
 

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Optional
 
 EVERY_S = 1.0
+IN_VAIN_S = 3.0  # that others have waited for a process at its end, which will not come any more
+_NAP_S = 0.02
 
 
 def sign_file(folder: str, rank: int) -> Path:
@@ -42,6 +44,26 @@ def tell_checkpoint(folder: Optional[str], prefix: str) -> None:
     """Says that a checkpoint was written; None is no job's folder."""
     if folder is not None:
         write_whole(checkpoint_file(folder), prefix)
+
+
+def waited_s(folder: str, rank: int) -> Optional[float]:
+    """How long a process has waited for others, as it said last; None where it gave no sign."""
+    try:
+        return float(sign_file(folder, rank).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def waits_in_vain(folder: str, rank: int) -> bool:
+    """Whether a process has waited for longer than one takes that is about to end, too."""
+    return (waited_s(folder, rank) or 0.0) >= IN_VAIN_S
+
+
+def meet(folder: str, ranks: int) -> None:
+    """Returns when so many processes have given a sign."""
+    wanted = {sign_file(folder, rank).name for rank in range(ranks)}
+    while not wanted <= set(os.listdir(folder)):  # a listing is never an old one, also over NFS
+        time.sleep(_NAP_S)
 
 
 def write_keeper(folder: str, rank: int) -> None:
@@ -96,8 +118,11 @@ class SignsOfLife:
         while True:
             since = self._waiting_since
             waited = time.time() - since if since else 0.0
-            with contextlib.suppress(OSError):
+            try:
                 write_whole(path, f"{waited:.1f}")
+            except OSError:  # the disk is full, and the time of a file takes no room
+                with contextlib.suppress(OSError):
+                    os.utime(path)
             time.sleep(EVERY_S)
 
 

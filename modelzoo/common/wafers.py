@@ -3,8 +3,8 @@
     python -m modelzoo.common.wafers NUM_CSX COMMAND ARGUMENTS
 
 NUM_CSX is what csrun_wse was given, 0 for nothing: then the command's own --num_csx counts, or
-runconfig.num_csx of its params file. Prints the number of processes and the folder of their logs.
-It imports no TensorFlow.
+runconfig.num_csx of its params file. Prints the number of processes, `yes` where one of these is
+written, else `no`, and the folder of their logs. It imports no TensorFlow.
 """
 
 from __future__ import annotations
@@ -14,26 +14,30 @@ import sys
 
 from cerebras_tf.cli.arguments import MODES, parse_arguments
 from cerebras_tf.cli.exit_codes import run_main
+from modelzoo.common.params import read_yaml
 from modelzoo.common.run import read_params
 
 
 def main(arguments):
     """Prints what the command asks for, in one line."""
     given, command = int(arguments[0]), arguments[1:]
-    params = runner_params(command)
-    if params is None:
-        print(given or 1, os.path.abspath("csrun_logs"))
+    args = runner_arguments(command)
+    if args is None:
+        print(given or 1, "yes" if given else "no", os.path.abspath("csrun_logs"))
         return
-    logs = os.path.join(os.path.abspath(params.runconfig.model_dir), "logs")
-    print(given or params.runconfig.num_csx, logs)
+    runconfig = read_params(args).runconfig
+    written = read_yaml(args.params)[0].get("runconfig") or {}
+    is_asked = given or args.num_csx or "num_csx" in written
+    logs = os.path.join(os.path.abspath(runconfig.model_dir), "logs")
+    print(given or runconfig.num_csx, "yes" if is_asked else "no", logs)
 
 
-def runner_params(command):
-    """Returns the parameters of a command of the model zoo's runner; None of another command."""
+def runner_arguments(command):
+    """Returns the RunArguments of a command of the model zoo's runner; None of another command."""
     program, *words = command
     if os.path.basename(program) not in ("python", "python-ws") or not is_runner_call(words):
         return None
-    return read_params(parse_arguments(words, "csrun_wse"))
+    return parse_arguments(words, "csrun_wse")
 
 
 def is_runner_call(words):

@@ -86,7 +86,7 @@ def test_only_the_first_process_writes(pair):
 
 
 @needs_slurm()
-@pytest.mark.parametrize("wafers", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("wafers", [1, 2, pytest.param(4, marks=pytest.mark.slow)])
 def test_a_script_trains_through_slurm_as_on_one_wafer(alone, wafers, tmp_path):
     launchers = Launchers(tmp_path)
     launchers.complete(f'#!/bin/bash\nexec "{sys.executable}" "$@"\n')
@@ -98,7 +98,8 @@ def test_a_script_trains_through_slurm_as_on_one_wafer(alone, wafers, tmp_path):
         **environment(SLURM_CONF=SLURM_CONFIGURATION),
     )
     assert done.returncode == 0, done.stderr
-    assert f"csrun_wse: {wafers} wafers, tasks of Slurm's srun" in done.stderr
+    what = "1 wafer, a task" if wafers == 1 else f"{wafers} wafers, tasks"
+    assert f"csrun_wse: {what} of Slurm's srun" in done.stderr
     check_equal(alone, (tmp_path / "run", done.stdout))
 
 

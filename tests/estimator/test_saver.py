@@ -20,6 +20,7 @@ from cerebras_tf.errors import CheckpointError
 from cerebras_tf.estimator import saver
 from cerebras_tf.estimator.checkpoint_content import first_line
 from cerebras_tf.estimator.checkpoint_writer import write_checkpoint
+from cerebras_tf.swarmx import job
 from tests.estimator import regression
 from tests.estimator.regression import assert_equal, build, dataset, variables_of
 
@@ -247,6 +248,18 @@ def test_evaluation_and_prediction_may_read_less_than_a_checkpoint_holds(tmp_pat
     wafer = made.evaluate(regression.ragged_dataset)
     assert wafer["loss"] == pytest.approx(host["loss"], rel=1e-5)
     assert len(list(made.predict(regression.ragged_dataset))) == 48
+
+
+def test_training_goes_on_where_the_launcher_cannot_be_told(tmp_path, monkeypatch, caplog):
+    (tmp_path / "logs").write_text("no folder", encoding="utf-8")
+    monkeypatch.setenv(job.FOLDER_VARIABLE, str(tmp_path / "logs"))
+    with caplog.at_level("WARNING", logger="tensorflow"):
+        build(tmp_path / "run").train(dataset, max_steps=2)
+    assert variables_of(tmp_path / "run")["global_step"] == 2
+    told = [
+        r.getMessage() for r in caplog.records if "--requeue does not count it" in r.getMessage()
+    ]
+    assert "model.ckpt-2 is whole" in told[-1] and "Free disk space" in told[-1]
 
 
 def test_a_checkpoint_may_be_loaded_in_part_when_asked_and_stays_as_it_is(tmp_path, caplog):

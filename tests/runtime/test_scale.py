@@ -6,7 +6,7 @@ import pytest
 
 from cerebras_tf.compiler.pipeline import Options, compile_step
 from cerebras_tf.ir.schedule import Run
-from cerebras_tf.runtime.exchange_plan import EVERYWHERE, Work, events, sent_bytes
+from cerebras_tf.runtime.exchange_plan import EVERYWHERE, GATHER, Work, events, sent_bytes
 from cerebras_tf.runtime.scale import Link, scaled_step
 from tests.steps import residual_step
 
@@ -86,3 +86,18 @@ def test_all_wafers_together_send_each_weight_and_gradient_to_all_others(wafers)
     # Streamed forward and backward, but the first and the last layers of a pass only once; the
     # rest of what is sent are gradients, which go to the owner alone.
     assert 2 * weights <= sum(sent_bytes(program)) / (wafers - 1) <= 3 * weights
+
+
+@pytest.mark.parametrize("clip", [False, True])
+@pytest.mark.parametrize("wafers", [2, 3, 7])
+def test_to_a_tree_each_wafer_sends_what_it_gives_once(wafers, clip):
+    program = program_for(wafers, clip)
+    weights = sum(program.slots[s].type.bytes for s in program.variables.values()) // 2
+    told = sum(item.bytes for item in events(program) if getattr(item, "kind", "") == GATHER)
+    # Along a chain all but one of the wafers send a copy, and a gradient on its way to its owner.
+    copies = sum(sent_bytes(program)) // (wafers - 1) - weights - wafers * told
+    found = predicted(wafers, Link(1e6, 1e-6, ways=2), clip)
+    assert weights < copies <= 2 * weights
+    assert sum(found.sent_bytes) == copies + (wafers - 1) * weights + wafers * told
+    assert (told > 0) == clip
+    assert predicted(wafers, Link(1e6, 1e-6), clip).sent_bytes == sent_bytes(program)

@@ -11,12 +11,15 @@ from pathlib import Path
 import pytest
 
 from cerebras_tf.cli.arguments import MODES, build_parser
+from tests.scripts.conftest import write_program
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 RUNNER = ["-m", "modelzoo.common.run"]
 # A Python that says how many wafers a command asks for, and else what it was called with.
 WAFERS_PYTHON = """#!/bin/bash
-if [ "$2" = modelzoo.common.wafers ]; then echo "$3 /logs"; else echo "$*"; fi
+if [ "$2" != modelzoo.common.wafers ]; then echo "$*"
+elif [ "$3" = 0 ]; then echo "1 no /logs"
+else echo "$3 yes /logs"; fi
 """
 
 
@@ -164,7 +167,7 @@ def test_csrun_without_a_command_says_how_it_is_used(launchers, name):
     helps = [launchers.run(name, flag) for flag in ("-h", "--help")]
     assert [ran.returncode for ran in helps] == [0, 0]
     assert helps[0].stdout == helps[1].stdout
-    for words in ([], ["--mount-dirs", "/data"]):
+    for words in ([], ["--mount-dirs", "/"]):
         ran = launchers.run(name, *words)
         assert (ran.returncode, ran.stdout, ran.stderr) == (2, "", helps[0].stdout)
     assert not launchers.venv.exists()  # told before anything is set up
@@ -236,10 +239,46 @@ def test_csrun_wse_names_a_command_that_does_not_exist(ready):
     assert ran.stderr == "csrun_wse: no-such-command: command not found\n"
 
 
-def test_csrun_wse_accepts_the_options_of_a_cluster_for_one_node(ready):
+def test_csrun_wse_takes_the_options_of_a_cluster_for_one_node(ready):
+    ready.complete(WAFERS_PYTHON)
     options = "--total-nodes=1 --tasks-per-node 1 --cpus-per-task 16 --single-task-nodes --cyclic"
-    got = ready.arguments("csrun_wse", *options.split(), "--mount-dirs=/data", "python", "x.py")
-    assert got == ["x.py"]
+    words = [*options.split(), "--mount-dirs=/,/usr", "python", "x.py"]
+    ran = ready.run("csrun_wse", *words, SLURM_CONF="/none")
+    assert (ran.stderr, ran.stdout) == (
+        "",
+        "-m cerebras_tf.swarmx.launch --wafers 1 --logs /logs --nodes 1 --tasks-per-node 1 "
+        "--cpus-per-task 16 -- python x.py\n",
+    )
+
+
+@pytest.mark.parametrize("option", ["--requeue", "--hang-timeout=9", "--cpus-per-task=1"])
+def test_options_of_a_job_make_one_of_a_single_wafer(ready, option):
+    ready.complete(WAFERS_PYTHON)
+    ran = ready.run("csrun_wse", option, "python", "x.py", SLURM_CONF="/none")
+    launch = "-m cerebras_tf.swarmx.launch --wafers 1 --logs /logs"
+    assert ran.stdout == f"{launch} {option.replace('=', ' ')} -- python x.py\n"
+
+
+def test_one_wafer_runs_here_without_slurm_and_else_in_it_where_it_is_asked_for(ready, programs):
+    ready.complete(WAFERS_PYTHON)
+    for options in ([], ["--num_csx", "1"], ["--single-task-nodes", "--cyclic"]):
+        ran = ready.run("csrun_wse", *options, "python", "x.py", SLURM_CONF="/none")
+        assert (ran.stdout, ran.stderr) == ("x.py\n", "")
+    for name in ("srun", "sinfo"):
+        write_program(programs / name, "#!/bin/bash\n")
+    with_slurm = {"SLURM_CONF": "", "PATH": f"{programs}:{os.environ['PATH']}"}
+    assert ready.run("csrun_wse", "python", "x.py", **with_slurm).stdout == "x.py\n"
+    ran = ready.run("csrun_wse", "--num_csx", "1", "python", "x.py", **with_slurm)
+    assert ran.stdout == "-m cerebras_tf.swarmx.launch --wafers 1 --logs /logs -- python x.py\n"
+
+
+@pytest.mark.parametrize("name", ["csrun_wse", "csrun_cpu"])
+def test_folders_that_are_missing_are_told(ready, name):
+    for words in (["--mount-dirs=/,/no such"], ["--mount-dirs", "/no such,/"]):
+        ran = ready.run(name, *words, "python", "x.py")
+        assert ran.returncode == 2
+        assert f"{name}: --mount-dirs: must be folders of this machine" in ran.stderr
+        assert "Received: /no such." in ran.stderr
 
 
 def test_csrun_wse_refuses_several_nodes_without_a_cluster(ready):

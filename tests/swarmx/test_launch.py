@@ -23,13 +23,13 @@ from cerebras_tf.swarmx.signs import (
 )
 from tests.swarmx.ranks import ROOT, SLURM_CONFIGURATION, needs_mpi, needs_slurm
 
-LIMIT_S = 120
+LIMIT_S, SOON_S = 120, 10
 MEET = "from cerebras_tf.swarmx import mpi; s = mpi.swarm(); print(s.objects(s.rank), flush=True)"
 
 
-def run(folder, program, *options, slurm="/none"):
-    """Runs a program on two wafers."""
-    launch_it = [sys.executable, "-m", "cerebras_tf.swarmx.launch", "--wafers", "2"]
+def run(folder, program, *options, slurm="/none", wafers=2):
+    """Runs a program on some wafers."""
+    launch_it = [sys.executable, "-m", "cerebras_tf.swarmx.launch", "--wafers", str(wafers)]
     logs = ["--logs", str(folder / "logs"), *options, "--"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "SLURM_CONF": slurm}
     return subprocess.run(
@@ -77,6 +77,112 @@ def test_a_process_that_fails_ends_the_job_and_is_named(fault, what, status, tmp
     assert done.returncode == status
     assert "csrun_wse: rank 1 (process " in done.stderr
     assert re.search(what, done.stderr)
+
+
+EARLY = """
+import os, sys
+if os.environ["CEREBRAS_TF_RANK"] == "1":
+    sys.exit(0)
+from cerebras_tf.swarmx import mpi
+mpi.swarm()
+"""
+
+
+@needs_mpi()
+@pytest.mark.parametrize(
+    "program, what, status",
+    [
+        (FAILS.format("sys.exit(3)"), r"rank 1 \(process \d+ on .*\) ended with status 3", 3),
+        (
+            FAILS.format("sys.exit(0)"),
+            "rank 1 ended with status 0 while rank 0 (waited for|need)",
+            1,
+        ),
+        (
+            FAILS.format("os._exit(0)"),
+            "rank 1 ended with status 0 while rank 0 (waited for|need)",
+            1,
+        ),
+        (EARLY, "rank 1 ended with status 0 while rank 0 waited for it", 1),
+        (FAILS.replace("== 1", "== 0").format("sys.exit(4)"), "rank 0 .* ended with status 4", 4),
+    ],
+)
+def test_a_program_that_ends_by_itself_while_others_need_it_ends_the_job(
+    program, what, status, tmp_path
+):
+    start = time.monotonic()
+    done = run(tmp_path, program)
+    assert time.monotonic() - start < SOON_S
+    assert done.returncode == status
+    assert re.search(what, done.stderr), done.stderr
+    assert done.stderr.count("the job was ended") == 1 and "BAD TERMINATION" not in done.stdout
+
+
+@needs_mpi()
+def test_one_may_be_busy_at_its_end_when_the_others_are_done(tmp_path):
+    done = run(tmp_path, f"import time; {MEET}; time.sleep(5 * (s.rank == 0)); print('done')")
+    assert (done.returncode, done.stdout) == (0, "[0, 1]\ndone\n"), done.stderr
+
+
+ONCE = """
+import os, sys
+print(os.environ["CEREBRAS_TF_WAFERS"], os.environ["CEREBRAS_TF_THREADS"], flush=True)
+if not os.path.exists("hurt"):
+    open("hurt", "w").close()
+    os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.parametrize(
+    "slurm, what",
+    [
+        ("/none", "1 wafer, a local process"),
+        pytest.param(SLURM_CONFIGURATION, "1 wafer, a task of Slurm's srun", marks=needs_slurm()),
+    ],
+)
+def test_one_wafer_starts_again_with_the_cores_that_were_asked_for(slurm, what, tmp_path):
+    done = run(tmp_path, ONCE, "--requeue", "--cpus-per-task", "1", slurm=slurm, wafers=1)
+    assert (done.returncode, done.stdout) == (0, "1 1\n1 1\n"), done.stderr
+    assert done.stderr.count(f"csrun_wse: {what}; logs in {tmp_path / 'logs'}") == 2
+    assert re.search(r"rank 0 .* was ended by signal 9", done.stderr)
+    assert (tmp_path / "logs" / "rank_0.log").read_text(encoding="utf-8") == done.stdout
+
+
+def test_one_process_gets_no_more_cores_than_there_are(tmp_path):
+    done = run(tmp_path, ONCE.partition("if")[0], "--cpus-per-task", "999", wafers=1)
+    cores = len(os.sched_getaffinity(0))
+    assert done.stdout == f"1 {cores}\n"
+    assert f"a process gets the {cores} cores that there are, not 999" in done.stderr
+
+
+def test_what_can_have_no_effect_is_refused(tmp_path):
+    done = run(tmp_path, "", "--hang-timeout", "5", wafers=1)
+    assert done.returncode == 2
+    assert "--hang-timeout: bounds how long processes wait" in done.stderr
+
+
+def test_a_folder_that_cannot_be_written_is_told(tmp_path):
+    (tmp_path / "logs").write_text("no folder", encoding="utf-8")
+    done = run(tmp_path, "", wafers=1)
+    assert done.returncode == 2
+    assert f"{tmp_path / 'logs'}: must be a folder for logs that can be written" in done.stderr
+
+
+def test_a_file_gets_all_that_launcher_and_process_print(tmp_path):
+    words = [sys.executable, "-m", "cerebras_tf.swarmx.launch", "--wafers", "1", "--logs", "logs"]
+    with open(tmp_path / "said", "wb") as said:
+        subprocess.run(
+            [*words, "--", sys.executable, "-c", "print('long' * 99); raise SystemExit(3)"],
+            env={**os.environ, "PYTHONPATH": str(ROOT), "SLURM_CONF": "/none"},
+            cwd=tmp_path,
+            stdout=said,
+            stderr=said,
+            timeout=LIMIT_S,
+            check=False,
+        )
+    lines = (tmp_path / "said").read_text(encoding="utf-8").splitlines()
+    assert lines[0].startswith("csrun_wse: 1 wafer") and lines[1] == "long" * 99
+    assert "ended with status 3" in lines[2]
 
 
 @needs_mpi()
@@ -213,7 +319,8 @@ def signs(folder: Path, waited: list[float], age: float = 0.0) -> None:
     "waited, age, said",
     [
         ([0.0, 0.0, 700.0], 0.0, "rank 0, 1 made no progress while others waited for 700 s"),
-        ([700.0, 650.0], 0.0, "all ranks have waited for one another for 650 s"),
+        ([700.0, 650.0], 0.0, "rank 2 made no progress while others waited for 700 s"),
+        ([700.0, 650.0, 660.0], 0.0, "all ranks have waited for one another for 650 s"),
         ([0.0, 0.0], 100.0, "rank 0 has given no sign of life for 100 s"),
         ([0.0, 500.0], 0.0, ""),
         ([], 0.0, ""),

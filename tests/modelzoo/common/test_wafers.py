@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from modelzoo.common.wafers import is_runner_call, main
@@ -17,10 +19,20 @@ TINY = str(CONFIGS / "params_gpt3_tiny.yaml")
 def test_wafers_are_found_in_any_order_of_the_arguments(words, tmp_path, capsys):
     assert is_runner_call(words)
     main(["0", "python-ws", *words, "--num_csx", "2", "-o", str(tmp_path)])
-    assert capsys.readouterr().out.split() == ["2", str(tmp_path / "logs")]
+    assert capsys.readouterr().out.split() == ["2", "yes", str(tmp_path / "logs")]
+
+
+def test_one_wafer_is_asked_for_only_where_it_is_written(tmp_path, capsys):
+    written = tmp_path / "params.yaml"
+    text = Path(TINY).read_text(encoding="utf-8")
+    assert "num_csx" not in text
+    written.write_text(text.replace("runconfig:", "runconfig:\n    num_csx: 1"), encoding="utf-8")
+    for path, given, asked in ((TINY, "0", "no"), (TINY, "1", "yes"), (str(written), "0", "yes")):
+        main([given, "python-ws", "-m", "train", "-p", path])
+        assert capsys.readouterr().out.split()[:2] == ["1", asked]
 
 
 @pytest.mark.parametrize("words", [["script.py"], ["-m", "my.module"], ["--version"], ["-c", "1"]])
 def test_other_programs_ask_for_none(words, capsys):
     main(["0", "python-ws", *words])
-    assert capsys.readouterr().out.split()[0] == "1"
+    assert capsys.readouterr().out.split()[:2] == ["1", "no"]
