@@ -89,13 +89,14 @@ def check_schedule(program: Program) -> None:
 
 def _check_lives(program: Program) -> None:
     """Asserts that arena slots begin to live in the order in which they are written."""
-    time = -1
+    time, seen = -1, set()
     for step in program.steps:
         if isinstance(step, Run):
             for item in program.bodies[step.body]:
                 for i in item.outputs:
                     slot = program.slots[step.slots[i]]
-                    if slot.kind == ARENA:
+                    if slot.kind == ARENA and step.slots[i] not in seen:  # else written over
+                        seen.add(step.slots[i])
                         assert slot.life[0] >= time, f"{item.op}: {slot} lives too late or early"
                         time = slot.life[0]
 

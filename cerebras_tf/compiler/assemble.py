@@ -9,7 +9,7 @@ import functools
 import itertools
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Optional
 
 from cerebras_tf.compiler.memory import Lifetime, plan_memory
 from cerebras_tf.compiler.owners import ALONE, EVERYWHERE, Ownership
@@ -32,7 +32,7 @@ from cerebras_tf.ir.program import (
 from cerebras_tf.ir.schedule import Free, OnWafer, Run, Share, Step, StreamIn, StreamOut
 from cerebras_tf.ir.step import GRADIENT
 from cerebras_tf.ir.text import print_attribute
-from cerebras_tf.ops import is_view, viewed
+from cerebras_tf.ops import is_view, lookup, viewed
 from cerebras_tf.ops.cost import price, price_at_most
 from cerebras_tf.passes.fuse_elementwise import FUSED, fuse_elementwise
 
@@ -210,22 +210,49 @@ class _Assembler:
         elif is_view(node):
             self._new_slot(value, VIEW, base=self._slot_for(node, node.inputs[value.index]))
         elif value.type.is_bounded:
-            self._new_slot(value, ARENA)
+            over = self._written_over(node)
+            if over is None:
+                self._new_slot(value, ARENA)
+            else:
+                self.slot_of[value] = over
         else:
             self._new_slot(value, HEAP)
 
+    def _written_over(self, node: Node) -> Optional[int]:
+        """The arena slot of an operand that the node may write its output over; None for none."""
+        position = lookup(node.op).overwrites
+        if position is None:
+            return None
+        old = node.inputs[position]
+        slot = self._slot_for(node, old)
+        others = [x for i, x in enumerate(node.inputs) if i != position]
+        if (
+            self.program.slots[slot].kind != ARENA
+            or old.type != node.output.type
+            or self._last[old] > self._time_of[node]
+            or any(self.program.base_of(self._slot_for(node, x)) == slot for x in others)
+        ):
+            return None
+        return slot
+
     def _plan(self) -> None:
         """Offsets of arena slots; a value lives from its node to its last read."""
-        slots = []
+        slots, placed = [], set[int]()
         for node in self._nodes:
             if node.op == GRADIENT:  # lies where its operand does, whose life holds its own
                 continue
             made = self._time_of[node]
             for value in node.outputs:
                 slot = self.program.slots[self.slot_of[value]]
-                if slot.kind == ARENA:
-                    slot.life = (made, max(self._last.get(value, -1), made))
-                    slots.append(slot)
+                if slot.kind != ARENA:
+                    continue
+                last = max(self._last.get(value, -1), made)
+                if self.slot_of[value] in placed:  # written over what was there
+                    slot.life = (slot.life[0], last)
+                    continue
+                placed.add(self.slot_of[value])
+                slot.life = (made, last)
+                slots.append(slot)
         plan_arena(self.program, slots)
 
     def _schedule(self) -> None:

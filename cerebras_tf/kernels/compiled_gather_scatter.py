@@ -65,8 +65,12 @@ def gather(
 
 @jit()
 def _add_columns(start: Any, stop: Any, table: Any, positions: Any, updates: Any, out: Any) -> None:
-    """Columns start to stop of out = the table, zeros where it is empty, with updates added."""
-    for i in range(out.shape[0]):
+    """Columns start to stop of out = the table, zeros where it is empty, with updates added.
+
+    The table may be `out` itself.
+    """
+    is_there = table.size and table.ctypes.data == out.ctypes.data
+    for i in range(0 if is_there else out.shape[0]):
         row = out[i, start:stop]
         if table.size:
             old = table[i, start:stop]

@@ -29,8 +29,8 @@ F = np.float32
 Out = tuple[np.ndarray, ...]
 # Logits of one chunk. A larger chunk adds into the weight's gradient less often, a smaller one
 # needs less memory: for width 768 and vocabulary 50257, 32 MB reach 78 % of sgemm's speed, 64 MB
-# 90 %, 128 MB 95 %, 256 MB 96 %; 160 MB make three chunks of 2048 tokens.
-_CHUNK_BYTES = 160 << 20
+# 90 %, 128 MB 95 %, 256 MB 96 %; 200 MB make two chunks of 2048 tokens.
+_CHUNK_BYTES = 200 << 20
 
 
 def _chunk_count(tokens: int, vocabulary: int) -> int:

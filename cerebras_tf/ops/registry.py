@@ -58,6 +58,8 @@ class OpDef:
             not be needed. True of all elementwise ops.
         view: whether outputs are the memory of the operands, in order, under other shapes; a
             function of the node where that depends on types and attributes.
+        overwrites: position of an operand that the output may be written over, where nothing reads
+            it later: the kernels allow it, and save a copy.
         structural: its attributes hold graphs, or it stands for nodes still to be written. It has
             no kernel: dispatch runs the graphs, or a pass expands the node, gradient included.
         zeros: positions of operands of which each alone, being 0 (False) everywhere, makes all
@@ -80,6 +82,7 @@ class OpDef:
     broadcasts: bool = False
     cheap: bool = False
     view: Union[bool, Callable[[Node], bool]] = False
+    overwrites: Optional[int] = None
     structural: bool = False
     zeros: tuple[int, ...] = ()
     collective: bool = False

@@ -309,6 +309,35 @@ def test_shared_weights_belong_to_the_first_layer_that_reads_them():
     assert "tied/Momentum" in layers[0].slots
 
 
+def table_step(read_later):
+    """Rows added to a table that was made, which is read again afterwards or not."""
+    s = StepBuilder()
+    ids, rows, x = s.feature("ids", 3, dtype="int32"), s.feature("rows", 3, 4), s.feature("x", 5, 4)
+    table = s.matmul(x, s.variable("w", 4, 4))
+    added = s.b.op("rows_add", table, ids, rows)
+    return s.done(added=s.b.op("mul", added, table) if read_later else s.b.op("exp", added))
+
+
+@pytest.mark.parametrize("read_later", [False, True])
+def test_rows_are_added_where_the_table_lies_unless_it_is_read_later(read_later):
+    program = compile_step(table_step(read_later))
+    check_schedule(program)
+    (places,) = [
+        {step.slots[item.inputs[0]], step.slots[item.outputs[0]]}
+        for step in program.steps
+        if isinstance(step, Run)
+        for item in program.bodies[step.body]
+        if item.op == "rows_add"
+    ]
+    assert len(places) == 1 + read_later
+    step = table_step(read_later)
+    variables = starting_values(step)
+    features = {**features_of(step), "ids": np.array([1, 4, 1], np.int32)}
+    wanted, _ = expected(table_step(read_later), variables, [features])
+    found, _ = run_program(program, step, variables, [features])
+    np.testing.assert_allclose(found["added"], wanted["added"], rtol=1e-5)
+
+
 def symbolic_step(rows):
     """x w squared and summed, trained, for some rows."""
     s = StepBuilder()
