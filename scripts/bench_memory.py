@@ -28,8 +28,9 @@ if __name__ == "__main__":
 
     launch.enter()
 
-from cerebras_tf.cli.arguments import positive_int
+from cerebras_tf.cli.arguments import positive_int, positive_number
 from cerebras_tf.cli.exit_codes import run_main
+from cerebras_tf.errors import CerebrasError
 from modelzoo.commands.process_memory import status_bytes
 
 LAYERS = (4, 8, 16, 32, 64)
@@ -60,7 +61,7 @@ def train(arguments: argparse.Namespace, layers: int) -> dict[str, Any]:
     """Trains a model from files in this process.
 
     Returns:
-        The peaks in bytes, the bytes of weights and optimizer state, and the last loss.
+        The layers, the peaks in bytes, and the bytes of weights and optimizer state.
     """
     import tensorflow as tf
 
@@ -116,16 +117,16 @@ def parse(arguments: Optional[list[str]]) -> argparse.Namespace:
     add("--sequence", type=positive_int, default=128)
     add("--batch", type=positive_int, default=4)
     add("--vocabulary", type=positive_int, default=8192)
-    add("--ram_gb", type=float, default=0.1, help="memoryx_ram_gb")
-    add("--wafer_gb", type=float, default=0.1, help="wafer_memory_gb")
-    add("--clip", type=float, help="max_gradient_norm")
+    add("--ram_gb", type=positive_number, default=0.1, help="memoryx_ram_gb")
+    add("--wafer_gb", type=positive_number, default=0.1, help="wafer_memory_gb")
+    add("--clip", type=positive_number, help="max_gradient_norm")
     add("--loss_scale", type=_loss_scale, default=1.0, help="a number or dynamic")
     add("--one", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args(arguments)
 
 
 def _loss_scale(text: str) -> Union[str, float]:
-    return text if text == "dynamic" else float(text)
+    return text if text == "dynamic" else positive_number(text)
 
 
 def main(arguments: Optional[list[str]] = None) -> int:
@@ -138,7 +139,12 @@ def main(arguments: Optional[list[str]] = None) -> int:
     for layers in given.layers:
         command = [sys.executable, __file__, *(arguments or sys.argv[1:]), "--one"]
         command += ["--layers", str(layers)]
-        done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+        if done.returncode:
+            raise CerebrasError(
+                f"bench_memory: training of {layers} layers must end well. Received: exit code "
+                f"{done.returncode}. Its own message stands above."
+            )
         found = json.loads(done.stdout.splitlines()[-1])
         first = first or found
         print(
@@ -151,4 +157,4 @@ def main(arguments: Optional[list[str]] = None) -> int:
 
 
 if __name__ == "__main__":
-    run_main(main)
+    sys.exit(run_main(main))

@@ -5,6 +5,9 @@ from __future__ import annotations
 import argparse
 
 from cerebras_tf.cli.arguments import positive_int
+from cerebras_tf.errors import ConfigError
+
+_OF_BATCHES = ("checkpoint", "steps", "outputs", "save")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -13,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--inputs", metavar="NPZ", help="a batch: an array for each feature")
     parser.add_argument("--checkpoint", metavar="CKPT", help="checkpoint with the variables")
     parser.add_argument(
-        "--steps", type=positive_int, default=1, metavar="N", help="how often to run the batch"
+        "--steps", type=positive_int, metavar="N", help="how often to run the batch (default: 1)"
     )
     parser.add_argument("--outputs", metavar="NPZ", help="file for the results")
     parser.add_argument("--save", metavar="CKPT", help="checkpoint to write afterwards")
@@ -21,13 +24,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Runs the program, or says what it takes."""
+    """Runs the program, or says what it takes.
+
+    Raises:
+        ConfigError: an argument needs a batch, and none is given.
+    """
     from cerebras_tf.runtime import saved_run
 
     if args.inputs is None:
+        given = [f"--{name}" for name in _OF_BATCHES if getattr(args, name) is not None]
+        if given:
+            raise ConfigError(
+                f"run: {', '.join(given)} needs a batch. Received: no --inputs. Give it, or the "
+                "program alone to see what it takes."
+            )
         print(saved_run.describe_saved(args.program))
         return
-    found = saved_run.run_saved(args.program, args.inputs, args.checkpoint, args.steps, args.save)
+    steps = args.steps or 1
+    found = saved_run.run_saved(args.program, args.inputs, args.checkpoint, steps, args.save)
     if args.outputs is not None:
         saved_run.write_results(args.outputs, found)
     print(saved_run.shown_results(found))

@@ -36,8 +36,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
-from cerebras_tf.cli.arguments import positive_int
-from cerebras_tf.errors import CerebrasError
+from cerebras_tf.cli.arguments import positive_int, positive_number
+from cerebras_tf.errors import CerebrasError, ConfigError
 from modelzoo.commands.bench_models import (
     MODELS,
     PADDINGS,
@@ -61,6 +61,7 @@ COMPARED = (
     *((BFLOAT16, peer) for peer, how in PEERS.items() if how.bfloat16),
 )
 WARM_UP_STEPS = 1
+_LEAVES_S = 20  # for a peer to end by itself
 
 
 @dataclass(frozen=True)
@@ -223,9 +224,12 @@ def receive(side: str, pipe: Any) -> Any:
 
 @contextlib.contextmanager
 def side_processes(shape: Shape, compared: Comparison) -> Any:
-    """Gives the pipes to all sides' processes, by name; ends them on leaving."""
+    """Gives the pipes to all sides' processes, by name; ends them on leaving.
+
+    Peers end by themselves, so that what their compiler holds is given back; the others would save.
+    """
     context = multiprocessing.get_context("spawn")
-    pipes, processes = {}, []
+    pipes, processes = {}, {}
     with tempfile.TemporaryDirectory(prefix="bench") as folder:
         try:
             for side in compared.sides:
@@ -234,12 +238,15 @@ def side_processes(shape: Shape, compared: Comparison) -> Any:
                 arguments: tuple[Any, ...] = (theirs, shape, side)
                 if side not in PEERS:
                     arguments = (theirs, f"{folder}/{side}", shape, side, compared)
-                processes.append(context.Process(target=target, args=arguments))
-                processes[-1].start()
+                processes[side] = context.Process(target=target, args=arguments)
+                processes[side].start()
                 theirs.close()
-            yield pipes
+            yield dict(pipes)
         finally:
-            for process in processes:
+            for side, process in processes.items():
+                if side in PEERS:
+                    pipes[side].close()
+                    process.join(_LEAVES_S)
                 process.kill()
                 process.join()
 
@@ -323,21 +330,41 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", metavar="FILE", help="write every measurement there")
     parser.add_argument("--plot", metavar="FILE", help="draw tokens a second there, as SVG")
     for name in ("layers", "hidden", "batch", "sequence", "vocabulary"):
-        full, tiny = getattr(Shape, name), getattr(SMOKE, name)
-        text = f"default: {full}, with --smoke {tiny}"
+        full = ", ".join(f"{getattr(shape, name)} of {model}" for model, shape in SHAPES.items())
+        text = f"default: {full}; with --smoke {getattr(SMOKE, name)}"
         parser.add_argument(f"--{name}", type=positive_int, metavar="N", help=text)
     text = "compare weights on files of this folder with weights in memory"
     against.add_argument("--memoryx_dir", metavar="FOLDER", help=text)
     text = "what of them may be in memory, GB (default: the program's choice)"
-    parser.add_argument("--memoryx_ram_gb", type=float, metavar="GB", help=text)
+    parser.add_argument("--memoryx_ram_gb", type=positive_number, metavar="GB", help=text)
     for name, default in (("rounds", 3), ("steps", 3)):
         text = "turns of each side" if name == "rounds" else "steps of a turn"
         text += f" (default: {default})"
         parser.add_argument(f"--{name}", type=positive_int, default=default, metavar="N", help=text)
 
 
+def check_given(args: argparse.Namespace) -> None:
+    """Raises ConfigError where an argument would have no effect."""
+    if args.memoryx_ram_gb and not args.memoryx_dir:
+        raise ConfigError(
+            f"bench --memoryx_ram_gb: needs --memoryx_dir. Received: {args.memoryx_ram_gb:g} "
+            "without. Give the folder, or leave it out."
+        )
+    if args.memoryx_dir and args.peers:
+        raise ConfigError(
+            "bench --memoryx_dir: compares files with memory, on the wafer. Received: --peers "
+            "besides. Run them apart."
+        )
+    if args.pad == "batch" and args.model not in ("bert", "transformer"):
+        raise ConfigError(
+            f"bench --pad batch: needs bert or transformer. Received: {args.model}, whose "
+            "sequences are all of one length. Leave it out."
+        )
+
+
 def run(args: argparse.Namespace) -> None:
     """Runs the benchmark and prints what it found."""
+    check_given(args)
     given = {name: value for name, value in vars(args).items() if value and hasattr(Shape, name)}
     shape = dataclasses.replace(SMOKE if args.smoke else SHAPES[args.model], **given)
     read_params(shape)  # tells mistakes before anything starts

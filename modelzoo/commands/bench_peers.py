@@ -1,7 +1,8 @@
 """The models that `bench` trains, in PyTorch: independent implementations to compare speeds with.
 
 As a PyTorch user writes them: fused scaled dot-product attention, fused AdamW, autocast for
-bfloat16, torch.compile. They have the parameters of the zoo's models, not their initial values.
+bfloat16, torch.compile. They have the parameters of the zoo's models, not their initial values, and
+clip gradients where the zoo's params files do.
 
 Letters: B sequences, S their length, H width, A heads.
 """
@@ -12,7 +13,7 @@ import time
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from modelzoo.commands.bench_models import LEARNING_RATE, batches_of
+from modelzoo.commands.bench_models import LEARNING_RATE, batches_of, read_params
 from modelzoo.commands.bench_turn import Turns
 
 
@@ -39,7 +40,10 @@ class Missing:
 
 
 def run_peer(pipe: Any, shape: Any, side: str) -> None:
-    """A peer's process: sends 0, or Missing, then a Turn for every number of steps it is told."""
+    """A peer's process: sends 0, or Missing, then a Turn for every number of steps it is told.
+
+    It ends when the pipe is closed.
+    """
     started = time.perf_counter()
     try:
         import torch
@@ -49,7 +53,7 @@ def run_peer(pipe: Any, shape: Any, side: str) -> None:
     if shape.model not in ("gpt2", "bert"):
         pipe.send(Missing(f"there is no PyTorch model of {shape.model} here"))
         return
-    peer = PEERS[side]
+    peer, most = PEERS[side], read_params(shape).optimizer.max_gradient_norm
     torch.manual_seed(1)
     model = make_model(shape)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, fused=True)
@@ -61,7 +65,8 @@ def run_peer(pipe: Any, shape: Any, side: str) -> None:
         with torch.autocast("cpu", torch.bfloat16, enabled=peer.bfloat16):
             loss = loss_of(*batches[number % len(batches)])
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        if most:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), most)
         optimizer.step()
         return float(loss.detach())
 
@@ -75,7 +80,10 @@ def run_peer(pipe: Any, shape: Any, side: str) -> None:
     turns.note()
     while True:
         pipe.send(turns.ended(loss))
-        steps = pipe.recv()
+        try:
+            steps = pipe.recv()
+        except EOFError:
+            return
         turns.begin()
         for _ in range(steps):
             number += 1

@@ -6,7 +6,7 @@ For example::
     cerebras-tf convert from_tf model_dir/gptj_6b gpt-j-6B-trained
     cerebras-tf convert verify gpt-j-6B-trained model_dir/gptj_6b --logits
     cerebras-tf convert renumber model_dir/first model_dir/second 38000
-    cerebras-tf convert random -p params_gptj_6b_pile.yaml gpt-j-6B-random --dtype bfloat16
+    cerebras-tf convert random -p params_gptj_6b.yaml gpt-j-6B-random --dtype bfloat16
 
 It only reads its arguments and shows progress; ``modelzoo/common/checkpoints`` does the work.
 """
@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import time
 
-from cerebras_tf.cli.arguments import positive_int
+from cerebras_tf.cli.arguments import positive_int, positive_number
 from cerebras_tf.errors import ConfigError
 from modelzoo.common.checkpoints.compare_logits import TOLERANCE, compare_logits
 from modelzoo.common.checkpoints.convert import from_tensorflow, to_tensorflow
@@ -65,7 +65,7 @@ def add_arguments(parser, what):
         add("-p", "--params", required=True, help="our YAML of the model")
         add("--seed", type=int, default=0, help="of the weights (default: 0)")
         add("--dtype", choices=tuple(DTYPES), default="float32", help="type of weights there")
-        add("--max_shard_gb", type=float, default=2.0, help="size of a file, GB")
+        add("--max_shard_gb", type=positive_number, default=2.0, help="size of a file, GB")
         return
     add("--program", choices=tuple(PROGRAMS), default="hugging_face", help="the other program")
     if what == "to_tf":
@@ -81,7 +81,7 @@ def add_arguments(parser, what):
             metavar="FOLDER",
             help="model it began as, for token ids and generation (default: beside the checkpoint)",
         )
-        add("--max_shard_gb", type=float, default=5.0, help="size of a file, GB")
+        add("--max_shard_gb", type=positive_number, default=5.0, help="size of a file, GB")
 
 
 def run(args):

@@ -41,21 +41,43 @@ def predicted_rows(estimator, inputs, params, checkpoint_path, use_cs):
     """
     from modelzoo.common.estimator import CheckpointHook
 
-    section, steps = params.predict_input, params.runconfig.predict_steps
+    steps = params.runconfig.predict_steps
+    others: list[int] = []
     rows = estimator.predict(
-        inputs.predict,
+        _first_batches(inputs.predict, steps, others),
         hooks=[CheckpointHook(checkpoint_path)],
         checkpoint_path=checkpoint_path,
         use_cs=use_cs,
     )
     with contextlib.closing(rows):
         count = 0
-        for count, row in enumerate(rows, 1):
-            if count > steps * section.batch_size:
-                tell_left_out(steps)
-                return
+        for row in rows:
+            count += 1
             yield row
-    require_rows(count, section)
+    require_rows(count, params.predict_input)
+    if others:
+        tell_left_out(steps)
+
+
+def _first_batches(input_fn, steps, others):
+    """Returns an input function of the first batches; `others` gets what comes behind, if any."""
+    import tensorflow.compat.v1 as tf
+
+    def is_first(number):
+        if number >= steps:
+            others.append(number)
+        return number < steps
+
+    def wanted(number, _):
+        found = tf.numpy_function(is_first, [number], tf.bool)
+        found.set_shape([])
+        return found
+
+    def first(params):
+        batches = input_fn(params).enumerate().take(steps + 1).filter(wanted)
+        return batches.map(lambda _, features: features)
+
+    return first
 
 
 def tell_left_out(steps):

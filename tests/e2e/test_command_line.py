@@ -192,13 +192,16 @@ def test_predict_reads_records_to_the_last_where_evaluation_reads_text(trained):
             example = tf.train.Example(features=tf.train.Features(feature=features))
             writer.write(example.SerializeToString())
     section = "predict_input:\n    data_processor: GptTfRecordsProcessor\n    data_dir: records\n"
-    trained.change(
-        ("predict_input: {}\n", f"{section}    vocab_size: 257\n"),
-        ("    eval_steps: 2", "    predict_steps: 1000"),
-    )
-    assert trained("predict").exit_code == 0
-    arrays = np.load(trained.folder / "out" / "predict" / "predictions_cs_0.npz")
-    assert arrays["input_ids"][:, 0].tolist() == list(range(10))
+    told = "runconfig.predict_steps 2: batches behind the first 2 are not predicted"
+    for steps, rows in ((1000, 10), (2, 8)):
+        trained.change(
+            ("predict_input: {}\n", f"{section}    vocab_size: 257\n"),
+            ("    eval_steps: 2", f"    predict_steps: {steps}"),
+        )
+        result = trained("predict")
+        assert result.exit_code == 0 and (told in result.lines) == (rows < 10)
+        arrays = np.load(trained.folder / "out" / "predict" / "predictions_cs_0.npz")
+        assert arrays["input_ids"][:, 0].tolist() == list(range(rows))
 
 
 @pytest.mark.parametrize("mode", ["train", "eval", "predict"])

@@ -53,11 +53,18 @@ def test_bert_reads_no_padding():
     assert model(torch.where(mask == 0, 7, ids), mask, labels) != loss
 
 
+@pytest.mark.parametrize(("model", "norms"), [("gpt2", []), ("bert", [1.0, 1.0])])
+def test_a_peer_clips_as_the_params_file_does(model, norms, monkeypatch):
+    found = []
+    monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", lambda _, most: found.append(most))
+    run_peer(Pipe(1), dataclasses.replace(SMOKE, model=model), "torch")
+    assert found == norms
+
+
 @pytest.mark.parametrize("side", ["torch", "torch bf16"])
 def test_a_peer_makes_the_steps_that_it_is_told(side):
     pipe = Pipe(2, 30)
-    with pytest.raises(EOFError):
-        run_peer(pipe, SMOKE, side)
+    run_peer(pipe, SMOKE, side)
     ready, first, second, third = pipe.sent
     assert ready == 0 and isinstance(first, Turn) and not first.step_s
     assert len(second.step_s) == 2 and len(third.step_s) == 30

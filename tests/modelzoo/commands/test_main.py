@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -47,6 +48,25 @@ def test_commands_keep_tensorflows_native_notes_off_the_console(command, monkeyp
     monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)
     program.main(["echo"])
     assert os.environ["TF_CPP_MIN_LOG_LEVEL"] == "2"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("bench --memoryx_ram_gb 2", "--memoryx_ram_gb: needs --memoryx_dir. Received: 2 without"),
+        ("bench --memoryx_dir x --peers", "Received: --peers besides"),
+        ("bench --model gptj --pad batch", "needs bert or transformer. Received: gptj"),
+        ("bench --memoryx_dir x --memoryx_ram_gb nan", "must be a number above 0"),
+        ("convert from_tf a b --max_shard_gb inf", "must be a number above 0"),
+        ("convert random -p a b --max_shard_gb 0", "must be a number above 0"),
+        ("run it.zip --steps 2 --save x", "--steps, --save needs a batch. Received: no --inputs"),
+    ],
+)
+def test_arguments_without_effect_are_refused(words, told, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "300")
+    with contextlib.suppress(SystemExit):  # of the parser
+        assert program.main(words.split()) == 2
+    assert told in capsys.readouterr().err
 
 
 def test_a_commands_mistake_of_the_user_exits_2(command, capsys):
