@@ -19,7 +19,12 @@ from typing import Any, Optional
 import numpy as np
 
 from cerebras_tf.kernels.compiled_blas import PLAIN, ROW_MAJOR, TRANSPOSED, sgemm
-from cerebras_tf.kernels.compiled_thin import is_thin, thin_product
+from cerebras_tf.kernels.compiled_thin import (
+    are_vectors,
+    is_thin,
+    thin_product,
+    vector_products,
+)
 from cerebras_tf.kernels.compiled_threads import for_chunks, threads
 from cerebras_tf.kernels.scratch import borrowed, rounded
 
@@ -202,6 +207,9 @@ def _batch(a: np.ndarray, b: np.ndarray, out: np.ndarray, add: bool) -> None:
     if len(indices) < threads():
         for index in indices:
             product(a[index], b[index], out[index], add)
+        return
+    if are_vectors(a, b, out):
+        vector_products(a, b, out, add)
         return
     chunks = min(len(indices), 2 * threads())
 

@@ -41,6 +41,25 @@ def test_products_are_numpys(shape, transposed, add, rng, calls):
     assert np.abs(out - expected).max() <= 4e-7 * scale.max()
 
 
+@pytest.mark.parametrize("shape", [((3, 2), 20, 9), ((2,), 1, 5), ((5,), 7, 1), ((40,), 64, 70)])
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("add", [False, True])
+def test_products_of_many_vectors_are_numpys(shape, transposed, add, rng, monkeypatch):
+    lead, inner, columns = shape
+    taken = []
+    monkeypatch.setattr(blas, "threads", lambda: 2)
+    original = blas.vector_products
+    monkeypatch.setattr(blas, "vector_products", lambda *a: taken.append(a) or original(*a))
+    a = rng.standard_normal((*lead, 1, inner)).astype(np.float32)
+    b = rng.standard_normal((*lead, *((columns, inner) if transposed else (inner, columns))))
+    b = b.astype(np.float32).swapaxes(-1, -2) if transposed else b.astype(np.float32)
+    out = rng.standard_normal((*lead, 1, columns)).astype(np.float32)
+    expected = a.astype(float) @ b + (out if add else 0)
+    blas.product(a, b, out, add)
+    assert len(taken) == 1
+    np.testing.assert_allclose(out, expected, atol=2e-5)
+
+
 def test_a_transposed_left_side_is_read_as_it_is(rng, calls):
     a, b = rng.standard_normal((9, 4)).astype("f"), rng.standard_normal((9, 6)).astype("f")
     out = np.empty((4, 6), np.float32)
