@@ -59,6 +59,12 @@ def concat(*xs: np.ndarray, axis: int) -> np.ndarray:
     return np.concatenate(xs, axis)
 
 
+@compiled("concat")
+def concat_into(*xs: np.ndarray, out: Out, axis: int) -> None:
+    """The same into `out`."""
+    np.concatenate(xs, axis, out=out[0])
+
+
 @plain("reverse")
 def reverse(x: np.ndarray, *, axes: Dims) -> np.ndarray:
     """x read backwards along the axes."""

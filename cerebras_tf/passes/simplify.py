@@ -69,6 +69,11 @@ def _same(node: Node, has_gradients: bool) -> Optional[Value]:
         return x
     if op == "transpose" and tuple(node.attrs["permutation"]) == tuple(range(x.type.rank)):
         return x
+    if op == "slice" and x.type == y.type and x.type.is_bounded:
+        return x if all(step == 1 for step in node.attrs["strides"]) else None
+    if op == "concat":
+        filled = _not_empty(node)
+        return filled[0] if len(filled) == 1 and filled[0].type == y.type else None
     if len(node.inputs) == 2:
         other = node.inputs[1]
         if op in ("add", "sub") and _is(other, 0) and x.type == y.type:
@@ -80,6 +85,11 @@ def _same(node: Node, has_gradients: bool) -> Optional[Value]:
         if op == "mul" and _is(x, 1) and other.type == y.type:
             return other
     return None
+
+
+def _not_empty(concat: Node) -> list[Value]:
+    """Its operands without those that are known to have no element."""
+    return [value for value in concat.inputs if value.shape[concat.attrs["axis"]] != 0]
 
 
 def _is(value: Value, number: float) -> bool:
@@ -121,6 +131,13 @@ def _content(value: Value, user: Node) -> Optional[Array]:
 
 def _shorter(b: Builder, node: Node) -> Optional[Value]:
     """A shorter way to the same value, or None."""
+    if node.op == "concat" and 0 < len(_not_empty(node)) < len(node.inputs):
+        return b.op("concat", *_not_empty(node), axis=node.attrs["axis"])
+    if node.op == "matmul" and node.output.type.is_static:
+        inner = node.inputs[0].shape[-2 if node.attrs.get("transpose_a") else -1]
+        if inner == 0:  # sums of nothing, as a cache without a token gives
+            zero = b.constant(np.zeros((), node.output.type.numpy_dtype), node.output.dtype)
+            return b.op("broadcast_to", zero, shape=node.output.shape)
     if not node.inputs or node.inputs[0].node is None:
         return _drop_broadcast(b, node)
     below = node.inputs[0].node

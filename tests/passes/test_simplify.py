@@ -37,6 +37,21 @@ NEUTRAL = {
     "two transposes": lambda b, x: b.op(
         "transpose", b.op("transpose", x, permutation=(1, 0)), permutation=(1, 0)
     ),
+    "a slice of all": lambda b, x: b.op("slice", x, starts=(0, 0), sizes=(2, 3), strides=(1, 1)),
+    "joining with nothing": lambda b, x: b.op(
+        "concat", b.constant(np.zeros((2, 0), np.float32)), x, axis=1
+    ),
+    "adding sums of nothing": lambda b, x: b.op(
+        "add",
+        b.op(
+            "matmul",
+            b.op("slice", x, starts=(0, 0), sizes=(2, 0), strides=(1, 1)),
+            b.constant(np.zeros((0, 3), np.float32)),
+            transpose_a=False,
+            transpose_b=False,
+        ),
+        x,
+    ),
     "two reshapes": lambda b, x: b.op("reshape", b.op("reshape", x, shape=(6,)), shape=(2, 3)),
 }
 
@@ -54,6 +69,8 @@ KEPT = {
     "multiplying by almost 1": lambda b, x: b.op("mul", x, np.array([1, 1, 2], np.float32)),
     "a cast": lambda b, x: b.op("cast", x, dtype="float64"),
     "a transpose": lambda b, x: b.op("transpose", x, permutation=(1, 0)),
+    "a part": lambda b, x: b.op("slice", x, starts=(0, 1), sizes=(2, 2), strides=(1, 1)),
+    "joining": lambda b, x: b.op("concat", x, x, axis=1),
 }
 
 
