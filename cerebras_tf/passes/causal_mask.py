@@ -49,7 +49,7 @@ _UNITS = {ROW: _Form(1, 0, 0), COLUMN: _Form(0, 1, 0), NEITHER: _Form(0, 0, 0)}
 
 
 def is_causal(mask: Value) -> bool:
-    """Whether a mask [1.., S, T] is 0 up to the diagonal that ends in the corner, and hides what is
+    """Whether a mask [..., S, T] is 0 up to the diagonal that ends in the corner, and hides what is
     behind it, for every S and T that it may have."""
     if mask.constant is not None:
         return _hides_behind_diagonal(mask.constant)
@@ -66,14 +66,13 @@ def is_causal(mask: Value) -> bool:
 
 
 def _hides_behind_diagonal(mask: Array) -> bool:
-    if mask.ndim < 2 or mask.size != mask.shape[-2] * mask.shape[-1]:
+    """Whether every matrix of the last two dimensions does."""
+    if mask.ndim < 2 or not mask.size or mask.shape[-1] < mask.shape[-2]:
         return False
-    square = mask.reshape(mask.shape[-2:])
-    rows, columns = square.shape
-    if columns < rows:
-        return False
+    rows, columns = mask.shape[-2:]
     hidden = np.arange(columns) > np.arange(rows)[:, None] + (columns - rows)
-    return bool(np.all(square[~hidden] == 0) and np.all(square[hidden] <= HIDDEN))
+    squares = mask.reshape(-1, rows, columns)
+    return bool(np.all(squares[:, ~hidden] == 0) and np.all(squares[:, hidden] <= HIDDEN))
 
 
 def _facing(step: _Step, form: _Form) -> Optional[_Step]:

@@ -94,7 +94,7 @@ def _match(
             scores, mask = _split_mask(made)
             if mask is None or mask in trained:
                 return None
-            if hides_later(mask):
+            if scores.shape == made.output.shape and hides_later(mask):
                 causal = True
             elif bias is None:
                 bias = mask

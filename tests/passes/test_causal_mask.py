@@ -140,5 +140,6 @@ def test_constant_masks_end_in_the_corner(b):
     assert is_causal(b.constant(mask))
     assert is_causal(b.constant(mask[None, None]))
     assert not is_causal(b.constant(mask.T))
-    assert not is_causal(b.constant(np.stack([mask, mask])))
+    assert is_causal(b.constant(np.stack([mask, mask])))
+    assert not is_causal(b.constant(np.stack([mask, 0 * mask])))
     assert not is_causal(b.constant(np.roll(mask, 1, 1)))
