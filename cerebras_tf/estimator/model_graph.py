@@ -5,7 +5,6 @@ Training is tf.estimator's own loop, with the spec made here.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Optional
@@ -36,6 +35,7 @@ from cerebras_tf.memoryx.disk import FileDisk
 from cerebras_tf.memoryx.file_store import FileStore
 from cerebras_tf.memoryx.planned_disk import PlannedDisk
 from cerebras_tf.memoryx.store import MemoryStore, Store
+from cerebras_tf.memoryx.store_folder import folder_of
 from cerebras_tf.runtime.capacity import agreed_share
 from cerebras_tf.runtime.profiler import Profiler
 from cerebras_tf.runtime.shared_store import SharedStore
@@ -172,7 +172,7 @@ def _store_of(
         own = FileStore(specs, PlannedDisk(_ram_bytes(config), folder))
     else:
         if job.wafers() > 1:
-            folder = os.path.join(folder, f"rank_{job.rank()}")
+            folder = folder_of(job.rank(), folder)
         if mode == tf.estimator.ModeKeys.TRAIN:  # others share or borrow what is there
             check_disk(specs, folder, swarm_for(mode).size)
         own = FileStore(specs, FileDisk(folder, _ram_bytes(config)))

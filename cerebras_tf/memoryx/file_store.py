@@ -38,9 +38,13 @@ class FileStore:
 
     Attributes:
         disk: as given.
+        elsewhere: names of variables that will have no value here, but in a store of another wafer.
+        stores_on_disk: stores of about this one's size that share the disk, this one included.
     """
 
     def __init__(self, specs: Iterable[Variable], disk: Disk) -> None:
+        self.elsewhere: Collection[str] = ()
+        self.stores_on_disk = 1
         self._specs = {spec.name: spec for spec in specs}
         self._records: dict[str, Record] = {}
         self._numbers = itertools.count()  # of groups of variables that share a file
@@ -73,7 +77,9 @@ class FileStore:
         new = [spec for spec in specs if spec.name not in self._records]
         self._place(new, lives_within_step=True)
         if new:
-            self.disk.require_free(sum(r.size for r in self._records.values() if r.file is None))
+            mine = [r for name, r in self._records.items() if name not in self.elsewhere]
+            need = sum(record.size for record in mine if record.file is None)
+            self.disk.require_free(need * self.stores_on_disk)
 
     def acquire(self, names: Sequence[str], fresh: bool = False) -> list[Array]:
         """See Store.acquire."""

@@ -14,10 +14,13 @@ from cerebras_tf.errors import StoreError
 
 _PREFIX = "memoryx-"
 _LOCK = "lock"
+_RANK = "rank_"
 
 
 class StoreFolder:
     """A new folder below another; those that killed processes left there are removed first.
+
+    Of several wafers that is what all have left: the next job may have fewer.
 
     Args:
         parent: made where it is missing.
@@ -33,8 +36,10 @@ class StoreFolder:
         self._process = os.getpid()
         try:
             parent.mkdir(parents=True, exist_ok=True)
-            for left in parent.glob(f"{_PREFIX}*"):
-                _remove_abandoned(left)
+            top = parent.parent if parent.name.startswith(_RANK) else parent
+            for pattern in (f"{_PREFIX}*", f"{_RANK}*/{_PREFIX}*"):
+                for left in top.glob(pattern):
+                    _remove_abandoned(left)
             self.path, self._lock = _made(parent)
         except OSError as error:
             raise StoreError(
@@ -48,6 +53,11 @@ class StoreFolder:
             return
         shutil.rmtree(self.path, ignore_errors=True)
         os.close(self._lock)
+
+
+def folder_of(rank: int, folder: str) -> str:
+    """Where one of several wafers has its store's folder, below that of all."""
+    return os.path.join(folder, f"{_RANK}{rank}")
 
 
 def _made(parent: Path) -> tuple[Path, int]:

@@ -7,6 +7,8 @@ written comes to rest at its home alone.
 
 from __future__ import annotations
 
+import os
+import socket
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Optional
@@ -16,11 +18,20 @@ import numpy as np
 from cerebras_tf.errors import SwarmError
 from cerebras_tf.ir import Array, TensorType, Variable
 from cerebras_tf.memoryx.bundle import Entry
+from cerebras_tf.memoryx.file_store import FileStore
 from cerebras_tf.memoryx.store import Store, Traffic
 from cerebras_tf.swarmx.swarm import Pending, Swarm
 
 # Groups of the schedule whose variables are on their way while one is used.
 GROUPS_AHEAD = 2
+
+
+def _disk_of(store: Store) -> Optional[tuple[str, int]]:
+    """The machine and the device on which a store's files are; None where there are none."""
+    folder = store.disk.folder if isinstance(store, FileStore) else None
+    if folder is None or not os.path.isdir(folder):
+        return None
+    return socket.gethostname(), os.stat(folder).st_dev
 
 
 class SharedStore:
@@ -68,13 +79,18 @@ class SharedStore:
                 "num_csx: every step of a training must leave variables where they live. "
                 f"Received: another place for {', '.join(moved[:3])}. Train with one wafer."
             )
-        if any(other != homes for other in self._swarm.objects(dict(homes))):
+        disk = _disk_of(self.here)
+        everyone = self._swarm.objects((dict(homes), disk))
+        if any(other != homes for other, _ in everyone):
             raise SwarmError(
                 "num_csx: every wafer must run the same program. Received: programs that keep "
                 "variables in different places. Build the same model on every rank."
             )
         self._homes = dict(homes)
         self._most_copied = self._bytes_of_copies()
+        if isinstance(self.here, FileStore):
+            self.here.elsewhere = {name for name in homes if not self._is_here(name)}
+            self.here.stores_on_disk = sum(other == disk for _, other in everyone)
 
     def make_equal(self) -> None:
         """Gives all wafers the first one's values of variables that all keep."""

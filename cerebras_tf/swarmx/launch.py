@@ -367,12 +367,12 @@ def _found(args: Any, logs: Path, status: int, hung: str) -> Optional[Failure]:
         tail = _tail(logs / "launcher.log")
         text = f"the launcher ended with status {status}.\n{tail}".rstrip()
         return Failure(status, text, True)
-    first = failed[0]
+    first = next((item for item in failed if _is_told(item)), failed[0])
     code = first["status"] if first["status"] >= 0 else 128 - first["status"]
     if (logs / ".signal").exists():  # the user has ended it
         return Failure(code, "", False)
     retry = code != _MISTAKE_STATUS
-    if first["rank"] == 0 and not retry:
+    if _is_told(first):
         return Failure(code, "", retry)
     where = f"rank {first['rank']} (process {first['process']} on {first['host']})"
     text = f"{where} {first['reason']}; the job was ended."
@@ -380,6 +380,11 @@ def _found(args: Any, logs: Path, status: int, hung: str) -> Optional[Failure]:
         lines = _tail(logs / f"rank_{first['rank']}.log")
         text += f" The last lines of its log:\n{lines}\n" if lines else ""
     return Failure(code, f"{text} {_advice(args) if retry else ''}".rstrip(), retry)
+
+
+def _is_told(failure: dict[str, Any]) -> bool:
+    """Whether it is a mistake that the first process has told on the console."""
+    return bool(failure["rank"] == 0 and failure["status"] == _MISTAKE_STATUS)
 
 
 def _told(wafers: int, logs: Path) -> list[dict[str, Any]]:

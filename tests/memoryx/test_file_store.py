@@ -22,6 +22,7 @@ from cerebras_tf.memoryx.file_store import FileStore
 from cerebras_tf.memoryx.planned_disk import PlannedDisk
 from cerebras_tf.memoryx.record_file import RecordFile
 from cerebras_tf.memoryx.store import MemoryStore, write
+from cerebras_tf.memoryx.store_folder import folder_of
 from cerebras_tf.quantities import gigabytes_not_below
 from cerebras_tf.runtime.cpu import CpuBackend
 from cerebras_tf.runtime.executor import Machine
@@ -296,7 +297,9 @@ def test_two_stores_in_one_folder_do_not_meet(made):
         np.testing.assert_array_equal(content_of(first, name), content)
 
 
-def test_what_a_killed_process_left_is_removed_and_what_a_living_one_has_is_not(made, tmp_path):
+@pytest.mark.parametrize("ranks", [(None, None), (3, 0), (3, None), (None, 1)])
+def test_what_a_killed_process_left_is_removed_and_what_a_living_one_has_is_not(ranks, tmp_path):
+    dead, own = (tmp_path if rank is None else folder_of(rank, str(tmp_path)) for rank in ranks)
     script = (
         "import os, sys\n"
         "from cerebras_tf.ir import TensorType, Variable\n"
@@ -306,13 +309,13 @@ def test_what_a_killed_process_left_is_removed_and_what_a_living_one_has_is_not(
         "store = FileStore([Variable('a', TensorType('float32', (8,)))], disk)\n"
         "os.kill(os.getpid(), 9)\n"
     )
-    folder = tmp_path / "store"
-    subprocess.run([sys.executable, "-c", script, str(folder)], check=False)
-    assert len(list(folder.glob("memoryx-*"))) == 1
-    living = made(pages("a"), PAGE)
-    made(pages("a"), PAGE)
-    assert len(list(folder.glob("memoryx-*"))) == 2
+    subprocess.run([sys.executable, "-c", script, str(dead)], check=False)
+    assert len(list(tmp_path.rglob("memoryx-*"))) == 1
+    living, other = (FileStore(pages("a"), FileDisk(str(own), PAGE)) for _ in range(2))
+    assert len(list(tmp_path.rglob("memoryx-*"))) == 2
     set_all(living)
+    living.close()
+    other.close()
 
 
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path):

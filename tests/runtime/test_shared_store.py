@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
+from cerebras_tf.errors import StoreError
 from cerebras_tf.ir import TensorType, Variable
+from cerebras_tf.memoryx import disk_speed
+from cerebras_tf.memoryx.disk import FileDisk
+from cerebras_tf.memoryx.file_store import FileStore
 from cerebras_tf.memoryx.store import MemoryStore, write
 from cerebras_tf.runtime.shared_store import SharedStore
 from cerebras_tf.swarmx.swarm import Alone
@@ -68,3 +73,29 @@ def test_copies_of_many_shapes_take_no_more_than_is_counted():
             assert store.resident_bytes <= store.total_resident_bytes
             store.release([name])
             assert store.resident_bytes <= store.total_resident_bytes
+
+
+class FirstOnAnotherMachine(FirstOfTwo):
+    """The first of two wafers, each with a disk of its own."""
+
+    def objects(self, item):
+        """The other says the same of the model."""
+        return [item, (item[0], ("another", 0))]
+
+
+@pytest.mark.parametrize("swarm, share", [(FirstOfTwo(), 2), (FirstOnAnotherMachine(), 1)])
+def test_a_wafer_needs_disk_for_what_it_keeps_itself(swarm, share, tmp_path, monkeypatch):
+    # Of 3 pages of weights two live here, and one page waits within the step.
+    specs = [Variable(name, TensorType("float32", (1024,)), True) for name in "abc"]
+    waits, waits_too = (
+        [Variable(name, TensorType("float32", (1024,)), False)] for name in ("waits", "waits_too")
+    )
+    disk = FileDisk(str(tmp_path), 1 << 20)
+    store = SharedStore(FileStore(specs, disk), swarm)
+    store.deal_out({"a": 0, "b": 0, "c": 1})
+    monkeypatch.setattr(disk_speed, "free_bytes", lambda folder: share * 3 * 4096 - 1)
+    with pytest.raises(StoreError, match="that wait, must fit on it"):
+        store.reserve(waits)
+    monkeypatch.setattr(disk_speed, "free_bytes", lambda folder: share * 4 * 4096)
+    store.reserve(waits_too)
+    store.close()
