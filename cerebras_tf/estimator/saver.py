@@ -12,7 +12,7 @@ import functools
 import itertools
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, Optional
 
 import numpy as np
@@ -248,7 +248,9 @@ class WaferSaver(tf.compat.v1.train.Saver):
         places = self._wafer_store.settle()
         beside, rest = self._of_session(session)
         if places is None:
-            write_checkpoint(prefix, itertools.chain(beside, self._shards(rest)))
+            # Variables are released at once where writing fails, not when their store is closed.
+            with contextlib.closing(self._shards(rest)) as shards:
+                write_checkpoint(prefix, itertools.chain(beside, shards))
             return
         with unfinished(prefix) as folder:
             for part in write_shards(folder, [*beside, *([rest] if rest else [])]):
@@ -275,7 +277,7 @@ class WaferSaver(tf.compat.v1.train.Saver):
             rest.update(self._step.draws_to_save())
         return large, rest
 
-    def _shards(self, rest: dict[Key, np.ndarray]) -> Iterator[Shard]:
+    def _shards(self, rest: dict[Key, np.ndarray]) -> Generator[Shard, None, None]:
         """The wafer's variables, `rest` with the first of them."""
         store = self._wafer_store
         for names in self._groups():

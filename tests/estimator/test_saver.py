@@ -140,6 +140,27 @@ def test_a_full_disk_at_the_first_checkpoint_speaks_of_no_other(tmp_path, monkey
         build(tmp_path).train(dataset, max_steps=2)
 
 
+def test_a_failed_write_leaves_no_variable_acquired(tmp_path, monkeypatch):
+    kept, released = [], []
+
+    def shards(self, rest):
+        try:
+            yield rest
+        finally:
+            released.append(True)
+
+    def write(prefix, shards):
+        kept.append(shards)
+        next(shards)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(saver, "write_checkpoint", write)
+    monkeypatch.setattr(saver.WaferSaver, "_shards", shards)
+    with pytest.raises(CheckpointError, match="No space left on device"):
+        build(tmp_path).train(dataset, max_steps=2)
+    assert kept and released
+
+
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs Linux's /dev/full")
 def test_a_full_disk_is_named_and_the_last_checkpoint_stays(tmp_path, monkeypatch):
     made = build(tmp_path, save_checkpoints_steps=2)
