@@ -360,7 +360,7 @@ def _found(args: Any, logs: Path, status: int, hung: str) -> Optional[Failure]:
     told = _told(args.wafers, logs)
     failed = sorted((item for item in told if item["reason"]), key=lambda item: item["time"])
     if hung:
-        return Failure(1, f"{hung}; the job was ended. {_advice(args)}", True)
+        return Failure(1, f"{hung}; the job was ended. {_advice(args)}".rstrip(), True)
     if not failed:
         if not status:
             return None
