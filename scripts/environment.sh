@@ -154,6 +154,18 @@ have_folders() {
   done
 }
 
+# Ends with an option that is not known, those that are, and the one that begins most like it.
+unknown_option() {
+  local word=${1%%=*} near="" most=4 option length
+  for option in "${@:2}"; do
+    length=${#option}
+    while [ "${word:0:length}" != "${option:0:length}" ]; do length=$((length - 1)); done
+    if [ "$length" -gt "$most" ]; then most=$length near=" Did you mean $option?"; fi
+  done
+  echo "$(basename "$0"): unknown option $1.$near Known: ${*:2}." >&2
+  exit 2
+}
+
 # Prints how a csrun program is used: its name, what it does, its own options, and examples.
 print_csrun_usage() {
   cat <<END

@@ -125,7 +125,10 @@ def add_arguments(parser: argparse.ArgumentParser, command: Optional[str] = None
       command: one of `MODES` where the command is that mode and needs no `-m`, or `COMPILE`, which
         compiles for the mode asked for; None for all modes.
     """
-    example = "-p configs/params_gpt3_tiny.yaml"
+    # A command of `cerebras-tf` finds copies of configs; prediction needs a section they lack.
+    example = f"-p {'' if command else 'configs/'}params_gpt3_tiny.yaml"
+    if command == "predict":
+        example = "-p params_mine.yaml"
     if command in MODES:
         parser.set_defaults(mode=command)
         examples = [example, f"{example} -o model_dir/mine"]

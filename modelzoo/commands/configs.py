@@ -79,13 +79,20 @@ def summary(path):
     return re.split(r"(?<!et al)\. ", text)[0].rstrip(".:")
 
 
+def with_pretraining(path):
+    """Returns the file of a config, and that of the pre-training whose sizes it takes, if any."""
+    named = read_yaml(path)[0]["model"].get("pretrain_params_path")
+    return [path, path.parent / named] if named else [path]
+
+
 def copy_configs(names, folder, overwrite):
-    """Copies configs into a folder, all or none, and prints where they are.
+    """Copies configs, and those that they name, into a folder, all or none; prints where they are.
 
     Raises:
         ConfigError: if there is no such config, or a file is there and `overwrite` is not set.
     """
-    sources = [config_path(name) for name in names]
+    found = [path for name in names for path in with_pretraining(config_path(name))]
+    sources = list(dict.fromkeys(found))
     there = [str(folder / path.name) for path in sources if (folder / path.name).exists()]
     if there and not overwrite:
         raise ConfigError(

@@ -29,7 +29,12 @@ def add_arguments(parser):
     add("--algorithm", choices=list(SPECIAL_TOKENS), required=True)
     add("--vocab_size", type=positive_int, required=True, help="tokens, special ones included")
     add("--min_frequency", type=positive_int, default=2, help="of pairs that are joined")
-    add("--special_tokens", nargs="+", default=[], help="tokens 0, 1, ... (default: see above)")
+    add(
+        "--special_tokens",
+        nargs="+",
+        default=[],
+        help="tokens 0, 1, ... (default: GPT-2's, BERT's or <pad> <unk> <s> </s>)",
+    )
     add("--limit_alphabet", type=positive_int, help="most characters (default: all)")
     add("--do_lower_case", action="store_true", help="lower case without accents, for wordpiece")
     add("--text_key", default="text", help="key of the text in .jsonl rows")

@@ -81,6 +81,8 @@ class BaseParams:
                 f"must be a multiple of the {wafers} processes of this job. Received: "
                 f"{self.runconfig.num_csx}. Give csrun_wse --num_csx {self.runconfig.num_csx}.",
             )
+        if getattr(self.eval_input, "repeat", False):
+            yield "eval_input.repeat", "must be False: an evaluation reads every example once."
         for name, section in self.inputs():
             length = getattr(section, "max_sequence_length", None) or 0
             if length * section.batch_size >= MOST_TOKENS:

@@ -24,11 +24,14 @@ FIRST = ("runconfig", "csconfig", "optimizer", "sparsity")  # sections that all 
 HEAD = """\
 # Keys of the params files
 
-Written by `python -m modelzoo.common.reference` from the dataclasses that check the files; not by
-hand. Precedence: the command line, then the file, then the section that a section takes over from,
-then the default. A key without a default is required. Paths are looked up from the current folder,
-the folder of the file, and the folders above it up to the root of the repository. Where a key is a
-section of its own, its keys stand in the table that is named.
+Written by `.venv/bin/python -m modelzoo.common.reference` from the dataclasses that check the
+files; not by hand. Precedence: the command line, then the file, then the section that a section
+takes over from, then the default. A key without a default is required. What `eval_input` and
+`predict_input` take over stands with each model, for the same data processor; from another one they
+take over `vocab_size`, `vocab_file`, `max_sequence_length` and `batch_size`. Their `shuffle` and
+`repeat` are False unless they say otherwise themselves. Paths are looked up from the current
+folder, the folder of the file, and the folders above it up to the root of the repository. Where a
+key is a section of its own, its keys stand in the table that is named.
 """
 
 

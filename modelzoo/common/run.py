@@ -32,6 +32,14 @@ interrupt.loaded()
 PROGRAM_VARIABLE = "CEREBRAS_TF_PROGRAM"
 # Number of wafers that csrun_wse was given.
 NUM_CSX_VARIABLE = "CEREBRAS_TF_NUM_CSX"
+# Options without effect where nothing is trained, and what to do instead.
+OF_TRAINING = {
+    "steps": "Set {} to the number of batches.",
+    "max_steps": "Set {} to the number of batches.",
+    "save_checkpoints_steps": "Leave it out.",
+    "save_summary_steps": "Leave it out.",
+    "resume_from": "Name the checkpoint with --checkpoint_path.",
+}
 SECTIONS = {
     "train": ("train_input",),
     "train_and_eval": ("train_input", "eval_input"),
@@ -100,7 +108,7 @@ def read_params(args, model_name=None):
             f"{args.params}: mode {args.mode} needs the section {' and '.join(missing)}. "
             f"Received: none. Add it to the file. {params.ADVICE[missing[0]]}"
         )
-    check_steps(args, runconfig)
+    check_options(args, runconfig)
     if runconfig.cs_ip and runconfig.device:
         raise ConfigError(
             f"device: runs the model on the host, so cs_ip must be empty. Received: device "
@@ -118,18 +126,30 @@ def launchers_overrides():
     return {"runconfig.num_csx": int(told)} if told else {}
 
 
-def check_steps(args, runconfig):
-    """Raises a ConfigError for keys on the length of a run that its mode lacks or cannot follow."""
+def check_options(args, runconfig):
+    """Raises a ConfigError for options that a mode lacks or cannot follow."""
     trains = args.mode in ("train", "train_and_eval")
     if trains and runconfig.max_steps is None and runconfig.steps is None:
         raise ConfigError(
             f"{args.params}: training needs runconfig.max_steps or --steps. Set one of them."
         )
-    if args.steps is not None and not trains:
-        instead = "runconfig.predict_steps" if args.mode == "predict" else "--eval_steps"
+    instead = "runconfig.predict_steps" if args.mode == "predict" else "--eval_steps"
+    for name, advice in OF_TRAINING.items():
+        if not trains and getattr(args, name) is not None:
+            raise ConfigError(
+                f"--{name}: is of training, and mode {args.mode} makes none. Received: "
+                f"{getattr(args, name)}. {advice.format(instead)}"
+            )
+    if args.eval_steps is not None and args.mode in ("train", "predict"):
+        instead = "runconfig.predict_steps" if args.mode == "predict" else "-m train_and_eval"
         raise ConfigError(
-            f"--steps: counts steps of training, and mode {args.mode} makes none. Received: "
-            f"{args.steps}. Set {instead} to the number of batches."
+            f"--eval_steps: counts batches of evaluations, and mode {args.mode} makes none. "
+            f"Received: {args.eval_steps}. Leave it out, or use {instead}."
+        )
+    if args.checkpoint_path is not None and args.mode == "eval_all":
+        raise ConfigError(
+            "--checkpoint_path: names one checkpoint, and mode eval_all takes all of the model's "
+            f"folder. Received: {args.checkpoint_path}. Use -m eval, or leave it out."
         )
     if args.profile is not None and (not trains or runconfig.device):
         raise ConfigError(
@@ -149,10 +169,19 @@ def run_mode(mode, params):
     """Builds the estimator of `params` and does what `mode` says."""
     import tensorflow.compat.v1 as tf
 
+    from cerebras_tf.estimator.run_config import execution_mode_from_environment
     from modelzoo.common.checkpoint_files import check_start, resumed
 
     quiet_logging(tf)
     runconfig = params.runconfig
+    strategy, runs = runconfig.execution_strategy, execution_mode_from_environment()
+    if strategy not in (None, runs):
+        raise ConfigError(
+            f"runconfig.execution_strategy: must be the launcher's, {runs}. Received: {strategy}. "
+            "Start with python-ws for weight_streaming, with python for pipeline; or leave it out."
+        )
+    for key in runconfig.without_effect():
+        tf.logging.warning("runconfig.%s is of the real cluster: it changes nothing here", key)
     trains = mode in ("train", "train_and_eval")
     only_compiles = runconfig.validate_only or runconfig.compile_only
     if trains:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Any, ClassVar, Optional
 
 from cerebras_tf.memoryx.sparsifier import SPARSIFIER_MAP
 from modelzoo.common.schema import build_section, build_variant, convert, taking
@@ -369,7 +369,14 @@ class RunConfigParams:
 
     `wafer_memory_gb` bounds the activations of training: what does not fit is computed twice or,
     with `memoryx_dir`, rests there between the passes.
+
+    `num_wgt_servers`, `multiple_workers` and `ir_mode` are of the real cluster: they are taken, so
+    that its files load, and a line at the start says that they change nothing here.
+    `execution_strategy` must be that of the launcher: `python-ws` streams weights, `python` keeps
+    all in place.
     """
+
+    OF_THE_CLUSTER: ClassVar[tuple[str, ...]] = ("num_wgt_servers", "multiple_workers", "ir_mode")
 
     max_steps: Optional[int] = field(None, minimum=0)
     steps: Optional[int] = field(None, minimum=0)
@@ -403,13 +410,19 @@ class RunConfigParams:
     compile_only: bool = False
     multireplica: bool = False
     num_csx: int = field(1, minimum=1)
-    num_wgt_servers: int = field(12, minimum=1)
+    num_wgt_servers: Optional[int] = field(None, minimum=1)
     execution_strategy: Optional[str] = field(None, choices=("weight_streaming", "pipeline"))
     disable_input_pipeline_ckpt: bool = False
     use_cs_grad_accum: bool = False
     enable_distributed: bool = False
     multiple_workers: bool = False
     ir_mode: str = "mlir-cirh"
+
+    def without_effect(self):
+        """Returns the keys that were given and change nothing here."""
+        defaults = RunConfigParams()
+        keys = self.OF_THE_CLUSTER
+        return [key for key in keys if getattr(self, key) != getattr(defaults, key)]
 
     def problems(self):
         """Yields what is wrong between the fields."""

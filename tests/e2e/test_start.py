@@ -65,6 +65,36 @@ def test_a_refused_run_leaves_no_copy_behind(trained, folder):
         assert not trained.content("again")
 
 
+@pytest.mark.parametrize(
+    ("mode", "options", "told"),
+    [
+        ("eval", ("--max_steps", "3"), "--max_steps: is of training"),
+        ("predict", ("--save_checkpoints_steps", "3"), "--save_checkpoints_steps: is of training"),
+        ("eval_all", ("--resume_from", "x"), "Name the checkpoint with --checkpoint_path."),
+        ("eval_all", ("--checkpoint_path", "x"), "Use -m eval, or leave it out."),
+        ("train", ("--eval_steps", "3"), "Leave it out, or use -m train_and_eval."),
+        ("predict", ("--eval_steps", "3"), "Leave it out, or use runconfig.predict_steps."),
+    ],
+)
+def test_options_that_a_mode_lacks_are_refused(command_line, mode, options, told):
+    result = command_line(mode, *options)
+    assert result.exit_code == 2
+    assert told in result.error
+
+
+def test_keys_of_the_cluster_are_told_and_the_strategy_is_the_launchers(command_line):
+    command_line.change(("    max_steps: 10", "    max_steps: 10\n    num_wgt_servers: 9"))
+    result = command_line("train", "--validate_only")
+    assert result.exit_code == 0
+    told = "runconfig.num_wgt_servers is of the real cluster: it changes nothing here"
+    assert told in result.lines
+    strategy = "    max_steps: 10\n    execution_strategy: pipeline"
+    command_line.change(("    max_steps: 10", strategy))
+    result = command_line("train", "--validate_only")
+    assert result.exit_code == 2
+    assert "must be the launcher's, weight_streaming. Received: pipeline." in result.error
+
+
 def test_steps_of_training_are_refused_where_none_are_made(trained):
     for mode, instead in (("eval", "--eval_steps"), ("predict", "runconfig.predict_steps")):
         result = trained(mode, "--steps", "3")

@@ -132,7 +132,7 @@ def make_params(folder, task, batch_size, **section):
     tree = {
         "model_name": name,
         "train_input": given,
-        "eval_input": given,
+        "eval_input": {**given, "repeat": False},
         "model": model,
         "optimizer": {"optimizer_type": "sgd", "learning_rate": 0.1},
         "runconfig": {"tf_random_seed": 1, "model_dir": str(folder / "model"), "eval_steps": None},

@@ -317,4 +317,7 @@ def test_csrun_wse_starts_a_process_for_each_wafer(ready):
 def test_csrun_refuses_an_option_it_does_not_know(ready, name):
     ran = ready.run(name, "--total-node=1", "python", "x.py")
     assert ran.returncode == 2
-    assert f"{name}: unknown option --total-node=1. Known: --" in ran.stderr
+    assert f"{name}: unknown option --total-node=1." in ran.stderr and " Known: --" in ran.stderr
+    near = {"csrun_wse": "--total-nodes", "csrun_cpu": None}[name]
+    assert ("Did you mean" in ran.stderr) == (near is not None)
+    assert near is None or f"Did you mean {near}?" in ran.stderr

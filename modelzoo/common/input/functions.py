@@ -8,8 +8,6 @@ batch of zeros of the same shapes and types.
 
 from __future__ import annotations
 
-import dataclasses
-
 import tensorflow.compat.v1 as tf
 
 from modelzoo.common.input import resume
@@ -38,7 +36,6 @@ class InputFunctions:
     def eval(self, params):
         """Returns the evaluation batches: every example once, so the last batch may be smaller."""
         section = params_from_dict(self._params_class, params).eval_input
-        section = dataclasses.replace(section, repeat=False)
         return self.processor(section).create_dataset(False, section.skip_steps or 0, False)
 
     def predict(self, params):

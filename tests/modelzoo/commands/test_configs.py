@@ -43,6 +43,15 @@ def test_a_copy_is_the_same_and_can_be_loaded(tmp_path, monkeypatch, capsys):
         assert load_params(path) == load_params(ROOT / "configs" / path.name)
 
 
+def test_a_fine_tuning_comes_with_the_file_of_its_pre_training(tmp_path, capsys):
+    assert main(["configs", "copy", "bert_base_sst2", "-o", str(tmp_path)]) == 0
+    names = ["params_bert_base_sst2.yaml", "params_bert_base_msl128.yaml"]
+    assert capsys.readouterr().out.split() == [str(tmp_path / name) for name in names]
+    model = load_params(tmp_path / names[0]).model
+    assert model.pretrain_params_path == str(tmp_path / names[1])
+    assert model.hidden_size == load_params(ROOT / "configs" / names[1]).model.hidden_size
+
+
 def test_nothing_is_copied_where_one_is_there_already(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("params_gpt3_tiny.yaml").write_text("mine")

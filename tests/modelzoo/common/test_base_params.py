@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from cerebras_tf.errors import ConfigError
 from modelzoo.common import registry
 from modelzoo.common.base_params import INPUT_SECTIONS, BaseParams, inherit_inputs
 from modelzoo.common.params import load_params
@@ -39,6 +40,11 @@ def test_inputs_inherit_the_named_keys_and_of_another_processor_their_shapes():
     other = {"train_input": train, "eval_input": {"data_processor": "B"}}
     tree = inherit_inputs(other, ("buckets", "batch_size"))
     assert tree["eval_input"]["batch_size"] == 4 and "buckets" not in tree["eval_input"]
+
+
+def test_an_evaluation_that_never_ends_is_refused():
+    with pytest.raises(ConfigError, match="eval_input.repeat must be False"):
+        load_params(str(TINY), {"eval_input.repeat": True})
 
 
 def test_a_step_reads_the_batches_of_all_wafers_and_parts(monkeypatch):
