@@ -70,6 +70,15 @@ def train(arguments: argparse.Namespace, layers: int) -> dict[str, Any]:
     from modelzoo.commands.bench_models import make_input_fn, model_fn_of, read_params
     from modelzoo.common import schema
 
+    class Count(tf.estimator.SessionRunHook):
+        """Counts the bytes of all variables."""
+
+        held = 0
+
+        def begin(self) -> None:
+            found = tf.compat.v1.global_variables()
+            self.held = sum(4 * math.prod(variable.shape.as_list()) for variable in found)
+
     shape = Shape(
         layers=layers,
         hidden=arguments.hidden,
@@ -86,6 +95,7 @@ def train(arguments: argparse.Namespace, layers: int) -> dict[str, Any]:
         config = CSRunConfig(
             tf_random_seed=1,
             save_summary_steps=None,
+            **({} if arguments.checkpoints else {"save_checkpoints_steps": None}),
             memoryx_dir=folder,
             memoryx_ram_gb=arguments.ram_gb,
             wafer_memory_gb=arguments.wafer_gb,
@@ -93,15 +103,14 @@ def train(arguments: argparse.Namespace, layers: int) -> dict[str, Any]:
         estimator = CerebrasEstimator(
             model_fn_of(shape), str(Path(folder, "model")), config=config, params=params
         )
-        estimator.train(make_input_fn(shape), max_steps=STEPS, use_cs=True)
-        latest = tf.train.load_checkpoint(estimator.latest_checkpoint())
-        held = sum(4 * math.prod(dims) for dims in latest.get_variable_to_shape_map().values())
+        count = Count()
+        estimator.train(make_input_fn(shape), [count], max_steps=STEPS, use_cs=True)
     watch.stop()
     return {
         "layers": layers,
         "resident": status_bytes("VmHWM"),
         "anonymous": watch.most_anonymous,
-        "state": held,
+        "state": count.held,
     }
 
 
@@ -121,6 +130,12 @@ def parse(arguments: Optional[list[str]]) -> argparse.Namespace:
     add("--wafer_gb", type=positive_number, default=0.1, help="wafer_memory_gb")
     add("--clip", type=positive_number, help="max_gradient_norm")
     add("--loss_scale", type=_loss_scale, default=1.0, help="a number or dynamic")
+    add(
+        "--no_checkpoints",
+        dest="checkpoints",
+        action="store_false",
+        help="write none: they take the disk twice, before and after the first step",
+    )
     add("--one", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args(arguments)
 

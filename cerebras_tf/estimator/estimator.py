@@ -36,6 +36,7 @@ from cerebras_tf.estimator.description import describe_program, effort
 from cerebras_tf.estimator.folder_lock import locked
 from cerebras_tf.estimator.hooks import EvaluationStopHook, GracefulStopHook
 from cerebras_tf.estimator.host_call import host_call_to_eval_metric_ops
+from cerebras_tf.estimator.lean_session import keep_lean, with_pruned_graphs
 from cerebras_tf.estimator.model_graph import ModelGraph, build
 from cerebras_tf.estimator.prediction import micro_batches_of, predict_program, systems_of
 from cerebras_tf.estimator.progress import PhaseReporter
@@ -53,7 +54,7 @@ from cerebras_tf.ir import TensorType
 from cerebras_tf.ir.program import Program
 from cerebras_tf.kernels.bfloat16 import instructions
 from cerebras_tf.kernels.instructions import described
-from cerebras_tf.runtime.capacity import return_freed_memory
+from cerebras_tf.runtime.capacity import return_freed_memory, share_heap
 from cerebras_tf.runtime.session import Request
 from cerebras_tf.swarmx import job
 from cerebras_tf.wafer.prediction import Prediction, one_line
@@ -139,11 +140,12 @@ class CerebrasEstimator(tf.estimator.Estimator):
         if getattr(self._config, "memoryx_dir", None) is not None:
             gc.collect()  # graphs and sessions of calls before, which refer to themselves
             return_freed_memory()
+            share_heap()
         bound = copy.copy(self)
         systems, parts = systems_of(self._config, self._params), micro_batches_of(self._params)
         bound._call = Call(on_wafer, systems=systems, micro_batches=parts, **fields)
         if on_wafer and not self._config.cluster_spec:
-            bound._session_config = _with_pruned_graphs(self._session_config)
+            bound._session_config = with_pruned_graphs(self._session_config)
         return bound
 
     def train(
@@ -424,6 +426,8 @@ class CerebrasEstimator(tf.estimator.Estimator):
             sparsifier,
         )
         self._call.model.step.compiled_before = self._compiled_programs(mode)
+        if on_files and not self._config.cluster_spec:
+            keep_lean(tf.compat.v1.get_default_graph())
         return self._call.model.spec
 
     def _call_model_fn_eval(self, input_fn: Any, config: Any) -> Any:
@@ -462,17 +466,6 @@ class CerebrasEstimator(tf.estimator.Estimator):
 
     # tf.estimator's current class hides its older name; SavedModels by it are the same.
     export_savedmodel = tf.compat.v1.estimator.Estimator.export_savedmodel
-
-
-def _with_pruned_graphs(config: Any) -> Any:
-    """A session's configuration that keeps no second copy of what is never run in the session.
-
-    Of a GPT's training graph, which the wafer runs, the copy takes 2 MB a layer.
-    """
-    found = tf.compat.v1.ConfigProto()
-    found.CopyFrom(config)
-    found.graph_options.place_pruned_graph = True
-    return found
 
 
 def _can_be_captured() -> bool:

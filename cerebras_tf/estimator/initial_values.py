@@ -5,6 +5,7 @@ Host and wafer therefore start equal, and only a few variables are in the sessio
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, Optional
 
@@ -12,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from cerebras_tf.capture.order import all_before
+from cerebras_tf.estimator.lean_session import LeanSession
 from cerebras_tf.memoryx.store import Store, write
 
 # Initializers run together until their results are this large: a session call costs milliseconds.
@@ -38,7 +40,24 @@ def initialise(session: Any, variables: Mapping[str, Any], store: Store) -> None
             computed[name] = tensor
         else:
             write(store, name, content)
-    put_values(session.run, computed, store)
+    put_values(functools.partial(_run, session), computed, store)
+
+
+def _run(session: Any, tensors: dict[str, Any]) -> Any:
+    """Computes tensors: in a session of their own where nothing of them is needed any more.
+
+    A session keeps for as long as it lives what it needs to compute them again.
+    """
+    if not isinstance(session, LeanSession) or any(map(_needs_state, tensors.values())):
+        return session.run(tensors)
+    with session.apart() as own:
+        return own.run(tensors)
+
+
+def _needs_state(tensor: Any) -> bool:
+    """Whether a tensor follows from variables or other resources of a session."""
+    types = {made.dtype for op in all_before([tensor.op]) for made in op.outputs}
+    return any(dtype == tf.resource or dtype != dtype.base_dtype for dtype in types)
 
 
 def put_values(

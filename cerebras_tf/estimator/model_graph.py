@@ -273,6 +273,10 @@ def record(call_model_fn: Callable[[], Any]) -> Recording:
     handles[global_step.handle.op] = variable_spec(global_step)
     placement = Placement(graph, start, handles, global_step.handle.op, recorder.calls)
     placement.update()
+    for op in graph.get_operations():
+        # Private API of TF 2.15: the lines that set devices, a tenth of an operation's memory, of
+        # which only messages on devices speak.
+        op._device_code_locations = op._colocation_code_locations = None
     variables = {variable.op.name: variable for variable in owned.values()}
     return Recording(spec, global_step, variables, handles, recorder.calls, custom, placement)
 

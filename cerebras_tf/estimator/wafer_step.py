@@ -11,6 +11,7 @@ import gc
 import itertools
 import operator
 import os
+import pickle
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -133,6 +134,7 @@ class WaferStep:
         self._only_numbers: set[tuple[frozenset[str], bool]] = set()
         self._strip = self._made_strip = options.strip
         self._said: set[str] = set()
+        self._saves = True  # the step compiled last may be asked for
         self._padding = PaddingLines(options.restore, bool(effects), self._say_once)
 
     @property
@@ -235,10 +237,8 @@ class WaferStep:
         if types is not None:
             named = {tensor.name: type for tensor, type in zip(self._fed, types)}
             request = Request(named, self._wanted, self._updates)
+            self._saves = False
             self.prepared = self.session.prepare(request).program
-        self.compiled_step = None  # it takes more memory than the program, and is not saved
-        if self._options.staging:  # weights are on files, to save memory
-            gc.collect()  # what was let go of refers to itself
 
     def static_types(self) -> Optional[list[TensorType]]:
         """Types of the fed tensors; None where a shape is known only with the data."""
@@ -398,9 +398,17 @@ class WaferStep:
             self._room.say(fitting)
         if self._global_step in program.features:
             program.global_step = self._global_step
-        self.compiled_step = step
+        if self._saves:
+            self.compiled_step = step
         self._made_with, self._made_for = make_capture, list(types)
         self._made_strip = self._strip
+        if self._options.staging and not self._saves:  # weights are on files, to save memory
+            written = pickle.dumps((program, self.unfitted), pickle.HIGHEST_PROTOCOL)
+            del step, program
+            self.unfitted = None
+            gc.collect()  # what is let go of refers to itself
+            # A copy made now fills gaps between what is gone.
+            program, self.unfitted = pickle.loads(written)
         return program
 
     def _found(self, types: Sequence[TensorType], make_capture: MakeCapture) -> Optional[Program]:
