@@ -80,12 +80,16 @@ def _weights(step: StepGraph, nodes: list[Node]) -> set[Value]:
 
 
 def _first_use(node: Node, weights: set[Value], unused: set[Value]) -> bool:
-    """Whether the node is the first to compute with some weight; it leaves `unused`."""
+    """Whether the node is the first to compute with some weight; it leaves `unused`.
+
+    A single number is no weight to end a layer for: that of a loss scale meets the loss, where
+    hardly anything is alive, and the last layers would look too large to end beside it.
+    """
     if node.outputs[0] in weights:
         return False
     found = [value for value in node.inputs if value in unused]
     unused.difference_update(found)
-    return bool(found)
+    return any(value.shape != () for value in found)
 
 
 def _live_bytes(nodes: list[Node], weights: set[Value]) -> list[int]:

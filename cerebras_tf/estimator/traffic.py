@@ -37,7 +37,8 @@ Read = Callable[[Any, Any, int, float], Moved]
 class TrafficHook(tf.estimator.SessionRunHook):
     """Writes what was moved, and says at the end what the whole run has.
 
-    The first step is left out: it fills the memory.
+    The first step is left out, which fills the memory, and what comes behind the last: a checkpoint
+    writes what a further step would have written later.
 
     Args:
         output_dir: folder of the event files; None writes none.
@@ -62,6 +63,7 @@ class TrafficHook(tf.estimator.SessionRunHook):
         self._clock = clock
         self._first: tuple[int, float, Any] | None = None
         self._last: tuple[int, float, Any] | None = None
+        self._latest: tuple[int, float, Any] | None = None
 
     def begin(self) -> None:
         """Opens the event file shared with TensorFlow's hooks."""
@@ -72,7 +74,7 @@ class TrafficHook(tf.estimator.SessionRunHook):
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
         """Writes summaries where they are due."""
-        now = self._now(run_context.session)
+        now = self._latest = self._now(run_context.session)
         if self._first is None:
             self._first = self._last = now
         elif now[0] % self._every_n_steps == 0 and self._last and now[0] > self._last[0]:
@@ -97,8 +99,8 @@ class TrafficHook(tf.estimator.SessionRunHook):
 
     def end(self, session: Any) -> None:
         """Says what the whole run moved."""
-        now = self._now(session)
-        if self._first is not None and now[0] > self._first[0]:
+        now = self._latest
+        if self._first is not None and now is not None and now[0] > self._first[0]:
             tf.compat.v1.logging.info("%s", self._moved(self._first, now).line)
 
 

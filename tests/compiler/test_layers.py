@@ -97,6 +97,22 @@ def test_an_encoder_decoder_is_cut_where_only_streams_and_the_encoding_go_on():
         assert all(value.shape == (BATCH, WIDTH) for value in values)
 
 
+def test_a_loss_scale_ends_no_layer_and_joins_none():
+    s = StepBuilder()
+    stream = s.feature("x", BATCH, WIDTH)
+    for number in range(6):
+        inner = s.matmul(stream, s.variable(f"block_{number}/kernel", WIDTH, WIDTH))
+        stream = s.b.op("add", stream, s.b.op("relu", inner))
+    names = list(s.step.variables)
+    loss = s.b.op("mean", s.b.op("square", stream), axes=(0, 1), keepdims=False)
+    scaled = s.b.op("mul", loss, s.variable("loss_scale"))
+    s.momentum(scaled, names, clip=False)
+    step = s.done(loss=loss)
+    assert assign_layers(step) == 6
+    for values in crossing(step).values():
+        assert [value.shape for value in values] == [(BATCH, WIDTH)]
+
+
 def test_without_weights_there_is_one_layer():
     s = StepBuilder()
     step = s.done(y=s.b.op("exp", s.b.op("neg", s.feature("x", 4))))
