@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from cerebras_tf.errors import CheckpointError
+from cerebras_tf.memoryx.bundle import data_paths
 
 
 class CheckpointReader:
@@ -55,12 +56,11 @@ class CheckpointReader:
     @staticmethod
     def is_a_checkpoint(path: str) -> bool:
         """Says whether `path`, such as `model_dir/model.ckpt-100`, has its index and all shards."""
-        prefix = Path(path)
-        pattern = re.compile(re.escape(prefix.name) + r"\.data-\d{5}-of-(\d{5})")
-        names = (other.name for other in prefix.parent.glob(f"{prefix.name}.data-*"))
-        shard_counts = [int(match.group(1)) for match in map(pattern.fullmatch, names) if match]
-        complete = bool(shard_counts) and shard_counts == [len(shard_counts)] * len(shard_counts)
-        return complete and Path(f"{path}.index").is_file()
+        try:
+            shards = data_paths(path)
+        except CheckpointError:
+            return False
+        return bool(shards) and all(map(os.path.isfile, shards))
 
     @classmethod
     def all_checkpoints(cls, model_dir: str) -> list[str]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 from collections.abc import Iterator, Mapping
 
 import numpy as np
@@ -16,13 +15,12 @@ import tensorflow as tf
 
 from cerebras_tf.errors import CheckpointError
 from cerebras_tf.estimator.checkpoint_content import open_checkpoint, read_variable
+from cerebras_tf.estimator.checkpoint_writer import beside_for_conversion
 from cerebras_tf.kernels.half import at_rest
-from cerebras_tf.memoryx.bundle import read_index
+from cerebras_tf.memoryx.bundle import Entry, read_index
 from cerebras_tf.memoryx.bundle_writer import BundleWriter
 
 _CONVERTED = ("bfloat16", "float32")
-# Between prefix and process number in the name of the folder of what was converted.
-_MADE = "_converted_"
 
 
 def differing(path: str, wanted: Mapping[str, str]) -> dict[str, str]:
@@ -58,14 +56,14 @@ def converted(path: str, wanted: Mapping[str, str]) -> Iterator[str]:
         wanted: dtypes of the model's variables, by name.
 
     Raises:
-        CheckpointError: the checkpoint is damaged, or holds a variable in parts.
-        OSError: there is no room.
+        CheckpointError: the checkpoint is damaged, or holds a variable in parts, or nothing can be
+            written beside it.
     """
     changed = differing(path, wanted)
     if not changed:
         yield path
         return
-    reader, entries = open_checkpoint(path), read_index(path)
+    entries = read_index(path)
     parts = [name for name, entry in entries.items() if entry.dtype and not entry.is_whole]
     if parts:
         raise CheckpointError(
@@ -73,16 +71,31 @@ def converted(path: str, wanted: Mapping[str, str]) -> Iterator[str]:
             f"{parts[0]} in parts. Train on from it on the wafer without memoryx_moment_dtype "
             "first."
         )
-    folder = f"{path}{_MADE}{os.getpid()}"
+    with contextlib.ExitStack() as stack:
+        try:
+            folder = stack.enter_context(beside_for_conversion(path))
+            prefix = os.path.join(folder, os.path.basename(path))
+            _convert(path, entries, changed, prefix)
+        except OSError as error:
+            raise CheckpointError(
+                f"checkpoint {path}: variables of another dtype must be written to a folder beside "
+                f"it. Received: {error.strerror}. Free disk space or correct the folder's "
+                "permissions, or copy the checkpoint to another folder."
+            ) from error
+        yield prefix
+
+
+def _convert(
+    path: str, entries: Mapping[str, Entry], changed: Mapping[str, str], prefix: str
+) -> None:
+    """Makes a checkpoint of another in which some variables, given by name, have other dtypes."""
+    reader = open_checkpoint(path)
+    writer = BundleWriter(os.path.dirname(prefix))
     try:
-        os.makedirs(folder)
-        writer = BundleWriter(folder)
         for name, dtype in changed.items():
             content = np.asarray(read_variable(reader, path, name))
             writer.add(name, at_rest(content, dtype), dtype)
         writer.entries = {**entries, **writer.entries}
-        prefix = os.path.join(folder, os.path.basename(path))
         writer.finish(prefix)
-        yield prefix
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        writer.discard()

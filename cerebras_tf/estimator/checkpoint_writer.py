@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import contextlib
-import glob
 import os
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Union
 
 import numpy as np
 import tensorflow as tf
 
 from cerebras_tf.estimator.partitions import Key
+from cerebras_tf.memoryx.bundle import index_path
+from cerebras_tf.memoryx.checkpoint import move_checkpoint, remove_checkpoint
+from cerebras_tf.memoryx.own_folder import OwnFolder, remove_abandoned
 
 Shard = Union[Mapping[Key, np.ndarray], Callable[[str], None]]
+# In the names of folders, between the name of the checkpoint that they are for and chance.
 _UNFINISHED = "_writing_"
+_CONVERTED = "_converted_"
 
 
 def write_checkpoint(prefix: str, shards: Iterable[Shard]) -> None:
     """Writes arrays as a TensorFlow checkpoint; all of it or nothing appears under the prefix.
+
+    It is on the disk when this returns: older ones may be deleted.
 
     Args:
         prefix: path prefix of the checkpoint's files.
@@ -28,25 +34,50 @@ def write_checkpoint(prefix: str, shards: Iterable[Shard]) -> None:
             of this one, under the path they are given.
     """
     with unfinished(prefix) as folder:
+        merged = os.path.join(folder, os.path.basename(prefix))
         parts = list(write_shards(folder, shards))
         with tf.Graph().as_default(), tf.compat.v1.Session() as session:
             session.run(
                 tf.raw_ops.MergeV2Checkpoints(
-                    checkpoint_prefixes=tf.constant(parts), destination_prefix=prefix
+                    checkpoint_prefixes=tf.constant(parts), destination_prefix=merged
                 )
             )
+        move_checkpoint(merged, prefix)
 
 
 @contextlib.contextmanager
 def unfinished(prefix: str) -> Iterator[str]:
     """Within: a folder for the parts of a checkpoint in the making."""
-    folder = f"{prefix}{_UNFINISHED}{os.getpid()}"
-    _remove_leftovers(os.path.dirname(prefix))
-    try:
-        os.makedirs(folder)
+    with _beside(prefix, _UNFINISHED) as folder:
         yield folder
+
+
+@contextlib.contextmanager
+def beside_for_conversion(prefix: str) -> Iterator[str]:
+    """Within: a folder for what is made of a checkpoint's content to be read in place of it."""
+    with _beside(prefix, _CONVERTED) as folder:
+        yield folder
+
+
+@contextlib.contextmanager
+def _beside(prefix: str, marker: str) -> Iterator[str]:
+    """Within: a folder of this process beside a checkpoint; what killed ones left there goes."""
+    parent = Path(os.path.abspath(prefix)).parent
+    parent.mkdir(parents=True, exist_ok=True)
+    remove_abandoned(parent, f"*{_UNFINISHED}*", _remove_unfinished)
+    remove_abandoned(parent, f"*{_CONVERTED}*")
+    folder = OwnFolder(parent, os.path.basename(prefix) + marker)
+    try:
+        yield str(folder.path)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        folder.remove()
+
+
+def _remove_unfinished(folder: Path) -> None:
+    """Removes the files of the checkpoint that a folder was for, unless it became whole."""
+    prefix = str(folder).rpartition(_UNFINISHED)[0]
+    if not os.path.exists(index_path(prefix)):
+        remove_checkpoint(prefix)
 
 
 def write_shards(folder: str, shards: Iterable[Shard]) -> Iterator[str]:
@@ -58,24 +89,6 @@ def write_shards(folder: str, shards: Iterable[Shard]) -> Iterator[str]:
         else:
             _save_shard(part, shard)
         yield part
-
-
-def _remove_leftovers(folder: str) -> None:
-    """Removes what processes that were killed while saving left in a folder."""
-    for path in glob.glob(os.path.join(glob.escape(folder), f"*{_UNFINISHED}*")):
-        number = path.rpartition("_")[2]
-        if number.isdecimal() and not _is_running(int(number)):
-            shutil.rmtree(path, ignore_errors=True)
-
-
-def _is_running(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
 
 
 def _save_shard(path: str, shard: Mapping[Key, np.ndarray]) -> None:

@@ -8,9 +8,10 @@ protobuf.dev/programming-guides/encoding. TensorFlow is not needed here.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Union
@@ -108,6 +109,20 @@ def read_index(prefix: str, slices: Mapping[str, TensorSlice] = MappingProxyType
     return found
 
 
+def data_paths(prefix: str) -> list[str]:
+    """Paths of the data files of a checkpoint, as many as its index says; no others belong to it.
+
+    Raises:
+        CheckpointError: the index is missing, damaged, or of another format.
+    """
+    with _reading(prefix), open(index_path(prefix), "rb") as file:
+        key, header = next(read_table(file.read()), (b"", b""))
+        if key != _HEADER_KEY:
+            raise ValueError("no header")
+        shards = _first(_fields(header), _SHARDS)
+    return [data_path(prefix, shard, shards) for shard in range(shards)]
+
+
 @dataclass(frozen=True)
 class CutFile:
     """A data file of a checkpoint that ends before the bytes that the index places in it.
@@ -146,15 +161,20 @@ def find_cut_files(prefix: str) -> list[CutFile]:
 
 def _read_table(prefix: str) -> dict[bytes, Entry]:
     """All entries of an index by key, those of slices too; raises as `read_index` does."""
-    path = index_path(prefix)
-    try:
-        with open(path, "rb") as file:
-            items = dict(read_table(file.read()))
+    with _reading(prefix), open(index_path(prefix), "rb") as file:
+        items = dict(read_table(file.read()))
         header = _fields(items.pop(_HEADER_KEY))
         if _first(header, _ENDIANNESS):
             raise ValueError("numbers whose highest byte comes first")
         shards = _first(header, _SHARDS)
         return {key: _entry(item, prefix, shards) for key, item in items.items()}
+
+
+@contextlib.contextmanager
+def _reading(prefix: str) -> Iterator[None]:
+    """Within: errors of reading an index become CheckpointErrors."""
+    try:
+        yield
     except OSError as error:
         raise CheckpointError(
             f"checkpoint {prefix}: its index must be readable. Received: {error.strerror}. Give "
@@ -162,8 +182,8 @@ def _read_table(prefix: str) -> dict[bytes, Entry]:
         ) from error
     except (ValueError, KeyError, IndexError, struct.error) as error:
         raise CheckpointError(
-            f"checkpoint {path}: must be the index of a TensorFlow checkpoint. Received: {error}. "
-            "Restore the file, or name an earlier checkpoint."
+            f"checkpoint {index_path(prefix)}: must be the index of a TensorFlow checkpoint. "
+            f"Received: {error}. Restore the file, or name an earlier checkpoint."
         ) from error
 
 

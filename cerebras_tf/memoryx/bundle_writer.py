@@ -18,16 +18,19 @@ from cerebras_tf.memoryx.buffers import ALIGNMENT_BYTES
 from cerebras_tf.memoryx.bundle import Entry
 from cerebras_tf.memoryx.checkpoint import link_checkpoint
 from cerebras_tf.memoryx.file_store import FILE_BYTES
+from cerebras_tf.memoryx.own_folder import OwnFolder, remove_abandoned
 
 # Written bytes are handed to the disk, and leave the page cache, after so many at most.
 _FLUSH_BYTES = 1 << 26
+_PREFIX = "made-"
 
 
 class BundleWriter:
     """Data files in the making.
 
     Args:
-        folder: where they are made; it is there, and on the file system of the checkpoint.
+        folder: where they are made, in a folder of their own; it is there, and on the file system
+            of the checkpoint. What writers of killed processes left there is removed.
 
     Attributes:
         entries: where what was added lies, by name.
@@ -36,6 +39,7 @@ class BundleWriter:
     def __init__(self, folder: str) -> None:
         self.entries: dict[str, Entry] = {}
         self._folder = Path(folder)
+        self._own: Optional[OwnFolder] = None
         self._paths: list[Path] = []
         self._file: Optional[IO[bytes]] = None
         self._end = 0
@@ -56,7 +60,7 @@ class BundleWriter:
         file = self._room(content.nbytes)
         offset = self._end
         for start in range(0, content.nbytes, _FLUSH_BYTES):
-            file.write(content[start : start + _FLUSH_BYTES].data)
+            _write(file, content[start : start + _FLUSH_BYTES].data)
             _hand_over(file)
         path = str(self._paths[-1])
         kind = dtype or array.dtype.name
@@ -69,8 +73,12 @@ class BundleWriter:
         start = -(-self._end // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
         if self._file is None or (start and start + size > FILE_BYTES):
             self._close()
-            self._paths.append(self._folder / f"made-{len(self._paths):05d}.bin")
-            self._file = open(self._paths[-1], "wb", buffering=0)  # noqa: SIM115 - see _close
+            if self._own is None:
+                # Files that a killed process left may be shared by a checkpoint: none is opened.
+                remove_abandoned(self._folder, f"{_PREFIX}*")
+                self._own = OwnFolder(self._folder, _PREFIX)
+            self._paths.append(self._own.path / f"{len(self._paths):05d}.bin")
+            self._file = open(self._paths[-1], "xb", buffering=0)  # noqa: SIM115 - see _close
             start = 0
         self._file.seek(start)
         self._end = start
@@ -92,15 +100,22 @@ class BundleWriter:
     def discard(self) -> None:
         """Removes what was made, but for what checkpoints share."""
         self._close()
-        for path in self._paths:
-            path.unlink(missing_ok=True)
         self._paths.clear()
+        if self._own is not None:
+            self._own.remove()
+            self._own = None
 
     def _close(self) -> None:
         if self._file is not None:
             os.fsync(self._file.fileno())
             self._file.close()
             self._file = None
+
+
+def _write(file: IO[bytes], content: memoryview) -> None:
+    """Writes all of it: without a buffer, a file may take a part of what it is given."""
+    while content:
+        content = content[file.write(content) :]
 
 
 def _hand_over(file: IO[bytes]) -> None:

@@ -7,6 +7,7 @@ too. So nothing is written but the index, unless the checkpoint is on another fi
 from __future__ import annotations
 
 import contextlib
+import errno
 import glob
 import os
 import shutil
@@ -40,23 +41,52 @@ def link_checkpoint(
     targets = [data_path(prefix, number, len(sources)) for number in range(len(sources))]
     place = dict(zip(sources, targets))
     moved = {name: replace(entry, path=place[entry.path]) for name, entry in entries.items()}
-    _remove(prefix)  # the index first, so that no index ever stands over other data
+    remove_checkpoint(prefix)
     try:
         copied = sum(_link(source, target) for source, target in place.items())
         write_index(prefix, moved, len(sources), slices)
     except BaseException:
-        _remove(prefix)
+        remove_checkpoint(prefix)
         raise
-    _sync(os.path.dirname(os.path.abspath(prefix)))
+    _sync_folder(prefix)
     return copied
 
 
-def _remove(prefix: str) -> None:
-    """Removes the files of a checkpoint, finished or not."""
-    parts = glob.glob(f"{glob.escape(prefix)}.data-*")
-    for path in [index_path(prefix), f"{index_path(prefix)}.part", *parts]:
+def move_checkpoint(source: str, prefix: str) -> None:
+    """Gives a checkpoint another name; it is there as a whole once its index is, and on the disk.
+
+    Args:
+        source: path prefix of its files, which may be in the page cache alone.
+        prefix: where it goes, on the same file system. What is there is removed.
+
+    Raises:
+        OSError: it cannot be written; then nothing is left under the new name.
+    """
+    parts = _data_files(source)
+    for path in [*parts, index_path(source)]:
+        _sync(path)
+    remove_checkpoint(prefix)
+    try:
+        for path in [*parts, index_path(source)]:
+            os.replace(path, prefix + path[len(source) :])
+    except BaseException:
+        remove_checkpoint(prefix)
+        raise
+    _sync_folder(prefix)
+
+
+def remove_checkpoint(prefix: str) -> None:
+    """Removes the data and the index of a checkpoint, finished or not.
+
+    The index goes first, so that none ever stands over other data.
+    """
+    for path in [index_path(prefix), f"{index_path(prefix)}.part", *_data_files(prefix)]:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
+
+
+def _data_files(prefix: str) -> list[str]:
+    return sorted(glob.glob(f"{glob.escape(prefix)}.data-*"))
 
 
 def _link(source: str, target: str) -> int:
@@ -80,3 +110,12 @@ def _sync(path: str) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _sync_folder(prefix: str) -> None:
+    """Waits until the names of a checkpoint's files are on the disk."""
+    try:
+        _sync(os.path.dirname(os.path.abspath(prefix)))
+    except OSError as error:  # a file system that syncs no folders
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise

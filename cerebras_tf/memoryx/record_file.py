@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Optional
@@ -47,6 +48,7 @@ class RecordFile:
         self.is_frozen = not new
         self.records = 0
         self._descriptor, self._is_direct = _open(path, new)
+        self._growing = threading.Lock()
 
     def allocate(self, offset: int, size: int) -> None:
         """Takes room on the disk, which reads zero; raises OSError where there is none."""
@@ -55,8 +57,9 @@ class RecordFile:
         except OSError as error:  # some file systems cannot; there it is taken when written
             if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
                 raise
-            if os.fstat(self._descriptor).st_size < offset + size:
-                os.ftruncate(self._descriptor, offset + size)
+            with self._growing:  # threads that both find it short: one would cut off the other's
+                if os.fstat(self._descriptor).st_size < offset + size:
+                    os.ftruncate(self._descriptor, offset + size)
 
     def read(self, offset: int, buffers: Sequence[Array]) -> int:
         """Fills buffers from consecutive bytes; returns how many there were before the end."""

@@ -18,6 +18,7 @@ import tensorflow.compat.v1 as tf
 
 from cerebras_tf.errors import CheckpointError, ConfigError
 from cerebras_tf.estimator.checkpoint_reader import CheckpointReader
+from cerebras_tf.memoryx.bundle import data_path, data_paths
 from cerebras_tf.swarmx import job, mpi
 from modelzoo.common.params import saved_runconfig
 from modelzoo.common.whole_file import write_whole
@@ -93,12 +94,14 @@ def latest_checkpoint(folder):
 
 
 def check_files(prefix):
-    """Raises a CheckpointError if files of a checkpoint are missing."""
+    """Raises a CheckpointError if files of a checkpoint are missing, or its index is damaged."""
     if CheckpointReader.is_a_checkpoint(prefix):
         return
-    shards = data_files(prefix)
-    count = max((int(name[-5:]) for name in shards), default=1)
-    wanted = [f"{prefix}.data-{number:05d}-of-{count:05d}" for number in range(count)]
+    if os.path.exists(f"{prefix}.index"):
+        wanted = data_paths(prefix)
+    else:
+        count = max((int(name[-5:]) for name in data_files(prefix)), default=1)
+        wanted = [data_path(prefix, number, count) for number in range(count)]
     missing = [name for name in [f"{prefix}.index", *wanted] if not os.path.exists(name)]
     raise CheckpointError(
         f"{prefix}: must have all its files. Received: no {', no '.join(missing)}. "

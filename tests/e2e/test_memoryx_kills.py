@@ -18,6 +18,8 @@ from cerebras_tf.memoryx.store_folder import StoreFolder
 pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow")
 
+from cerebras_tf.estimator.checkpoint_writer import unfinished  # noqa: E402
+
 ROOT = Path(__file__).resolve().parents[2]
 LAST_STEP = 40
 TRAIN = """
@@ -90,7 +92,15 @@ def check_kills(tmp_path, kills):
             np.testing.assert_array_equal(found[name], content, err_msg=name)
         # A run that is killed between its last checkpoint and its end leaves nothing to train.
         StoreFolder(folder / "store").remove()  # as the next training there does
-        assert not list((folder / "store").glob("*")), "files of killed runs are left"
+        with unfinished(str(folder / "model" / "model.ckpt")):  # as the next save there does
+            pass
+        checkpoints = {path.with_suffix("") for path in (folder / "model").glob("*.index")}
+        left = [
+            path
+            for path in (folder / "model").glob("model.ckpt-*")
+            if path.with_suffix("") not in checkpoints
+        ]
+        assert not [*left, *(folder / "store").glob("*")], "files of killed runs are left"
 
 
 def test_a_run_that_is_killed_ends_with_the_bits_of_one_never_killed(tmp_path):

@@ -53,3 +53,12 @@ def test_reader_finds_complete_checkpoints_in_order_of_steps(tmp_path):
     assert CheckpointReader.all_checkpoints(str(tmp_path)) == [paths[0], paths[1]]
     assert CheckpointReader.all_checkpoints(str(tmp_path / "absent")) == []
     assert not CheckpointReader.is_a_checkpoint(str(tmp_path))
+
+
+def test_data_of_another_number_of_shards_belongs_to_no_checkpoint(tmp_path):
+    (path,) = write_checkpoints(tmp_path, [5])
+    (tmp_path / "model.ckpt-5.data-00000-of-00003").touch()
+    assert CheckpointReader.is_a_checkpoint(path)
+    index = tmp_path / "model.ckpt-5.index"
+    index.write_bytes(index.read_bytes()[: index.stat().st_size // 2])
+    assert not CheckpointReader.is_a_checkpoint(path)

@@ -1,5 +1,7 @@
 """Checkpoints written a variable at a time: TensorFlow reads them, and stores take them over."""
 
+import io
+
 import numpy as np
 import pytest
 
@@ -68,3 +70,31 @@ def test_what_is_discarded_leaves_nothing(tmp_path):
     writer.add("a", np.ones(3, np.float32))
     writer.discard()
     assert not list(tmp_path.iterdir())
+
+
+def test_files_that_take_a_part_of_what_they_are_given_get_all(tmp_path, monkeypatch):
+    class ShortFile(io.FileIO):
+        def write(self, content):
+            return super().write(content[:1000])
+
+    monkeypatch.setattr(
+        bundle_writer, "open", lambda path, mode, buffering: ShortFile(path, mode), raising=False
+    )
+    writer = BundleWriter(str(tmp_path))
+    writer.add("odd", CONTENTS["odd"])
+    writer.finish(str(tmp_path / "model.ckpt-7"))
+    (path,) = tmp_path.glob("*.data-*")
+    assert path.read_bytes() == CONTENTS["odd"].tobytes()
+
+
+def test_a_checkpoint_whose_writer_was_killed_is_not_written_over(tmp_path, monkeypatch):
+    monkeypatch.setattr(BundleWriter, "discard", lambda self: None)
+    first = BundleWriter(str(tmp_path))
+    first.add("odd", CONTENTS["odd"])
+    first.finish(str(tmp_path / "first"))
+    monkeypatch.undo()
+    second = BundleWriter(str(tmp_path))
+    second.add("odd", 2 * CONTENTS["odd"])
+    (path,) = tmp_path.glob("first.data-*")
+    assert path.read_bytes() == CONTENTS["odd"].tobytes()
+    second.discard()

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import threading
 
 import numpy as np
 import pytest
@@ -79,6 +80,28 @@ def test_room_that_was_not_written_reads_zero(tmp_path, monkeypatch):
         buffer[:] = 1
         assert file.read(0, [buffer]) == 3 * PAGE
         assert not buffer.any()
+    finally:
+        file.close()
+
+
+def test_two_threads_that_take_room_at_once_cut_nothing_off(tmp_path, monkeypatch):
+    system = PlainSystem(has_fallocate=False)
+    monkeypatch.setattr(record_file, "os", system)
+    file = RecordFile(tmp_path / "file.bin")
+    far = threading.Thread(target=file.allocate, args=(2 * PAGE, PAGE))
+
+    def fstat(descriptor):
+        found = os.fstat(descriptor)
+        if threading.current_thread() is not far:
+            far.start()
+            far.join(timeout=0.2)  # it may end before this one has grown the file
+        return found
+
+    system.fstat = fstat
+    try:
+        file.allocate(0, PAGE)
+        far.join()
+        assert (tmp_path / "file.bin").stat().st_size == 3 * PAGE
     finally:
         file.close()
 

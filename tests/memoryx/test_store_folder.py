@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from cerebras_tf.memoryx import store_folder
+from cerebras_tf.memoryx import own_folder
 from cerebras_tf.memoryx.store_folder import StoreFolder
 
 
@@ -31,23 +31,22 @@ def test_a_folder_that_another_process_takes_for_abandoned_is_made_again(
     tmp_path, monkeypatch, when
 ):
     taken = []
-    real_open, real_flock = os.open, store_folder.fcntl.flock
+    real_open, real_flock = os.open, own_folder.fcntl.flock
 
     def opened(path, *args, **kwargs):
         if when.endswith("made") and not taken:
             taken.append(path)
-            store_folder._remove_abandoned(path.parent)
+            own_folder.remove_abandoned(tmp_path, "*")
         return real_open(path, *args, **kwargs)
 
     def locked(descriptor, *args):
         if when.endswith("held") and not taken:
             taken.append(descriptor)
-            (folder,) = tmp_path.iterdir()
-            store_folder._remove_abandoned(folder)
+            own_folder.remove_abandoned(tmp_path, "*")
         real_flock(descriptor, *args)
 
     monkeypatch.setattr(os, "open", opened)
-    monkeypatch.setattr(store_folder.fcntl, "flock", locked)
+    monkeypatch.setattr(own_folder.fcntl, "flock", locked)
     folder = StoreFolder(tmp_path)
     assert taken
     assert list(tmp_path.iterdir()) == [folder.path]
