@@ -74,6 +74,15 @@ class CheckpointReader:
         return sorted(whole, key=lambda path: (cls.step_of(path), path))
 
     @classmethod
+    def latest(cls, model_dir: str) -> Optional[str]:
+        """Returns the whole checkpoint that training in a folder goes on from, or None.
+
+        It is the one that the file `checkpoint` there names, whatever else there is.
+        """
+        found = tf.train.latest_checkpoint(model_dir)
+        return found if found and cls.is_a_checkpoint(found) else None
+
+    @classmethod
     def before(cls, path: str) -> Optional[str]:
         """Returns the last complete checkpoint of an earlier step in the same folder, or None."""
         found = cls.all_checkpoints(os.path.dirname(path) or ".")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -23,7 +22,7 @@ from cerebras_tf.capture.order import all_before
 from cerebras_tf.compiler.pipeline import Options
 from cerebras_tf.errors import GraphError
 from cerebras_tf.ir.program import Program
-from cerebras_tf.ir.program_file import load_program, save_program
+from cerebras_tf.ir.program_file import load_origin, load_program, save_program
 from cerebras_tf.memoryx.store import Store
 
 # Rooms whose code decides what a program is.
@@ -35,7 +34,7 @@ _DIGITS = 12
 
 @dataclass(frozen=True)
 class Origin:
-    """What a program was made from and for; stands beside its file.
+    """What a program was made from and for; stands in its file.
 
     Attributes:
         key: hash of everything that the program follows from.
@@ -227,7 +226,7 @@ class CompiledPrograms:
             seed: what random ops without seeds of their own are given now.
         """
         keys: dict[tuple[str, ...], Optional[str]] = {}
-        for path in sorted(self._folder.glob(f"{self._prefix}*.json")):
+        for path in sorted(self._folder.glob(f"{self._prefix}*.zip")):
             origin = _read_origin(path)
             if origin is None or not origin.serves(room) or set(wanted) - set(origin.results):
                 continue
@@ -236,7 +235,7 @@ class CompiledPrograms:
             if keys[origin.results] != origin.key:
                 continue
             try:
-                program = load_program(path.with_suffix(".zip"))
+                program = load_program(path)
             except (GraphError, OSError) as error:
                 tf.compat.v1.logging.warning("%s; compiling again", error)
                 continue
@@ -272,17 +271,13 @@ class CompiledPrograms:
         self._folder.mkdir(parents=True, exist_ok=True)
         stem = self._folder / f"{self._prefix}{key[:_DIGITS]}"
         stem.with_suffix(".txt").write_text(text + "\n", encoding="utf-8")
-        save_program(program, stem.with_suffix(".zip"))
-        # Last: a program without it is not found.
-        part = stem.with_suffix(".json.part")
-        part.write_text(json.dumps(asdict(origin), indent=1), encoding="utf-8")
-        os.replace(part, stem.with_suffix(".json"))
+        save_program(program, stem.with_suffix(".zip"), asdict(origin))
         return stem.with_suffix(".zip")
 
 
 def _read_origin(path: Path) -> Optional[Origin]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = load_origin(path)
         return Origin(**{**found, "results": tuple(found["results"])})
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, TypeError, KeyError):
         return None

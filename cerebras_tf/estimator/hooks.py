@@ -87,11 +87,11 @@ class GracefulStopHook(tf.estimator.SessionRunHook):
     def _tell_where_it_goes_on(self) -> None:
         if self.signal_number is None or self._model_dir is None:
             return
-        found = CheckpointReader.all_checkpoints(self._model_dir)
+        found = CheckpointReader.latest(self._model_dir)
         where = "and no checkpoint was written; the same command starts anew"
         if found:
-            step = CheckpointReader.step_of(found[-1])
-            where = f"at step {step}; the same command goes on from {found[-1]}"
+            step = CheckpointReader.step_of(found)
+            where = f"at step {step}; the same command goes on from {found}"
         _tell(f"{signal.Signals(self.signal_number).name}: stopped {where}")
 
     def begin(self) -> None:
@@ -249,11 +249,12 @@ def _loss_error(step: int, loss: float, model_dir: Optional[str]) -> NanLossErro
 
 def _earlier(model_dir: Optional[str]) -> str:
     """Where a run that met NaN can go on: guards keep it out of checkpoints."""
-    found = CheckpointReader.all_checkpoints(model_dir) if model_dir else []
-    if not found:
+    found = CheckpointReader.latest(model_dir) if model_dir else None
+    if found is None:
         return "no checkpoint was written before, so start anew"
-    last = f"the run goes on from {found[-1]}, which was written before"
-    return f"{last}; if it fails again, from {found[-2]}" if found[1:] else last
+    last = f"the run goes on from {found}, which was written before"
+    before = CheckpointReader.before(found)
+    return f"{last}; if it fails again, from {before}" if before else last
 
 
 class LossWatch(tf.estimator.SessionRunHook):

@@ -239,9 +239,10 @@ class CSRunConfig(tf.estimator.RunConfig):
     Args:
       cs_ip: address of the wafer, `HOST` or `HOST:PORT`; None, empty or loopback is the wafer
         emulated in this process. No connection is made here; see `check_wafer_address`.
-      system_name: a name for the system, shown in messages only.
+      system_name: a name for the system, as on the platform; kept, and without effect here.
       cs_config: a configuration message such as `cerebras.pb.tf.csconfig_pb2.CSConfig`.
-      stack_params: compiler settings, `{"ir_mode": str, "config": FullConfig}`.
+      stack_params: compiler settings of the platform, `{"ir_mode": str, "config": FullConfig}`;
+        kept, and without effect here: this compiler has none of them.
       num_csx: number of wafers that train together, one process each, started by csrun_wse. None
         takes `cs_config.num_csx`; 1 takes what the launcher started.
       restore_partially: whether training may go on from a checkpoint that fits in part: variables
@@ -250,7 +251,9 @@ class CSRunConfig(tf.estimator.RunConfig):
         memory. With it a model may be larger than memory. Checkpoints share its contents by links
         where they are on the same file system.
       memoryx_ram_gb: main memory that weights and optimizer state may take with memoryx_dir, in
-        10^9 bytes; None takes half of what is free when a call begins.
+        10^9 bytes; None takes half of what is free when a call begins. An evaluation in the midst
+        of training uses what training holds; one of another checkpoint than training has just
+        saved holds its own, up to as much again.
       memoryx_moment_dtype: "bfloat16": moments of the optimizer (moving averages of gradients and
         of their squares) rest in bfloat16 between steps, in half of the bytes, also in checkpoints.
         They are updated in float32 and rounded stochastically by a stream of the variable and the
@@ -370,7 +373,7 @@ class CSRunConfig(tf.estimator.RunConfig):
 
     @property
     def system_name(self) -> Optional[str]:
-        """The name of the system, for messages."""
+        """The name of the system, as it was given."""
         return self._system_name
 
     @property
@@ -380,7 +383,7 @@ class CSRunConfig(tf.estimator.RunConfig):
 
     @property
     def stack_params(self) -> dict[str, Any]:
-        """Compiler settings; empty where none were given."""
+        """Compiler settings as they were given; empty where none were."""
         return self._stack_params
 
     @property
@@ -446,13 +449,3 @@ class CSRunConfig(tf.estimator.RunConfig):
     def keep_float32(self) -> tuple[str, ...]:
         """Regular expressions of names of operations whose products stay float32."""
         return self._keep_float32
-
-    @property
-    def in_process(self) -> bool:
-        """Whether the wafer is the one emulated in this process."""
-        return is_in_process(self._cs_ip)
-
-    @property
-    def execution_mode(self) -> str:
-        """How the wafer runs, "weight_streaming" or "pipeline"; set by the launcher."""
-        return execution_mode_from_environment()

@@ -405,9 +405,10 @@ def _tell_launcher(prefix: str) -> None:
 
 
 def _not_written(prefix: str, error: BaseException) -> CheckpointError:
-    found = CheckpointReader.all_checkpoints(os.path.dirname(prefix))
-    kept = [path for path in found if os.path.abspath(path) != os.path.abspath(prefix)]
-    before = f"{kept[-1]} is untouched" if kept else "none was written before"
+    found = CheckpointReader.latest(os.path.dirname(prefix))
+    if found is None or os.path.abspath(found) == os.path.abspath(prefix):
+        found = CheckpointReader.before(prefix)
+    before = f"{found} is untouched" if found else "none was written before"
     return CheckpointError(
         f"checkpoint {prefix}: must be written whole. Received: {first_line(error)}. Free disk "
         f"space or correct the folder's permissions; {before}."

@@ -82,7 +82,7 @@ def wafer_scaffold(
 
     if asked.saver is not None:
         _check_one_wafer(stored)
-        saver: Any = UserSaver(_as_saver(asked.saver), stored, connect)
+        saver: Any = UserSaver(_as_saver(asked.saver), stored, connect, training)
     else:
         beside, parts = functools.partial(_beside, variables), Partitions(variables)
         saver = WaferSaver(

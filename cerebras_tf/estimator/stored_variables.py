@@ -19,6 +19,7 @@ from cerebras_tf.errors import CheckpointError, ConfigError
 from cerebras_tf.estimator import initial_values
 from cerebras_tf.estimator.arrays import for_tensorflow
 from cerebras_tf.estimator.checkpoint_content import (
+    RANDOM_STEP_KEY,
     check_content,
     named,
     open_checkpoint,
@@ -28,6 +29,7 @@ from cerebras_tf.estimator.checkpoint_writer import Shard, write_checkpoint
 from cerebras_tf.estimator.partitions import Key
 from cerebras_tf.estimator.saver import SHARD_BYTES, is_kept
 from cerebras_tf.estimator.session import ancestors, fetched_leaves, with_values
+from cerebras_tf.estimator.wafer_step import WaferStep
 from cerebras_tf.memoryx.store import Store, reading, write
 
 _ASSIGNS = ("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp")
@@ -40,6 +42,8 @@ class StoredVariables:
     Attributes:
         store: holds them.
         restored: path prefix of the checkpoint restored last, which is never written again.
+        draws: what a checkpoint must say of random ops, see WaferStep.draws_to_save; asked when one
+            is written, which then holds it beside what the user saves.
     """
 
     def __init__(self, variables: Mapping[str, Any], store: Store) -> None:
@@ -51,6 +55,7 @@ class StoredVariables:
         """
         self.store = store
         self.restored: Optional[str] = None
+        self.draws: Callable[[], Mapping[str, np.ndarray]] = dict
         self._variables = dict(variables)
         self._names = {variable.handle.op: name for name, variable in variables.items()}
         self._flags: dict[str, Any] = {}
@@ -316,6 +321,7 @@ class _ServedRun:
         read = [self._stored.read_by(tensor) for save in saves for tensor in save.inputs[3:]]
         store.follow([[name] for name in read if name is not None])
         shard: dict[Key, np.ndarray] = {}
+        shard.update(self._stored.draws().items())
         for save in saves:
             names, slices = (tf.get_static_value(t) for t in save.inputs[1:3])
             for name, part, tensor in zip(names, slices, save.inputs[3:]):
@@ -340,6 +346,7 @@ class UserSaver:
         given: the Saver.
         stored: the variables.
         connect: told of a session after a restore.
+        training: the step, in training: random ops go on where a checkpoint says they were.
     """
 
     def __init__(
@@ -347,10 +354,15 @@ class UserSaver:
         given: Any,
         stored: StoredVariables,
         connect: Callable[[Any], None] = lambda session: None,
+        training: Optional[WaferStep] = None,
     ) -> None:
         self._given = given
         self._connect = connect
         self._stored = stored
+        self._step = training
+        self._has_told_of_draws = False
+        if training is not None:
+            stored.draws = training.draws_to_save
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._given, name)
@@ -358,7 +370,17 @@ class UserSaver:
     def save(self, sess: Any, *args: Any, **kwargs: Any) -> Any:
         """Saves; see tf.train.Saver.save. What was just restored is not written again."""
         with self._stored.serving(sess):
-            return self._given.save(sess, *args, **kwargs)
+            path = self._given.save(sess, *args, **kwargs)
+        lost = set(self._stored.draws()).difference(_saved_draws(path))
+        if lost and not self._has_told_of_draws:
+            self._has_told_of_draws = True
+            tf.compat.v1.logging.warning(
+                "Scaffold.saver: %s does not say how often random operations have drawn, and a run "
+                "that goes on from it repeats numbers. Let the saver write a TensorFlow checkpoint "
+                "of all variables, or leave it out.",
+                path,
+            )
+        return path
 
     def restore(self, sess: Any, save_path: str) -> None:
         """Restores; see tf.train.Saver.restore.
@@ -376,7 +398,21 @@ class UserSaver:
                 f"Scaffold.saver: must restore every variable of the model from {save_path}. "
                 f"Received: a saver that leaves out {named(missing)}. Add them to its var_list."
             )
+        if self._step is not None:
+            self._step.restore_draws(_saved_draws(save_path))
         self._connect(sess)
+
+
+def _saved_draws(path: Optional[str]) -> dict[str, int]:
+    """What a user's saver has written of random ops; nothing where that is no checkpoint."""
+    if path is None:
+        return {}
+    try:
+        reader = open_checkpoint(path)
+    except CheckpointError:
+        return {}
+    names = [n for n in reader.get_variable_to_shape_map() if n.startswith(RANDOM_STEP_KEY)]
+    return {name: int(read_variable(reader, path, name)) for name in names}
 
 
 def _parts(op: Any) -> list[Any]:

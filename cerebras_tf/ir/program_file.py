@@ -33,15 +33,17 @@ FORMAT = "cerebras_tf program"
 # Raised whenever a file of the new kind cannot be read as one of the old.
 VERSION = 4
 _STRUCTURE = "program.json"
+_ORIGIN = "origin.json"
 Json = dict[str, Any]
 
 
-def save_program(program: Program, path: Union[str, Path]) -> None:
+def save_program(program: Program, path: Union[str, Path], origin: Optional[Json] = None) -> None:
     """Writes a program; the file appears complete or not at all.
 
     Args:
         program: what to save. Attributes are Python literals, arrays, graphs or programs.
         path: the file; replaced where it exists.
+        origin: what is to be known of it before it is loaded; see load_origin.
 
     Raises:
         GraphError: an attribute is of another kind.
@@ -55,6 +57,7 @@ def save_program(program: Program, path: Union[str, Path]) -> None:
     try:
         with os.fdopen(handle, "wb") as file:
             with zipfile.ZipFile(file, "w") as archive:
+                archive.writestr(_ORIGIN, json.dumps(origin or {}, allow_nan=False))
                 archive.writestr(_STRUCTURE, structure)
                 for name, array in arrays.items():
                     with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
@@ -65,6 +68,20 @@ def save_program(program: Program, path: Union[str, Path]) -> None:
     except BaseException:
         os.unlink(temporary)
         raise
+
+
+def load_origin(path: Union[str, Path]) -> Json:
+    """Reads what save_program was told of a program; {} where the file is damaged or has nothing.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            found: Json = json.loads(archive.read(_ORIGIN))
+            return found
+    except (zipfile.BadZipFile, KeyError, ValueError):
+        return {}
 
 
 def load_program(path: Union[str, Path]) -> Program:

@@ -19,7 +19,7 @@ from cerebras_tf.memoryx.record import Record
 from cerebras_tf.memoryx.record_file import RecordFile
 from cerebras_tf.memoryx.store import Traffic
 from cerebras_tf.memoryx.store_folder import StoreFolder
-from cerebras_tf.memoryx.transfers import Transfers
+from cerebras_tf.memoryx.transfers import UNTOUCHED, Transfers
 
 
 class Disk(Protocol):
@@ -171,7 +171,7 @@ class FileDisk:
             except OSError as error:
                 raise StoreError(
                     f"memoryx_dir: {path} must be made, for variable {record.spec.name}. Received: "
-                    f"{error.strerror}. Check the disk; the last checkpoint is untouched."
+                    f"{error.strerror}. Check the disk; {UNTOUCHED}."
                 ) from error
             self._files.append(current)
             self._current[record.number] = current

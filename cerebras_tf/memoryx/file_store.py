@@ -203,8 +203,10 @@ class FileStore:
     def _stalling(self) -> Iterator[None]:
         """Within: the caller may have to wait for files."""
         started = time.perf_counter()
-        yield
-        self.traffic.stalled_s += time.perf_counter() - started
+        try:
+            yield
+        finally:
+            self.traffic.stalled_s += time.perf_counter() - started
 
     # Memory.
 

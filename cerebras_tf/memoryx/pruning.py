@@ -12,7 +12,7 @@ from cerebras_tf.ir import Array
 from cerebras_tf.kernels.half import at_rest, in_float32
 from cerebras_tf.memoryx.sparsifier import MaskSparsifier
 from cerebras_tf.memoryx.sparsity import is_pruned
-from cerebras_tf.memoryx.store import Store, reading
+from cerebras_tf.memoryx.store import Store, reading, writing
 
 # The mask of a weight, True where it is pruned; None where it stays dense.
 _MaskOf = Callable[[str], Optional[Array]]
@@ -109,15 +109,14 @@ def _mask(store: Store, name: str, mask: Array) -> None:
         return
     content += 0.0  # other zeros become +0.0
     content[mask] = -0.0
-    (array,) = store.acquire([name])
-    array[...] = at_rest(content, store.specs[name].type.dtype)
-    store.release([name], dirty=[name])
+    with writing(store, name) as array:
+        array[...] = at_rest(content, store.specs[name].type.dtype)
 
 
 def _clear(store: Store, name: str, mask: Array) -> None:
     """Sets the entries of a variable to 0 where its weight is pruned."""
-    (array,) = store.acquire([name])
-    changes = bool(array[mask].any())
+    with reading(store, name) as array:
+        changes = bool(array[mask].any())
     if changes:
-        array[mask] = 0
-    store.release([name], dirty=[name] if changes else [])
+        with writing(store, name) as array:
+            array[mask] = 0

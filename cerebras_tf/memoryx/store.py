@@ -275,6 +275,26 @@ def reading(store: Store, name: str) -> Iterator[Array]:
         store.release([name])
 
 
+@contextmanager
+def writing(store: Store, name: str, fresh: bool = False) -> Iterator[Array]:
+    """The array of one variable for the time of the context, which writes it.
+
+    Where that fails, the variable is released as if nothing had been written.
+
+    Args:
+        store: holds it.
+        name: of the variable.
+        fresh: all of it is overwritten; see Store.acquire.
+    """
+    (array,) = store.acquire([name], fresh)
+    dirty: list[str] = []
+    try:
+        yield array
+        dirty = [name]
+    finally:
+        store.release([name], dirty)
+
+
 def write(store: Store, name: str, content: Array) -> None:
     """Sets one variable.
 
@@ -293,6 +313,5 @@ def write(store: Store, name: str, content: Array) -> None:
             f"variable {name}: shape must be {list(type.shape)}. "
             f"Received: {list(content.shape)}. Use a checkpoint of the same model."
         )
-    (array,) = store.acquire([name], fresh=True)
-    array[...] = at_rest(content, type.dtype)
-    store.release([name], dirty=[name])
+    with writing(store, name, fresh=True) as array:
+        array[...] = at_rest(content, type.dtype)

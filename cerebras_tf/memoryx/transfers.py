@@ -22,6 +22,8 @@ from cerebras_tf.memoryx.store import Traffic
 
 _READERS = 2
 _WRITERS = 2
+# What errors of the disk say: there may be no checkpoint, or many.
+UNTOUCHED = "checkpoints that were written are untouched"
 # Neighbours in a file are moved together up to this size, so that several threads share the rest.
 _RUN_BYTES = 1 << 26
 
@@ -108,18 +110,22 @@ class Transfers:
             self._read_all(run)
 
     def _read_all(self, run: Sequence[_Move]) -> None:
+        buffers: list[Array] = []
         try:
             for move in run:
                 if move.before is not None:
                     move.before.result()
             self.raise_failure()  # what failed to be written must not be read
-            buffers = [self._buffers.take(move.record.size) for move in run]
+            for move in run:
+                buffers.append(self._buffers.take(move.record.size))
             count = run[0].file.read(run[0].offset, buffers)
-            for move, buffer in zip(run, buffers):
-                _check(move, buffer, count)
-                count -= buffer.nbytes
-                move.done.set_result(buffer)
+            for move in run:
+                _check(move, buffers[0], count)
+                count -= buffers[0].nbytes
+                move.done.set_result(buffers.pop(0))
         except BaseException as error:  # handed to whoever waits
+            for buffer in buffers:
+                self._buffers.give(buffer)
             if isinstance(error, OSError) and not isinstance(error, StoreError):
                 error = _store_error("read", run[0], error)
             for move in run:
@@ -204,9 +210,9 @@ def _check(move: _Move, buffer: Array, count: int) -> None:
 
 
 def _store_error(what: str, move: _Move, error: OSError) -> StoreError:
-    advice = "Check the disk; the last checkpoint is untouched."
+    advice = f"Check the disk; {UNTOUCHED}."
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        advice = "Free disk space, then start again; the last checkpoint is untouched."
+        advice = f"Free disk space, then start again; {UNTOUCHED}."
     return StoreError(
         f"memoryx_dir: {move.file.path} must be {what}, for variable {move.record.spec.name}. "
         f"Received: {error.strerror}. {advice}"

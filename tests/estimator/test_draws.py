@@ -110,6 +110,32 @@ def test_the_host_goes_on_from_a_checkpoint_with_draws(tmp_path):
     assert set(variables_of(tmp_path)) == {"global_step", "kernel", "runs"}
 
 
+def test_a_run_that_goes_on_by_a_saver_of_the_users_draws_what_it_would_have(tmp_path, caplog):
+    def saved_by_user(features, labels, mode, params):
+        spec = sampler(features, labels, mode, params)
+        return spec._replace(scaffold=v1.train.Scaffold(saver=params["saver"](sharded=True)))
+
+    class Notes(v1.train.Saver):  # no checkpoint
+        def save(self, sess, save_path, global_step=None, **kwargs):
+            return save_path
+
+    whole, parts = Noise(), Noise()
+    params = {"every": 3, "saver": v1.train.Saver}
+    build(tmp_path / "whole", params, model=saved_by_user).train(
+        dataset, hooks=[whole], max_steps=4
+    )
+    for start, last in ((0, 2), (6, 4)):
+        again = build(tmp_path / "parts", params, model=saved_by_user)
+        again.train(lambda start=start: dataset(start), hooks=[parts], max_steps=last)
+    np.testing.assert_array_equal(parts.seen, whole.seen)
+    assert variables_of(tmp_path / "parts")["cerebras_tf/random_step"] == 12
+    assert "repeats numbers" not in caplog.text
+    made = build(tmp_path / "none", {**params, "saver": Notes}, model=saved_by_user)
+    with caplog.at_level("WARNING", logger="tensorflow"):
+        made.train(dataset, max_steps=2)
+    assert caplog.text.count("repeats numbers") == 1
+
+
 SIZES = (8, 16, 8, 5, 16, 8)
 
 

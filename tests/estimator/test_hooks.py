@@ -19,6 +19,7 @@ from cerebras_tf.estimator.hooks import (
     GracefulStopHook,
     NanGuardHook,
     PerformanceSummaryHook,
+    _earlier,
     exit_code_of_signal,
 )
 from cerebras_tf.estimator.shown_steps import ShownSteps
@@ -176,6 +177,21 @@ def test_nothing_is_installed_outside_the_main_thread():
 def test_exit_codes_of_signals_are_the_shells():
     assert exit_code_of_signal(signal.SIGINT) == 130
     assert exit_code_of_signal(signal.SIGTERM) == 143
+
+
+def test_where_a_run_goes_on_follows_the_list_of_checkpoints(tmp_path, capfd):
+    build_estimator(tmp_path, save_checkpoints_steps=1).train(input_fn, max_steps=3)
+    names = [f"model.ckpt-{step}" for step in range(3)]
+    tf.compat.v1.train.update_checkpoint_state(str(tmp_path), names[2], names)  # a rewind
+    assert _earlier(str(tmp_path)).startswith(f"the run goes on from {tmp_path / names[2]},")
+    assert _earlier(str(tmp_path)).endswith(f"from {tmp_path / names[1]}")
+    with pytest.raises(SystemExit), GracefulStopHook(model_dir=str(tmp_path)) as stop:
+        stop.signal_number = signal.SIGTERM
+    assert (
+        f"at step 2; the same command goes on from {tmp_path / names[2]}" in capfd.readouterr().err
+    )
+    (tmp_path / "checkpoint").unlink()
+    assert _earlier(str(tmp_path)) == "no checkpoint was written before, so start anew"
 
 
 @pytest.mark.parametrize("bad_loss", [np.nan, np.inf, -np.inf])

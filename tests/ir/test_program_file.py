@@ -14,7 +14,7 @@ from cerebras_tf.compiler.pipeline import compile_step
 from cerebras_tf.errors import GraphError
 from cerebras_tf.ir import Graph, TensorType, print_graph
 from cerebras_tf.ir.program import Instruction, Program, Slot
-from cerebras_tf.ir.program_file import VERSION, load_program, save_program
+from cerebras_tf.ir.program_file import VERSION, load_origin, load_program, save_program
 from cerebras_tf.ir.text import print_attribute
 from tests.machines import run_program
 from tests.other_process import train_elsewhere
@@ -163,6 +163,19 @@ def test_a_failed_write_leaves_the_old_file(program, tmp_path, monkeypatch):
         save_program(program, path)
     assert path.read_bytes() == before
     assert os.listdir(tmp_path) == ["p"]
+
+
+def test_what_is_known_of_a_program_stands_in_its_file(tmp_path):
+    path = tmp_path / "p"
+    save_program(with_attribute("old"), path, {"seed": 1})
+    with pytest.raises(GraphError):
+        save_program(with_attribute(object()), path, {"seed": 2})
+    assert load_origin(path) == {"seed": 1}
+    assert load_program(path) is not None
+    save_program(with_attribute("old"), path)
+    assert load_origin(path) == {}
+    path.write_text("no zip", encoding="utf-8")
+    assert load_origin(path) == {}
 
 
 def test_arrays_that_are_objects_are_refused(tmp_path):

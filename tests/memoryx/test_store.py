@@ -8,7 +8,7 @@ import pytest
 from cerebras_tf.errors import CheckpointError
 from cerebras_tf.ir import TensorType, Variable
 from cerebras_tf.memoryx.null_store import NullStore
-from cerebras_tf.memoryx.store import MemoryStore, write
+from cerebras_tf.memoryx.store import MemoryStore, write, writing
 from tests.machines import content_of
 
 SPECS = [
@@ -43,6 +43,14 @@ def test_what_is_written_into_an_acquired_array_changes_the_variable(store):
     array[:] = 5
     store.release(["kernel"], dirty=["kernel"])
     np.testing.assert_array_equal(content_of(store, "kernel"), np.full((2, 3), 5))
+
+
+def test_a_write_that_fails_holds_nothing(store):
+    with pytest.raises(KeyError), writing(store, "kernel", fresh=True):
+        raise KeyError
+    assert not store.holds("kernel")
+    with pytest.raises(RuntimeError, match="it was not acquired"):
+        store.release(["kernel"])
 
 
 def test_arrays_come_in_the_order_of_the_names(store):
