@@ -15,11 +15,8 @@ from cerebras_tf.errors import CheckpointError
 from cerebras_tf.estimator.checkpoint_errors import CheckpointLackError, CheckpointMismatchError
 from cerebras_tf.estimator.checkpoint_reader import CheckpointReader
 from cerebras_tf.memoryx.bundle import CutFile, find_cut_files
+from cerebras_tf.runtime.session import RANDOM_STEP_KEY
 
-# How often random ops have drawn, int64 []; stands in a checkpoint where it is not the global step.
-RANDOM_STEP_KEY = "cerebras_tf/random_step"
-# Below it stands how many numbers each random op has made whose invocations differ in size.
-RANDOM_MADE_KEY = f"{RANDOM_STEP_KEY}/"
 # Entries beside a model's variables: the graph of objects of tf.train.Checkpoint, its counter.
 _BESIDE = ("_CHECKPOINTABLE_OBJECT_GRAPH", "save_counter/.ATTRIBUTES/VARIABLE_VALUE")
 _MOST_NAMED = 5

@@ -24,6 +24,7 @@ from cerebras_tf.errors import GraphError
 from cerebras_tf.ir.program import Program
 from cerebras_tf.ir.program_file import load_origin, load_program, save_program
 from cerebras_tf.memoryx.store import Store
+from cerebras_tf.ops import lookup
 
 # Rooms whose code decides what a program is.
 _COMPILER = ("capture", "compiler", "ir", "kernels", "ops", "passes")
@@ -239,7 +240,7 @@ class CompiledPrograms:
             except (GraphError, OSError) as error:
                 tf.compat.v1.logging.warning("%s; compiling again", error)
                 continue
-            program.replace_seed(origin.seed, seed)
+            program.replace_seed(origin.seed, seed, lambda item: lookup(item.op).draws(item.attrs))
             return program, origin.fitted
         return None
 

@@ -25,7 +25,6 @@ from tensorflow.python.training.saving import saveable_object_util
 from cerebras_tf.errors import CheckpointError, StoreError
 from cerebras_tf.estimator.arrays import for_tensorflow
 from cerebras_tf.estimator.checkpoint_content import (
-    RANDOM_STEP_KEY,
     check_content,
     first_line,
     named,
@@ -48,6 +47,7 @@ from cerebras_tf.memoryx.borrowing_store import BorrowingStore
 from cerebras_tf.memoryx.bundle import Entry, read_index
 from cerebras_tf.memoryx.checkpoint import link_checkpoint
 from cerebras_tf.memoryx.store import Store, write
+from cerebras_tf.runtime.session import RANDOM_STEP_KEY
 from cerebras_tf.runtime.shared_store import SharedStore
 from cerebras_tf.swarmx import job, mpi
 from cerebras_tf.swarmx.signs import tell_checkpoint

@@ -35,7 +35,6 @@ from cerebras_tf.errors import (
 )
 from cerebras_tf.estimator.activation_room import ActivationRoom
 from cerebras_tf.estimator.arrays import for_tensorflow
-from cerebras_tf.estimator.checkpoint_content import RANDOM_MADE_KEY, RANDOM_STEP_KEY
 from cerebras_tf.estimator.cluster import GOING
 from cerebras_tf.estimator.compiled_programs import CompiledPrograms, Sources, settings_of
 from cerebras_tf.estimator.fed_types import check_shape, is_small, limited_type, smallest
@@ -47,7 +46,7 @@ from cerebras_tf.kernels.timeline import spanned
 from cerebras_tf.memoryx.store import Store
 from cerebras_tf.ops import Builder
 from cerebras_tf.runtime.profiler import WAFER_STEP, Profiler, timed
-from cerebras_tf.runtime.session import Phase, Request, Session
+from cerebras_tf.runtime.session import RANDOM_STEP_KEY, Phase, Request, Session
 from cerebras_tf.swarmx.swarm import Alone, Swarm
 
 MakeCapture = Callable[[dict[Any, TensorType]], Capture]
@@ -127,7 +126,7 @@ class WaferStep:
         self._room = ActivationRoom(self.session, backend, memory_gb, bool(effects), self.swarm)
         self._wanted, self._updates = frozenset[str](), bool(self._effects)
         self._results: dict[str, np.ndarray] = {}
-        self._draws_from: Optional[int] = None
+        self._draws_on = False  # whether the session knows how often random ops have drawn
         self._saved: Optional[tuple[str, int]] = None
         self._numbers = itertools.count()
         # What was asked for where no program for all sizes could be had.
@@ -180,8 +179,9 @@ class WaferStep:
             The global step afterwards.
         """
         self.meet(GOING)
-        if self._draws_from is None:  # a run that begins, or goes on from another's checkpoint
-            self.draw_from(global_step if self._effects else 0)
+        if not self._draws_on:  # a run that begins, or goes on from another's checkpoint
+            self.session.draws = global_step // self.swarm.size if self._effects else 0
+            self._draws_on = True
         self.session.global_step = global_step
         features = {t.name: array for t, array in zip(self._fed, arrays)}
         with spanned(WAFER_STEP, "step"):
@@ -190,32 +190,17 @@ class WaferStep:
         self._padding.ran(self.session.plan, features)
         return self.session.global_step
 
-    def draw_from(self, count: int) -> None:
-        """Says how often random ops have drawn before the first step of this session."""
-        self._draws_from = count
-        self.session.draws = count // self.swarm.size
-
     def draws_to_save(self) -> dict[str, np.ndarray]:
-        """What a checkpoint must say of random ops, beside the global step.
-
-        The global step does not tell how often they have drawn where a step of the model takes
-        several runs, as in gradient accumulation; nor how much, where batches differ in size.
-        """
-        found = {RANDOM_MADE_KEY + name: number for name, number in self.session.made.items()}
-        draws = self.session.draws * self.swarm.size
-        if self._draws_from is not None and draws != self.session.global_step:
-            found[RANDOM_STEP_KEY] = draws
+        """What a checkpoint must say of random ops, beside the global step; see Session.drawn."""
+        found = self.session.drawn()
+        if not self._draws_on:
+            found.pop(RANDOM_STEP_KEY, None)
         return {name: np.array(number, np.int64) for name, number in found.items()}
 
     def restore_draws(self, found: Mapping[str, int]) -> None:
         """Takes what draws_to_save gave for a checkpoint."""
-        if RANDOM_STEP_KEY in found:
-            self.draw_from(found[RANDOM_STEP_KEY])
-        self.session.made = {
-            name[len(RANDOM_MADE_KEY) :]: number
-            for name, number in found.items()
-            if name.startswith(RANDOM_MADE_KEY)
-        }
+        self._draws_on = self._draws_on or RANDOM_STEP_KEY in found
+        self.session.draw_on(found)
 
     def saved_as(self, prefix: str) -> None:
         """Says that a checkpoint holds the variables as they are now."""

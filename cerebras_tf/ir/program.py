@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Optional
 
+import numpy as np
+
 from cerebras_tf.ir.binding import has_symbols, rebound, substitute, symbols_in
 from cerebras_tf.ir.dimensions import Symbol
 from cerebras_tf.ir.packing import Packing
@@ -166,6 +168,14 @@ class Program:
         """The sizes that a step is given with its features."""
         return symbols_in([slot.type for slot in self.slots])
 
+    @property
+    def given(self) -> dict[str, TensorType]:
+        """Types of the features that a user gives, by name; a session makes the others itself."""
+        made = {self.global_step, RANDOM_STEP, *self.draws}
+        if self.packing is not None:
+            made |= self.packing.features
+        return {n: self.slots[slot].type for n, slot in self.features.items() if n not in made}
+
     def at(self, sizes: Mapping[str, int], price: Price) -> Program:
         """The program for one size a symbol, with every value where the bound has it.
 
@@ -222,13 +232,25 @@ class Program:
         packing = None if self.packing is None else self.packing.changed(change)
         return replace(self, slots=slots, bodies=bodies, draws=draws, packing=packing)
 
-    def replace_seed(self, seed: int, other: int) -> None:
-        """Gives random ops that draw with a first seed another one; branches included."""
-        for slot, content in self.constants.items():
+    def replace_seed(self, seed: int, other: int, draws: Callable[[Instruction], bool]) -> None:
+        """Gives random ops that draw with a first seed another one; branches included.
+
+        Args:
+            seed: the first of two.
+            other: what takes its place.
+            draws: whether an instruction draws; its last operand holds its seeds then.
+        """
+        read: set[int] = set()
+        for step in self.steps:
+            if isinstance(step, Run):
+                for item in self.bodies[step.body]:
+                    branches = any(isinstance(part, Program) for part in item.attrs.values())
+                    given = item.inputs if branches else item.inputs[-1:] if draws(item) else ()
+                    read.update(step.slots[i] for i in given)
+        for slot in read & self.constants.keys():
+            content = self.constants[slot]
             if content.dtype == "int64" and content.shape == (2,) and content[0] == seed:
-                changed = content.copy()
-                changed[0] = other
-                self.constants[slot] = changed
+                self.constants[slot] = np.array([other, content[1]], np.int64)
         for name, draw in self.draws.items():
             if draw.seed == seed:
                 self.draws[name] = replace(draw, seed=other)
@@ -236,7 +258,7 @@ class Program:
             for item in body:
                 for part in item.attrs.values():
                     if isinstance(part, Program):
-                        part.replace_seed(seed, other)
+                        part.replace_seed(seed, other, draws)
 
     def base_of(self, slot: int) -> int:
         """The slot whose bytes a slot shows: itself, or what a view looks into."""

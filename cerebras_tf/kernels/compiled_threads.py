@@ -13,6 +13,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, Optional
 
+from cerebras_tf.errors import ConfigError
 from cerebras_tf.kernels.timeline import recording
 
 # Elements of a simple kernel below which waking a thread (30-60 us) costs more than it gives.
@@ -21,11 +22,19 @@ GRAIN = 1 << 16
 PART = "part of a kernel"
 
 
+_VARIABLE = "CEREBRAS_TF_THREADS"
+
+
 def _cores() -> int:
-    wanted = os.environ.get("CEREBRAS_TF_THREADS")
-    if wanted:
-        return max(1, int(wanted))
-    return len(os.sched_getaffinity(0))
+    wanted = os.environ.get(_VARIABLE)
+    if not wanted:
+        return len(os.sched_getaffinity(0))
+    if not wanted.isdecimal() or int(wanted) < 1:
+        raise ConfigError(
+            f"environment variable {_VARIABLE}: must be a number of threads, at least 1. "
+            f"Received: {wanted!r}. Unset it to use every core."
+        )
+    return int(wanted)
 
 
 class _Job:

@@ -63,7 +63,9 @@ def _binary(name: str, derivative: Any, cost: int = 1, zeros: tuple[int, ...] = 
     )
 
 
-def _flat(name: str, infer: Any, cost: int = 1, zeros: tuple[int, ...] = ()) -> None:
+def _flat(
+    name: str, infer: Any, cost: int = 1, zeros: tuple[int, ...] = (), of_range: bool = False
+) -> None:
     """Registers an op whose derivative is zero wherever it exists."""
 
     def of_this_family(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[TensorType]:
@@ -78,6 +80,7 @@ def _flat(name: str, infer: Any, cost: int = 1, zeros: tuple[int, ...] = ()) -> 
         elementwise=True,
         broadcasts=infer in (broadcast, broadcast_bool),
         zeros=zeros,
+        of_range=of_range,
         flops=element_flops(cost),
     )
 
@@ -150,8 +153,9 @@ _unary(
 _unary("identity", lambda b, x, y, dy: dy, 0)
 for _name in ("sign", "floor", "ceil", "round"):
     _flat(_name, same_as_first)
-for _name in ("is_finite", "is_nan", "is_inf", "logical_not"):
-    _flat(_name, _bool_like)
+for _name in ("is_finite", "is_nan", "is_inf"):
+    _flat(_name, _bool_like, of_range=True)
+_flat("logical_not", _bool_like)
 for _name in ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal"):
     _flat(_name, broadcast_bool)
 _flat("logical_and", broadcast_bool, zeros=(0, 1))

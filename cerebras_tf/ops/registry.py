@@ -67,6 +67,7 @@ class OpDef:
         collective: all wafers of a job must run the node together, in one order. It is not computed
             beforehand, nor made again.
         flops: floating point operations of one node; multiply and add count two.
+        of_range: its outputs say only whether floats are finite, which rounding does not change.
         products: sizes M, K, N of its matrix products, None where not known, of an op whose
             kernels know the attribute compute="bfloat16" (passes/lower_products.py).
     """
@@ -87,6 +88,7 @@ class OpDef:
     zeros: tuple[int, ...] = ()
     collective: bool = False
     flops: Optional[Flops] = None
+    of_range: bool = False
     products: Optional[Products] = None
 
     def __post_init__(self) -> None:

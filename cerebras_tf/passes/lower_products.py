@@ -3,8 +3,9 @@
 Before: `%y: float32[64,64] = matmul(%x, %w)`; after: `%y: float32[64,64] = matmul(%x, %w;
 compute="bfloat16")`. It must not fire where a size of the product is below 16 or known only when it
 is computed, where so little is multiplied that rounding would cost more than it gives, for other
-types than float32, where the product decides an index (a router's choice, an argmax): a rounded one
-would choose otherwise; and not for operations that the user keeps in float32.
+types than float32, where the product decides an integer, by a comparison too (a router's choice, an
+argmax, a count): a rounded one would choose otherwise; and not for operations that the user keeps
+in float32.
 """
 
 from __future__ import annotations
@@ -29,15 +30,15 @@ def lower_products(graph: Graph, keep_float32: Sequence[str] = ()) -> None:
         keep_float32: regular expressions; products of operations whose name one of them is found
             in stay as they are.
     """
-    kept = [re.compile(pattern) for pattern in keep_float32]
-    _lower(graph, kept)
+    deciding: set[Node] = set()
+    _find_deciding(graph, set(), deciding)
+    _lower(graph, deciding, [re.compile(pattern) for pattern in keep_float32])
 
 
-def _lower(graph: Graph, kept: Sequence[re.Pattern[str]]) -> None:
-    deciding = _deciding(graph)
+def _lower(graph: Graph, deciding: set[Node], kept: Sequence[re.Pattern[str]]) -> None:
     for node in graph.nodes:
         for inner in node.subgraphs.values():
-            _lower(inner, kept)
+            _lower(inner, deciding, kept)
         named = any(pattern.search(node.source) for pattern in kept)
         if not named and node not in deciding and _pays(node):
             node.attrs["compute"] = "bfloat16"
@@ -57,24 +58,26 @@ def _pays(node: Node) -> bool:
     return min(most) >= LEAST_SIZE and math.prod(most) >= LEAST_WORK
 
 
-def _deciding(graph: Graph) -> set[Node]:
-    """Products from which an integer follows by other work than products."""
-    seen: set[Value] = set()
-    found: set[Node] = set()
-    waiting = [
-        value
-        for node in graph.nodes
-        if any("int" in output.dtype for output in node.outputs)
-        for value in node.inputs
-        if value.type.is_floating
-    ]
-    while waiting:
-        value = waiting.pop()
-        if value in seen or value.node is None:
-            continue
-        seen.add(value)
-        if lookup(value.node.op).products is not None:
-            found.add(value.node)
-            continue
-        waiting += [operand for operand in value.node.inputs if operand.type.is_floating]
-    return found
+def _find_deciding(graph: Graph, wanted: set[Value], found: set[Node]) -> None:
+    """Finds products from which an integer follows by other work than products.
+
+    Args:
+        graph: its nodes are walked from last to first.
+        wanted: floats and bools of the graph from which an integer follows outside of it; those
+            that are found join them, inputs too.
+        found: the products join it.
+    """
+    for node in reversed(graph.nodes):
+        at = [i for i, x in enumerate(node.outputs) if x in wanted or "int" in x.dtype]
+        if lookup(node.op).products is not None and at:
+            found.add(node)
+        elif node.subgraphs:
+            for inner in node.subgraphs.values():
+                within = {inner.outputs[i] for i in at}
+                _find_deciding(inner, within, found)
+                first = len(node.inputs) - len(inner.inputs)  # behind what chooses a branch
+                handed = zip(node.inputs[first:], inner.inputs)
+                wanted.update(x for x, own in handed if own in within)
+                wanted.update(node.inputs[:first] if at else ())
+        elif at and not lookup(node.op).of_range:  # a loss scale counts steps by those
+            wanted.update(x for x in node.inputs if x.type.is_floating or x.dtype == "bool")

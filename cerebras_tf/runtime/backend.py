@@ -62,8 +62,8 @@ class Backend(Protocol):
     def copied(self, array: Array) -> Array:
         """An array of its own with the same content."""
 
-    def reset_peak(self) -> None:
-        """Forgets the mark of scratch memory."""
+    def begin(self) -> None:
+        """A step begins: forgets the mark of scratch memory, and what a step that failed left."""
 
     def peak_bytes(self) -> int:
-        """The most scratch memory taken at once since reset_peak."""
+        """The most scratch memory taken at once since begin."""

@@ -89,9 +89,10 @@ class CpuBackend:
         """See Backend.copied."""
         return np.array(array)
 
-    def reset_peak(self) -> None:
-        """See Backend.reset_peak."""
+    def begin(self) -> None:
+        """See Backend.begin."""
         scratch.reset_peak()
+        self._exchanges.finish()
 
     def peak_bytes(self) -> int:
         """See Backend.peak_bytes."""

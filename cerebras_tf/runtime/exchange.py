@@ -46,6 +46,11 @@ class Exchanges:
             return copying(functools.partial(self._pick, instruction.attrs["roots"]))
         return copying(lambda x, **_: self._concat(x, instruction.source))
 
+    def finish(self) -> None:
+        """Waits for what a step that failed has left on its way, into memory that is used again."""
+        while self._pending:
+            self._pending.popitem()[1].wait()
+
     def _start(
         self, arrays: Sequence[Array], out: list[Optional[Array]], in_place: bool, root: int
     ) -> Sequence[Array]:

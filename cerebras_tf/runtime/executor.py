@@ -195,7 +195,7 @@ class Machine:
         Returns:
             The wanted values, by name; copies, so the next step may overwrite its memory.
         """
-        self.backend.reset_peak()
+        self.backend.begin()
         try:
             self.execute(features)
             self.scratch_bytes = max(self.scratch_bytes, self.backend.peak_bytes())
@@ -208,6 +208,7 @@ class Machine:
 
     def execute(self, features: Mapping[str, Array]) -> None:
         """Runs the schedule; values stay where they were made, and variables acquired."""
+        self._alone = self._skipped = 0  # the step before may have ended early
         for name, slot in self.plan.features.items():
             self._table[slot] = features[name]
         for listener in self._listeners:

@@ -82,8 +82,8 @@ class NullBackend:
         """The array itself."""
         return array
 
-    def reset_peak(self) -> None:
-        """See Backend.reset_peak."""
+    def begin(self) -> None:
+        """See Backend.begin."""
         self._peak_bytes = 0
 
     def peak_bytes(self) -> int:

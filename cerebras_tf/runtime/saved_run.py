@@ -12,14 +12,14 @@ import numpy as np
 
 from cerebras_tf.errors import CheckpointError, DataError
 from cerebras_tf.ir import Array, Variable
-from cerebras_tf.ir.program import CONSTANT, RANDOM_STEP, Program
+from cerebras_tf.ir.program import CONSTANT, Program
 from cerebras_tf.ir.program_file import load_program
 from cerebras_tf.kernels.compiled_crc32c import crc32c
 from cerebras_tf.memoryx.bundle import Entry, read_index
 from cerebras_tf.memoryx.bundle_writer import BundleWriter
 from cerebras_tf.memoryx.store import MemoryStore, Store, reading, write
 from cerebras_tf.runtime.cpu import CpuBackend
-from cerebras_tf.runtime.session import SavedProgram, Session
+from cerebras_tf.runtime.session import RANDOM_STEP_KEY, SavedProgram, Session
 
 _GLOBAL_STEP = "global_step"
 
@@ -38,11 +38,7 @@ def read_features(path: str, program: Program) -> dict[str, Array]:
             f"--inputs: must be an .npz file of arrays. Received: {path}; {error}. Write one with "
             "numpy.savez."
         ) from error
-    needed = {
-        name: program.slots[slot].type
-        for name, slot in program.features.items()
-        if name != program.global_step and not name.startswith(RANDOM_STEP)
-    }
+    needed = program.given
     missing = [f"{name} {type}" for name, type in needed.items() if name not in found]
     if missing:
         raise DataError(
@@ -80,8 +76,11 @@ def read_variable(name: str, entry: Entry) -> Array:
     return content.view(kind).reshape(entry.shape)
 
 
-def fill_store(store: Store, prefix: Optional[str]) -> int:
-    """Gives variables their values from a checkpoint; returns its global step, 0 without one.
+def fill_store(store: Store, prefix: Optional[str]) -> dict[str, int]:
+    """Gives variables their values from a checkpoint.
+
+    Returns:
+        What it says of the global step and of how far random ops have drawn, by name.
 
     Raises:
         CheckpointError: a variable is missing there, or of another shape or dtype.
@@ -92,7 +91,7 @@ def fill_store(store: Store, prefix: Optional[str]) -> int:
                 f"--checkpoint: the program has {len(store.specs)} variables. Received: no "
                 "checkpoint. Give the prefix of its files, such as model_dir/model.ckpt-100."
             )
-        return 0
+        return {}
     entries = read_index(prefix)
     for name, spec in store.specs.items():
         entry = entries.get(name)
@@ -104,8 +103,11 @@ def fill_store(store: Store, prefix: Optional[str]) -> int:
                 "checkpoint of the model that was compiled."
             )
         write(store, name, read_variable(name, entry))
-    step = entries.get(_GLOBAL_STEP)
-    return 0 if step is None else int(read_variable(_GLOBAL_STEP, step))
+    return {
+        name: int(read_variable(name, entry))
+        for name, entry in entries.items()
+        if name == _GLOBAL_STEP or name.startswith(RANDOM_STEP_KEY)
+    }
 
 
 def run_saved(
@@ -135,14 +137,16 @@ def run_saved(
     specs = [Variable(name, program.slots[s].type) for name, s in program.variables.items()]
     store = MemoryStore(specs)
     try:
-        start = fill_store(store, checkpoint)
-        session = Session(SavedProgram(program), store, CpuBackend(), trains=_trains(program))
-        session.global_step = session.draws = start
+        told, trains = fill_store(store, checkpoint), _trains(program)
+        session = Session(SavedProgram(program), store, CpuBackend(), trains=trains)
+        session.global_step = told.get(_GLOBAL_STEP, 0)
+        session.draws = session.global_step if trains else 0
+        session.draw_on(told)
         for _ in range(steps):
             results = session.run(features, updates=True)
         found = {**results, _GLOBAL_STEP: np.array(session.global_step, np.int64)}
         if save is not None:
-            _save(save, store, {_GLOBAL_STEP: found[_GLOBAL_STEP]})
+            _save(save, store, {_GLOBAL_STEP: session.global_step, **session.drawn()})
         return found
     finally:
         store.close()
@@ -153,7 +157,7 @@ def _trains(program: Program) -> bool:
     return any(step.kind == "stream_out" for step in program.steps)
 
 
-def _save(prefix: str, store: Store, others: Mapping[str, Array]) -> None:
+def _save(prefix: str, store: Store, others: Mapping[str, int]) -> None:
     folder = Path(prefix).absolute().parent
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".saving-") as place:
@@ -161,8 +165,8 @@ def _save(prefix: str, store: Store, others: Mapping[str, Array]) -> None:
         for name, spec in store.specs.items():
             with reading(store, name) as array:
                 writer.add(name, array, spec.type.dtype)
-        for name, content in others.items():
-            writer.add(name, content)
+        for name, number in others.items():
+            writer.add(name, np.array(number, np.int64))
         writer.finish(os.path.abspath(prefix))
 
 
@@ -170,9 +174,9 @@ def describe_saved(path: str) -> str:
     """What a saved program takes and gives, a line each."""
     program = load_program(path)
     lines = [f"{len(program.layers)} layers, {len(program.variables)} variables"]
-    for name, slot in program.features.items():
-        if name != program.global_step and not name.startswith(RANDOM_STEP):
-            lines.append(f"input   {name} {program.slots[slot].type}")
+    if program.wafers > 1:
+        lines.append(f"runs on {program.wafers} wafers together, and not alone")
+    lines.extend(f"input   {name} {type}" for name, type in program.given.items())
     for name, slot in program.results.items():
         if program.slots[slot].kind != CONSTANT:
             lines.append(f"result  {name} {program.slots[slot].type}")

@@ -35,6 +35,12 @@ from cerebras_tf.swarmx.swarm import Alone, Swarm
 MOST_VARIANTS = 32
 # Sizes of one variant that stay loaded, those used last.
 MOST_SIZES = 256
+# What a checkpoint says of random ops: how often they have drawn, int64 [], where that is not the
+# global step; and below it how many numbers each has made whose invocations differ in size.
+RANDOM_STEP_KEY = "cerebras_tf/random_step"
+RANDOM_MADE_KEY = f"{RANDOM_STEP_KEY}/"
+# Of another wafer, whose program for its batch has padding anyway.
+_ALWAYS_PADDED = "another wafer computes it"
 Phase = Callable[[str], Any]
 
 
@@ -95,7 +101,7 @@ class SavedProgram:
             )
         if solve_sizes(self._program, request.types) is None:
             raise DataError(
-                f"saved program: features must be {_shown(_feature_types(self._program))}. "
+                f"saved program: features must be {_shown(self._program.given)}. "
                 f"Received: {_shown(request.types)}. Compile the model for these."
             )
         return self._program
@@ -273,6 +279,28 @@ class Session:
             for name, draw in program.draws.items()
         }
 
+    def drawn(self) -> dict[str, int]:
+        """What a checkpoint must say of random ops, beside the global step.
+
+        The global step does not tell how often they have drawn where a step of the model takes
+        several runs, as in gradient accumulation; nor how much, where batches differ in size.
+        """
+        found = {RANDOM_MADE_KEY + name: number for name, number in self.made.items()}
+        draws = self.draws * self._swarm.size
+        if draws != self.global_step:
+            found[RANDOM_STEP_KEY] = draws
+        return found
+
+    def draw_on(self, found: Mapping[str, int]) -> None:
+        """Takes what `drawn` gave for a checkpoint."""
+        if RANDOM_STEP_KEY in found:
+            self.draws = found[RANDOM_STEP_KEY] // self._swarm.size
+        self.made = {
+            name[len(RANDOM_MADE_KEY) :]: number
+            for name, number in found.items()
+            if name.startswith(RANDOM_MADE_KEY)
+        }
+
     @property
     def held_bytes(self) -> int:
         """Bytes of variables and activations that are allocated now."""
@@ -290,16 +318,29 @@ class Session:
         variant, sizes = self._variant(request)
         packing = variant.program.packing
         derived: dict[str, Array] = {}
+        padded = _ALWAYS_PADDED
         if packing is not None:
             self._raise_bounds(variant, sizes)
             packing = variant.program.packing or packing
             try:
-                derived = pack_batch(packing, arrays, sizes)
+                derived, padded = pack_batch(packing, arrays, sizes), ""
             except PaddingError as error:
-                variant, sizes = self._variant(replace(request, padded=str(error)))
-            else:
-                sizes = {**sizes, **real_tokens(packing, derived)}
+                padded = str(error)
+        padded = self._agreed(padded)
+        if packing is not None and padded:
+            (variant, sizes), derived = self._variant(replace(request, padded=padded)), {}
+        elif packing is not None:
+            sizes = {**sizes, **real_tokens(packing, derived)}
         return variant, self._sized(variant, sizes), derived
+
+    def _agreed(self, padded: str) -> str:
+        """Why padding is computed by all wafers, which run the same: because one of them must."""
+        told = np.array(0 if not padded else 1 if padded == _ALWAYS_PADDED else 2, np.int64)
+        heard = self._swarm.gather(told)
+        if (heard == heard[0]).all() and heard[0] != 2:
+            return padded
+        reasons: list[str] = self._swarm.objects(padded)
+        return reasons[int(heard.argmax())]
 
     def _variant(self, request: Request) -> tuple[_Variant, dict[str, int]]:
         """The program that serves a request, compiled once, and sizes of its symbols."""
@@ -372,6 +413,11 @@ class Session:
         return memory_fault(program, self.store.total_resident_bytes, self.held_bytes, self._share)
 
     def _check(self, program: Program) -> None:
+        if program.wafers != self._swarm.size:
+            raise DataError(
+                f"program: must be run by as many wafers as it was compiled for, {program.wafers}. "
+                f"Received: {self._swarm.size}. Compile the model with that num_csx."
+            )
         fault = self.memory_fault(program)
         if fault:
             raise CapacityError(fault)
@@ -403,10 +449,6 @@ def _contiguous(array: Any) -> Array:
 
 def _dtype(array: Array) -> str:
     return str(array.dtype.name)
-
-
-def _feature_types(program: Program) -> dict[str, TensorType]:
-    return {name: program.slots[slot].type for name, slot in program.features.items()}
 
 
 def _shown(types: Mapping[str, TensorType]) -> str:

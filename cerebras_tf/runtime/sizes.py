@@ -8,7 +8,7 @@ from typing import Optional
 
 from cerebras_tf.ir import Dim, Graph, TensorType
 from cerebras_tf.ir.binding import has_symbols, substitute
-from cerebras_tf.ir.program import RANDOM_STEP, Instruction, Price, Program
+from cerebras_tf.ir.program import Instruction, Price, Program
 from cerebras_tf.ir.schedule import Run
 
 
@@ -24,13 +24,9 @@ def solve_sizes(program: Program, types: Mapping[str, TensorType]) -> Optional[d
         beyond its limit.
     """
     sizes: dict[str, int] = {}
-    for name, slot in program.features.items():
-        wanted, given = program.slots[slot].type, types.get(name)
+    for name, wanted in program.given.items():
+        given = types.get(name)
         if given is None:
-            if name in (RANDOM_STEP, program.global_step) or name in program.draws:
-                continue
-            if program.packing is not None and name in program.packing.features:
-                continue  # follows from the others
             return None
         if given.dtype != wanted.dtype or given.rank != wanted.rank:
             return None

@@ -134,8 +134,8 @@ class CountingBackend:
     def copied(self, array):
         return self._passed("copied", array)
 
-    def reset_peak(self):
-        self._passed("reset_peak")
+    def begin(self):
+        self._passed("begin")
 
     def peak_bytes(self):
         return self._passed("peak_bytes")
@@ -357,7 +357,7 @@ def test_a_backend_made_by_the_recipe_runs_programs(name):
     assert backend.calls["run"] == len(list(program.instructions()))
     assert backend.calls["load"] == sum(map(len, program.bodies))
     assert backend.calls["copied"] >= len(program.results)
-    assert backend.calls["allocate"] == backend.calls["reset_peak"] == 1
+    assert backend.calls["allocate"] == backend.calls["begin"] == 1
 
 
 def test_a_backend_made_by_the_recipe_runs_branches():

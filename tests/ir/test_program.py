@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from cerebras_tf.compiler.pipeline import compile_step
 from cerebras_tf.errors import GraphError
 from cerebras_tf.ir import Dim, TensorType, symbols_in
-from cerebras_tf.ir.program import ARENA, Cost, Instruction, Program, Slot
+from cerebras_tf.ir.program import ARENA, CONSTANT, Cost, Instruction, Program, Slot
 from cerebras_tf.ir.schedule import Run
+from cerebras_tf.ir.step import Draw
 from cerebras_tf.ops.cost import price
 from tests.compiler.test_pipeline import branch
 from tests.steps import StepBuilder
@@ -108,3 +110,25 @@ def test_bodies_are_priced_by_the_slots_they_run_on():
     seen = []
     program.at({"R": 5}, lambda op, inputs, outputs, attrs: seen.append((inputs, outputs)))
     assert seen == [([TensorType("float32", (5,))], [TensorType("float32", (5,))])]
+
+
+def test_a_seed_is_replaced_only_where_instructions_draw():
+    """Numbers that happen to be those of the seed stay, of branches too."""
+    pair = TensorType("int64", (2,))
+
+    def drawing(*others):
+        """A program that reads one constant and draws by the other."""
+        program = Program(slots=[Slot(pair, CONSTANT), Slot(pair, CONSTANT), Slot(pair, ARENA)])
+        program.constants = {0: np.array([8, 64]), 1: np.array([8, 3])}
+        draw = Instruction("random_uniform", (2, 1), (2,), {})
+        program.bodies = [[Instruction("reshape", (0,), (2,), {}), draw, *others]]
+        program.steps = [Run(0, "forward", 0, (0, 1, 2))]
+        return program
+
+    branch = drawing()
+    program = drawing(Instruction("cond", (2, 2), (2,), {"then": branch}))
+    program.draws["random_step/noise"] = Draw(8, 1, 4)
+    program.replace_seed(8, 5, lambda item: item.op == "random_uniform")
+    for one in (program, branch):
+        assert one.constants[0].tolist() == [8, 64] and one.constants[1].tolist() == [5, 3]
+    assert program.draws["random_step/noise"].seed == 5

@@ -10,6 +10,7 @@ import pytest
 
 pytest.importorskip("numba")
 
+from cerebras_tf.errors import ConfigError
 from cerebras_tf.kernels import compiled_threads
 from cerebras_tf.kernels.compiled_threads import for_chunks, for_rows
 
@@ -80,3 +81,10 @@ def test_a_forked_process_makes_its_own_threads(three_threads):
     assert queue.get() == [0, 1, 2, 3]
     child.join()
     assert child.exitcode == 0
+
+
+@pytest.mark.parametrize("text", ["abc", "0", "-1", "1.5"])
+def test_a_number_of_threads_that_is_none_is_refused(text, monkeypatch):
+    monkeypatch.setenv("CEREBRAS_TF_THREADS", text)
+    with pytest.raises(ConfigError, match=f"CEREBRAS_TF_THREADS: must be .* Received: '{text}'"):
+        compiled_threads._cores()

@@ -103,3 +103,81 @@ def test_types_stay_float32():
     graph = graph_of(product, *LARGE)
     lower_products(graph)
     assert graph.nodes[0].output.type == parse_type(LARGE[0])
+
+
+def decided_by_comparison(b, x, w):
+    """Numbers of the places where a product is large."""
+    return b.op("where_indices", b.op("greater", product(b, x, w), 0.5))
+
+
+def counted_by_comparison(b, x, w):
+    large = b.op("cast", b.op("greater", product(b, x, w), 0.5), dtype="int32")
+    return b.op("cumsum", large, axis=1, exclusive=False, reverse=False)
+
+
+def chosen_by_comparison(b, x, w):
+    y = b.op("select", b.op("greater", product(b, x, w), 0.5), x, 0.0)
+    return b.op("argmax", y, axis=1, dtype="int64")
+
+
+@pytest.mark.parametrize(
+    "build", [decided_by_comparison, counted_by_comparison, chosen_by_comparison]
+)
+def test_a_product_that_chooses_by_a_comparison_stays(build):
+    assert lowered(graph_of(build, *LARGE)) == []
+
+
+def test_products_that_are_asked_only_whether_they_are_finite_are_lowered():
+    """As a loss scale asks of gradients, before it counts a step."""
+
+    def build(b, x, w):
+        finite = b.op("all", b.op("is_finite", product(b, x, w)), axes=(0, 1), keepdims=False)
+        return b.op("select", finite, b.constant(1, "int64"), b.constant(0, "int64"))
+
+    assert lowered(graph_of(build, *LARGE)) == ["matmul"]
+
+
+def branching(build_inner, build):
+    """A graph with a cond whose first branch a function builds, and that branch."""
+    inner = graph_of(build_inner, *LARGE)
+    other = graph_of(lambda b, x, w: build_inner(b, b.op("neg", x), w), *LARGE)
+
+    def outer(b, which, x, w):
+        def choose(x, w, which=which):
+            return b.multi("cond", which, x, w, then=inner, orelse=other)[0]
+
+        return build(b, choose, x, w)
+
+    lower_products(graph := graph_of(outer, "bool[]", *LARGE))
+    return graph, inner
+
+
+def is_lowered(graph):
+    return [node.attrs.get("compute") for node in graph.nodes if node.op == "matmul"]
+
+
+def best(b, y):
+    return b.op("argmax", y, axis=1, dtype="int64")
+
+
+def test_a_product_in_a_branch_that_chooses_outside_of_it_stays():
+    _, inner = branching(product, lambda b, choose, x, w: best(b, choose(x, w)))
+    assert is_lowered(inner) == [None]
+
+
+def test_a_product_that_chooses_within_a_branch_or_by_which_stays():
+    def build(b, choose, x, w):
+        return choose(product(b, x, w), w)
+
+    graph, _ = branching(lambda b, x, w: best(b, b.op("add", x, 1.0)), build)
+    assert is_lowered(graph) == [None]
+    graph, _ = branching(lambda b, x, w: b.op("add", x, 1.0), build)
+    assert is_lowered(graph) == ["bfloat16"]
+
+    def by_which(b, choose, x, w):
+        large = b.op("greater", product(b, x, w), 0.5)
+        which = b.op("any", large, axes=(0, 1), keepdims=False)
+        return choose(x, w, which)
+
+    graph, _ = branching(lambda b, x, w: best(b, x), by_which)
+    assert is_lowered(graph) == [None]

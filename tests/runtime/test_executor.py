@@ -8,7 +8,7 @@ import pytest
 from cerebras_tf.compiler.pipeline import Options, compile_step
 from cerebras_tf.errors import CapacityError, UnsupportedOpError
 from cerebras_tf.ir.program import ARENA, Instruction, Program
-from cerebras_tf.ir.schedule import Run
+from cerebras_tf.ir.schedule import Free, OnWafer, Run
 from cerebras_tf.kernels.scratch import ALIGNMENT_BYTES
 from cerebras_tf.memoryx.store import MemoryStore
 from cerebras_tf.runtime.cpu import CpuBackend
@@ -166,3 +166,27 @@ def test_the_arena_holds_every_activation(program, step):
     for slot in program.slots:
         if slot.kind == ARENA:
             assert slot.offset + slot.type.bytes <= machine.arena.nbytes
+
+
+def test_a_step_that_failed_leaves_nothing_out_of_the_next(program, step):
+    """Steps that another wafer runs are left out; of a step that ends among them, no more."""
+
+    class Failing(Recorder):
+        fails = True
+
+        def before(self, step):
+            super().before(step)
+            if isinstance(step, OnWafer) and self.fails:
+                self.fails = False
+                machine.on_wafer(step)
+                raise MemoryError
+
+    recorder, count = Failing(), len(program.steps)
+    program.steps.insert(0, OnWafer(3, 2))
+    program.steps[1:1] = [Free(()), Free(())]  # those of the other wafer
+    machine = loaded(program, step, [recorder])
+    with pytest.raises(MemoryError):
+        machine.run(features_of(step))
+    recorder.seen.clear()
+    machine.run(features_of(step))
+    assert len(recorder.seen) == 2 * (count + 1)

@@ -35,9 +35,9 @@ def tagging_step(batch):
 class Compiler:
     """A source that compiles the step without padding where it may."""
 
-    def __init__(self, strip, symbolic=False):
+    def __init__(self, strip, symbolic=False, wafers=1):
         self.reasons, self._strip, self._symbolic = [], strip, symbolic
-        self._options = Options(price=CpuBackend().price)
+        self._options = Options(price=CpuBackend().price, wafers=wafers)
 
     def compile(self, request):
         self.reasons.append(request.padded)

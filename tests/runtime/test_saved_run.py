@@ -5,14 +5,20 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cerebras_tf.compiler.pipeline import compile_step
+from cerebras_tf.compiler.pipeline import Options, compile_step
 from cerebras_tf.errors import CheckpointError, DataError
-from cerebras_tf.ir.program_file import save_program
+from cerebras_tf.ir.program import RANDOM_STEP
+from cerebras_tf.ir.program_file import load_program, save_program
+from cerebras_tf.ir.step import Draw
 from cerebras_tf.memoryx.bundle import read_index
 from cerebras_tf.memoryx.bundle_writer import BundleWriter
+from cerebras_tf.memoryx.store import MemoryStore
+from cerebras_tf.runtime.cpu import CpuBackend
 from cerebras_tf.runtime.saved_run import describe_saved, read_variable, run_saved
+from cerebras_tf.runtime.session import RANDOM_MADE_KEY, RANDOM_STEP_KEY, SavedProgram, Session
 from modelzoo.commands.main import main
-from tests.steps import expected, features_of, residual_step, starting_values
+from tests.runtime.test_packing import BATCHES, tagging_step
+from tests.steps import StepBuilder, expected, features_of, residual_step, starting_values
 
 
 @pytest.fixture
@@ -37,7 +43,7 @@ def test_steps_and_variables_are_those_of_the_plain_kernels(files, tmp_path):
     found = run_saved(program, inputs, checkpoint, steps=3, save=str(tmp_path / "new/model.ckpt"))
     np.testing.assert_allclose(found["loss"], results["loss"], rtol=1e-5)
     entries = read_index(str(tmp_path / "new/model.ckpt"))
-    assert set(entries) == {*variables, "global_step"}
+    assert set(entries) == {*variables, "global_step", RANDOM_STEP_KEY}  # no step is counted
     for name, content in variables.items():
         np.testing.assert_allclose(
             read_variable(name, entries[name]), content, rtol=1e-4, atol=1e-6
@@ -98,3 +104,70 @@ def test_a_damaged_checkpoint_is_told(files, tmp_path):
     data.write_bytes(content)
     with pytest.raises(CheckpointError, match="as it was written. Received: other bytes"):
         run_saved(program, inputs, checkpoint)
+
+
+def test_a_program_of_several_wafers_does_not_run_alone(files, tmp_path):
+    _, inputs, checkpoint = files
+    program = str(tmp_path / "two.zip")
+    save_program(compile_step(residual_step(), Options(wafers=2)), program)
+    assert "2 wafers together" in describe_saved(program)
+    with pytest.raises(DataError, match="as many wafers as it was compiled for, 2. Received: 1"):
+        run_saved(program, inputs, checkpoint)
+
+
+def noisy_step():
+    """The sum of what was drawn so far, by an op whose invocations may differ in size."""
+    s = StepBuilder()
+    x, seeds = s.feature("x", 4), s.feature(f"{RANDOM_STEP}/noise", 3, dtype="int64")
+    numbers = s.b.op(
+        "random_uniform", s.feature(RANDOM_STEP, dtype="int64"), seeds, shape=(4,), dtype="float32"
+    )
+    total = s.variable("total", 4)
+    s.step.updates["total"] = s.b.op("add", total, s.b.op("mul", x, numbers))
+    s.step.draws[f"{RANDOM_STEP}/noise"] = Draw(3, 5, 4)
+    return s.done(numbers=numbers)
+
+
+def test_random_ops_go_on_where_the_checkpoint_says_they_stopped(tmp_path):
+    program, inputs = str(tmp_path / "noisy.zip"), str(tmp_path / "x.npz")
+    save_program(compile_step(noisy_step()), program)
+    np.savez(inputs, x=np.ones(4, "f"))
+    writer = BundleWriter(str(tmp_path))
+    writer.add("total", np.zeros(4, "f"))
+    writer.add("global_step", np.array(2, np.int64))
+    writer.add(RANDOM_STEP_KEY, np.array(5, np.int64))
+    writer.add(f"{RANDOM_MADE_KEY}{RANDOM_STEP}/noise", np.array(20, np.int64))
+    writer.finish(str(tmp_path / "first"))
+    once = run_saved(program, inputs, str(tmp_path / "first"), 4)
+    half, rest = str(tmp_path / "half"), str(tmp_path / "rest")
+    run_saved(program, inputs, str(tmp_path / "first"), 3, save=half)
+    again = run_saved(program, inputs, half, 1, save=rest)
+    np.testing.assert_array_equal(again["numbers"], once["numbers"])
+    entries = read_index(rest)
+    told = {n: int(read_variable(n, entries[n])) for n in entries if n != "total"}
+    assert told == {
+        "global_step": 2,
+        RANDOM_STEP_KEY: 9,
+        f"{RANDOM_MADE_KEY}{RANDOM_STEP}/noise": 36,
+    }
+
+
+def test_a_program_without_padding_asks_for_the_batch_alone(tmp_path, capsys):
+    step = tagging_step(4)
+    program, inputs = str(tmp_path / "tags.zip"), str(tmp_path / "batch.npz")
+    save_program(compile_step(tagging_step(4), Options(strip=True)), program)
+    told = [line for line in describe_saved(program).splitlines() if line.startswith("input")]
+    assert sorted(line.split()[1] for line in told) == sorted(BATCHES[0])
+    np.savez(inputs, **BATCHES[0])
+    writer = BundleWriter(str(tmp_path))
+    for name, content in starting_values(step).items():
+        writer.add(name, content)
+    writer.finish(str(tmp_path / "tags"))
+    found = run_saved(program, inputs, str(tmp_path / "tags"))
+    padded = str(tmp_path / "padded.zip")
+    save_program(compile_step(tagging_step(4)), padded)
+    wanted = run_saved(padded, inputs, str(tmp_path / "tags"))
+    np.testing.assert_allclose(found["loss"], wanted["loss"], rtol=1e-5)
+    session = Session(SavedProgram(load_program(program)), MemoryStore([]), CpuBackend())
+    with pytest.raises(DataError, match="features must be (?!.*packing/)"):
+        session.run({"ids": BATCHES[0]["ids"]})

@@ -21,6 +21,7 @@ from cerebras_tf.runtime.shared_store import SharedStore
 from cerebras_tf.runtime.streaming import StreamingPlan, plan_streaming
 from cerebras_tf.swarmx import mpi
 from tests.machines import contents
+from tests.runtime.test_packing import Compiler, batch, session_of
 from tests.steps import BATCH, expected, features_of, residual_step, starting_values
 from tests.swarmx.ranks import needs_mpi, on_ranks
 
@@ -146,3 +147,30 @@ def test_the_plan_of_each_wafer_says_what_its_files_move(tmp_path):
         assert seen.moved == pytest.approx((plan.bytes_read, plan.bytes_written), rel=0.05)
         assert plan.weight_bytes + plan.state_bytes == seen.kept
     assert all(sum(seen.moved) for seen in found)
+
+
+def train_tags(strip):
+    """What every rank does: trains on sequences; in the second step padding of rank 1 is needed."""
+    swarm = mpi.swarm()
+    source = Compiler(strip, wafers=swarm.size)
+    alone = session_of(source)  # for its starting values
+    store = SharedStore(alone.store, swarm)
+    session = Session(source, store, CpuBackend(swarm), swarm=swarm)
+    losses = []
+    for number, lengths in enumerate([(3, 9, 1, 6), (2, 2, 5, 1), (9, 4, 4, 7)]):
+        given = batch(lengths, 10 * number + swarm.rank)
+        if number == swarm.rank == 1:
+            given["mask"][0] = given["mask"][0, ::-1]
+        losses.append(float(session.run(given)["loss"]))
+    return source.reasons, losses, contents(store)
+
+
+@needs_mpi()
+def test_a_batch_that_needs_its_padding_has_all_wafers_compute_it(tmp_path):
+    packed, padded = (on_ranks(2, train_tags, tmp_path, strip) for strip in (True, False))
+    for (reasons, losses, state), (_, wanted, left) in zip(packed, padded):
+        assert len(reasons) == 2 and "sequence 0 of the batch has padding in front" in reasons[1]
+        np.testing.assert_allclose(losses, wanted, rtol=1e-5)
+        for name, value in left.items():
+            np.testing.assert_allclose(state[name], value, 1e-5, 1e-6, err_msg=name)
+            assert np.array_equal(state[name], packed[0][2][name])
