@@ -22,7 +22,14 @@ from cerebras_tf.runtime.streaming import StreamingPlan, plan_streaming
 from cerebras_tf.swarmx import mpi
 from tests.machines import contents
 from tests.runtime.test_packing import Compiler, batch, session_of
-from tests.steps import BATCH, expected, features_of, residual_step, starting_values
+from tests.steps import (
+    BATCH,
+    StepBuilder,
+    expected,
+    features_of,
+    residual_step,
+    starting_values,
+)
 from tests.swarmx.ranks import needs_mpi, on_ranks
 
 STEPS = 3
@@ -167,6 +174,8 @@ def train_tags(strip):
 
 @needs_mpi()
 def test_a_batch_that_needs_its_padding_has_all_wafers_compute_it(tmp_path):
+    for strip in (True, False):  # kernels are compiled once, and no rank waits for it
+        session_of(Compiler(strip)).run(batch((3, 9, 1, 6)))
     packed, padded = (on_ranks(2, train_tags, tmp_path, strip) for strip in (True, False))
     for (reasons, losses, state), (_, wanted, left) in zip(packed, padded):
         assert len(reasons) == 2 and "sequence 0 of the batch has padding in front" in reasons[1]
@@ -174,3 +183,46 @@ def test_a_batch_that_needs_its_padding_has_all_wafers_compute_it(tmp_path):
         for name, value in left.items():
             np.testing.assert_allclose(state[name], value, 1e-5, 1e-6, err_msg=name)
             assert np.array_equal(state[name], packed[0][2][name])
+
+
+def table_step(rows):
+    """Rows of a table are trained by their sparse gradient, each shortened before they add up."""
+    s = StepBuilder()
+    b, table = s.b, s.variable("table", 6, 3)
+    ids, target = s.feature("ids", rows, dtype="int32"), s.feature("target", rows, 3)
+    x = b.op("gather", table, ids, axis=0, batch_dims=0)
+    loss = b.op("mean", b.op("squared_difference", x, target), axes=(0, 1), keepdims=False)
+    (dx,) = b.multi("gradient", loss, x, ys=1, dys=(False,), xs=1)
+    dx, numbers = b.multi("parameter_gradient", dx, ids, variable="table")
+    moved = b.op("scatter_add_rows", numbers, b.op("mul", dx, 0.5), num_rows=6)
+    s.step.updates["table"] = b.op("sub", table, moved)
+    return s.done(loss=loss)
+
+
+def table_batches(rows):
+    random = np.random.default_rng(4)
+    for _ in range(STEPS):
+        ids = random.integers(0, 6, rows).astype("int32")
+        yield {"ids": ids, "target": random.standard_normal((rows, 3)).astype("f")}
+
+
+def train_table(rows):
+    """What every rank does."""
+    swarm, step = mpi.swarm(), table_step(rows)
+    program = compile_step(step, Options(wafers=swarm.size))
+    store = SharedStore(MemoryStore(step.specs.values()), swarm)
+    store.deal_out(program.homes)
+    write(store, "table", starting_values(table_step(rows))["table"])
+    session = Session(SavedProgram(program), store, CpuBackend(swarm), swarm=swarm)
+    part = slice(swarm.rank * rows, (swarm.rank + 1) * rows)
+    for features in table_batches(rows * swarm.size):
+        session.run({name: x[part] for name, x in features.items()})
+    return contents(store)["table"]
+
+
+@needs_mpi()
+def test_rows_of_sparse_gradients_are_those_of_all_wafers(tmp_path):
+    step = table_step(8)
+    _, wanted = expected(step, starting_values(step), list(table_batches(8)))
+    for found in on_ranks(2, train_table, tmp_path, 4):
+        np.testing.assert_allclose(found, wanted["table"], rtol=2e-5, atol=1e-6)
