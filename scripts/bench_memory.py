@@ -36,6 +36,7 @@ from modelzoo.commands.process_memory import status_bytes
 LAYERS = (4, 8, 16, 32, 64)
 STEPS = 3
 _INTERVAL_S = 0.1
+_BAR_BYTES = 2**30 / 10  # of a mark in the bars that are printed
 
 
 class Watch(threading.Thread):
@@ -165,7 +166,8 @@ def main(arguments: Optional[list[str]] = None) -> int:
         print(
             f"{layers:4} layers: weights and optimizer state {found['state'] / 1e9:6.2f} GB, peak "
             f"{found['resident'] / 2**30:5.2f} GiB resident, {found['anonymous'] / 2**30:5.2f} "
-            f"anonymous, {found['resident'] / first['resident']:.2f} of the first",
+            f"anonymous, {found['resident'] / first['resident']:.2f} of the first "
+            f"|{'#' * round(found['resident'] / _BAR_BYTES)}",
             flush=True,
         )
     return 0

@@ -88,6 +88,10 @@ class LeanSession(tf.compat.v1.Session):
         feeds = {next(twins).ref(): value for value in feeds.values()}
         return super()._do_run(handle, targets, fetches, feeds, options, metadata)
 
+    def _extend_graph(self) -> None:
+        with self._growing:  # another thread's run must not find half of what is being added
+            super()._extend_graph()
+
     def _twins(self, elements: list[Any]) -> list[Any]:
         """What stands for tensors and operations in the graph that is held."""
         with self._growing:
