@@ -334,12 +334,15 @@ def deserted(wafers: int, logs: Path) -> str:
     ended = [item["rank"] for item in told]
     if not told or (logs / ".signal").exists() or any(item["reason"] for item in told):
         return ""
-    others = [rank for rank in range(wafers) if rank not in ended]
-    for verb, needs in (("waited for", waits_in_vain), ("needed", is_lost)):
-        left = [str(rank) for rank in others if needs(str(logs), rank)]
+    folder, others = str(logs), [rank for rank in range(wafers) if rank not in ended]
+    since = max(failure_file(folder, rank).stat().st_mtime for rank in ended)
+    waiting = [rank for rank in others if waits_in_vain(folder, rank, since)]
+    gone = [rank for rank in others if is_lost(folder, rank)]
+    for verb, left in (("waited for", waiting), ("needed", gone)):
         if left:
             named = ", ".join(map(str, ended))
-            return f"rank {named} ended with status 0 while rank {', '.join(left)} {verb} it"
+            them = ", ".join(map(str, left))
+            return f"rank {named} ended with status 0 while rank {them} {verb} it"
     return ""
 
 

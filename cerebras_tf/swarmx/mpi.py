@@ -29,7 +29,7 @@ import numpy as np
 
 from cerebras_tf.errors import ConfigError, SwarmError
 from cerebras_tf.swarmx import job
-from cerebras_tf.swarmx.signs import EVERY_S, SignsOfLife, meet, waits_in_vain
+from cerebras_tf.swarmx.signs import EVERY_S, SignsOfLife, meet, time_of_files, waits_in_vain
 from cerebras_tf.swarmx.swarm import Alone, Array, Exchange, Observer, Pending, Swarm
 
 CHUNK_BYTES = 4 << 20
@@ -171,20 +171,16 @@ class MpiSwarm:
         if _has_failed or self._mpi.Is_finalized():
             return
         barrier = self._world.Ibarrier()
+        folder = job.folder()
+        since = time_of_files(folder) if folder else 0.0
         look = time.monotonic() + EVERY_S
         while not barrier.Test():
-            if time.monotonic() > look:
-                if self._is_missed():
+            if folder and time.monotonic() > look:
+                if any(waits_in_vain(folder, rank, since) for rank in range(self.size)):
                     return
                 look += EVERY_S
             time.sleep(_LONGEST_NAP_S)
         self._mpi.Finalize()
-
-    def _is_missed(self) -> bool:
-        """Whether another rank waits for this one, which is at its end."""
-        folder = job.folder()
-        others = [rank for rank in range(self.size) if rank != self.rank]
-        return folder is not None and any(waits_in_vain(folder, rank) for rank in others)
 
 
 class _Lane:

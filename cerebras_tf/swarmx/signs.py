@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -54,9 +55,26 @@ def waited_s(folder: str, rank: int) -> Optional[float]:
         return None
 
 
-def waits_in_vain(folder: str, rank: int) -> bool:
-    """Whether a process has waited for longer than one takes that is about to end, too."""
-    return (waited_s(folder, rank) or 0.0) >= IN_VAIN_S
+def time_of_files(folder: str) -> float:
+    """The time that a file gets which is made now; the folder's clock may be another machine's."""
+    with contextlib.suppress(OSError), tempfile.TemporaryFile(dir=folder) as file:
+        return os.fstat(file.fileno()).st_mtime
+    return time.time()
+
+
+def waits_in_vain(folder: str, rank: int, since: float) -> bool:
+    """Whether a process says that it has waited for a while after another one's end.
+
+    Args:
+        folder: of the job.
+        rank: of the process.
+        since: when the other one has ended, as the times of files in the folder have it.
+    """
+    try:  # what it said before, or last of all, may hold no more
+        is_said = sign_file(folder, rank).stat().st_mtime >= since + IN_VAIN_S
+    except OSError:
+        return False
+    return is_said and (waited_s(folder, rank) or 0.0) >= IN_VAIN_S
 
 
 def meet(folder: str, ranks: int) -> None:
@@ -118,11 +136,12 @@ class SignsOfLife:
         while True:
             since = self._waiting_since
             waited = time.time() - since if since else 0.0
+            text = f"{waited:12.1f}"
             try:
-                write_whole(path, f"{waited:.1f}")
-            except OSError:  # the disk is full, and the time of a file takes no room
-                with contextlib.suppress(OSError):
-                    os.utime(path)
+                write_whole(path, text)
+            except OSError:  # the disk is full, and what is there takes no more room
+                with contextlib.suppress(OSError), open(path, "r+", encoding="utf-8") as file:
+                    file.write(text)
             time.sleep(EVERY_S)
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from cerebras_tf.swarmx import launch
 from cerebras_tf.swarmx.signs import (
+    IN_VAIN_S,
     failure_file,
     is_lost,
     keeper_file,
@@ -313,6 +314,20 @@ def signs(folder: Path, waited: list[float], age: float = 0.0) -> None:
         path.write_text(f"{seconds}", encoding="utf-8")
         then = time.time() - age
         os.utime(path, (then, then))
+
+
+@pytest.mark.parametrize(
+    "said, age, ends",
+    [(5.0, 0.0, True), (5.0, 4.0, False), (1.0, 0.0, False), (0.0, 0.0, False)],
+)
+def test_who_waits_is_seen_by_what_it_says_after_the_others_end(said, age, ends, tmp_path):
+    told_of(tmp_path, None)
+    then = time.time() - IN_VAIN_S
+    os.utime(failure_file(str(tmp_path), 1), (then, then))
+    signs(tmp_path, [said], age)  # of rank 0; what it said before may have come true since
+    assert launch.deserted(2, tmp_path) == (
+        "rank 1 ended with status 0 while rank 0 waited for it" if ends else ""
+    )
 
 
 @pytest.mark.parametrize(
