@@ -98,7 +98,13 @@ def check_files(prefix):
     if CheckpointReader.is_a_checkpoint(prefix):
         return
     if os.path.exists(f"{prefix}.index"):
-        wanted = data_paths(prefix)
+        try:
+            wanted = data_paths(prefix)
+        except CheckpointError as error:
+            raise CheckpointError(
+                f"{prefix}.index: must be the whole index of a checkpoint. Received: "
+                f"{error.__cause__}. {advice_instead(prefix)}"
+            ) from error
     else:
         count = max((int(name[-5:]) for name in data_files(prefix)), default=1)
         wanted = [data_path(prefix, number, count) for number in range(count)]

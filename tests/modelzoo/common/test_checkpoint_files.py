@@ -25,5 +25,5 @@ def test_the_index_says_which_data_files_there_must_be(tmp_path):
         check_files(prefix)
     index = tmp_path / "model.ckpt-5.index"
     index.write_bytes(index.read_bytes()[:100])
-    with pytest.raises(CheckpointError, match=r"5\.index: must be the index"):
+    with pytest.raises(CheckpointError, match=r"5\.index: must be the whole index.*Restore"):
         check_files(prefix)
