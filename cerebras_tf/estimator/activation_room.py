@@ -138,5 +138,6 @@ def does_not_fit(fitting: Fitting, memory_gb: float) -> CapacityError:
         f"wafer_memory_gb: activations, gradients and scratch memory must fit in it. Received: "
         f"{memory_gb:g}; {needed:.3g} GB are needed, {planned:.3g} GB where layers are computed "
         f"twice{' or spilled' if fitting.spilled_bytes else ''}, {planned - memory_gb:.3g} GB too "
-        f"much. {', or '.join(settings)}, or lower train_input.batch_size or max_sequence_length."
+        f"much. {', or '.join(settings)}, or lower max_sequence_length or train_input.batch_size; "
+        "optimizer.grad_accum_steps as many times higher leaves the tokens of a step as they are."
     )
