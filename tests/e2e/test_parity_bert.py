@@ -103,7 +103,7 @@ def test_attention_and_the_loss_of_the_words_are_fused(tmp_path, monkeypatch):
 
     def compiled(step, types):
         program = of_step(step, types)
-        ops.extend(instruction.op for instruction in program.instructions)
+        ops.extend(instruction.op for instruction in program.instructions())
         return program
 
     of_step = WaferStep.compiled

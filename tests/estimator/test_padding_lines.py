@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 
@@ -11,13 +9,14 @@ pytest.importorskip("tensorflow")
 
 from cerebras_tf.estimator.padding_lines import PaddingLines
 from cerebras_tf.ir import Dim
+from cerebras_tf.ir.program import Program
 from cerebras_tf.passes.strip_padding import strip_padding
 from tests.passes.test_strip_padding import language_model
 from tests.token_steps import LENGTH, TokenStep, arrays_of
 
 pytestmark = pytest.mark.tf
 # A program of fixed sizes: it has no symbols, and takes whatever comes here.
-FIXED = SimpleNamespace(features={}, slots=[], packing=None, draws={}, global_step="step")
+FIXED = Program()
 
 
 def lines_of(**sizes):
