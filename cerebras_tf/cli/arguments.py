@@ -23,6 +23,7 @@ MODES = {
     "predict": "write predictions of a checkpoint for predict_input",
 }
 COMPILE = "compile"
+MOST_GB = 1e9
 
 
 @dataclass(frozen=True)
@@ -80,11 +81,34 @@ class RunArguments:
         return {name: value for name, value in values.items() if value is not None}
 
 
-def positive_int(text: str) -> int:
-    """Parses a whole number above zero, for argparse."""
+def positive_int(text: str, end: int = 2**31) -> int:
+    """Parses a whole number above zero and below `end`, for argparse."""
     number = any_int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1. Received: {text}.")
+    if number >= end:
+        raise argparse.ArgumentTypeError(f"must be below {end}. Received: {text}.")
+    return number
+
+
+def step_int(text: str) -> int:
+    """Parses a number of steps, which has 64 bits, for argparse."""
+    return positive_int(text, 2**63)
+
+
+def seed_int(text: str) -> int:
+    """Parses what random numbers begin from, for argparse."""
+    number = any_int(text)
+    if not 0 <= number < 2**32:
+        raise argparse.ArgumentTypeError(f"must be 0 to {2**32 - 1}. Received: {text}.")
+    return number
+
+
+def gigabytes(text: str) -> float:
+    """Parses a number of 10^9 bytes, for argparse."""
+    number = positive_number(text)
+    if number >= MOST_GB:
+        raise argparse.ArgumentTypeError(f"must be below {MOST_GB:g}. Received: {text}.")
     return number
 
 
@@ -190,11 +214,11 @@ def _add_compile_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_step_arguments(parser: argparse.ArgumentParser) -> None:
     for name, parse, text in (
-        ("max_steps", positive_int, "train up to this global step"),
-        ("steps", positive_int, "train this many more steps"),
+        ("max_steps", step_int, "train up to this global step"),
+        ("steps", step_int, "train this many more steps"),
         ("eval_steps", any_int, "batches of an evaluation; 0 or less: the whole set"),
-        ("save_checkpoints_steps", positive_int, "steps between checkpoints"),
-        ("save_summary_steps", positive_int, "steps between summaries"),
+        ("save_checkpoints_steps", step_int, "steps between checkpoints"),
+        ("save_summary_steps", step_int, "steps between summaries"),
         ("profile", positive_int, "write a trace of this many steps, and say what bounds them"),
     ):
         parser.add_argument(f"--{name}", type=parse, metavar="N", help=text)

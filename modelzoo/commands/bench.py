@@ -36,7 +36,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
-from cerebras_tf.cli.arguments import positive_int, positive_number
+from cerebras_tf.cli.arguments import gigabytes, positive_int
 from cerebras_tf.errors import CerebrasError, ConfigError
 from modelzoo.commands.bench_models import (
     MODELS,
@@ -336,7 +336,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "compare weights on files of this folder with weights in memory"
     against.add_argument("--memoryx_dir", metavar="FOLDER", help=text)
     text = "what of them may be in memory, GB (default: the program's choice)"
-    parser.add_argument("--memoryx_ram_gb", type=positive_number, metavar="GB", help=text)
+    parser.add_argument("--memoryx_ram_gb", type=gigabytes, metavar="GB", help=text)
     for name, default in (("rounds", 3), ("steps", 3)):
         text = "turns of each side" if name == "rounds" else "steps of a turn"
         text += f" (default: {default})"

@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import time
 
-from cerebras_tf.cli.arguments import positive_int, positive_number
+from cerebras_tf.cli.arguments import gigabytes, seed_int, step_int
 from cerebras_tf.errors import ConfigError
 from modelzoo.common.checkpoints.compare_logits import TOLERANCE, compare_logits
 from modelzoo.common.checkpoints.convert import from_tensorflow, to_tensorflow
@@ -59,13 +59,13 @@ def add_arguments(parser, what):
     else:
         add("--overwrite", action="store_true", help="replace what is there")
     if what == "renumber":
-        add("step", type=positive_int, help="its global step")
+        add("step", type=step_int, help="its global step")
         return
     if what == "random":
         add("-p", "--params", required=True, help="our YAML of the model")
-        add("--seed", type=int, default=0, help="of the weights (default: 0)")
+        add("--seed", type=seed_int, default=0, help="of the weights (default: 0)")
         add("--dtype", choices=tuple(DTYPES), default="float32", help="type of weights there")
-        add("--max_shard_gb", type=positive_number, default=2.0, help="size of a file, GB")
+        add("--max_shard_gb", type=gigabytes, default=2.0, help="size of a file, GB")
         return
     add("--program", choices=tuple(PROGRAMS), default="hugging_face", help="the other program")
     if what == "to_tf":
@@ -81,7 +81,7 @@ def add_arguments(parser, what):
             metavar="FOLDER",
             help="model it began as, for token ids and generation (default: beside the checkpoint)",
         )
-        add("--max_shard_gb", type=positive_number, default=5.0, help="size of a file, GB")
+        add("--max_shard_gb", type=gigabytes, default=5.0, help="size of a file, GB")
 
 
 def run(args):

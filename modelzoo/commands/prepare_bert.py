@@ -17,7 +17,7 @@ from __future__ import annotations
 import functools
 import os
 
-from cerebras_tf.cli.arguments import positive_int
+from cerebras_tf.cli.arguments import positive_int, seed_int
 from cerebras_tf.errors import ConfigError
 from modelzoo.bert.preparation import PreparationSettings, listed_inputs, prepare
 from modelzoo.common.preparation import command, documents
@@ -50,7 +50,7 @@ def add_arguments(parser):
     add("--overlap_size", type=int, default=0, help="with --mlm_only: tokens that sequences share")
     add("--files_per_record", type=positive_int, default=50_000, help="records of a file")
     add("--name", default="examples", help="beginning of the file names")
-    add("--seed", type=int, default=0, help="of pairs, lengths and masks")
+    add("--seed", type=seed_int, default=0, help="of pairs, lengths and masks")
 
 
 def add_text_options(add):

@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import os
 
-from cerebras_tf.cli.arguments import positive_int
+from cerebras_tf.cli.arguments import positive_int, seed_int
 from modelzoo.common import tokenizers
 from modelzoo.common.preparation import command, documents
 from modelzoo.gpt3.preparation import FILE_FORMATS, PreparationSettings, prepare
@@ -45,7 +45,7 @@ def add_arguments(parser):
     add("--files_per_record", type=positive_int, default=50_000, help="records of a file")
     add("--write_remainder", action="store_true", help="also write the last, padded record")
     add("--output_name", default="examples", help="beginning of the file names")
-    add("--seed", type=int, default=0, help="of the lengths of shortened records")
+    add("--seed", type=seed_int, default=0, help="of the lengths of shortened records")
 
 
 def run(args):

@@ -29,11 +29,12 @@ INSTEAD = "--checkpoint_path {} to evaluate, --resume_from {} with another -o to
 END = re.compile(r"\.(index|meta|data-\d{5}-of-\d{5})$")
 
 
-def find_checkpoint(path):
+def find_checkpoint(path, option="checkpoint_path"):
     """Returns the prefix of the checkpoint that a user means.
 
     Args:
         path: the prefix itself, one of its files, or a folder, which means its latest.
+        option: what names it, for errors.
 
     Raises:
         CheckpointError: if there is none, or files of it are missing.
@@ -41,23 +42,23 @@ def find_checkpoint(path):
     if os.path.isdir(path):
         found = latest_checkpoint(path) or next(reversed(all_checkpoints(path)), None)
         if found is None:
-            raise no_checkpoint(path)
+            raise no_checkpoint(path, option)
         return found
     prefix = END.sub("", path)
     if not glob.glob(f"{glob.escape(prefix)}.index") and not data_files(prefix):
-        raise no_checkpoint(path)
+        raise no_checkpoint(path, option)
     check_files(prefix)
     return prefix
 
 
-def no_checkpoint(path):
+def no_checkpoint(path, option):
     """Returns the error for a path where no checkpoint is; names those beside it."""
     folder = path if os.path.isdir(path) else os.path.dirname(path) or "."
     near = all_checkpoints(folder)
     advice = (
         f"Checkpoints there: {', '.join(near)}."
         if near
-        else "Train first, or name another with --checkpoint_path."
+        else f"Train first, or name another with --{option}."
     )
     return CheckpointError(
         f"{path}: must be a checkpoint, or a folder that holds one. Received: none there. {advice}"
@@ -79,18 +80,23 @@ def latest_checkpoint(folder):
         state = None
     prefix = state.model_checkpoint_path if state else ""
     if not prefix:
-        found = all_checkpoints(folder)
-        advice = "Remove it to start anew."
-        if found:
-            line = f'model_checkpoint_path: "{os.path.basename(found[-1])}"'
-            advice = f"To go on from {found[-1]}, make it the line {line}"
         size = os.path.getsize(path)
-        received = f"{size} bytes of something else" if size else "an empty file"
-        raise CheckpointError(
-            f"{path}: must name the latest checkpoint of its folder. Received: {received}. {advice}"
-        )
+        raise without_list(folder, f"{size} bytes of something else" if size else "an empty file")
     check_files(prefix)
     return prefix
+
+
+def without_list(folder, received):
+    """Returns the error for a folder whose list names no checkpoint: what was found in place."""
+    found = all_checkpoints(folder)
+    advice = "Remove it to start anew."
+    if found:
+        line = f'model_checkpoint_path: "{os.path.basename(found[-1])}"'
+        advice = f"To go on from {found[-1]}, make it the line {line}"
+    return CheckpointError(
+        f"{os.path.join(folder, LIST)}: must name the latest checkpoint of its folder. Received: "
+        f"{received}. {advice}"
+    )
 
 
 def check_files(prefix):
@@ -150,14 +156,21 @@ def check_start(runconfig):
 
     Raises:
         ConfigError: if the folder has begun from elsewhere.
+        CheckpointError: if it has begun, and its list of checkpoints is gone. Those that a run
+            leaves that is stopped where it begins, before it lists them, hold nothing to lose.
     """
-    latest = latest_checkpoint(runconfig.model_dir)
+    folder = runconfig.model_dir
+    latest = latest_checkpoint(folder)
+    begun = os.path.exists(os.path.join(folder, "params.yaml")) or not runconfig.resume_from
+    unlisted = () if latest else all_checkpoints(folder)
+    if begun and any(not prefix.endswith("-0") for prefix in unlisted):
+        raise without_list(folder, "no such file")
     for key in ("checkpoint_path", "resume_from"):
         given = getattr(runconfig, key)
         if not given:
             continue
         if not latest:
-            find_checkpoint(given)
+            find_checkpoint(given, key)
             continue
         before = saved_runconfig(runconfig.model_dir).get(key)
         same = before and _plain(before) == _plain(given)
@@ -207,7 +220,7 @@ def resumed(runconfig):
         yield
         return
     mpi.swarm().objects(None)
-    prefix = find_checkpoint(runconfig.resume_from)
+    prefix = find_checkpoint(runconfig.resume_from, "resume_from")
     name = f"model.ckpt-{step_of(prefix)}"
     position = Path(os.path.dirname(prefix), POSITION)
     if position.exists():

@@ -166,10 +166,14 @@ def read(path):
     """
     try:
         tree = json.loads(path.read_text(encoding="utf-8"))
-        return {int(step): dict(metrics) for step, metrics in tree.items()}
+        found = {int(step): dict(metrics) for step, metrics in tree.items()}
+        for value in (value for metrics in found.values() for value in metrics.values()):
+            if type(value) not in (int, float):
+                raise TypeError(f"{value!r}, which is no number")
+        return found
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise DataError(
             f"{path}: must hold metrics by step. Received: {error}. Move the file away."
         ) from error

@@ -30,12 +30,12 @@ class CommonModelParams:
     nonlinearity: str = field("gelu", choices=NONLINEARITIES)
     dropout_rate: float = field(0.0, minimum=0.0, below=1.0)
     attention_dropout_rate: float = field(0.0, minimum=0.0, below=1.0)
-    dropout_seed: Optional[int] = None
+    dropout_seed: Optional[int] = field(None, long=True)
     layer_norm_epsilon: float = field(1.0e-8, minimum=0.0)
     attention_softmax_fp32: bool = True
     initializer: Any = field(None, build=build_initializer)
     embedding_initializer: Any = field(None, build=build_initializer)
-    weight_initialization_seed: Optional[int] = None
+    weight_initialization_seed: Optional[int] = field(None, long=True)
     mixed_precision: bool = False
     boundary_casting: bool = field(False, choices=(False,))
     tf_summary: bool = False
@@ -72,9 +72,9 @@ class OrderKeys:
     """How examples are ordered and repeated; evaluation reads them once in any case."""
 
     shuffle: bool = True
-    shuffle_seed: Optional[int] = field(0, minimum=0)
+    shuffle_seed: Optional[int] = field(0, minimum=0, long=True)
     repeat: bool = True
-    skip_steps: Optional[int] = field(None, minimum=0)
+    skip_steps: Optional[int] = field(None, minimum=0, long=True)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -160,17 +160,23 @@ def read_yaml(path):
         ) from error
     loader = None
     try:
-        loader = yaml.SafeLoader(text)
+        loader = _Loader(text)
         node = loader.get_single_node()
         lines: dict[str, int] = {}
         if node is not None:
-            _collect_lines(node, "", str(path), lines)
+            _collect_lines(node, "", str(path), lines, ())
         tree = loader.construct_document(node) if node is not None else {}
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f"line {mark.line + 1}: " if mark else ""
         problem = getattr(error, "problem", None) or " ".join(str(error).split())
         raise ConfigError(f"{path}: {line}this is not YAML: {problem}.") from error
+    except RecursionError as error:
+        at = loader.line + 1 if loader else 1
+        raise ConfigError(
+            f"{path}: line {at}: sections must not nest so deep. Received: too many to follow. "
+            "Take some away."
+        ) from error
     finally:
         if loader is not None:
             loader.dispose()
@@ -191,9 +197,22 @@ def _advice_on_path(path, error):
     return "Check the path after -p; `cerebras-tf configs list` names those that come along."
 
 
-def _collect_lines(node, path, where, lines):
+class _Loader(yaml.SafeLoader):
+    """Tells the line of what is none of its kind, such as the 45th of a month."""
+
+    def construct_object(self, node, deep=False):
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            kind = node.tag.rpartition(":")[2]
+            problem = f"{node.value!r:.60} is no {kind}"
+            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from error
+
+
+def _collect_lines(node, path, where, lines, above):
     if not isinstance(node, yaml.MappingNode):
         return
+    above = (*above, node)
     for key_node, value_node in node.value:
         key = f"{path}.{key_node.value}" if path else str(key_node.value)
         line = key_node.start_mark.line + 1
@@ -203,7 +222,12 @@ def _collect_lines(node, path, where, lines):
                 "Remove one."
             )
         lines[key] = line
-        _collect_lines(value_node, key, where, lines)
+        if value_node in above:
+            raise ConfigError(
+                f"{where}: line {line}: a section must not hold itself. Received: its alias under "
+                f"{key}. Remove that."
+            )
+        _collect_lines(value_node, key, where, lines, above)
 
 
 def set_key(tree, key, value):

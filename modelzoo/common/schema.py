@@ -6,8 +6,8 @@ may hold ``choices`` (allowed values), ``minimum`` (smallest allowed number), ``
 system path, resolved on loading) and ``build`` (a function of value, path and report, for values no
 plain type describes; its attributes, read by ``modelzoo/common/reference.py``, say what it takes:
 ``words``, and ``classes`` by the value of the key ``tag``). A dataclass may have ``problems()``,
-which yields ``(key, text)`` for mistakes that concern several fields. Numbers are finite, and whole
-ones below LARGEST.
+which yields ``(key, text)`` for mistakes that concern several fields. Numbers are those of float32,
+and whole ones below SIZES_END; where ``long`` is set, such as for steps, below LONG_END.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ TYPE_WORDS = {
     str: "a text",
     type(None): "null",
 }
-LARGEST = 2**63
+SIZES_END = 2**31
+LONG_END = 2**63
+LARGEST_FLOAT = 3.4028234e38
 _MISSING = object()
 
 
@@ -183,14 +185,16 @@ def _build_field(field, hint, value, path, report):
     if "choices" in metadata and built not in metadata["choices"]:
         _report_choice(report, path, value, metadata["choices"])
     numbers = built if isinstance(built, tuple) else (built,)
+    end = LONG_END if metadata.get("long") else SIZES_END
     if "minimum" in metadata and min(numbers, default=math.inf) < metadata["minimum"]:
         report.add(path, f"{path} must be at least {metadata['minimum']}.", value)
     if "above" in metadata and min(numbers, default=math.inf) <= metadata["above"]:
         report.add(path, f"{path} must be above {metadata['above']}.", value)
     if "below" in metadata and max(numbers, default=-math.inf) >= metadata["below"]:
         report.add(path, f"{path} must be below {metadata['below']}.", value)
-    if any(isinstance(number, int) and abs(number) >= LARGEST for number in numbers):
-        report.add(path, f"{path} must be below {LARGEST}: whole numbers have 64 bits.", value)
+    elif any(isinstance(number, int) and abs(number) >= end for number in numbers):
+        bits = end.bit_length()
+        report.add(path, f"{path} must be below {end}: it is a number of {bits} bits.", value)
     if metadata.get("path"):
         return _resolve(built, report.resolve)
     return built
@@ -217,9 +221,22 @@ def convert(hint, value, path, report):
     for option in options:
         converted = _convert_plain(option, value)
         if converted is not _MISSING:
-            return converted
+            return converted if in_float32(converted, path, report) else None
     report.add(path, f"{path} must be {type_words(hint)}.", value)
     return None
+
+
+def in_float32(value, path, report):
+    """Tells whether a number, or each of several, is one of float32; reports it otherwise."""
+    numbers = value if isinstance(value, tuple) else (value,)
+    wrong = [
+        number for number in numbers if isinstance(number, float) and abs(number) > LARGEST_FLOAT
+    ]
+    if wrong:
+        report.add(
+            path, f"{path} must be at most {LARGEST_FLOAT:.2g}, as float32 has it.", wrong[0]
+        )
+    return not wrong
 
 
 def _convert_plain(hint, value):

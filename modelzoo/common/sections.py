@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Optional
 
 from cerebras_tf.memoryx.sparsifier import SPARSIFIER_MAP
-from modelzoo.common.schema import build_section, build_variant, convert, taking
+from modelzoo.common.schema import build_section, build_variant, convert, in_float32, taking
 
 LOSS_SCALING_WORDS = ("dynamic", "tf_dynamic")
 MINIMUM_LOSS_SCALE = 2.0**-14
+MOST_GB = 1e9
 
 
 def field(default=dataclasses.MISSING, **metadata):
@@ -100,7 +101,7 @@ class ConstantRate:
 
     scheduler: str
     learning_rate: float = field(minimum=0.0)
-    steps: Optional[int] = field(None, minimum=1)
+    steps: Optional[int] = field(None, minimum=1, long=True)
 
 
 @dataclass(frozen=True)
@@ -109,10 +110,10 @@ class ExponentialRate:
 
     scheduler: str
     initial_learning_rate: float = field(minimum=0.0)
-    decay_steps: int = field(minimum=1)
+    decay_steps: int = field(minimum=1, long=True)
     decay_rate: float = field(above=0.0)
     staircase: bool = False
-    steps: Optional[int] = field(None, minimum=1)
+    steps: Optional[int] = field(None, minimum=1, long=True)
 
 
 @dataclass(frozen=True)
@@ -120,9 +121,9 @@ class PiecewiseConstantRate:
     """values[i] up to and including boundaries[i], the last value after them."""
 
     scheduler: str
-    boundaries: list[int] = field(minimum=0)
+    boundaries: list[int] = field(minimum=0, long=True)
     values: list[float] = field(minimum=0.0)
-    steps: Optional[int] = field(None, minimum=1)
+    steps: Optional[int] = field(None, minimum=1, long=True)
 
     def problems(self):
         """Yields what is wrong between the fields."""
@@ -142,7 +143,7 @@ class PolynomialRate:
     scheduler: str
     initial_learning_rate: float = field(minimum=0.0)
     end_learning_rate: float = field(minimum=0.0)
-    steps: int = field(minimum=1)
+    steps: int = field(minimum=1, long=True)
     power: float = field(1.0, minimum=0.0)
     cycle: bool = False
 
@@ -153,7 +154,7 @@ class CosineRate:
 
     scheduler: str
     initial_learning_rate: float = field(minimum=0.0)
-    decay_steps: int = field(minimum=1)
+    decay_steps: int = field(minimum=1, long=True)
     alpha: float = field(0.0, minimum=0.0)
 
 
@@ -214,7 +215,7 @@ def build_loss_scaling_factor(value, path, report):
         words = ", ".join(LOSS_SCALING_WORDS)
         report.add(path, f"{path} must be a number above 0 or one of {words}.", value)
         return None
-    return number
+    return number if in_float32(number, path, report) else None
 
 
 taking(
@@ -247,7 +248,7 @@ class OptimizerParams:
     grad_accum_steps: int = field(1, minimum=1)
     loss_scaling_factor: Any = field(1.0, build=build_loss_scaling_factor)
     initial_loss_scale: float = field(2.0**15, above=0.0)
-    steps_per_increase: int = field(2000, minimum=1)
+    steps_per_increase: int = field(2000, minimum=1, long=True)
     min_loss_scale: float = field(MINIMUM_LOSS_SCALE, minimum=MINIMUM_LOSS_SCALE)
     max_loss_scale: float = field(2.0**15, above=0.0)
     overflow_tolerance: float = field(0.05, minimum=0.0)
@@ -301,7 +302,7 @@ class SparsityParams:
     sparsity_distribution: str = field("uniform", choices=("uniform", "er", "erk"))
     erk_power_scale: float = field(1.0, minimum=0.0)
     n_iter: int = field(1, minimum=1)
-    seed: Optional[int] = None
+    seed: Optional[int] = field(None, long=True)
 
     def sparsifier(self):
         """Returns the sparsifier that the section describes."""
@@ -378,17 +379,17 @@ class RunConfigParams:
 
     OF_THE_CLUSTER: ClassVar[tuple[str, ...]] = ("num_wgt_servers", "multiple_workers", "ir_mode")
 
-    max_steps: Optional[int] = field(None, minimum=0)
-    steps: Optional[int] = field(None, minimum=0)
-    eval_steps: Optional[int] = None
+    max_steps: Optional[int] = field(None, minimum=0, long=True)
+    steps: Optional[int] = field(None, minimum=0, long=True)
+    eval_steps: Optional[int] = field(None, long=True)
     predict_steps: int = field(1, minimum=1)
-    save_summary_steps: int = field(100, minimum=1)
-    save_checkpoints_steps: int = field(1000, minimum=1)
+    save_summary_steps: int = field(100, minimum=1, long=True)
+    save_checkpoints_steps: int = field(1000, minimum=1, long=True)
     keep_checkpoint_max: int = field(5, minimum=0)
-    log_step_count_steps: Optional[int] = field(None, minimum=1)
+    log_step_count_steps: Optional[int] = field(None, minimum=1, long=True)
     disable_standard_logs: bool = False
     throttle_secs: int = field(0, minimum=0)
-    tf_random_seed: Optional[int] = None
+    tf_random_seed: Optional[int] = field(None, long=True)
     mode: Optional[str] = None
     model_dir: Optional[str] = None
     compile_dir: Optional[str] = None
@@ -400,9 +401,9 @@ class RunConfigParams:
     early_stopping: Any = field(None, build=build_section(EarlyStopping))
     restore_partially: bool = False
     memoryx_dir: Optional[str] = None
-    memoryx_ram_gb: Optional[float] = field(None, above=0.0)
+    memoryx_ram_gb: Optional[float] = field(None, above=0.0, below=MOST_GB)
     memoryx_moment_dtype: Optional[str] = field(None, choices=("bfloat16",))
-    wafer_memory_gb: Optional[float] = field(None, above=0.0)
+    wafer_memory_gb: Optional[float] = field(None, above=0.0, below=MOST_GB)
     precision: Optional[str] = field(None, choices=("float32", "bfloat16", "emulate"))
     keep_float32: tuple[str, ...] = ()
     profile: Optional[int] = field(None, minimum=1)

@@ -48,7 +48,7 @@ class TransformerModelParams:
     decoder_nonlinearity: str = field("relu", choices=NONLINEARITIES)
     dropout_rate: float = field(0.0, minimum=0.0, below=1.0)
     attention_dropout_rate: float = field(0.0, minimum=0.0, below=1.0)
-    dropout_seed: Optional[int] = None
+    dropout_seed: Optional[int] = field(None, long=True)
     attention_type: str = field("scaled_dot_product", choices=("scaled_dot_product", "dot_product"))
     attention_softmax_fp32: bool = True
     use_projection_bias_in_attention: bool = field(False, choices=(False,))
@@ -59,7 +59,7 @@ class TransformerModelParams:
     embedding_initializer: Any = field(None, build=build_initializer)
     attention_initializer: Any = field(None, build=build_initializer)
     feed_forward_initializer: Any = field(None, build=build_initializer)
-    weight_initialization_seed: Optional[int] = None
+    weight_initialization_seed: Optional[int] = field(None, long=True)
     label_smoothing: float = field(0.0, minimum=0.0)
     mixed_precision: bool = False
     boundary_casting: bool = field(False, choices=(False,))

@@ -36,6 +36,20 @@ def test_a_checkpoint_for_a_folder_that_has_begun_is_refused(trained, folder):
     assert trained.content() == before
 
 
+def test_a_folder_whose_list_of_checkpoints_is_gone_is_not_trained_over(trained, folder):
+    (folder / "checkpoint").unlink()
+    before = trained.content()
+    result = trained("train", "--max_steps", "12")
+    assert result.exit_code == 2
+    assert "Received: no such file. To go on from" in result.error
+    assert trained.content() == before
+
+
+def test_a_missing_checkpoint_is_told_with_its_option(trained):
+    result = trained("train", "--resume_from", "nosuch", "--max_steps", "12", out="again")
+    assert "or name another with --resume_from." in result.error
+
+
 def test_a_run_that_is_resumed_ends_as_if_never_stopped(trained, folder):
     path = str(folder / "model.ckpt-5.index")
     for last in ("7", "10"):  # the second command goes on from what the first left

@@ -22,7 +22,7 @@ def read_json_lines(path):
     for where, line in read_lines(path):
         try:
             row = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise DataError(
                 f"{where}: must be JSON. Received: {line[:60]!r} ({error}). Mend the line."
             ) from error

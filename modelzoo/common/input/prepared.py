@@ -150,20 +150,36 @@ def differs(records, model):
 
 
 def read_facts(folder):
-    """Returns the Facts of a folder, or None where it has no manifest of a preparation."""
+    """Returns the Facts of a folder, or None where it has no manifest of a preparation.
+
+    Raises:
+        DataError: if its manifest is damaged.
+    """
+    path = Path(folder, MANIFEST)
     try:
-        manifest = json.loads(Path(folder, MANIFEST).read_text(encoding="utf-8"))
-        settings = manifest["settings"]
-        lengths = (settings[key] for key in LENGTH_KEYS if key in settings)
-        files = [path for path, *_ in settings.get("vocabulary", ())]
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+        settings = manifest.get("settings")
+        if "settings" not in manifest:
+            return None
+        lengths = [settings[key] for key in LENGTH_KEYS if settings.get(key) is not None]
+        size = manifest.get("vocab_size")
+        for number in (size, *lengths):
+            if not isinstance(number, (int, type(None))):
+                raise TypeError(f"{number!r}, which is no whole number")
+        files = [file for file, *_ in settings.get("vocabulary", ())]
         return Facts(
-            manifest.get("vocab_size"),
-            next(lengths, None),
+            size,
+            next(iter(lengths), None),
             manifest.get("vocabulary_sha256"),
             " and ".join(files) or "the 256 bytes",
         )
-    except (OSError, ValueError, KeyError, TypeError):
+    except OSError:
         return None
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise DataError(
+            f"{path}: must be what a preparation wrote. Received: {error}. Restore it, or make the "
+            "records again."
+        ) from error
 
 
 @functools.cache  # one line a folder and run

@@ -95,6 +95,11 @@ def _of_row(row, where, tokenizer):
             f"{where}: {TOKENS_KEY} must be a list of whole numbers. Received: {tokens!r:.60}. "
             "Mend the line."
         )
+    if any(abs(token) >= 2**31 for token in tokens):
+        raise DataError(
+            f"{where}: {TOKENS_KEY} must be below {2**31}. Received: {max(tokens, key=abs)}. "
+            "Mend the line."
+        )
     return Prompt(where, "", np.array(tokens, np.int64), others)
 
 

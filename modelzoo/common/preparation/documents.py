@@ -227,10 +227,12 @@ def _decode(data, path, place):
 def _row_of(line, path, place, keys):
     try:
         row = json.loads(line)
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, RecursionError) as error:
+        told = getattr(error, "msg", error)
+        column = f" at column {error.colno}" if isinstance(error, json.JSONDecodeError) else ""
         raise DataError(
-            f"{path}:{place()}: must be a JSON object. Received: {line[:60]!r} ({error.msg} at "
-            f"column {error.colno}). Mend or remove the line."
+            f"{path}:{place()}: must be a JSON object. Received: {line[:60]!r} ({told}{column}). "
+            "Mend or remove the line."
         ) from error
     named = row if isinstance(row, dict) else {}
     missing = [key for key in keys if not isinstance(named.get(key), str)]

@@ -118,7 +118,7 @@ def read_json(path, key="settings"):
         value = json.loads(Path(path).read_text(encoding="utf-8"))
         if not isinstance(value, dict) or not isinstance(value.get(key), dict):
             raise ValueError(f"no {key}")
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(
             f"{path}: must be what a preparation wrote. Received: {error}. Name another "
             "--output_dir, or remove this one."

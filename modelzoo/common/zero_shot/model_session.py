@@ -70,7 +70,8 @@ class ModelSession:
         """Yields each Request once it has ended, see `generate`."""
         step = self._open("complete", decoder_signature(*self._shape))
         decoder = CachedDecoder(step, *self._shape, limit=self.limit)
-        yield from generate(decoder, requests, self.tokenizer, self._batch_size, self.limit)
+        rows = min(self._batch_size, max(len(requests), 1))
+        yield from generate(decoder, requests, self.tokenizer, rows, self.limit)
 
     def close(self):
         """Ends the session, if one is open."""

@@ -30,7 +30,7 @@ class Score:
 
 
 class Scorer:
-    """Scores continuations in batches of similar length, each of `batch_size` rows.
+    """Scores continuations in batches of similar length, each of `batch_size` rows if there are.
 
     Args:
         step: Stepper, or a function like it, that gives ``log_probs`` and ``choices`` [B, S] for
@@ -68,9 +68,10 @@ class Scorer:
                 )
         scores = [None] * len(pairs)
         order = sorted(range(len(pairs)), key=lambda number: -self._length(pairs[number]))
-        for start in range(0, len(order), self._batch_size):
-            numbers = order[start : start + self._batch_size]
-            for number, score in zip(numbers, self._batch([pairs[n] for n in numbers])):
+        rows = min(self._batch_size, max(len(order), 1))
+        for start in range(0, len(order), rows):
+            numbers = order[start : start + rows]
+            for number, score in zip(numbers, self._batch([pairs[n] for n in numbers], rows)):
                 scores[number] = score
             report(len(numbers))
         return scores
@@ -79,10 +80,10 @@ class Scorer:
         """Returns how many tokens of a pair the model reads; its last is never read."""
         return min(len(pair[0]) + len(pair[1]) - 1, self._limit)
 
-    def _batch(self, pairs):
+    def _batch(self, pairs, rows):
         unit = max(SIZES, -(-self._limit // SIZES))
         length = min(-(-max(map(self._length, pairs)) // unit) * unit, self._limit)
-        ids = np.zeros([self._batch_size, length], np.int32)
+        ids = np.zeros([rows, length], np.int32)
         targets = np.zeros_like(ids)
         for row, (context, continuation) in enumerate(pairs):
             tokens = np.concatenate([context, continuation])[-(self._limit + 1) :]

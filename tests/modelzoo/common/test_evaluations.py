@@ -79,8 +79,9 @@ def test_a_metric_that_no_evaluation_has_is_refused(tmp_path):
         tell(told, tmp_path, 5, loss=1.0, accuracy=0.5)
 
 
-def test_a_file_that_holds_something_else_is_named(tmp_path):
+@pytest.mark.parametrize("tree", [[1], {"2": {"loss": "abc"}}, {"2": {"loss": None}}])
+def test_a_file_that_holds_something_else_is_named(tmp_path, tree):
     (tmp_path / "eval").mkdir()
-    (tmp_path / "eval" / "evaluations.json").write_text(json.dumps([1]))
+    (tmp_path / "eval" / "evaluations.json").write_text(json.dumps(tree))
     with pytest.raises(DataError, match="evaluations.json: must hold metrics by step"):
         evaluations(tmp_path, 0)

@@ -108,6 +108,21 @@ def test_key_given_twice_is_refused(write):
         read_yaml(write("model:\n    a: 1\n    a: 2\n"))
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a: 1\nb: 2022-13-45\n", "line 2: .*'2022-13-45' is no timestamp"),
+        ("a: 1\nb: !!int abc\n", "line 2: .*'abc' is no int"),
+        ("a: 1\nb: !!bool abc\n", "line 2: .*'abc' is no bool"),
+        ("x: &a {b: *a}\n", "line 1: a section must not hold itself"),
+        ("a: 1\nx: " + "{a: " * 2000 + "1" + "}" * 2000, "line 2: .* must not nest so deep"),
+    ],
+)
+def test_what_yaml_cannot_make_is_told_with_its_line(write, text, words):
+    with pytest.raises(ConfigError, match=words):
+        read_yaml(write(text))
+
+
 def test_unknown_model_is_refused_with_the_names(write):
     with pytest.raises(ConfigError, match="gpt3.*Received: 'gpt4'. Did you mean gpt3?"):
         load_params(write(TINY.replace("gpt3", "gpt4")))

@@ -85,8 +85,9 @@ def test_unknown_key_unlike_any_lists_the_known_ones():
         (
             "num_hidden_layers",
             10**30,
-            f"must be below {2**63}: whole numbers have 64 bits. Received: {10**30}.",
+            f"must be below {2**31}: it is a number of 32 bits. Received: {10**30}.",
         ),
+        ("rate", 1e300, "must be at most 3.4e+38, as float32 has it. Received: 1e+300."),
         ("rate", [1], "must be a finite number. Received: [1]."),
         ("is_on", "yes", "must be true or false. Received: 'yes'."),
         ("names", "a", "must be a list of texts. Received: 'a'."),

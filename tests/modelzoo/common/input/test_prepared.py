@@ -85,6 +85,16 @@ def test_records_of_another_vocabulary_or_length_are_refused(tmp_path, name):
         open_reader(name, folder)
 
 
+@pytest.mark.parametrize(
+    "text", ["{", "[]", "[1]", '{"settings": 5}', '{"settings": {}, "vocab_size": ""}']
+)
+def test_a_damaged_manifest_is_not_taken_for_an_absent_one(tmp_path, text):
+    folder = make_folder(tmp_path)
+    (tmp_path / "manifest.json").write_text(text)
+    with pytest.raises(DataError, match="manifest.json: must be what a preparation wrote"):
+        open_reader("gpt", folder)
+
+
 def test_pairs_of_another_vocabulary_are_refused(tmp_path):
     lengths = {"src_max_sequence_length": 8, "tgt_max_sequence_length": 8, "batch_size": 2}
     section = TransformerRecordsInput(
@@ -125,7 +135,7 @@ def test_what_a_manifest_does_not_tell_is_not_compared(tmp_path):
         prepared.check_prepared([folder], {"vocab_size": V}, 64)
 
 
-@pytest.mark.parametrize("content", [None, "{", "[]", '{"other": 1}'])
+@pytest.mark.parametrize("content", [None, '{"other": 1}'])
 def test_folder_made_by_hand_is_told_in_one_line_and_read(tmp_path, monkeypatch, content):
     if content is not None:
         (tmp_path / "manifest.json").write_text(content)

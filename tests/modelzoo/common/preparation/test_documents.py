@@ -112,6 +112,7 @@ def test_archive_cut_before_it_was_compressed_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("line", "words"),
     [
+        (b"[" * 5000, "b.jsonl:4: must be a JSON object. Received: "),
         (b"{oops", "b.jsonl:4: must be a JSON object. Received: '{oops"),
         (b'{"body": "x"}', "b.jsonl:4: .*'text'. Received: body. .*--text_key"),
         (b"[1]", "b.jsonl:4: .*Received: list"),
