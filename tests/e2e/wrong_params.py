@@ -55,7 +55,7 @@ IN_OPTIMIZER = (
     ({"optimizer.grad_accum_steps": 2**63 - 1}, "optimizer.grad_accum_steps must be below"),
     ({"optimizer.max_gradient_norm": 1e300}, "optimizer.max_gradient_norm must be at most"),
     ({"optimizer.loss_scaling_factor": 1e300}, "optimizer.loss_scaling_factor must be at most"),
-    ({"runconfig.wafer_memory_gb": 1e308}, "runconfig.wafer_memory_gb must be below"),
+    ({"runconfig.wafer_memory_gb": 1e30}, "runconfig.wafer_memory_gb must be below"),
     ({"optimizer.loss_scaling_factor": "dynamo"}, "optimizer.loss_scaling_factor must be"),
 )
 IN_INPUTS = (
