@@ -1,7 +1,8 @@
 """Memory that kernels take for the time of a call, and how much it was.
 
-Every thread keeps what it has taken for its next call, as fresh pages cost time. Kernels return it
-in the order opposite to taking it, so a thread's memory is a stack.
+What was taken is kept for the next call, as fresh pages cost time. Kernels return it in the order
+opposite to taking it, so a thread's memory is a stack. A thread has one while it holds some of it:
+TensorFlow's threads are new to Python in each step, and would leave theirs behind.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import math
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +19,7 @@ ALIGNMENT_BYTES = 128
 
 
 class _Stack:
-    """The scratch memory of one thread.
+    """Scratch memory, of one thread at a time.
 
     Attributes:
         top: bytes taken now.
@@ -29,6 +30,10 @@ class _Stack:
         self._memory = np.empty(0, np.uint8)
         self.top = 0
         self.most = 0
+
+    def size(self) -> int:
+        """Bytes that it keeps."""
+        return self._memory.size
 
     def take(self, size: int) -> np.ndarray:
         """uint8 [size], aligned, not filled."""
@@ -41,7 +46,8 @@ class _Stack:
         return self._memory[start : start + size]
 
 
-_own = threading.local()
+_held: dict[int, _Stack] = {}  # by the number of the thread
+_free: list[_Stack] = []
 _stacks: list[_Stack] = []
 _lock = threading.Lock()
 
@@ -53,12 +59,16 @@ def aligned(size: int) -> np.ndarray:
     return memory[start : start + size]
 
 
-def _stack() -> _Stack:
-    stack: Optional[_Stack] = getattr(_own, "stack", None)
-    if stack is None:
-        stack = _own.stack = _Stack()
-        with _lock:
+def _claimed(number: int) -> _Stack:
+    """A stack for a thread that holds none: the largest, as those who share work out take first."""
+    with _lock:
+        if _free:
+            stack = max(_free, key=_Stack.size)
+            _free.remove(stack)
+        else:
+            stack = _Stack()
             _stacks.append(stack)
+    _held[number] = stack
     return stack
 
 
@@ -70,13 +80,17 @@ def borrowed(shape: tuple[int, ...], dtype: Any = np.float32) -> Iterator[np.nda
         shape: of the array.
         dtype: NumPy dtype of the elements.
     """
-    kind, stack = np.dtype(dtype), _stack()
+    kind, number = np.dtype(dtype), threading.get_ident()
+    size = math.prod(shape) * kind.itemsize
+    held = _held.get(number)
+    stack = _claimed(number) if held is None else held
     before = stack.top
-    memory = stack.take(rounded(math.prod(shape) * kind.itemsize))
     try:
-        yield memory[: math.prod(shape) * kind.itemsize].view(kind).reshape(shape)
+        yield stack.take(rounded(size))[:size].view(kind).reshape(shape)
     finally:
         stack.top = before
+        if held is None:
+            _free.append(_held.pop(number))
 
 
 def rounded(size: int) -> int:
@@ -86,8 +100,9 @@ def rounded(size: int) -> int:
 
 def note(size: int) -> None:
     """Counts memory that a kernel takes from elsewhere, beyond what is taken now."""
-    stack = _stack()
-    stack.most = max(stack.most, stack.top + size)
+    with borrowed((0,), np.uint8):
+        stack = _held[threading.get_ident()]
+        stack.most = max(stack.most, stack.top + size)
 
 
 def reset_peak() -> None:
@@ -97,5 +112,5 @@ def reset_peak() -> None:
 
 
 def peak_bytes() -> int:
-    """The most bytes taken since reset_peak, the marks of all threads added up."""
+    """The most bytes taken since reset_peak, the marks of all stacks added up."""
     return sum(stack.most for stack in _stacks)

@@ -22,8 +22,8 @@ from cerebras_tf.kernels.scratch import (
 @pytest.fixture
 def fresh(monkeypatch):
     """Stacks of this test alone: none has taken anything yet."""
-    monkeypatch.setattr(scratch, "_own", threading.local())
-    monkeypatch.setattr(scratch, "_stacks", [])
+    for name, empty in (("_held", {}), ("_free", []), ("_stacks", [])):
+        monkeypatch.setattr(scratch, name, empty)
 
 
 def address(array):
@@ -109,20 +109,37 @@ def test_memory_from_elsewhere_counts_on_top_of_what_is_taken(fresh):
     assert peak_bytes() == 128 + 1000
 
 
-def test_marks_of_all_threads_add_up(fresh):
-    def work(size):
-        with borrowed((size,), np.uint8):
-            pass
-
-    threads = [threading.Thread(target=work, args=(size,)) for size in (128, 256)]
+def run_in_threads(*calls):
+    threads = [threading.Thread(target=call) for call in calls]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    work(512)
+
+
+def test_marks_of_all_threads_add_up(fresh):
+    taken = threading.Barrier(3)
+
+    def work(size):
+        with borrowed((size,), np.uint8):
+            taken.wait(timeout=30)  # all hold theirs now
+
+    run_in_threads(*(lambda size=size: work(size) for size in (128, 256, 512)))
     assert peak_bytes() == 128 + 256 + 512
     reset_peak()
     assert peak_bytes() == 0
+
+
+def test_a_thread_takes_the_memory_that_an_ended_one_left(fresh):
+    places = []
+
+    def work():
+        with borrowed((1000,)) as array:
+            places.append(address(array))
+
+    for _ in range(5):
+        run_in_threads(work)
+    assert len(set(places)) == 1 and len(scratch._stacks) == 1
 
 
 def test_threads_have_memory_of_their_own(fresh):
@@ -134,10 +151,6 @@ def test_threads_have_memory_of_their_own(fresh):
             taken.wait(timeout=30)  # both hold theirs now
             places.append((address(array), address(array) + array.nbytes))
 
-    threads = [threading.Thread(target=work) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_in_threads(work, work)
     (_, end), (start, _) = sorted(places)
     assert end <= start
