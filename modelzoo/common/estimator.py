@@ -37,7 +37,8 @@ ANOTHER_CHECKPOINT = (
     "Start from another --checkpoint_path, or use the params file it was trained with."
 )
 MOST_NAMED = 12  # variables in an error
-GRADIENT_SUMS = re.compile(r"accum_step_counter|.*_grad_accum_\d+")  # of optimizers/training.py
+# Of optimizers/training.py.
+GRADIENT_SUMS = re.compile(rf"accum_step_counter|{resume.COSTS}|.*_grad_accum_\d+")
 
 # Keys of runconfig that CSRunConfig has, too.
 OF_THE_WAFER = (
@@ -115,7 +116,8 @@ def make_estimator(model_fn, params, use_cs, warm_start_excludes=()):
 def changes_parts(model_dir, batches_per_step):
     """Tells whether sums of gradients come or go: steps of several batches have them.
 
-    Between two steps they are zero, so that a checkpoint from there fits with or without them.
+    Between two steps they are zero, so that a checkpoint from there fits with or without them. One
+    from the middle of a step fits without the sums of its costs: those behind it are shown then.
 
     Raises:
         CheckpointError: if a step of another number of batches has not ended.
@@ -128,7 +130,9 @@ def changes_parts(model_dir, batches_per_step):
             f"{batches_per_step} (num_csx times grad_accum_steps). Received: {parts} of {before} "
             f"batches after step {step}. Run the former command with --max_steps {step + 1} first."
         )
-    return (parts is not None) != (batches_per_step > 1)
+    if (parts is not None) != (batches_per_step > 1):
+        return True
+    return parts is not None and resume.COSTS not in saved_shapes(latest_checkpoint(model_dir))
 
 
 def checked(model_fn, path, variables, compare):

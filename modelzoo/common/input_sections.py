@@ -89,7 +89,7 @@ class GptPromptsInput:
     # Taken over from evaluation, which has other values for other processors.
     shuffle: bool = field(False, choices=(False,))
     repeat: bool = field(False, choices=(False,))
-    skip_steps: Optional[int] = field(None, minimum=0, long=True)
+    skip_steps: Optional[int] = field(None, minimum=0)
 
     def problems(self):
         """Yields what is wrong between the fields."""

@@ -15,6 +15,8 @@ from modelzoo.common.estimator import CSEstimatorSpec
 from modelzoo.common.layers.lm_head import lm_loss, token_cross_entropy
 from modelzoo.common.loss_spec import loss_spec
 
+COST = "train/lm_cost"  # of a token, in nats
+
 
 def language_model_spec(
     features, labels, mode, params, logits, loss_scaling="num_tokens", loss_weight=1.0
@@ -42,23 +44,24 @@ def language_model_spec(
     batch_size = tf.shape(labels)[0] if labels.shape[0] is None else labels.shape[0]
     loss = lm_loss(cross_entropy, weights, loss_scaling, batch_size) * loss_weight
     count = tf.reduce_sum(weights) if loss_scaling == "num_tokens" else batch_size
-    training = mode == tf.estimator.ModeKeys.TRAIN
-    summaries = token_costs(cross_entropy, weights, params) if training else {}
+    summaries = {}
+    if mode == tf.estimator.ModeKeys.TRAIN:
+        summaries[COST] = lm_loss(cross_entropy, weights, "num_tokens", None)
 
     def token_metrics():
         ratio = metrics.tokens_per_byte(getattr(params.eval_input, "data_dir", None))
         tensors = [tf.reshape(labels, [-1]), choices, cross_entropy, weights]
         return functools.partial(metrics.lm_metrics, ratio=ratio), tensors
 
-    return loss_spec(mode, params, [(loss, count)], token_metrics, summaries)
+    derived = functools.partial(other_units, params)
+    return loss_spec(mode, params, [(loss, count)], token_metrics, summaries, derived)
 
 
-def token_costs(cross_entropy, weights, params):
-    """Returns the mean cost of a token as nats, perplexity and bits per byte, by their tags."""
-    cost = lm_loss(cross_entropy, weights, "num_tokens", None)
+def other_units(params, shown):
+    """Returns the mean cost of a token as perplexity and bits per byte, by their tags."""
+    cost = shown[COST]
     ratio = metrics.tokens_per_byte(getattr(params.train_input, "data_dir", None))
     return {
-        "train/lm_cost": cost,
         "train/lm_perplexity": metrics.perplexity(cost),
         "train/lm_bpb": metrics.bits_per_byte(cost, ratio),
     }

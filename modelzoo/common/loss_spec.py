@@ -11,11 +11,12 @@ from modelzoo.common.metrics.streaming import streaming_mean
 from modelzoo.common.optimizers.training import make_train_op
 
 
-def loss_spec(mode, params, costs, metrics, summaries=None):
+def loss_spec(mode, params, costs, metrics, summaries=None, derived=None):
     """Makes what a model_fn returns in training and in evaluation.
 
     The loss of an evaluation is that of the whole set as one batch: a cost counts as often as the
-    tokens or examples that it is the mean of, whichever batches they came in.
+    tokens or examples that it is the mean of, whichever batches they came in. In training it is the
+    mean of the step's batches up to the one that was computed last.
 
     Args:
         mode: ``tf.estimator.ModeKeys.TRAIN`` or ``EVAL``.
@@ -24,8 +25,9 @@ def loss_spec(mode, params, costs, metrics, summaries=None):
             something, and the number of what it is the mean of, a scalar.
         metrics: function that returns what ``host_call`` takes, a function of tensors and a list of
             them. It is called in evaluation, unless ``eval_input.disable_eval_metrics`` is set.
-        summaries: float32 scalars by the tags they have in training; None shows the loss as
-            ``train/cost``.
+        summaries: float32 scalars by the tags they have in training, averaged as the loss is; None
+            shows the loss as ``train/cost``.
+        derived: function of such a dictionary of means that returns further scalars to show.
 
     Returns:
         A CSEstimatorSpec.
@@ -33,12 +35,18 @@ def loss_spec(mode, params, costs, metrics, summaries=None):
     training = mode == tf.estimator.ModeKeys.TRAIN
     loss = sum_of(over_wafers(*pair) if training else pair[0] for pair in costs)
     if training:
-        for name, value in ({"train/cost": loss} if summaries is None else summaries).items():
-            tf.summary.scalar(name, value)
-        train_op = make_train_op(
-            loss, params.optimizer, params.model.mixed_precision, params.batches_in_turn
+        shown = {"train/cost": loss} if summaries is None else summaries
+        train_op, (mean, *means) = make_train_op(
+            loss,
+            params.optimizer,
+            params.model.mixed_precision,
+            params.batches_in_turn,
+            [loss, *shown.values()],
         )
-        return CSEstimatorSpec(mode=mode, loss=loss, train_op=train_op)
+        shown = dict(zip(shown, means))
+        for name, value in {**shown, **(derived(shown) if derived else {})}.items():
+            tf.summary.scalar(name, value)
+        return CSEstimatorSpec(mode=mode, loss=mean, train_op=train_op)
     wanted = not getattr(params.eval_input, "disable_eval_metrics", False)
     metric_fn, tensors = metrics() if wanted else (dict, [])
     parts = [tensor for pair in costs for tensor in pair]

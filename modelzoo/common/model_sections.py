@@ -74,7 +74,7 @@ class OrderKeys:
     shuffle: bool = True
     shuffle_seed: Optional[int] = field(0, minimum=0, long=True)
     repeat: bool = True
-    skip_steps: Optional[int] = field(None, minimum=0, long=True)
+    skip_steps: Optional[int] = field(None, minimum=0)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -151,10 +151,12 @@ def check_options(args, runconfig):
             "--checkpoint_path: names one checkpoint, and mode eval_all takes all of the model's "
             f"folder. Received: {args.checkpoint_path}. Use -m eval, or leave it out."
         )
-    if args.profile is not None and (not trains or runconfig.device):
+    asked = args.profile if args.profile is not None else trains and runconfig.profile
+    if asked and (not trains or runconfig.device):
+        name = "--profile" if args.profile is not None else f"{args.params}: runconfig.profile"
         raise ConfigError(
-            "--profile: counts steps of training on the wafer. Received: "
-            f"{args.profile}, with "
+            f"{name}: counts steps of training on the wafer. Received: "
+            f"{asked}, with "
             f"{'-m ' + args.mode if not trains else 'device ' + runconfig.device}. Leave it out."
         )
     for name in ("keep_best_checkpoint", "early_stopping"):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from dataclasses import dataclass
 from typing import Any, ClassVar, Optional
 
@@ -262,6 +263,15 @@ class OptimizerParams:
         """Yields what is wrong between the fields."""
         if self.max_gradient_norm and self.max_gradient_value:
             yield "max_gradient_value", "excludes max_gradient_norm. Set one of them."
+        for pattern in self.exclude_from_weight_decay:
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                yield (
+                    "exclude_from_weight_decay",
+                    f"must hold regular expressions of names of variables: {pattern!r} is none "
+                    f"({error}).",
+                )
         if self.weight_decay_rate and self.optimizer_type != "adamw":
             yield "weight_decay_rate", f"has no effect with {self.optimizer_type}. Use adamw."
         if self.epsilon_mode == "corrected":

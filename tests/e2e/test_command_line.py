@@ -261,6 +261,15 @@ def test_several_wafers_are_one_that_takes_their_batches_in_turn(command_line):
     found, expected = (command_line.variables(out) for out in ("several", "parts"))
     assert found.keys() == expected.keys()
     assert all((found[name] == value).all() for name, value in expected.items())
+    command_line.change(("batch_size: 4", "batch_size: 8"))
+    # Beyond a whole epoch batches of 8 are others: they leave out more windows at its end.
+    assert command_line("train", out="one").exit_code == 0
+    for tag in ("loss", "train/lm_cost"):
+        shown, wanted = (scalars(command_line.folder / out, tag) for out in ("parts", "one"))
+        steps = [step for step in wanted if step <= WINDOWS // 8]
+        assert len(steps) > 1
+        for step in steps:
+            assert shown[step] == pytest.approx(wanted[step], rel=1e-4)
 
 
 def test_gradient_accumulation_agrees_with_the_host(command_line):

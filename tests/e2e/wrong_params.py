@@ -56,6 +56,10 @@ IN_OPTIMIZER = (
     ({"optimizer.max_gradient_norm": 1e300}, "optimizer.max_gradient_norm must be at most"),
     ({"optimizer.loss_scaling_factor": 1e300}, "optimizer.loss_scaling_factor must be at most"),
     ({"runconfig.wafer_memory_gb": 1e30}, "runconfig.wafer_memory_gb must be below"),
+    (
+        {"optimizer.weight_decay_rate": 0.1, "optimizer.exclude_from_weight_decay": ["("]},
+        "optimizer.exclude_from_weight_decay must hold regular expressions",
+    ),
     ({"optimizer.loss_scaling_factor": "dynamo"}, "optimizer.loss_scaling_factor must be"),
 )
 IN_INPUTS = (
@@ -71,6 +75,7 @@ IN_INPUTS = (
     ({"train_input.shuffle": "yes please"}, "train_input.shuffle must be true or false."),
     ({"train_input.shuffle_seed": -5}, "train_input.shuffle_seed must be at least 0."),
     ({"train_input.data_dir": "nowhere/*.txt"}, "nowhere"),
+    ({"train_input.skip_steps": 2**63 - 1}, "train_input.skip_steps must be below 2147483648"),
     ({"train_input.data_dir": 5}, "data_dir must be"),
 )
 IN_RUNCONFIG = (

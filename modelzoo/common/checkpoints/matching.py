@@ -14,7 +14,7 @@ _SHOWN = 8
 # Variables that training keeps besides the weights; slots stand below their variable's name.
 _TRAINING_STATE = re.compile(
     r"(.*/)?(beta[12]_power|global_step|current_loss_scale|steps_since_rescale"
-    r"|overflows_since_rescale|accum_step_counter)|.*_grad_accum_\d+"
+    r"|overflows_since_rescale|accum_step_(counter|costs))|.*_grad_accum_\d+"
     r"|cerebras_tf/random_step(/.*)?|_CHECKPOINTABLE_OBJECT_GRAPH|save_counter/.*"
 )
 

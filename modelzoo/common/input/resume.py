@@ -18,6 +18,7 @@ from modelzoo.common.checkpoint_files import POSITION, advice_instead, latest_ch
 from modelzoo.common.whole_file import write_whole
 
 PARTS = "accum_step_counter"  # batches of a step that has not ended
+COSTS = "accum_step_costs"  # sums over them, see optimizers/training.py
 
 
 def checkpoint_step(model_dir):
@@ -69,6 +70,8 @@ def read_history(model_dir):
         history = [[int(number) for number in entry] for entry in json.loads(path.read_text())]
         if [len(entry) for entry in history] != [3] * len(history) or history != sorted(history):
             raise ValueError(f"{history}, which is no ascending list of three numbers each")
+        if any(step < 0 or batches < 0 or rate < 1 for step, batches, rate in history):
+            raise ValueError(f"{history}, with a number below 0, or a step of less than one batch")
         return history
     except FileNotFoundError:
         return []

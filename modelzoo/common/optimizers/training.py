@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import tensorflow.compat.v1 as tf
 
+from cerebras_tf import cross_wafer_sum
 from cerebras_tf.errors import GraphError
+from cerebras_tf.swarmx import job
 from modelzoo.common.optimizers.adamw import AdamWOptimizer
 from modelzoo.common.optimizers.loss_scale import make_loss_scale
 from modelzoo.common.optimizers.schedules import learning_rate
@@ -49,7 +51,7 @@ def make_optimizer(params, rate, mixed_precision=False):
     )
 
 
-def make_train_op(loss, params, mixed_precision=False, batches_per_step=1):
+def make_train_op(loss, params, mixed_precision=False, batches_per_step=1, costs=()):
     """Makes the operation that trains all trainable variables by one step.
 
     Gradients are taken of the loss as float32 times the loss scale, and divided by it again. With
@@ -63,9 +65,10 @@ def make_train_op(loss, params, mixed_precision=False, batches_per_step=1):
         params: OptimizerParams.
         mixed_precision: see `make_optimizer`.
         batches_per_step: N.
+        costs: scalars to show of a step.
 
     Returns:
-        The operation.
+        The operation, and for each of `costs` its mean over the batches of the step so far.
     """
     global_step = tf.train.get_or_create_global_step()
     variables = tf.trainable_variables()
@@ -74,6 +77,8 @@ def make_train_op(loss, params, mixed_precision=False, batches_per_step=1):
     is_last, accumulation = tf.constant(True), []
     if batches_per_step > 1:
         grads, is_last, accumulation = accumulate(grads, variables, batches_per_step)
+        costs, operation = accumulate_costs(costs, is_last)
+        accumulation.append(operation)
     norm = tf.linalg.global_norm(grads)
     rate = learning_rate(params.learning_rate, global_step, not params.disable_lr_steps_reset)
     add_summaries(params, rate, norm, scale, grads, variables)
@@ -81,7 +86,7 @@ def make_train_op(loss, params, mixed_precision=False, batches_per_step=1):
     optimizer = make_optimizer(params, rate, mixed_precision)
     is_dynamic = params.loss_scaling_factor in ("dynamic", "tf_dynamic")
     if not accumulation and not is_dynamic:
-        return optimizer.apply_gradients(zip(grads, variables), global_step)
+        return optimizer.apply_gradients(zip(grads, variables), global_step), costs
 
     is_finite = tf.math.is_finite(norm) if is_dynamic else tf.constant(True)
     update = tf.cond(
@@ -94,7 +99,7 @@ def make_train_op(loss, params, mixed_precision=False, batches_per_step=1):
         updates.append(scale.update(is_finite, is_last))
     with tf.control_dependencies([rate, norm, update]):
         updates.append(global_step.assign_add(tf.cast(is_last, tf.int64), read_value=False))
-    return tf.group(*updates)
+    return tf.group(*updates), costs
 
 
 def scaled_gradients(loss, variables, scale):
@@ -142,6 +147,37 @@ def accumulate(grads, variables, steps):
         left = tf.where(is_last, 0, next_count)
         operations.append(count.assign(left, read_value=False))
     return totals, is_last, operations
+
+
+def accumulate_costs(costs, is_last):
+    """Adds costs up in a variable over the batches of a step, and counts how many it holds.
+
+    Their own count is right after a checkpoint in the middle of a step that lacks the variable.
+
+    Args:
+        costs: scalars.
+        is_last: whether this batch is the last of its step, boolean scalar.
+
+    Returns:
+        The mean of each cost over all wafers and the batches so far, as float32, and the operation
+        that keeps the sums or resets them.
+    """
+    given = tf.stack([*(tf.cast(cost, tf.float32) for cost in costs), 1.0])
+    if job.wafers() > 1:  # one wafer writes the sums of all to a checkpoint
+        given = cross_wafer_sum(given)
+    kept = tf.get_variable(
+        "accum_step_costs",
+        given.shape,
+        tf.float32,
+        tf.zeros_initializer(),
+        trainable=False,
+        use_resource=True,
+    )
+    total = kept + given
+    means = [total[index] / total[len(costs)] for index in range(len(costs))]
+    with tf.control_dependencies([total]):
+        reset = tf.where(is_last, tf.zeros_like(total), total)
+        return means, kept.assign(reset, read_value=False)
 
 
 def clip(grads, norm, params):

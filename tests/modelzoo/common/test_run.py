@@ -15,6 +15,7 @@ tf = pytest.importorskip("tensorflow.compat.v1")
 from cerebras_tf.errors import CheckpointError, ConfigError, DataError  # noqa: E402
 from cerebras_tf.estimator.hooks import GracefulStopHook  # noqa: E402
 from modelzoo.common import run  # noqa: E402
+from modelzoo.common.checkpoints.tensorflow_checkpoint import write_tensorflow  # noqa: E402
 from modelzoo.common.model_dir import default_model_dir  # noqa: E402
 
 YAML = """\
@@ -121,7 +122,7 @@ def test_wafers_may_come_and_go_between_two_runs(call, tmp_path, device):
     assert position == [[0, 0, 1], [2, 2, 2], [4, 6, 1]]
 
 
-def test_a_step_stopped_between_its_batches_goes_on_with_the_next_one(call, monkeypatch):
+def test_a_step_stopped_between_its_batches_goes_on_with_the_next_one(call, monkeypatch, tmp_path):
     whole = values(call("train", "--num_csx", "2", out="whole"))
     calls = []
     asked = GracefulStopHook.after_run
@@ -135,11 +136,17 @@ def test_a_step_stopped_between_its_batches_goes_on_with_the_next_one(call, monk
     monkeypatch.setattr(GracefulStopHook, "after_run", stop_after_three)
     parts = values(call("train", "--num_csx", "2", out="parts"))
     assert (parts["global_step"], parts["accum_step_counter"]) == (1, 1)
+    assert parts["accum_step_costs"][-1] == 1
+    older = tmp_path / "older"  # written before costs were added up
+    older.mkdir()
+    kept = {name: x for name, x in parts.items() if name not in ("global_step", "accum_step_costs")}
+    write_tensorflow(older, "model.ckpt-1", iter(kept.items()), 1)
     with pytest.raises(CheckpointError, match="1 of 2 batches after step 1. .*--max_steps 2 first"):
         call("train", out="parts")
-    parts = values(call("train", "--num_csx", "2", out="parts"))
-    for name, value in whole.items():
-        np.testing.assert_array_equal(parts[name], value, err_msg=name)
+    for out in ("parts", "older"):
+        parts = values(call("train", "--num_csx", "2", out=out))
+        for name, value in whole.items():
+            np.testing.assert_array_equal(parts[name], value, err_msg=name)
 
 
 def test_checkpoint_of_another_shape_is_refused_and_left_as_it_was(call, tmp_path):
@@ -307,6 +314,9 @@ def test_a_profile_needs_training_on_the_wafer(call):
         call("train", "--profile", "3")
     with pytest.raises(ConfigError, match="--profile: .* Received: 3, with -m eval"):
         call("eval", "--profile", "3", device=None)
+    call.path.write_text(YAML + "    profile: 3\n")
+    with pytest.raises(ConfigError, match="x.yaml: runconfig.profile: .* 3, with device /cpu:0"):
+        call("train")
 
 
 def test_empty_data_folder_leaves_no_checkpoint(call, tmp_path):

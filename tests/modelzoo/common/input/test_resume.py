@@ -37,7 +37,17 @@ def test_what_was_remembered_of_later_steps_is_forgotten(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "content", ["{", "[1, 2]", '[["a", 0, 1]]', "[[1, 2]]", "[[5, 5, 1], [0, 0, 1]]"]
+    "content",
+    [
+        "{",
+        "[1, 2]",
+        '[["a", 0, 1]]',
+        "[[1, 2]]",
+        "[[5, 5, 1], [0, 0, 1]]",
+        "[[0, 0, 0]]",
+        "[[0, -5, 1]]",
+        "[[-1, 0, 1]]",
+    ],
 )
 def test_a_file_that_holds_something_else_is_named(tmp_path, content):
     (tmp_path / "data_position.json").write_text(content)

@@ -45,7 +45,7 @@ def train(params, steps=STEPS, loss_factor=1.0, batches_per_step=1):
         }
         weight = tf.cast(step + 1, tf.float32)
         loss = tf.add_n([0.5 * weight * tf.reduce_sum(v**2) for v in variables.values()])
-        train_op = make_train_op(loss * loss_factor, params, batches_per_step=batches_per_step)
+        train_op, _ = make_train_op(loss * loss_factor, params, batches_per_step=batches_per_step)
         with tf.Session() as session:
             session.run(tf.global_variables_initializer())
             for _ in range(steps):
@@ -204,6 +204,24 @@ def test_accumulated_gradients_equal_one_step_on_their_mean():
     for name, value in start().items():
         np.testing.assert_array_equal(kept[name], value.astype("f"))
         np.testing.assert_allclose(moved[name], value - RATE * value, rtol=1e-5)
+
+
+def test_costs_are_means_over_the_batches_of_the_step_so_far():
+    with tf.Graph().as_default(), tf.Session() as session:
+        cost = tf.placeholder(tf.float32, [])
+        loss = cost * tf.get_variable("w", initializer=1.0)
+        train_op, means = make_train_op(loss, settings(), False, 3, [cost, 2.0 * cost])
+        session.run(tf.global_variables_initializer())
+        found = [session.run([*means, train_op], {cost: x})[:2] for x in (1, 3, 8, np.nan, 5, 6, 2)]
+    expected = [[1, 2], [2, 4], [4, 8], [np.nan] * 2, [np.nan] * 2, [np.nan] * 2, [2, 4]]
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_cost_of_a_step_of_one_batch_is_the_tensor_itself():
+    with tf.Graph().as_default():
+        loss = tf.get_variable("w", initializer=1.0) ** 2
+        _, (cost,) = make_train_op(loss, settings(), costs=[loss])
+        assert cost is loss
 
 
 def test_variable_without_gradient_is_named():
