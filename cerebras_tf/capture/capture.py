@@ -29,7 +29,7 @@ from cerebras_tf.capture.state import VariableState
 from cerebras_tf.capture.variables import tensor_type
 from cerebras_tf.errors import CerebrasError, UnsupportedOpError
 from cerebras_tf.ir import Array, Graph, StepGraph, TensorType, Value, Variable, verify
-from cerebras_tf.ir.program import RANDOM_STEP
+from cerebras_tf.ir.program import COMMON_RANDOM_STEP, RANDOM_STEP
 from cerebras_tf.ir.step import Draw
 from cerebras_tf.kernels.registry import evaluate
 from cerebras_tf.ops import Builder, infer
@@ -132,13 +132,13 @@ class Capture(GraphLowering):
         """dtype and static shape TensorFlow knows."""
         return tensor_type(tensor)
 
-    def random_step(self) -> Value:
-        """int64 scalar: how often every random op has drawn before."""
+    def random_step(self, for_all: bool = False) -> Value:
+        """See Lowering.random_step."""
+        name = COMMON_RANDOM_STEP if for_all else RANDOM_STEP
         features = self.step.features
-        if RANDOM_STEP not in features:
-            value = self.step.graph.add_input(RANDOM_STEP, TensorType("int64", ()))
-            features[RANDOM_STEP] = value
-        return features[RANDOM_STEP]
+        if name not in features:
+            features[name] = self.step.graph.add_input(name, TensorType("int64", ()))
+        return features[name]
 
     def counted_seeds(self, name: str, draw: Draw) -> Optional[Value]:
         """int64 [3], seeds of a random op and how many numbers it has made; None inside branches.

@@ -56,8 +56,13 @@ class Lowering(Protocol):
     def counted_seeds(self, name: str, draw: Draw) -> Optional[Value]:
         """int64 [3], seeds of a random op and how many numbers it has made; None in branches."""
 
-    def random_step(self) -> Value:
-        """int64 scalar: how often every random op has drawn before."""
+    def random_step(self, for_all: bool = False) -> Value:
+        """int64 scalar: how often every random op has drawn before.
+
+        Args:
+            for_all: equal on all wafers, as what acts on variables that each keeps must be; else
+                each draws numbers of its own.
+        """
 
 
 class GraphLowering(Lowering, Protocol):

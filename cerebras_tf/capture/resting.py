@@ -38,6 +38,5 @@ def _key(low: Lowering, name: str) -> Value:
     digest = hashlib.blake2b(f"{name} at rest".encode(), digest_size=16).digest()
     seeds = low.b.constant(np.frombuffer(digest, "<i8").astype(np.int64))
     limits = {"low": 0, "high": _LARGEST}
-    return low.b.op(
-        "random_uniform_int", low.random_step(), seeds, shape=(), dtype="int64", **limits
-    )
+    draws = low.random_step(for_all=True)
+    return low.b.op("random_uniform_int", draws, seeds, shape=(), dtype="int64", **limits)

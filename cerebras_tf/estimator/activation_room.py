@@ -48,7 +48,6 @@ class ActivationRoom:
         self._backend = backend
         self._memory_gb = memory_gb
         self._trains = trains
-        self._wafers = swarm.size
         self._speeds: Callable[[], Speeds] = measured_speeds
         self._disk_speeds: Callable[[], Optional[tuple[float, float]]] = self._speeds_of_disk
         if swarm.size > 1 and trains:
@@ -109,9 +108,9 @@ class ActivationRoom:
             return None
         read, write = speeds
         most = store.disk.most_bytes
-        plan = plan_streaming(program, store.specs.values(), most, self._backend)
-        busy_s = plan.bytes_read / read + plan.bytes_written / write
-        return SpillRoom(most, read, write, busy_s / self._wafers)  # each keeps its part
+        wafer = 0 if program.wafers > 1 else None  # all must find the same
+        plan = plan_streaming(program, store.specs.values(), most, self._backend, wafer)
+        return SpillRoom(most, read, write, plan.bytes_read / read + plan.bytes_written / write)
 
     def _speeds_of_disk(self) -> Optional[tuple[float, float]]:
         """Bytes a second that its disk reads and writes; None without room for activations."""

@@ -30,6 +30,8 @@ CONSTANT = "constant"  # part of the program
 
 # Names of what every session gives and takes besides the model's own tensors.
 RANDOM_STEP = "random_step"  # feature, int64 []: draws each random op made before
+# Feature, int64 []: the same where one wafer is alone, and equal on all where there are several.
+COMMON_RANDOM_STEP = f"{RANDOM_STEP}_of_all"
 GLOBAL_STEP_UPDATE = "global_step/update"  # result, int64 []: the global step after the step
 
 
@@ -171,7 +173,7 @@ class Program:
     @property
     def given(self) -> dict[str, TensorType]:
         """Types of the features that a user gives, by name; a session makes the others itself."""
-        made = {self.global_step, RANDOM_STEP, *self.draws}
+        made = {self.global_step, RANDOM_STEP, COMMON_RANDOM_STEP, *self.draws}
         if self.packing is not None:
             made |= self.packing.features
         return {n: self.slots[slot].type for n, slot in self.features.items() if n not in made}

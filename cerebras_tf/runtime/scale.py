@@ -45,7 +45,7 @@ class Link:
     Attributes:
         bytes_per_s: of one direction; both are used at once.
         latency_s: from one wafer, or node, to the next.
-        ways: wafers that a node of the tree serves; 0 for messages from wafer to wafer.
+        ways: wafers that a node of the tree serves, at least 2; 0 for messages from wafer to wafer.
         mean_bytes_per_s: of means, where cores add them up on their way; None for bytes_per_s.
         core_s_per_byte: what a byte of a copy takes of the wafer's own time; 0 where its cores
             have no part in it.
@@ -59,6 +59,13 @@ class Link:
     core_s_per_byte: float = 0.0
     mean_core_s_per_byte: float = 0.0
 
+    def __post_init__(self) -> None:
+        if self.ways < 0 or self.ways == 1:
+            raise ValueError(
+                f"ways: a node of a tree must serve at least 2 wafers. Received: {self.ways}. "
+                "Give 0 for messages from wafer to wafer."
+            )
+
     def of_means(self) -> Link:
         """The same for means."""
         speed = self.mean_bytes_per_s or self.bytes_per_s
@@ -70,7 +77,10 @@ class Link:
 
     def through_tree_s(self, wafers: int, size: int) -> float:
         """Seconds until a first chunk has gone through the tree, up or down."""
-        return max(math.ceil(math.log(wafers, self.ways)), 1) * self.hop_s(size)
+        levels, served = 1, self.ways
+        while served < wafers:
+            levels, served = levels + 1, served * self.ways
+        return levels * self.hop_s(size)
 
 
 @dataclass(frozen=True)

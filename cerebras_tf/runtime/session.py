@@ -15,7 +15,7 @@ import numpy as np
 
 from cerebras_tf.errors import CapacityError, DataError, PaddingError
 from cerebras_tf.ir import Array, TensorType, substitute
-from cerebras_tf.ir.program import GLOBAL_STEP_UPDATE, RANDOM_STEP, Program
+from cerebras_tf.ir.program import COMMON_RANDOM_STEP, GLOBAL_STEP_UPDATE, RANDOM_STEP, Program
 from cerebras_tf.kernels.half import at_rest
 from cerebras_tf.memoryx.store import Store
 from cerebras_tf.runtime.backend import Backend
@@ -239,6 +239,7 @@ class Session:
             program.global_step: np.array(self.global_step, np.int64),
             # As if one wafer took the batches of all in turn.
             RANDOM_STEP: np.array(self.draws * self._swarm.size + self._swarm.rank, np.int64),
+            COMMON_RANDOM_STEP: np.array(self.draws, np.int64),
             **self._seeds(program),
             **arrays,
             **derived,

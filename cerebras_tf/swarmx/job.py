@@ -7,13 +7,14 @@ MPI is looked for only where there are several.
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Optional
 
 from cerebras_tf.errors import ConfigError
 
 WAFERS_VARIABLE = "CEREBRAS_TF_WAFERS"  # processes of the job, one wafer each
 RANK_VARIABLE = "CEREBRAS_TF_RANK"  # number of this one
-FOLDER_VARIABLE = "CEREBRAS_TF_JOB"  # folder of the job's logs and reports
+FOLDER_VARIABLE = "CEREBRAS_TF_JOB"  # folder in which its processes tell of themselves
 
 
 def wafers() -> int:
@@ -40,8 +41,18 @@ def is_first() -> bool:
 
 
 def folder() -> Optional[str]:
-    """Folder of the job's logs and reports; None where no launcher made one."""
+    """Folder in which the job's processes tell of themselves; None where no launcher made one."""
     return os.environ.get(FOLDER_VARIABLE) or None
+
+
+def log_file(folder: str, name: str) -> Path:
+    """A log, which stays when the job's own folder beside it goes.
+
+    Args:
+        folder: of the job.
+        name: of the log.
+    """
+    return Path(folder).with_name(f"{name}.log")
 
 
 def _number(variable: str, default: int, least: int) -> int:

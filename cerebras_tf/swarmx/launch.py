@@ -13,7 +13,6 @@ import argparse
 import contextlib
 import fcntl
 import functools
-import json
 import os
 import shutil
 import signal
@@ -21,6 +20,7 @@ import socket
 import stat
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -33,12 +33,16 @@ from cerebras_tf.swarmx.rank import CONSOLE_VARIABLE, THREADS_VARIABLE, end_with
 from cerebras_tf.swarmx.signs import (
     checkpoint_file,
     failure_file,
+    has_failed,
     is_lost,
     keeper_file,
+    over_file,
     sign_file,
+    signal_file,
+    tell_signal,
+    told_of,
     waited_s,
     waits_in_vain,
-    write_whole,
 )
 
 _POLL_S = 0.2
@@ -89,32 +93,52 @@ def main(arguments: Sequence[str]) -> int:
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
     logs = Path(args.logs).absolute()
     _append_to_console()
+    try:
+        _check(args)
+        with _own_folder(logs) as folder:
+            return _attempts(args, command, folder)
+    except CerebrasError as error:
+        say(str(error))
+    except OSError as error:
+        say(
+            f"{logs}: must be a folder for logs that can be written. Received: {error}. Free "
+            "disk space, correct the folder's permissions, or choose another model_dir."
+        )
+    return _MISTAKE_STATUS
+
+
+@contextlib.contextmanager
+def _own_folder(logs: Path) -> Iterator[Path]:
+    """A folder in which this job's processes tell of themselves, and no other job's of the model.
+
+    Args:
+        logs: where logs of all jobs of the model are.
+    """
+    logs.mkdir(parents=True, exist_ok=True)
+    folder = tempfile.mkdtemp(prefix=".job_", dir=logs)
+    try:
+        yield Path(folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _attempts(args: Any, command: Sequence[str], folder: Path) -> int:
+    """Runs a job until it succeeds or must not be tried again; returns the exit status."""
     in_vain = 0
     while True:
-        before = _newest(logs)
-        try:
-            _check(args)
-            failure = run(args, command, logs)
-        except CerebrasError as error:
-            say(str(error))
-            return _MISTAKE_STATUS
-        except OSError as error:
-            say(
-                f"{logs}: must be a folder for logs that can be written. Received: {error}. Free "
-                "disk space, correct the folder's permissions, or choose another model_dir."
-            )
-            return _MISTAKE_STATUS
+        before = _newest(folder)
+        failure = run(args, command, folder)
         if failure is None:
             return 0
         if failure.text:
             say(failure.text)
         if not args.requeue or not failure.can_retry:
             return failure.status
-        in_vain = 0 if _newest(logs) != before else in_vain + 1
+        in_vain = 0 if _newest(folder) != before else in_vain + 1
         if in_vain == _MOST_RESTARTS_IN_VAIN:
             say(f"{in_vain} attempts wrote no checkpoint; giving up")
             return failure.status
-        say("starting again from the last checkpoint")
+        say(f"starting again{' from the last checkpoint' if _newest(folder) else ''}")
 
 
 def _append_to_console() -> None:
@@ -140,44 +164,45 @@ def _check(args: Any) -> None:
         )
 
 
-def _newest(logs: Path) -> str:
+def _newest(folder: Path) -> str:
     """The checkpoint that the job has written last; "" before the first."""
     with contextlib.suppress(OSError):
-        return checkpoint_file(str(logs)).read_text(encoding="utf-8")
+        return checkpoint_file(str(folder)).read_text(encoding="utf-8")
     return ""
 
 
-def run(args: Any, command: Sequence[str], logs: Path) -> Optional[Failure]:
+def run(args: Any, command: Sequence[str], folder: Path) -> Optional[Failure]:
     """Runs a job once; None where it succeeded."""
-    logs.mkdir(parents=True, exist_ok=True)
     for rank in range(args.wafers):
         for file_of in (failure_file, sign_file, keeper_file):
-            file_of(str(logs), rank).unlink(missing_ok=True)
-    (logs / ".signal").unlink(missing_ok=True)
+            file_of(str(folder), rank).unlink(missing_ok=True)
+    for file in (signal_file(str(folder)), over_file(str(folder))):
+        file.unlink(missing_ok=True)
     launcher, what = launcher_of(args)
-    say(f"{args.wafers} {'wafer' if args.wafers == 1 else 'wafers'}, {what}; logs in {logs}")
+    wafers = f"{args.wafers} {'wafer' if args.wafers == 1 else 'wafers'}"
+    say(f"{wafers}, {what}; logs in {folder.parent}")
     is_mpich = launcher[:1] == [str(_mpiexec())]
-    with open(logs / "launcher.log", "ab") as log:
+    with open(job.log_file(str(folder), "launcher"), "ab") as log:
         process = subprocess.Popen(
             [*launcher, sys.executable, "-m", "cerebras_tf.swarmx.rank", *command],
-            env=_environment(args, logs, is_slurm=bool(launcher) and not is_mpich),
+            env=_environment(args, folder, is_slurm=bool(launcher) and not is_mpich),
             # The first process is on this machine, and writes to this one's console itself.
             stdout=log if is_mpich and not _is_socket(1) else None,
             stderr=log if is_mpich else None,
             start_new_session=True,
             preexec_fn=functools.partial(end_with_parent, signal.SIGTERM),  # it ends its processes
         )
-        with _passing_signals_on(process, logs / ".signal"):
-            hung = _watch(process, args, logs)
-    return _found(args, logs, process.returncode, hung)
+        with _passing_signals_on(process, folder):
+            hung = _watch(process, args, folder)
+    return _found(args, folder, process.returncode, hung)
 
 
-def _environment(args: Any, logs: Path, is_slurm: bool) -> dict[str, str]:
+def _environment(args: Any, folder: Path, is_slurm: bool) -> dict[str, str]:
     """What the processes find in their environment."""
     found = {
         **os.environ,
         job.WAFERS_VARIABLE: str(args.wafers),
-        job.FOLDER_VARIABLE: str(logs),
+        job.FOLDER_VARIABLE: str(folder),
         CONSOLE_VARIABLE: f"{socket.gethostname()} /proc/{os.getpid()}/fd",
     }
     found.pop(job.RANK_VARIABLE, None)
@@ -253,12 +278,13 @@ def has_slurm() -> bool:
 
 
 @contextlib.contextmanager
-def _passing_signals_on(process: subprocess.Popen[bytes], told: Path) -> Iterator[None]:
+def _passing_signals_on(process: subprocess.Popen[bytes], folder: Path) -> Iterator[None]:
     """Within: signals to this process reach the commands, which then end as they see fit."""
+    received: list[int] = []
 
     def pass_on(number: int, frame: Any) -> None:
-        before = told.read_text(encoding="utf-8") if told.exists() else ""
-        write_whole(told, f"{before}{number} ")
+        received.append(number)
+        tell_signal(str(folder), received)  # the first may have reached a keeper, too
 
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     previous = {number: signal.signal(number, pass_on) for number in numbers}
@@ -270,29 +296,30 @@ def _passing_signals_on(process: subprocess.Popen[bytes], told: Path) -> Iterato
         _end(process)
 
 
-def _watch(process: subprocess.Popen[bytes], args: Any, logs: Path) -> str:
+def _watch(process: subprocess.Popen[bytes], args: Any, folder: Path) -> str:
     """Waits for the end; returns why the job was ended here, if no process says it."""
     failed_since: Optional[float] = None
     while process.poll() is None:
         time.sleep(_POLL_S)
         reason = (
-            deserted(args.wafers, logs)
-            or _lost(args.wafers, logs)
-            or stuck(args.wafers, logs, args.hang_timeout or _HANG_S)
+            deserted(args.wafers, folder)
+            or _lost(args.wafers, folder)
+            or stuck(args.wafers, folder, args.hang_timeout or _HANG_S)
         )
-        if failed_since is None and _has_failed(args.wafers, logs):
+        if failed_since is None and _has_failed(args.wafers, folder):
             failed_since = time.monotonic()
         # Not every launcher of MPI ends the others every time that one has failed.
         is_late = failed_since is not None and time.monotonic() - failed_since > _GRACE_S
         if reason or is_late:
+            over_file(str(folder)).touch()
             _end(process)
             return reason
     return ""
 
 
-def _has_failed(wafers: int, logs: Path) -> bool:
+def _has_failed(wafers: int, folder: Path) -> bool:
     """Whether a process has failed by itself, and not as the user ended it."""
-    return not (logs / ".signal").exists() and any(t["reason"] for t in _told(wafers, logs))
+    return not signal_file(str(folder)).exists() and has_failed(str(folder), wafers)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -305,15 +332,15 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             process.wait(_GRACE_S)
 
 
-def stuck(wafers: int, logs: Path, timeout_s: float) -> str:
+def stuck(wafers: int, folder: Path, timeout_s: float) -> str:
     """Says which process keeps the others waiting for too long, or is gone; "" where none does."""
     waited: dict[int, float] = {}
     for rank in range(wafers):
-        if failure_file(str(logs), rank).exists():  # it has ended
+        if failure_file(str(folder), rank).exists():  # it has ended
             continue
-        waited[rank] = waited_s(str(logs), rank) or 0.0
+        waited[rank] = waited_s(str(folder), rank) or 0.0
         with contextlib.suppress(OSError):  # it has not begun
-            age = time.time() - sign_file(str(logs), rank).stat().st_mtime
+            age = time.time() - sign_file(str(folder), rank).stat().st_mtime
             if age > _NO_SIGN_S:
                 return f"rank {rank} has given no sign of life for {age:.0f} s"
     if max(waited.values(), default=0.0) < timeout_s:
@@ -325,19 +352,19 @@ def stuck(wafers: int, logs: Path, timeout_s: float) -> str:
     return f"rank {named} made no progress while others waited for {max(waited.values()):.0f} s"
 
 
-def deserted(wafers: int, logs: Path) -> str:
+def deserted(wafers: int, folder: Path) -> str:
     """Says which ranks have ended well where others need them; "" where they do not.
 
     Others wait for them, or were ended by MPI's launcher, as they had not ended MPI.
     """
-    told = _told(wafers, logs)
+    told = told_of(str(folder), wafers)
     ended = [item["rank"] for item in told]
-    if not told or (logs / ".signal").exists() or any(item["reason"] for item in told):
+    if not told or signal_file(str(folder)).exists() or has_failed(str(folder), wafers):
         return ""
-    folder, others = str(logs), [rank for rank in range(wafers) if rank not in ended]
-    since = max(failure_file(folder, rank).stat().st_mtime for rank in ended)
-    waiting = [rank for rank in others if waits_in_vain(folder, rank, since)]
-    gone = [rank for rank in others if is_lost(folder, rank)]
+    others = [rank for rank in range(wafers) if rank not in ended]
+    since = max(failure_file(str(folder), rank).stat().st_mtime for rank in ended)
+    waiting = [rank for rank in others if waits_in_vain(str(folder), rank, since)]
+    gone = [rank for rank in others if is_lost(str(folder), rank)]
     for verb, left in (("waited for", waiting), ("needed", gone)):
         if left:
             named = ", ".join(map(str, ended))
@@ -346,33 +373,33 @@ def deserted(wafers: int, logs: Path) -> str:
     return ""
 
 
-def _lost(wafers: int, logs: Path) -> str:
+def _lost(wafers: int, folder: Path) -> str:
     """Says which keepers were ended, and their ranks with them; "" where none was.
 
     Where a rank has failed, MPI's launcher ends the keepers of the others; it may do so where a
     keeper was ended, too, and then all are named.
     """
-    lost = [str(rank) for rank in range(wafers) if is_lost(str(logs), rank)]
-    if not lost or any(told["reason"] for told in _told(wafers, logs)):
+    lost = [str(rank) for rank in range(wafers) if is_lost(str(folder), rank)]
+    if not lost or has_failed(str(folder), wafers):
         return ""
     return f"rank {', '.join(lost)}: the process above it (cerebras_tf.swarmx.rank) was ended"
 
 
-def _found(args: Any, logs: Path, status: int, hung: str) -> Optional[Failure]:
+def _found(args: Any, folder: Path, status: int, hung: str) -> Optional[Failure]:
     """What the processes say about how they ended."""
-    told = _told(args.wafers, logs)
+    told = told_of(str(folder), args.wafers)
     failed = sorted((item for item in told if item["reason"]), key=lambda item: item["time"])
     if hung:
-        return Failure(1, f"{hung}; the job was ended. {_advice(args)}".rstrip(), True)
+        return Failure(1, f"{hung}; the job was ended. {_advice(args, folder)}".rstrip(), True)
     if not failed:
         if not status:
             return None
-        tail = _tail(logs / "launcher.log")
+        tail = _tail(job.log_file(str(folder), "launcher"))
         text = f"the launcher ended with status {status}.\n{tail}".rstrip()
         return Failure(status, text, True)
     first = next((item for item in failed if _is_told(item)), failed[0])
     code = first["status"] if first["status"] >= 0 else 128 - first["status"]
-    if (logs / ".signal").exists():  # the user has ended it
+    if signal_file(str(folder)).exists():  # the user has ended it
         return Failure(code, "", False)
     retry = code != _MISTAKE_STATUS
     if _is_told(first):
@@ -380,9 +407,9 @@ def _found(args: Any, logs: Path, status: int, hung: str) -> Optional[Failure]:
     where = f"rank {first['rank']} (process {first['process']} on {first['host']})"
     text = f"{where} {first['reason']}; the job was ended."
     if first["status"] > 0 and first["rank"] > 0:
-        lines = _tail(logs / f"rank_{first['rank']}.log")
+        lines = _tail(job.log_file(str(folder), f"rank_{first['rank']}"))
         text += f" The last lines of its log:\n{lines}\n" if lines else ""
-    return Failure(code, f"{text} {_advice(args) if retry else ''}".rstrip(), retry)
+    return Failure(code, f"{text} {_advice(args, folder) if retry else ''}".rstrip(), retry)
 
 
 def _is_told(failure: dict[str, Any]) -> bool:
@@ -390,21 +417,13 @@ def _is_told(failure: dict[str, Any]) -> bool:
     return bool(failure["rank"] == 0 and failure["status"] == _MISTAKE_STATUS)
 
 
-def _told(wafers: int, logs: Path) -> list[dict[str, Any]]:
-    """What the processes that have ended say about it."""
-    told = []
-    for rank in range(wafers):
-        with contextlib.suppress(OSError, ValueError):
-            told.append(json.loads(failure_file(str(logs), rank).read_text(encoding="utf-8")))
-    return told
-
-
-def _advice(args: Any) -> str:
+def _advice(args: Any, folder: Path) -> str:
     if args.requeue:
         return ""
-    return (
-        "The last checkpoint is whole: the same command goes on from it, with --requeue by itself."
-    )
+    last = _newest(folder)
+    if last:
+        return f"The same command goes on from {last}, with --requeue by itself."
+    return "It had written no checkpoint: the same command starts where it did."
 
 
 def _tail(path: Path) -> str:

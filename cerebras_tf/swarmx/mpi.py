@@ -66,7 +66,7 @@ class MpiSwarm:
         size: how many there must be.
 
     Raises:
-        ConfigError: MPI is missing, or has another number of ranks.
+        ConfigError: MPI is missing, has another number of ranks, or lets one thread call it alone.
     """
 
     def __init__(self, size: int) -> None:
@@ -83,6 +83,7 @@ class MpiSwarm:
                 "Start with csrun_wse, which installs them, or run pip install mpi4py mpich."
             ) from error
         self._mpi: Any = MPI
+        check_threads(MPI)
         world = MPI.COMM_WORLD
         if world.size != size:
             raise ConfigError(
@@ -181,6 +182,21 @@ class MpiSwarm:
                 look += EVERY_S
             time.sleep(_LONGEST_NAP_S)
         self._mpi.Finalize()
+
+
+def check_threads(mpi: Any) -> None:
+    """Raises ConfigError where MPI does not let several threads call it at once.
+
+    Args:
+        mpi: the module, once MPI has begun.
+    """
+    if mpi.Query_thread() < mpi.THREAD_MULTIPLE:
+        raise ConfigError(
+            "num_csx: MPI must let several threads call it at once (MPI_THREAD_MULTIPLE). "
+            f"Received: thread level {mpi.Query_thread()} of {mpi.THREAD_MULTIPLE}. Unset "
+            "MPI4PY_RC_THREADS and MPI4PY_RC_THREAD_LEVEL, let nothing start MPI before "
+            "cerebras_tf, and use the mpich that csrun_wse installs."
+        )
 
 
 class _Lane:

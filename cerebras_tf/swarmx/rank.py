@@ -23,7 +23,18 @@ from pathlib import Path
 from typing import IO, Optional
 
 from cerebras_tf.swarmx import job
-from cerebras_tf.swarmx.signs import failure_file, state_of, write_keeper, write_whole
+from cerebras_tf.swarmx.signs import (
+    failure_file,
+    has_failed,
+    is_lost,
+    over_file,
+    signal_file,
+    signals_told,
+    state_of,
+    tell_signal,
+    write_keeper,
+    write_whole,
+)
 
 CONSOLE_VARIABLE = "CEREBRAS_TF_CONSOLE"  # the launcher's machine, folder of its standard streams
 THREADS_VARIABLE = "CEREBRAS_TF_THREADS"
@@ -40,6 +51,8 @@ def main(command: list[str]) -> int:
         _first_of(job.RANK_VARIABLE, "MPI_LOCALRANKID", "SLURM_LOCALID") == "0"
     ):  # before any here has begun
         remove_abandoned_segments(SHARED_MEMORY)
+    received = _receive()
+    parent = os.getppid()
     folder = os.environ[job.FOLDER_VARIABLE]
     number = _first_of(job.RANK_VARIABLE, "PMI_RANK", "SLURM_PROCID")
     write_keeper(folder, int(number))
@@ -52,7 +65,7 @@ def main(command: list[str]) -> int:
         # Sets come in one order on all wafers, and so what is made of them.
         "PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED") or "0",
     }
-    log = open(Path(folder, f"rank_{number}.log"), "ab")  # noqa: SIM115 - open until the end
+    log = open(job.log_file(folder, f"rank_{number}"), "ab")  # noqa: SIM115 - open until the end
     consoles = [_console(1), _console(2)] if number == "0" else []
     streams = [console if os.isatty(console) else subprocess.PIPE for console in consoles]
     process = subprocess.Popen(
@@ -71,7 +84,7 @@ def main(command: list[str]) -> int:
     ]
     for thread in threads:
         thread.start()
-    reason = _watch(process, Path(folder, ".signal"))
+    reason = _watch(process, folder, received, parent)
     status: int = process.returncode
     for thread in threads:
         thread.join(timeout=1)
@@ -81,7 +94,7 @@ def main(command: list[str]) -> int:
             reason += "; the system does so where memory runs out"
     elif reason is None and status:
         reason = f"ended with status {status}"
-    if reason is None or _was_told_to_stop(Path(folder, ".signal")):
+    if reason is None or signal_file(folder).exists():
         _record(folder, number, status, process.pid, reason)
         return 0
     _record(folder, number, status, process.pid, reason)
@@ -160,27 +173,54 @@ def end_with_parent(number: int) -> None:
     ctypes.CDLL(None).prctl(_DEATH_SIGNAL, number)
 
 
-def _watch(process: subprocess.Popen[bytes], told: Path) -> Optional[str]:
-    """Waits for the end; returns why the command was ended, if it was ended here."""
+def _receive() -> list[int]:
+    """Requests to end, as by Slurm, that this process gets from now on."""
+    received: list[int] = []
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, frame: received.append(number))
+    return received
+
+
+def _watch(
+    process: subprocess.Popen[bytes], folder: str, received: list[int], parent: int
+) -> Optional[str]:
+    """Waits for the end; returns why the command was ended, if it was ended here.
+
+    Args:
+        process: the command.
+        folder: of the job.
+        received: signals to this process: all commands get the first, and end as they see fit.
+        parent: the process that started this one; without it nobody would end the command.
+    """
     stopped_since: Optional[float] = None
     passed_on = 0
     while process.poll() is None:
         time.sleep(_POLL_S)
+        if received and not signal_file(folder).exists():
+            # MPI's launchers end those that are left so.
+            if _is_broken(folder):
+                process.kill()
+            else:
+                tell_signal(folder, received[:1])
+        if over_file(folder).exists() or os.getppid() != parent:
+            process.kill()
         is_stopped = state_of(process.pid) in ("T", "t")
         stopped_since = (stopped_since or time.monotonic()) if is_stopped else None
         if stopped_since is not None and time.monotonic() - stopped_since > _STOPPED_S:
             process.kill()
             process.wait()
             return "was stopped (SIGSTOP) and did not go on"
-        signals = told.read_text(encoding="utf-8").split() if told.exists() else []
+        signals = signals_told(folder)
         for number in signals[passed_on:]:
-            process.send_signal(int(number))
+            process.send_signal(number)
         passed_on = len(signals)
     return None
 
 
-def _was_told_to_stop(told: Path) -> bool:
-    return told.exists()
+def _is_broken(folder: str) -> bool:
+    """Whether a process of the job has failed, or the one above it is gone."""
+    ranks = job.wafers()
+    return has_failed(folder, ranks) or any(is_lost(folder, rank) for rank in range(ranks))
 
 
 def _record(folder: str, rank: str, status: int, process: int, reason: Optional[str]) -> None:

@@ -7,14 +7,15 @@ some wait for long names those that do not.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import socket
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Optional
+from typing import Any, Optional
 
 EVERY_S = 1.0
 IN_VAIN_S = 3.0  # that others have waited for a process at its end, which will not come any more
@@ -34,6 +35,27 @@ def failure_file(folder: str, rank: int) -> Path:
 def keeper_file(folder: str, rank: int) -> Path:
     """Where is said which process keeps a rank."""
     return Path(folder, f".keeper_{rank}")
+
+
+def signal_file(folder: str) -> Path:
+    """Where numbers of signals are that all processes shall get."""
+    return Path(folder, ".signal")
+
+
+def over_file(folder: str) -> Path:
+    """What is there once the launcher has given up on the job."""
+    return Path(folder, ".over")
+
+
+def tell_signal(folder: str, numbers: Iterable[int]) -> None:
+    """Has every process get these signals, as far as it has not had them."""
+    write_whole(signal_file(folder), "".join(f"{number} " for number in numbers))
+
+
+def signals_told(folder: str) -> list[int]:
+    """Signals that every process shall get, in order."""
+    path = signal_file(folder)
+    return list(map(int, path.read_text(encoding="utf-8").split())) if path.exists() else []
 
 
 def checkpoint_file(folder: str) -> Path:
@@ -98,6 +120,20 @@ def is_lost(folder: str, rank: int) -> bool:
     # What it writes when its rank ends is there before it is gone.
     is_gone = host == socket.gethostname() and state_of(int(process)) in ("", "Z", "X")
     return is_gone and not failure_file(folder, rank).exists()
+
+
+def told_of(folder: str, ranks: int) -> list[dict[str, Any]]:
+    """What the processes that have ended say about it."""
+    told = []
+    for rank in range(ranks):
+        with contextlib.suppress(OSError, ValueError):
+            told.append(json.loads(failure_file(folder, rank).read_text(encoding="utf-8")))
+    return told
+
+
+def has_failed(folder: str, ranks: int) -> bool:
+    """Whether a process has said that it failed."""
+    return any(told["reason"] for told in told_of(folder, ranks))
 
 
 def state_of(process: int) -> str:

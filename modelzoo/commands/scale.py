@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> None:
         "latency_s": args.latency_us * 1e-6,
         "ways": args.tree,
     }
-    one = on_wafers(1, shape, args.steps, [(n, link) for n in (1, *args.num_csx)])
+    one = on_wafers(1, shape, args.steps, [(n, link) for n in (1, *sorted(set(args.num_csx)))])
     alone, *predicted = one["predicted"]
     measured, checks = {1: one}, {}
     for wafers in several:
@@ -271,19 +271,20 @@ def page(predicted: Sequence[dict[str, Any]], measured: dict[int, dict[str, Any]
     from cerebras_tf.report.page import document, section, table
     from cerebras_tf.report.pictures import drawing, text
 
-    last = max(item["wafers"] for item in predicted)
+    one = statistics.median(measured[1]["step_s"])
+    here = {n: one / statistics.median(found["step_s"]) for n, found in measured.items()}
+    last = max(*(item["wafers"] for item in predicted), *here, 2)
+    most = max(*(item["efficiency"] for item in predicted), *here.values(), 1.0)
 
     def x(wafers: int) -> float:
-        return _LEFT + _WIDTH * math.log(wafers) / math.log(max(last, 2))
+        return _LEFT + _WIDTH * math.log(wafers) / math.log(last)
 
     def y(share: float) -> float:
-        return _TOP + _HEIGHT * (1 - min(share, 1.0))
+        return _TOP + _HEIGHT * (1 - share / most)
 
     line = " ".join(f"{x(i['wafers']):.1f},{y(i['efficiency']):.1f}" for i in predicted)
     parts = [f'<polyline points="{line}" fill="none" stroke="#0b5fa5" stroke-width="2"/>']
-    one = statistics.median(measured[1]["step_s"])
-    for wafers, found in measured.items():
-        share = one / statistics.median(found["step_s"])
+    for wafers, share in here.items():
         centre = f'cx="{x(wafers):.1f}" cy="{y(share):.1f}"'
         told = html.escape(f"{wafers} measured here: {share:.0%}")
         parts.append(f'<circle {centre} r="5" fill="#e07a1f"><title>{told}</title></circle>')

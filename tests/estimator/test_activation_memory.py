@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,10 +14,16 @@ import tensorflow as tf
 
 from cerebras_tf.compiler import staging
 from cerebras_tf.compiler.fit_activations import Fitting
+from cerebras_tf.compiler.pipeline import Options, compile_step
 from cerebras_tf.errors import CapacityError
 from cerebras_tf.estimator import activation_room
+from cerebras_tf.memoryx.disk import FileDisk
+from cerebras_tf.memoryx.file_store import FileStore
 from cerebras_tf.ops.cost import Speeds
 from cerebras_tf.runtime import capacity
+from cerebras_tf.runtime.cpu import CpuBackend
+from cerebras_tf.runtime.streaming import plan_streaming
+from cerebras_tf.swarmx.swarm import Alone
 from tests.estimator.regression import (
     assert_equal,
     build,
@@ -24,6 +31,7 @@ from tests.estimator.regression import (
     models_built,
     variables_of,
 )
+from tests.steps import residual_step
 
 pytestmark = pytest.mark.tf
 v1 = tf.compat.v1
@@ -181,3 +189,17 @@ def test_nothing_is_said_of_what_fits_nor_of_an_evaluation(tmp_path, said):
     build(tmp_path, wafer_memory_gb=1.0).train(dataset, max_steps=1)
     build(tmp_path, wafer_memory_gb=1e-9).evaluate(dataset, steps=1)
     assert "do not fit" not in said()
+
+
+def test_a_wafer_of_several_keeps_its_disk_busy_with_its_own_part(tmp_path):
+    step = residual_step()
+    store = FileStore(step.specs.values(), FileDisk(str(tmp_path), 24700))
+    session = SimpleNamespace(store=store)
+    room = activation_room.ActivationRoom(session, CpuBackend(), None, True, Alone())
+    room._disk_speeds = lambda: (1.0, 1.0)
+    specs = list(step.specs.values())
+    program = compile_step(residual_step(), Options(True, wafers=2))
+    moved = plan_streaming(program, specs, 24700, CpuBackend(), 0)
+    wanted = moved.bytes_read + moved.bytes_written
+    assert room._spill_room(program).busy_s == wanted > 0
+    store.close()

@@ -69,6 +69,19 @@ def test_a_tree_takes_less_time_than_a_chain_of_many_wafers():
     assert tree.step_s < chain.step_s
 
 
+@pytest.mark.parametrize(
+    "wafers, ways, levels", [(1, 8, 1), (8, 8, 1), (9, 8, 2), (125, 5, 3), (216, 6, 3), (217, 6, 4)]
+)
+def test_a_tree_has_the_levels_that_it_needs(wafers, ways, levels):
+    assert Link(1e18, 1.0, ways).through_tree_s(wafers, 0) == levels
+
+
+@pytest.mark.parametrize("ways", [-1, 1])
+def test_a_tree_whose_nodes_serve_one_is_refused(ways):
+    with pytest.raises(ValueError, match=f"at least 2 wafers. Received: {ways}"):
+        Link(1e9, 0.0, ways)
+
+
 def test_copying_that_cores_do_takes_their_time():
     free = predicted(2, INSTANT)
     for taken in ({"core_s_per_byte": 1e-5}, {"mean_core_s_per_byte": 1e-5}):

@@ -10,11 +10,12 @@ from cerebras_tf.compiler.pipeline import Options, compile_step
 from cerebras_tf.errors import CapacityError, DataError
 from cerebras_tf.ir import Dim, TensorType, Variable
 from cerebras_tf.ir.dimensions import UNLIMITED
-from cerebras_tf.ir.program import RANDOM_STEP
+from cerebras_tf.ir.program import COMMON_RANDOM_STEP, RANDOM_STEP
 from cerebras_tf.memoryx.store import MemoryStore
 from cerebras_tf.runtime import session as session_module
 from cerebras_tf.runtime.cpu import CpuBackend
 from cerebras_tf.runtime.session import Request, SavedProgram, Session
+from cerebras_tf.swarmx.swarm import Alone
 from tests.machines import contents, store_of
 from tests.steps import StepBuilder, expected, features_of, residual_step, starting_values
 
@@ -140,6 +141,29 @@ def test_a_session_that_does_not_train_draws_anew_at_every_step():
     again = Session(SavedProgram(program), MemoryStore([]), CpuBackend(), trains=False)
     again.draws = 1
     np.testing.assert_array_equal(again.run(features, updates=False)["y"], second)
+
+
+def test_wafers_draw_each_for_itself_but_alike_for_what_each_keeps():
+    found = []
+    for rank in range(2):
+        s = StepBuilder()
+        s.feature("x", 4)
+        seeds = s.b.constant(np.array([1, 2], np.int64))
+        drawn = {
+            name: s.b.op(
+                "random_uniform", s.feature(name, dtype="int64"), seeds, shape=(4,), dtype="float32"
+            )
+            for name in (RANDOM_STEP, COMMON_RANDOM_STEP)
+        }
+        swarm = Alone()
+        swarm.rank, swarm.size = rank, 2
+        program = SavedProgram(compile_step(s.done(**drawn), Options(wafers=2)))
+        session = Session(program, MemoryStore([]), CpuBackend(), trains=False, swarm=swarm)
+        session.draws = 3
+        found.append(session.run({"x": np.zeros(4, np.float32)}, updates=False))
+    first, second = found
+    np.testing.assert_array_equal(first[COMMON_RANDOM_STEP], second[COMMON_RANDOM_STEP])
+    assert np.all(first[RANDOM_STEP] != second[RANDOM_STEP])
 
 
 def test_numbers_and_scalars_of_numpy_are_features():

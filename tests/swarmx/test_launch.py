@@ -190,7 +190,7 @@ def test_a_file_gets_all_that_launcher_and_process_print(tmp_path):
 def test_a_job_starts_again_until_attempts_are_in_vain(tmp_path):
     done = run(tmp_path, FAILS.format("os.kill(os.getpid(), 9)"), "--requeue")
     assert done.returncode == 137
-    assert done.stderr.count("starting again from the last checkpoint") == 2
+    assert done.stderr.count("starting again\n") == 2
     assert "3 attempts wrote no checkpoint; giving up" in done.stderr
 
 
@@ -215,6 +215,48 @@ def test_a_job_that_writes_checkpoints_starts_again_as_often_as_it_must(tmp_path
     done = run(tmp_path, PROGRESSES, "--requeue")
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("starting again from the last checkpoint") == 4
+
+
+ENDED = """
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, lambda number, frame: (print("saved", flush=True), sys.exit(0)))
+print("begun", flush=True)
+os.kill(os.getppid(), signal.SIGTERM)
+time.sleep(60)
+"""
+
+
+def test_a_keeper_that_is_to_end_lets_its_command_end_as_it_sees_fit(tmp_path):
+    done = run(tmp_path, ENDED, "--requeue", wafers=1)
+    assert (done.returncode, done.stdout) == (0, "begun\nsaved\n"), done.stderr
+
+
+@needs_mpi()
+def test_one_keeper_that_is_to_end_has_all_commands_end(tmp_path):
+    one = ENDED.replace("os.kill", "os.environ['CEREBRAS_TF_RANK'] == '1' and os.kill")
+    done = run(tmp_path, one, "--requeue")
+    assert (done.returncode, done.stdout) == (0, "begun\nsaved\n"), done.stderr
+    assert (tmp_path / "logs" / "rank_1.log").read_text(encoding="utf-8") == done.stdout
+
+
+BESIDE = """
+import os, subprocess, sys, time
+from cerebras_tf.swarmx import launch
+if os.environ["CEREBRAS_TF_RANK"] == "0":
+    fails = [sys.executable, "-c", "raise SystemExit(3)"]
+    assert launch.main(["--wafers", "1", "--logs", "logs", "--", *fails]) == 3
+time.sleep(4)
+print("done", flush=True)
+"""
+
+
+@needs_mpi()
+def test_a_job_is_not_touched_by_another_one_with_the_same_logs(tmp_path):
+    done = run(tmp_path, BESIDE)
+    assert done.returncode == 0 and done.stdout.endswith("done\n"), done.stderr
+    assert "rank 0 (process" in done.stderr and "It had written no checkpoint" in done.stderr
+    assert {path.name for path in (tmp_path / "logs").iterdir()} >= {"rank_0.log", "rank_1.log"}
+    assert not list((tmp_path / "logs").glob(".*"))
 
 
 @needs_slurm()

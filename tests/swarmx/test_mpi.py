@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
+from cerebras_tf.errors import ConfigError
 from cerebras_tf.swarmx import mpi
 from cerebras_tf.swarmx.swarm import Alone, total
 from tests.swarmx.ranks import needs_mpi, on_ranks
@@ -95,6 +99,14 @@ def on_ranks_of_other_size(folder, monkeypatch):
 
     monkeypatch.setattr(ranks.subprocess, "run", fewer)
     return on_ranks(2, only_one, folder)
+
+
+@pytest.mark.parametrize("level, is_enough", [(0, False), (2, False), (3, True)])
+def test_an_mpi_that_only_one_thread_may_call_is_refused(level, is_enough):
+    module = SimpleNamespace(Query_thread=lambda: level, THREAD_MULTIPLE=3)
+    refused = pytest.raises(ConfigError, match=f"level {level} of 3. Unset MPI4PY_RC_THREADS")
+    with nullcontext() if is_enough else refused:
+        mpi.check_threads(module)
 
 
 def test_one_wafer_needs_no_mpi():

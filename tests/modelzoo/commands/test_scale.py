@@ -7,6 +7,7 @@ import re
 import pytest
 
 from modelzoo.commands.main import main
+from modelzoo.commands.scale import page
 from tests.swarmx.ranks import needs_mpi
 
 pytestmark = pytest.mark.tf
@@ -15,7 +16,7 @@ pytestmark = pytest.mark.tf
 @needs_mpi()
 def test_scale_measures_some_wafers_and_predicts_many(tmp_path, capsys):
     out = tmp_path / "scale.html"
-    words = ["scale", "--smoke", "--steps", "2", "--measure", "2", "--num_csx", "1", "2", "192"]
+    words = ["scale", "--smoke", "--steps", "2", "--measure", "2", "--num_csx", "192", "1", "2"]
     assert not main([*words, "--tree", "8", "--out", str(out)])
     printed = capsys.readouterr().out
     (measured,) = re.findall(r"^ +2 +[\d.]+ +[\d.]+ +\d+% +([\d.]+) +([\d.]+) .*%$", printed, re.M)
@@ -25,6 +26,16 @@ def test_scale_measures_some_wafers_and_predicts_many(tmp_path, capsys):
     assert [int(row[0]) for row in rows] == [1, 2, 192]
     assert [int(row[2]) for row in rows][0] == 100
     assert "<svg" in out.read_text(encoding="utf-8")
+
+
+def test_the_picture_holds_what_is_measured_beyond_what_is_predicted():
+    told = {"step_s": 1.0, "sent_bytes": 0, "hidden": 1.0}
+    predicted = [{"wafers": n, "efficiency": share, **told} for n, share in ((1, 1.0), (2, 0.5))]
+    drawn = page(predicted, {1: {"step_s": [1.0]}, 4: {"step_s": [0.8]}})
+    dots = re.findall(r'<circle cx="([\d.]+)" cy="([\d.]+)"', drawn)
+    assert [tuple(map(float, dot)) for dot in dots] == [(80.0, 80.0), (920.0, 16.0)]
+    (line,) = re.findall(r'<polyline points="([^"]+)"', drawn)
+    assert line == "80.0,80.0 500.0,208.0"
 
 
 @pytest.mark.parametrize(
