@@ -14,6 +14,7 @@ pytest.importorskip("tensorflow")
 import tensorflow as tf
 
 from cerebras_tf.ir.program_file import load_program
+from cerebras_tf.kernels import scratch
 from tests.e2e.command_line import WINDOWS, assert_same
 
 pytestmark = pytest.mark.tf
@@ -281,3 +282,12 @@ def test_gradient_accumulation_agrees_with_the_host(command_line):
     assert wafer.exit_code == host.exit_code == 0
     assert command_line.variables("wafer")["global_step"] == 10
     assert losses(wafer) == pytest.approx(losses(host), rel=1e-5)
+
+
+def test_steps_leave_no_scratch_memory_behind(trained):
+    """Each comes in a thread of TensorFlow's that is new to Python."""
+    assert trained("train", "--max_steps", "12").exit_code == 0
+    before = len(scratch._stacks)
+    assert before > 0
+    assert trained("train", "--max_steps", "24").exit_code == 0
+    assert len(scratch._stacks) <= before + 2
