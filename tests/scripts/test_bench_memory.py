@@ -13,7 +13,8 @@ SIZES = ("--hidden", "768", "--sequence", "32", "--batch", "1", "--vocabulary", 
 
 @pytest.mark.tf
 def test_a_depth_that_does_not_train_ends_the_program(tmp_path):
-    command = [sys.executable, SCRIPT, "--folder", tmp_path, "--layers", "1", "--hidden", "100"]
+    command = [sys.executable, SCRIPT, "--folder", tmp_path, *SIZES, "--layers", "1"]
+    command += ["--wafer_gb", "0.0001"]
     ran = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=300)
     assert ran.returncode == 2 and not ran.stdout
     assert "training of 1 layers must end well. Received: exit code 2." in " ".join(
