@@ -18,6 +18,7 @@ import tensorflow.compat.v1 as tf
 
 from cerebras_tf.errors import CheckpointError, ConfigError
 from cerebras_tf.estimator.checkpoint_reader import CheckpointReader
+from cerebras_tf.memoryx import checkpoint
 from cerebras_tf.memoryx.bundle import data_path, data_paths
 from cerebras_tf.swarmx import job, mpi
 from modelzoo.common.params import saved_runconfig
@@ -278,7 +279,7 @@ def copy_checkpoint(prefix, folder, name):
 
 
 def remove_checkpoint(prefix):
-    """Removes the files of a checkpoint, its index first."""
-    for path in [f"{prefix}.index", f"{prefix}.meta", *data_files(prefix)]:
-        with contextlib.suppress(FileNotFoundError):
-            os.remove(path)
+    """Removes the files of a checkpoint, its index first, and the graph that is saved with it."""
+    checkpoint.remove_checkpoint(prefix)
+    with contextlib.suppress(FileNotFoundError):
+        os.remove(f"{prefix}.meta")

@@ -20,12 +20,6 @@ from cerebras_tf.estimator.layer_tensors import (
 pytestmark = pytest.mark.tf
 
 
-@pytest.fixture
-def graph():
-    with tf.Graph().as_default() as graph:
-        yield graph
-
-
 def evaluate(tensors):
     with tf.compat.v1.Session() as session:
         return session.run(tensors)

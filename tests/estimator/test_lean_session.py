@@ -15,12 +15,6 @@ from cerebras_tf.estimator.lean_session import LeanSession, keep_lean  # noqa: E
 pytestmark = pytest.mark.tf
 
 
-@pytest.fixture
-def graph():
-    with tf.Graph().as_default() as graph:
-        yield graph
-
-
 def _held(session):
     return {op.name for op in session._held.get_operations()}
 

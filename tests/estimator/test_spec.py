@@ -22,12 +22,6 @@ def accuracy(labels, predictions):
     return {"accuracy": tf.compat.v1.metrics.accuracy(labels, predictions)}
 
 
-@pytest.fixture
-def graph():
-    with tf.Graph().as_default() as graph:
-        yield graph
-
-
 def build_spec(**kwargs):
     loss = tf.constant(1.0)
     return CSEstimatorSpec(EVAL, loss=loss, **kwargs)
