@@ -2,9 +2,10 @@
 
 TensorFlow's optimizer operations say by a table which of their operands are. Where an optimizer is
 written out in plain assignments, a moment is a variable that is not trained, whose new value is
-`decay * itself + ...` with a constant decay, and that the new value of a trained variable of its
-shape reads. Sums (Adagrad, gradient accumulation), the largest value so far (AMSGrad) and averages
-that no update reads (of weights, of batch norm) are none. Names are not looked at.
+`decay * itself + ...` with a constant decay, perhaps under a condition, and that the new value of a
+trained variable of its shape reads. Sums (Adagrad, gradient accumulation), the largest value so far
+(AMSGrad) and averages that no update reads (of weights, of batch norm) are none. Names are not
+looked at.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from cerebras_tf.capture.state import passed_handle
 from cerebras_tf.ir import Variable
 
 _ASSIGNS = ("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp")
+_SELECTS = ("Select", "SelectV2")
 _COPIES = ("Identity", "Cast")
 
 
@@ -80,7 +82,7 @@ class _Scope:
 
     def _decays(self, variable: Variable, op: Operation) -> bool:
         """Whether an assignment moves a variable as an average."""
-        value = _source(op.inputs[1])
+        value = self._where_it_moves(_source(op.inputs[1]), variable)
         if op.type == "AssignAddVariableOp":
             return self._nears(value, variable, toward=True)
         if op.type == "AssignSubVariableOp":
@@ -97,6 +99,16 @@ class _Scope:
             one, other = map(_source, value.op.inputs)
             return self._is_read(one, variable) and self._nears(other, variable, toward=False)
         return self._is_decayed(value, variable)  # what is new is added to rows of it
+
+    def _where_it_moves(self, value: Tensor, variable: Variable) -> Tensor:
+        """The new value that a selection has in place of the variable's own."""
+        if value.op.type in _SELECTS:
+            one, other = map(_source, value.op.inputs[1:])
+            if self._is_read(other, variable):
+                return one
+            if self._is_read(one, variable):
+                return other
+        return value
 
     def _is_decayed(self, tensor: Tensor, variable: Variable) -> bool:
         """Whether it is the variable times a constant decay."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import types
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -118,7 +118,7 @@ class LeanSession(tf.compat.v1.Session):
                 waiting.append((op.name, [held.get_operation_by_name(name) for name in before]))
             for name in before:
                 node.input.remove(f"^{name}")
-        self._add_functions()
+        self._add_functions(_called(definition.node))
         with held.as_default():
             tf.import_graph_def(definition, known, name="")
         for name, others in waiting:
@@ -126,12 +126,24 @@ class LeanSession(tf.compat.v1.Session):
             held.get_operation_by_name(name)._add_control_inputs(others)
         self._names |= added
 
-    def _add_functions(self) -> None:
-        # Private API of TF 2.15: there is no public way to list a graph's functions.
-        for name, function in self._graph._functions.items():
-            if name not in self._functions:
+    def _add_functions(self, names: Iterable[str]) -> None:
+        """Copies functions, and those that they run, that are not held yet."""
+        # Private API of TF 2.15: there is no public way to a graph's functions.
+        given, waiting = self._graph._functions, list(names)
+        while waiting:
+            name = waiting.pop()
+            if name in given and name not in self._functions:
                 self._functions.add(name)
-                self._held._add_function(function)
+                self._held._add_function(given[name])
+                waiting.extend(_called(given[name].definition.node_def))
+
+
+def _called(nodes: Iterable[Any]) -> Iterator[str]:
+    """Names of the functions that nodes run."""
+    for node in nodes:
+        for value in node.attr.values():
+            called = [value.func] if value.HasField("func") else value.list.func
+            yield from (function.name for function in called)
 
 
 def with_pruned_graphs(config: Any) -> Any:

@@ -56,7 +56,7 @@ def test_rows_of_adam():
     assert moments_of(build) == {"w/Adam", "w/Adam_1"}
 
 
-@pytest.mark.parametrize("form", ["sum", "other_way", "add", "sub", "both"])
+@pytest.mark.parametrize("form", ["sum", "other_way", "add", "sub", "both", "where"])
 def test_assignments_of_every_form(form):
     def build(w):
         g, m = w * 2.0, slot("m")
@@ -70,6 +70,9 @@ def test_assignments_of_every_form(form):
             done = m.assign_add((g - m) * 0.1)
         elif form == "sub":
             done = m.assign_sub(0.1 * (m - g))
+        elif form == "where":
+            new = tf.where(tf.reduce_sum(w) > 0, 0.9 * m + 0.1 * g, m)
+            done = m.assign(new)
         else:
             new = m - (m - g) * 0.1
             done = m.assign(new)

@@ -28,6 +28,17 @@ def test_a_lean_session_holds_what_it_ran_alone(graph):
         assert _held(session) == {"wanted"}
 
 
+def test_a_lean_session_holds_no_function_that_it_did_not_run(graph):
+    inner = tf.function(lambda x: 2.0 * x, autograph=False)
+    outer = tf.function(lambda x: inner(x) + 1.0, autograph=False)
+    wanted = outer(tf.constant(3.0))
+    tf.cond(tf.greater(wanted, 0.0), lambda: wanted - 1.0, lambda: wanted)
+    with LeanSession(graph=graph) as session:
+        assert session.run(wanted) == 7.0
+        held = [f.signature.name for f in session._held.as_graph_def().library.function]
+    assert len(held) == 2 and not any("cond" in name for name in held)
+
+
 def test_a_lean_session_keeps_state_between_runs(graph):
     variable = v1.get_variable("v", [2], initializer=v1.zeros_initializer(), use_resource=True)
     add = variable.assign_add([1.0, 2.0])

@@ -28,6 +28,8 @@ class AdamWOptimizer(tf.train.Optimizer):
         exclude_from_weight_decay: regular expressions, searched in the variable's name.
         use_bias_correction: whether c corrects for moments that start at zero.
         corrects_epsilon: whether epsilon is corrected too; needs `use_bias_correction`.
+        only_if: boolean scalar tensor; where false, nothing changes. A tf.cond around the whole
+            update would trace every variable and gradient into both of its branches.
         name: scope of the slots.
     """
 
@@ -41,6 +43,7 @@ class AdamWOptimizer(tf.train.Optimizer):
         exclude_from_weight_decay=(),
         use_bias_correction=False,
         corrects_epsilon=False,
+        only_if=None,
         name="AdamW",
     ):
         super().__init__(use_locking=False, name=name)
@@ -52,6 +55,7 @@ class AdamWOptimizer(tf.train.Optimizer):
         self._exclude = tuple(exclude_from_weight_decay)
         self._use_bias_correction = use_bias_correction
         self._corrects_epsilon = corrects_epsilon
+        self._only_if = only_if
 
     def decays(self, variable_name):
         """Tells whether weight decay applies to the variable of that name."""
@@ -95,23 +99,27 @@ class AdamWOptimizer(tf.train.Optimizer):
 
     def _resource_apply_dense(self, grad, handle):
         m, v = self.get_slot(handle, "m"), self.get_slot(handle, "v")
-        numbers = self._rate, self._correction, self._added
+        numbers = self._rate, self._correction, self._added, self._only_if
         # Within a colocation, every variable would get a body of its own.
         with tf.get_default_graph().colocate_with(None, ignore_existing=True):
             return self._move(grad, handle, m, v, *numbers, self.decays(handle.name)).op
 
-    def _moved(self, grad, handle, m, v, rate, correction, added, decays):
+    def _moved(self, grad, handle, m, v, rate, correction, added, only_if, decays):
         """Moves one variable; returns a tensor that is there when it has moved."""
         next_m = self._beta1 * m + (1.0 - self._beta1) * grad
         next_v = self._beta2 * v + (1.0 - self._beta2) * tf.square(grad)
         update = correction * next_m / (tf.sqrt(next_v) + added)
         if decays:
             update += self._weight_decay_rate * handle
-        next_value = handle - rate * update
-        with tf.control_dependencies([next_m, next_v, next_value]):
+        variables = handle, m, v
+        values = [
+            _kept_unless(only_if, variable, value)
+            for variable, value in zip(variables, (handle - rate * update, next_m, next_v))
+        ]
+        with tf.control_dependencies(values):
             writes = [
                 variable.assign(value, read_value=False)
-                for variable, value in ((handle, next_value), (m, next_m), (v, next_v))
+                for variable, value in zip(variables, values)
             ]
         with tf.control_dependencies(writes):
             return tf.constant(True)
@@ -126,7 +134,12 @@ class AdamWOptimizer(tf.train.Optimizer):
         power1, power2 = self._powers()
         with tf.control_dependencies(update_ops):
             writes = [
-                power1.assign(power1 * self._beta1, read_value=False),
-                power2.assign(power2 * self._beta2, read_value=False),
+                power.assign(_kept_unless(self._only_if, power, power * beta), read_value=False)
+                for power, beta in ((power1, self._beta1), (power2, self._beta2))
             ]
         return tf.group(*update_ops, *writes, name=name_scope)
+
+
+def _kept_unless(condition, variable, value):
+    """A variable's next value: the given one, or its own where a condition is given and false."""
+    return value if condition is None else tf.where_v2(condition, value, variable)

@@ -15,13 +15,14 @@ from modelzoo.common.optimizers.loss_scale import make_loss_scale
 from modelzoo.common.optimizers.schedules import learning_rate
 
 
-def make_optimizer(params, rate, mixed_precision=False):
+def make_optimizer(params, rate, mixed_precision=False, only_if=None):
     """Makes the optimizer of the section ``optimizer``.
 
     Args:
         params: OptimizerParams.
         rate: learning rate, float or float32 scalar.
         mixed_precision: raises the default epsilon from 1e-8 to 1e-5.
+        only_if: given to the AdamW optimizer; others take none.
 
     Returns:
         A ``tf.compat.v1.train.Optimizer``.
@@ -48,6 +49,7 @@ def make_optimizer(params, rate, mixed_precision=False):
         params.exclude_from_weight_decay,
         params.use_bias_correction,
         params.epsilon_mode == "corrected",
+        only_if,
     )
 
 
@@ -83,17 +85,22 @@ def make_train_op(loss, params, mixed_precision=False, batches_per_step=1, costs
     rate = learning_rate(params.learning_rate, global_step, not params.disable_lr_steps_reset)
     add_summaries(params, rate, norm, scale, grads, variables)
     grads = clip(grads, norm, params)
-    optimizer = make_optimizer(params, rate, mixed_precision)
     is_dynamic = params.loss_scaling_factor in ("dynamic", "tf_dynamic")
     if not accumulation and not is_dynamic:
+        optimizer = make_optimizer(params, rate, mixed_precision)
         return optimizer.apply_gradients(zip(grads, variables), global_step), costs
 
     is_finite = tf.math.is_finite(norm) if is_dynamic else tf.constant(True)
-    update = tf.cond(
-        tf.logical_and(is_last, is_finite),
-        lambda: tf.group(optimizer.apply_gradients(zip(grads, variables))),
-        tf.no_op,
-    )
+    if params.optimizer_type == "adamw" and not accumulation:
+        optimizer = make_optimizer(params, rate, mixed_precision, is_finite)
+        update = optimizer.apply_gradients(zip(grads, variables))
+    else:
+        optimizer = make_optimizer(params, rate, mixed_precision)
+        update = tf.cond(
+            tf.logical_and(is_last, is_finite),
+            lambda: tf.group(optimizer.apply_gradients(zip(grads, variables))),
+            tf.no_op,
+        )
     updates = [update, *accumulation]
     if is_dynamic:
         updates.append(scale.update(is_finite, is_last))
@@ -115,7 +122,10 @@ def scaled_gradients(loss, variables, scale):
             "without gradient. Remove them from the model or make them trainable=False."
         )
     grads = [tf.cast(tf.convert_to_tensor(g), tf.float32) for g in grads]
-    return grads if scale is None else [g * (1.0 / scale.value) for g in grads]
+    if scale is None:
+        return grads
+    inverse = 1.0 / scale.value
+    return [g * inverse for g in grads]
 
 
 def accumulate(grads, variables, steps):

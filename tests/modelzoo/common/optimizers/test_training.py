@@ -197,6 +197,36 @@ def test_dynamic_loss_scale_skips_a_step_that_overflows_but_counts_it():
         np.testing.assert_array_equal(history[0][name], value.astype("f"))
 
 
+def nodes(variables, **keys):
+    """Nodes of the graph that trains some variables, those of its functions included."""
+    with tf.Graph().as_default() as graph:
+        held = [tf.get_variable(f"v{i}", [3], use_resource=True) for i in range(variables)]
+        loss = tf.add_n([tf.reduce_sum(v**2) for v in held])
+        make_train_op(loss, settings(optimizer_type="adamw", **keys))
+        definition = graph.as_graph_def()
+    bodies = definition.library.function
+    # Arguments of a body are nodes of it in TensorFlow's memory.
+    return len(definition.node) + sum(len(f.node_def) + len(f.signature.input_arg) for f in bodies)
+
+
+def test_a_dynamic_loss_scale_adds_one_node_a_variable():
+    scaled = nodes(20, loss_scaling_factor="dynamic") - nodes(10, loss_scaling_factor="dynamic")
+    assert scaled == nodes(20) - nodes(10) + 10
+
+
+@pytest.mark.parametrize("corrects", [False, True])
+def test_adamw_skips_a_step_that_overflows(corrects):
+    keys = {"optimizer_type": "adamw", "use_bias_correction": corrects, "weight_decay_rate": 0.1}
+    dynamic = {**keys, "loss_scaling_factor": "dynamic"}
+    skipped = train(settings(**dynamic), steps=1, loss_factor=np.float32(3e38))
+    assert skipped[-1] == 1
+    for name, value in start().items():
+        np.testing.assert_array_equal(skipped[0][name], value.astype("f"))
+    for made, wanted in zip(train(settings(**dynamic))[:-1], train(settings(**keys))[:-1]):
+        for name, value in wanted.items():
+            np.testing.assert_allclose(made[name], value, rtol=1e-6)
+
+
 def test_accumulated_gradients_equal_one_step_on_their_mean():
     history = train(settings(), steps=3, batches_per_step=3)
     kept, moved = history[1], history[2]
