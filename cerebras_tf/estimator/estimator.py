@@ -34,7 +34,11 @@ from cerebras_tf.estimator.compiled_programs import CompiledPrograms, name_of_mo
 from cerebras_tf.estimator.console import is_silent, say
 from cerebras_tf.estimator.description import describe_program, effort
 from cerebras_tf.estimator.folder_lock import locked
-from cerebras_tf.estimator.hooks import EvaluationStopHook, GracefulStopHook
+from cerebras_tf.estimator.hooks import (
+    EvaluationStopHook,
+    GracefulStopHook,
+    LastingObjectsHook,
+)
 from cerebras_tf.estimator.host_call import host_call_to_eval_metric_ops
 from cerebras_tf.estimator.lean_session import keep_lean, with_pruned_graphs
 from cerebras_tf.estimator.model_graph import ModelGraph, build
@@ -194,12 +198,13 @@ class CerebrasEstimator(tf.estimator.Estimator):
             cluster.ending_with_all(),
             alone,
             stopping as stop,
+            LastingObjectsHook() as lasting,
             training(bound._call),
             closing(bound._call),
         ):
             bound._call.stop = EvaluationStopHook(stop, self.model_dir)
             super(CerebrasEstimator, bound).train(
-                input_fn, [*(hooks or []), stop], steps, max_steps, saving_listeners
+                input_fn, [*(hooks or []), stop, lasting], steps, max_steps, saving_listeners
             )
         return self
 

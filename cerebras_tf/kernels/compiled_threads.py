@@ -1,11 +1,14 @@
 """Spreads the rows of a compiled kernel over the cores.
 
 Kernels release the GIL, so Python's own threads serve; unlike an OpenMP team they do not spin
-between calls and leave the cores to BLAS.
+between calls and leave the cores to BLAS. The thread that calls spins for a moment once it has no
+more to do, for another one's last part is about to end then, and being woken takes longer.
 """
 
 from __future__ import annotations
 
+import _thread
+import itertools
 import os
 import threading
 import time
@@ -13,14 +16,21 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, Optional
 
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
 from cerebras_tf.errors import ConfigError
+from cerebras_tf.kernels.compiled_jit import jit
 from cerebras_tf.kernels.timeline import recording
 
 # Elements of a simple kernel below which waking a thread (30-60 us) costs more than it gives.
 GRAIN = 1 << 16
 # Kind of the spans of a thread's parts.
 PART = "part of a kernel"
-
+# Looks at a job before sleeping until it is done: as long as being woken takes.
+_TURNS = 3000
 
 _VARIABLE = "CEREBRAS_TF_THREADS"
 
@@ -37,21 +47,59 @@ def _cores() -> int:
     return int(wanted)
 
 
+@intrinsic
+def _now(typing_context: Any, flags: Any) -> Any:
+    """_now(flags): the first of an array of int64, as other threads left it by now."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        array = context.make_array(signature.args[0])(context, builder, args[0])
+        return builder.load_atomic(array.data, "acquire", 8)
+
+    return types.int64(flags), generate
+
+
+@intrinsic
+def _pause(typing_context: Any) -> Any:
+    """Lets the core's other hardware thread run for a moment, on x86."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        if builder.module.triple.startswith(("x86_64", "i686")):
+            kind = ir.FunctionType(ir.VoidType(), [])
+            builder.call(builder.module.declare_intrinsic("llvm.x86.sse2.pause", (), kind), [])
+        return context.get_dummy_value()
+
+    return types.void(), generate
+
+
+@jit()
+def _spin(flags: Any, turns: int) -> bool:
+    """Whether flags[0] is no longer 0 within `turns` looks at it, of some 25 ns."""
+    for _ in range(turns):
+        if _now(flags) != 0:
+            return True
+        _pause()
+    return False
+
+
 class _Job:
     """Chunks of one call, taken by whichever thread is free."""
+
+    __slots__ = ("_asleep", "_ended", "_flags", "_next", "chunks", "error", "run")
 
     def __init__(self, run: Callable[[int], Any], chunks: int) -> None:
         self.run = run
         self.chunks = chunks
-        self.next = iter(range(chunks))
-        self.left = chunks
-        self.lock = threading.Lock()
-        self.done = threading.Event()
         self.error: Optional[BaseException] = None
+        # next() of these is atomic under the GIL.
+        self._next = iter(range(chunks))
+        self._ended = itertools.count(1)
+        self._flags = np.zeros(1, np.int64)
+        self._asleep = _thread.allocate_lock()
+        self._asleep.acquire()
 
     def work(self) -> None:
         """Runs chunks until none is left."""
-        for chunk in self.next:
+        for chunk in self._next:
             timeline = recording()
             start = time.perf_counter() if timeline else 0.0
             try:
@@ -61,10 +109,14 @@ class _Job:
             if timeline:
                 end = time.perf_counter()
                 timeline.add(PART, timeline.current, start, end, part=chunk, parts=self.chunks)
-            with self.lock:
-                self.left -= 1
-                if not self.left:
-                    self.done.set()
+            if next(self._ended) == self.chunks:
+                self._flags[0] = 1
+                self._asleep.release()
+
+    def wait(self) -> None:
+        """Returns when all chunks have run; the thread that made the job calls it, once."""
+        if not _spin(self._flags, _TURNS):
+            self._asleep.acquire()
 
 
 class _Pool:
@@ -90,7 +142,7 @@ class _Pool:
         for _ in range(min(self.threads, chunks) - 1):
             self.queue.put(job)
         job.work()
-        job.done.wait()
+        job.wait()
         if job.error is not None:
             raise job.error
 

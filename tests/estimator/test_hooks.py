@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import threading
@@ -17,6 +18,7 @@ from cerebras_tf.errors import NumericsError
 from cerebras_tf.estimator.hooks import (
     FiniteStateListener,
     GracefulStopHook,
+    LastingObjectsHook,
     NanGuardHook,
     PerformanceSummaryHook,
     _earlier,
@@ -142,6 +144,32 @@ def test_handlers_are_back_after_training_and_after_an_error(tmp_path):
         build_estimator(tmp_path).train(input_fn, hooks=[stop, AtStep(1, fail)], max_steps=5)
     assert [signal.getsignal(number) for number in GracefulStopHook.SIGNALS] == before
     assert signal.set_wakeup_fd(-1) == -1
+
+
+def test_what_lasts_is_frozen_after_the_first_step_and_no_longer_than_training(tmp_path):
+    counts = []
+
+    def fail():
+        raise ArithmeticError("broken")
+
+    at = [AtStep(step, lambda: counts.append(gc.get_freeze_count())) for step in (1, 2)]
+    with pytest.raises(ArithmeticError), LastingObjectsHook() as lasting:
+        hooks = [lasting, *at, AtStep(3, fail)]
+        build_estimator(tmp_path).train(input_fn, hooks=hooks, max_steps=5)
+    assert counts[0] == 0
+    assert counts[1] > 10_000
+    assert gc.get_freeze_count() == 0
+
+
+def test_what_a_program_froze_itself_stays_frozen(tmp_path):
+    gc.freeze()
+    try:
+        before = gc.get_freeze_count()
+        with LastingObjectsHook() as lasting:
+            lasting.after_run(None, None)
+        assert gc.get_freeze_count() == before > 0
+    finally:
+        gc.unfreeze()
 
 
 def test_the_second_signal_aborts_at_once():
