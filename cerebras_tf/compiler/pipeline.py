@@ -37,6 +37,7 @@ from cerebras_tf.passes.merge_common import merge_common
 from cerebras_tf.passes.move_views import move_views
 from cerebras_tf.passes.part_norms import part_norms
 from cerebras_tf.passes.recompute_elementwise import recompute_elementwise
+from cerebras_tf.passes.round_operands import round_operands
 from cerebras_tf.passes.simplify import simplify
 from cerebras_tf.passes.strip_padding import strip_padding
 from cerebras_tf.passes.widen_precision import widen_precision
@@ -213,6 +214,8 @@ def compile_layers(
         groups: list[Pass] = [
             # Behind the order, which finds the update of a norm by the squares that both read.
             ("fuse_sum_of_squares", lambda s: fuse_sum_of_squares(s.graph, shared=True)),
+            # Needs directions; before the next, which keeps what products read.
+            ("round_operands", lambda s: round_operands(s.graph)),
             # Needs directions; must come before fusion, which hides single ops.
             ("recompute_elementwise", lambda s: recompute_elementwise(s.graph)),
             (

@@ -1,17 +1,18 @@
-"""Products of float32 matrices whose elements are rounded to bfloat16, sums in float32.
+"""Products of matrices whose elements are rounded to bfloat16, sums in float32.
 
-Letters: M, K, N sizes of a product. Operands are rounded and laid out for the processor's
-instructions in scratch memory, by all threads; then rows or columns of the result are spread over
-them. Which instructions, `instructions()` says; without any, rounded operands go to BLAS. Every
-element's sum runs over K in order: by instructions, bits do not depend on the number of threads.
+Letters: M, K, N sizes of a product. Operands are rounded, where they are not at rest so, and laid
+out for the processor's instructions in scratch memory: the smaller one whole, by all threads, then
+the other in blocks, each by the thread that multiplies it. Long sums run part by part, so what is
+laid out at once has a bound. Which instructions, `instructions()` says; without any, rounded
+operands go to BLAS. Every element's sum runs over K in order: by instructions, bits depend neither
+on blocks nor on the number of threads.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
@@ -23,6 +24,7 @@ from cerebras_tf.kernels.blas import scratch_bytes as float_scratch_bytes
 from cerebras_tf.kernels.compiled_bits import bits_of, float_of
 from cerebras_tf.kernels.compiled_jit import CACHE_FOLDER, jit
 from cerebras_tf.kernels.compiled_operands import (
+    as_float,
     pack_columns,
     pack_rows,
     pack_turned_columns,
@@ -33,37 +35,25 @@ from cerebras_tf.kernels.compiled_tiles import (
     COLUMNS,
     PITCH,
     SLAB,
+    SLABS,
     TILE_ROWS,
-    VECTOR_ROWS,
     tile_product,
     vector_product,
 )
 from cerebras_tf.kernels.scratch import aligned, borrowed, rounded
 
-# Multiplications, and numbers to be packed, below which one thread does all.
-_LEAST_WORK, _LEAST_NUMBERS = 1 << 21, 1 << 16
-# Chunks a thread of a large product: more, so that a thread that is held up hands work over.
+# Multiplications below which one thread does all.
+_LEAST_WORK = 1 << 21
+# Blocks a thread of a large product: more, so that a thread that is held up hands work over.
 _PARTS = 4
-_HEIGHTS = {isa.VECTOR: VECTOR_ROWS, isa.TILES: TILE_ROWS}
+# Rows of a block come in whole blocks of sums, and in groups of 16, which packing turns.
+_HEIGHTS = {isa.VECTOR: 48, isa.TILES: TILE_ROWS}
+# Bytes of the operand that all threads read, at least SLABS of it, and of a thread's block of the
+# other. On a Zen 5, 1024 x 50257 numbers times 50257 x 768 take 0.196 s of processor time, with
+# four times these 0.223, with all at once 0.209; other products of training differ by less.
+_SHARED_BYTES, _BLOCK_BYTES = 4 << 20, 1 << 20
 _ROOM = (32, 32)  # sums of a block at an edge
 _TRIAL_SHAPE, _TRIAL_S = (192, 768, 768), 0.1
-_Job = tuple[Callable[..., None], int, int, tuple[Any, ...]]
-
-
-class Columns(NamedTuple):
-    """The right operand of products, packed.
-
-    Attributes:
-        kind: of instruction, one of instructions.KINDS.
-        panels: uint8, as compiled_tiles.py reads it; for no instruction float32 [K, N], rounded.
-        inner: K.
-        columns: N.
-    """
-
-    kind: str
-    panels: np.ndarray
-    inner: int
-    columns: int
 
 
 @functools.cache
@@ -72,79 +62,99 @@ def instructions() -> isa.Choice:
     return isa.choose(_trial, CACHE_FOLDER)
 
 
-def product(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
-    """out = a b of operands rounded to bfloat16; they may be transposed views.
+def product(
+    a: np.ndarray, b: np.ndarray, out: np.ndarray, add: bool = False, parts: Optional[int] = None
+) -> None:
+    """out = a b, or out += a b, of operands rounded to bfloat16; they may be transposed views.
 
     Args:
-        a: [..., M, K] float32, rows or columns contiguous.
-        b: [..., K, N] float32; leading dimensions broadcast to those of out.
-        out: [..., M, N] float32, rows contiguous.
+        a: [..., M, K] float32, or uint16, the bits of bfloat16.
+        b: [..., K, N] alike; leading dimensions broadcast to those of out.
+        out: [..., M, N] float32.
+        add: whether to add into `out`; only of matrices.
+        parts: threads that share the work of matrices; None: all, where it is worth while.
     """
     if out.ndim > 2:
         _batch(a, b, out)
         return
-    with packed(b) as columns:
-        multiply(a, columns, out)
-
-
-@contextlib.contextmanager
-def packed(b: np.ndarray, parts: Optional[int] = None) -> Iterator[Columns]:
-    """b [K, N] float32, perhaps a transposed view, packed in scratch memory for some products.
-
-    Args:
-        b: the operand.
-        parts: threads that share the work; None: all, where it is worth while.
-    """
-    with _packed(instructions().kind, b, parts or _threads_for(b.size, _LEAST_NUMBERS)) as columns:
-        yield columns
-
-
-def multiply(
-    a: np.ndarray, b: Columns, out: np.ndarray, add: bool = False, parts: Optional[int] = None
-) -> None:
-    """out = a b, or out += a b, where b is packed.
-
-    Args:
-        a: [M, K] float32, rows or columns contiguous.
-        b: [K, N].
-        out: [M, N] float32.
-        add: whether to add into `out`.
-        parts: threads that share the work; None: all, where it is worth while.
-    """
-    parts = parts or _threads_for(out.size * b.inner, _LEAST_WORK)
+    kind, inner = instructions().kind, a.shape[1]
     if not out.size:
         return
-    if not b.inner:
+    if not inner:
         if not add:
             out[...] = 0
-    elif b.kind == isa.NONE:
-        with _packed(isa.NONE, a, parts) as left:
-            (gemm if parts == 1 else float_product)(left.panels, b.panels, out, add)
+        return
+    parts = parts or _threads_for(out.size * inner)
+    if kind == isa.NONE:
+        _in_float32(a, b, out, add, parts)
     elif _by_rows(out):
-        _multiply(a, b, out, add, parts)
+        _by_instructions(kind, a, b, out, add, parts)
     else:
         made = np.array(out, order="C") if add else np.empty(out.shape, out.dtype)
-        _multiply(a, b, made, add, parts)
+        _by_instructions(kind, a, b, made, add, parts)
         out[...] = made
 
 
-def columns_bytes(inner: int, columns: int) -> int:
-    """Bytes of scratch memory that `packed` takes."""
-    if instructions().kind == isa.NONE:
-        return rounded(4 * inner * columns)
-    return _panel_bytes(inner, columns)
-
-
-def multiply_bytes(rows: int, inner: int, columns: int) -> int:
-    """Bytes of scratch memory that `multiply` takes on all threads."""
-    kind = instructions().kind
+def scratch_bytes(rows: int, inner: int, columns: int, parts: Optional[int] = None) -> int:
+    """Bytes of scratch memory that `product` takes; see there."""
+    work = rows * inner * columns
+    if not work:
+        return 0
+    kind, parts = instructions().kind, parts or _threads_for(work)
     if kind == isa.NONE:
-        return rounded(4 * rows * inner) + float_scratch_bytes(rows, inner, columns, 4)
-    return _slab_bytes(kind, rows, inner) + rounded(4 * _ROOM[0] * _ROOM[1]) * threads()
+        own = rounded(4 * rows * inner) + rounded(4 * inner * columns)
+        return own + float_scratch_bytes(rows, inner, columns, 4)
+    blocks = _Blocks.of(kind, rows, inner, columns, parts)
+    return blocks.shared_bytes + parts * (blocks.block_bytes + rounded(4 * _ROOM[0] * _ROOM[1]))
 
 
-def _threads_for(work: int, least: int) -> int:
-    return threads() if work >= least else 1
+def _threads_for(work: int) -> int:
+    return threads() if work >= _LEAST_WORK else 1
+
+
+class _Blocks(NamedTuple):
+    """How a product is cut.
+
+    Attributes:
+        tall: whether blocks are of rows, B being shared; else of columns, and A is.
+        inner: inner indices of a part.
+        number: how many blocks there are.
+        unit: rows or columns that blocks are multiples of.
+        units: how many of those there are.
+        shared_bytes: of the operand that all threads read.
+        block_bytes: of a block of the other one.
+    """
+
+    tall: bool
+    inner: int
+    number: int
+    unit: int
+    units: int
+    shared_bytes: int
+    block_bytes: int
+
+    @classmethod
+    def of(cls, kind: str, rows: int, inner: int, columns: int, parts: int) -> _Blocks:
+        tall = rows >= columns
+        length, unit = (rows, _HEIGHTS[kind]) if tall else (columns, COLUMNS)
+        step = SLABS * SLAB
+        inner = min(inner, max(step, _SHARED_BYTES // (2 * min(rows, columns)) // step * step))
+
+        def size(of_rows: bool, many: int) -> int:
+            return _slab_bytes(kind, many, inner) if of_rows else _panel_bytes(inner, many)
+
+        units = -(-length // unit)
+        number = max(
+            min(units, 1 if parts == 1 else _PARTS * parts),
+            -(-units // max(1, _BLOCK_BYTES // size(tall, unit))),
+        )
+        block = size(tall, -(-units // number) * unit)
+        return cls(tall, inner, number, unit, units, size(not tall, min(rows, columns)), block)
+
+    def bounds(self, index: int, length: int) -> tuple[int, int]:
+        """First and last row or column of a block."""
+        first, last = (self.units * n // self.number * self.unit for n in (index, index + 1))
+        return first, min(length, last)
 
 
 def _trial() -> float:
@@ -159,8 +169,7 @@ def _trial() -> float:
         gemm(a, b, out)
 
     def by_instructions() -> None:
-        with _packed(isa.VECTOR, b, 1) as panels:
-            multiply(a, panels, out, parts=1)
+        _by_instructions(isa.VECTOR, a, b, out, False, 1)
 
     best = {in_float32: float("inf"), by_instructions: float("inf")}
     for kind in best:
@@ -188,8 +197,7 @@ def _batch(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
 
     def run(i: int) -> None:
         for index in indices[len(indices) * i // chunks : len(indices) * (i + 1) // chunks]:
-            with packed(b[index], 1) as columns:
-                multiply(a[index], columns, out[index], parts=1)
+            product(a[index], b[index], out[index], parts=1)
 
     for_chunks(run, chunks, out.size * a.shape[-1])
 
@@ -198,13 +206,8 @@ def _up(size: int, step: int) -> int:
     return -(-size // step) * step
 
 
-def _height(kind: str, rows: int) -> int:
-    """Rows of a slab: whole blocks of sums, and whole groups of 16, which packing writes."""
-    return _up(rows, 48 if kind == isa.VECTOR else TILE_ROWS)
-
-
 def _slab_bytes(kind: str, rows: int, inner: int) -> int:
-    return rounded(-(-inner // SLAB) * _height(kind, rows) * PITCH)
+    return rounded(-(-inner // SLAB) * _up(rows, _HEIGHTS[kind]) * PITCH)
 
 
 def _panel_bytes(inner: int, columns: int) -> int:
@@ -216,42 +219,37 @@ def _by_rows(x: np.ndarray) -> bool:
     return x.strides[1] == x.itemsize or x.shape[1] == 1
 
 
-def _readable(x: np.ndarray) -> tuple[bool, tuple[int, int, int, int], np.ndarray]:
-    """Whether the matrix lies by rows, (address, step, rows, columns) as it lies, and its owner.
-
-    It is copied where neither rows nor columns are contiguous.
-    """
-    if not _by_rows(x) and not _by_rows(x.T):
-        x = np.ascontiguousarray(x)
-    by_rows = _by_rows(x)
-    lying = x if by_rows else x.T
-    (rows, columns), step = lying.shape, lying.strides[0]
-    return by_rows, (lying.ctypes.data, step, rows, columns), x
+def _readable(x: np.ndarray) -> np.ndarray:
+    """The matrix, copied where neither rows nor columns are contiguous."""
+    return x if _by_rows(x) or _by_rows(x.T) else np.ascontiguousarray(x)
 
 
-@contextlib.contextmanager
-def _packed(kind: str, b: np.ndarray, parts: int) -> Iterator[Columns]:
-    inner, columns = b.shape
-    if kind == isa.NONE:
-        turned = not b.flags.c_contiguous and b.T.flags.c_contiguous
-        with borrowed(b.shape[::-1] if turned else b.shape) as room:
-            _round_into(np.ascontiguousarray(b.T if turned else b), room, parts)
-            yield Columns(kind, room.T if turned else room, inner, columns)
-        return
-    by_rows, lying, _owner = _readable(b)
-    with borrowed((_panel_bytes(inner, columns),), np.uint8) as panels:
-        pack = pack_columns if by_rows else pack_turned_columns
-        given = (lying, panels.ctypes.data, _up(inner, 32) // 2)
-        _pack(pack, -(-columns // COLUMNS), given, parts)
-        yield Columns(kind, panels, inner, columns)
+def _pack_left(kind: str, a: np.ndarray, room: np.ndarray, parts: int) -> tuple[int, int]:
+    """Packs A [M, K]; (address, rows of a slab)."""
+    height = _up(a.shape[0], _HEIGHTS[kind])
+    by_rows = _by_rows(a)
+    pack = pack_rows if by_rows else pack_turned_rows
+    _pack(pack, -(-a.shape[0] // 16), a if by_rows else a.T, room.ctypes.data, height, parts)
+    return room.ctypes.data, height
 
 
-def _pack(pack: Any, count: int, given: tuple[Any, ...], parts: int) -> None:
-    """pack(start, stop, *given) over [0, count)."""
+def _pack_right(b: np.ndarray, room: np.ndarray, parts: int) -> int:
+    """Packs B [K, N]; its address."""
+    by_rows = _by_rows(b)
+    pack = pack_columns if by_rows else pack_turned_columns
+    pairs = _up(b.shape[0], 32) // 2
+    _pack(pack, -(-b.shape[1] // COLUMNS), b if by_rows else b.T, room.ctypes.data, pairs, parts)
+    return room.ctypes.data
+
+
+def _pack(pack: Any, count: int, lying: np.ndarray, target: int, size: int, parts: int) -> None:
+    """`count` groups of rows, or panels, of a matrix that lies by rows, on some threads."""
     chunks = 1 if parts == 1 else min(count, 2 * parts)
+    given = (lying.ctypes.data, lying.strides[0], *lying.shape)
+    example = lying.dtype.type(0)
 
     def run(i: int) -> None:
-        pack(count * i // chunks, count * (i + 1) // chunks, *given)
+        pack(count * i // chunks, count * (i + 1) // chunks, example, given, target, size)
 
     _run(run, chunks)
 
@@ -260,32 +258,52 @@ def _run(run: Callable[[int], None], chunks: int) -> None:
     for_chunks(run, chunks, 1 << 40)  # whether threads pay was judged before
 
 
-def _multiply(a: np.ndarray, b: Columns, out: np.ndarray, add: bool, parts: int) -> None:
-    """Packs a, then multiplies by instructions, in a few chunks a thread."""
-    (rows, columns), inner, kind = out.shape, b.inner, b.kind
-    height = _height(kind, rows)
-    by_rows, lying, _owner = _readable(a)
-    tall = rows >= columns
-    length, unit = (rows, _HEIGHTS[kind]) if tall else (columns, COLUMNS)
-    units = -(-length // unit)
-    chunks = 1 if parts == 1 else min(_PARTS * parts, units)
-    numbers, target = (_up(inner, 32), int(add)), (out.ctypes.data, out.strides[0])
-    with borrowed((_slab_bytes(kind, rows, inner),), np.uint8) as slabs:
-        at = slabs.ctypes.data
-        pack = pack_rows if by_rows else pack_turned_rows
-        _pack(pack, -(-rows // 16), (lying, at, height), parts)
+def _by_instructions(
+    kind: str, a: np.ndarray, b: np.ndarray, out: np.ndarray, add: bool, parts: int
+) -> None:
+    """`product` of matrices, rows of `out` contiguous, none of the sizes 0."""
+    a, b = _readable(a), _readable(b)
+    (rows, columns), inner = out.shape, a.shape[1]
+    blocks = _Blocks.of(kind, rows, inner, columns, parts)
+    with borrowed((blocks.shared_bytes,), np.uint8) as shared:
+        for k in range(0, inner, blocks.inner):
+            part = slice(k, k + blocks.inner)
+            more = add or k > 0
+            _multiply_part(kind, blocks, a[:, part], b[part], out, more, parts, shared)
 
-        def run(i: int) -> None:
-            first, last = (min(length, units * n // chunks * unit) for n in (i, i + 1))
-            part = (first, last, 0, columns) if tall else (0, rows, first, last)
-            with borrowed(_ROOM) as room:
-                given = ((part, numbers), (at, height), b.panels.ctypes.data, target)
-                if kind == isa.VECTOR:
-                    vector_product(*given, room.ctypes.data)
-                else:
-                    tile_product(*given, room.ctypes.data, _SHAPES.ctypes.data)
 
-        _run(run, chunks)
+def _multiply_part(
+    kind: str,
+    blocks: _Blocks,
+    a: np.ndarray,
+    b: np.ndarray,
+    out: np.ndarray,
+    add: bool,
+    parts: int,
+    shared: np.ndarray,
+) -> None:
+    """One operand is packed here, the other block by block."""
+    right = _pack_right(b, shared, parts) if blocks.tall else 0
+    left = (0, 0) if blocks.tall else _pack_left(kind, a, shared, parts)
+    numbers = (_up(a.shape[1], 32), int(add))
+
+    def run(i: int) -> None:
+        first, last = blocks.bounds(i, out.shape[0 if blocks.tall else 1])
+        with borrowed((blocks.block_bytes,), np.uint8) as block, borrowed(_ROOM) as room:
+            if blocks.tall:
+                target = out[first:last]
+                given = (_pack_left(kind, a[first:last], block, 1), right)
+            else:
+                target = out[:, first:last]
+                given = (left, _pack_right(b[:, first:last], block, 1))
+            bounds = ((0, target.shape[0], 0, target.shape[1]), numbers)
+            place = (target.ctypes.data, out.strides[0])
+            if kind == isa.VECTOR:
+                vector_product(bounds, *given, place, room.ctypes.data)
+            else:
+                tile_product(bounds, *given, place, room.ctypes.data, _SHAPES.ctypes.data)
+
+    _run(run, blocks.number)
 
 
 def _tile_shapes() -> np.ndarray:
@@ -305,18 +323,42 @@ _SHAPES = _tile_shapes()
 def _round(start: Any, stop: Any, x: Any, out: Any) -> None:
     part, result = x[start:stop], out[start:stop]
     for i in range(part.size):
-        bits = np.uint32(bits_of(part[i]))
+        number = as_float(part[i])
+        bits = np.uint32(bits_of(number))
         nearest = np.uint32(bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1)))
-        some = np.uint32(bits | np.uint32(0x400000)) if part[i] != part[i] else nearest
+        some = np.uint32(bits | np.uint32(0x400000)) if number != number else nearest
         tiny = (some & np.uint32(0x7F800000)) == 0
         kept = np.uint32(0x80000000) if tiny else np.uint32(0xFFFF0000)
         result[i] = float_of(np.int32(some & kept))
 
 
 def _round_into(x: np.ndarray, out: np.ndarray, parts: int) -> None:
-    """out = x rounded to bfloat16 as the instructions read it; float32, C-contiguous."""
+    """out = x rounded to bfloat16 as the instructions read it.
+
+    Args:
+        x: float32, or the bits of bfloat16, C-contiguous.
+        out: float32, C-contiguous.
+        parts: threads; 1 or all.
+    """
     source, target = x.reshape(-1), out.reshape(-1)
     if parts == 1:
         _round(0, x.size, source, target)
     else:
         for_rows(_round, x.size, x.size, source, target)
+
+
+def _in_float32(a: np.ndarray, b: np.ndarray, out: np.ndarray, add: bool, parts: int) -> None:
+    """`product` of matrices without instructions: BLAS multiplies what was rounded."""
+    with borrowed(_lying(a).shape) as left, borrowed(_lying(b).shape) as right:
+        for x, room in ((a, left), (b, right)):
+            _round_into(np.ascontiguousarray(_lying(x)), room, parts)
+        a, b = (room.T if _is_turned(x) else room for x, room in ((a, left), (b, right)))
+        (gemm if parts == 1 else float_product)(a, b, out, add)
+
+
+def _is_turned(x: np.ndarray) -> bool:
+    return not x.flags.c_contiguous and x.T.flags.c_contiguous
+
+
+def _lying(x: np.ndarray) -> np.ndarray:
+    return x.T if _is_turned(x) else x

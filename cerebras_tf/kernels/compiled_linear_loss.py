@@ -9,7 +9,6 @@ are computed again, or forward and backward are asked for at once.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from typing import Any, Optional
 
 import numpy as np
@@ -47,7 +46,7 @@ def _scratch(
 ) -> Scratch:
     """Logits of a chunk, its weighted hidden states, and a number or two a token.
 
-    In bfloat16 also the packed weight, twice for the gradient, and packed operands of a product.
+    In bfloat16 also packed operands of a product.
     """
     hidden, weight = types[first : first + 2]
     (tokens, width), vocabulary = hidden.shape, weight.shape[0 if transpose_weight else 1]
@@ -57,16 +56,11 @@ def _scratch(
     packing = None if compute is None else in_bfloat16()
     if packing is None:
         return Scratch(own)
-    own += packing.columns_bytes(width, vocabulary)
-    products = [packing.multiply_bytes(chunk, width, vocabulary)]
+    rows, columns = (vocabulary, width) if transpose_weight else (width, vocabulary)
+    products = [(chunk, width, vocabulary)]
     if first:
-        own += packing.columns_bytes(vocabulary, width)
-        rows, columns = (vocabulary, width) if transpose_weight else (width, vocabulary)
-        products += [
-            packing.multiply_bytes(chunk, vocabulary, width),
-            packing.columns_bytes(chunk, columns) + packing.multiply_bytes(rows, chunk, columns),
-        ]
-    return Scratch(own + max(products))
+        products += [(chunk, vocabulary, width), (rows, chunk, columns)]
+    return Scratch(own + max(packing.scratch_bytes(*sizes) for sizes in products))
 
 
 def _scratch_of_gradient(
@@ -115,7 +109,7 @@ def _loss_rows(
 
 
 class _Projection:
-    """The operands in the layout that the chunks want; a context that holds packed weights."""
+    """The operands in the layout that the chunks want, and their products."""
 
     def __init__(
         self,
@@ -132,18 +126,8 @@ class _Projection:
         self.labels = label_vector(labels, self.columns.shape[1])
         self.bias = np.empty(0, F) if bias is None else matrix(bias)[0]
         self.vocabulary = self.columns.shape[1]
-        self._packing = None if compute is None else in_bfloat16()
-        self._packed: dict[bool, Any] = {}
-
-    @contextmanager
-    def packed(self, also_turned: bool) -> Iterator[None]:
-        """While chunks run: weights rounded and laid out once for products in bfloat16."""
-        with ExitStack() as stack:
-            if self._packing is not None:
-                for turned in (False, True)[: 1 + also_turned]:
-                    columns = self.columns.T if turned else self.columns
-                    self._packed[turned] = stack.enter_context(self._packing.packed(columns))
-            yield
+        packing = None if compute is None else in_bfloat16()
+        self._product = product if packing is None else packing.product
 
     def chunks(self) -> Iterator[slice]:
         """Ranges of tokens of nearly equal length whose logits stay within the limit."""
@@ -159,29 +143,19 @@ class _Projection:
     def logits(self, chunk: slice, room: np.ndarray) -> np.ndarray:
         """Logits of a chunk without bias, in scratch memory."""
         rows = room[: chunk.stop - chunk.start]
-        self._by_weight(self.h[chunk], rows, turned=False)
+        self._product(self.h[chunk], self.columns, rows)
         return rows
 
     def states_gradient(self, rows: np.ndarray, out: np.ndarray) -> None:
         """out [C, H] = rows [C, V] times the weight."""
-        self._by_weight(rows, out, turned=True)
-
-    def _by_weight(self, a: np.ndarray, out: np.ndarray, turned: bool) -> None:
-        if self._packing is None:
-            product(a, self.columns.T if turned else self.columns, out)
-        else:
-            self._packing.multiply(a, self._packed[turned], out)
+        self._product(rows, self.columns.T, out)
 
     def add_weight_gradient(
         self, dweight: np.ndarray, weighted: np.ndarray, rows: np.ndarray, first: bool
     ) -> None:
         """dweight (+)= the product of a chunk's rows and its weighted hidden states [C, H]."""
         a, b = (rows.T, weighted) if self.transposed else (weighted.T, rows)
-        if self._packing is None:
-            product(a, b, dweight, add=not first)
-            return
-        with self._packing.packed(b) as columns:
-            self._packing.multiply(a, columns, dweight, add=not first)
+        self._product(a, b, dweight, add=not first)
 
 
 @compiled("linear_softmax_xent", supports=_supports, scratch=_scratch)
@@ -199,7 +173,7 @@ def linear_softmax_xent(
     loss, lse = out
     model = _Projection(h, weight, labels, bias, transpose_weight, compute)
     no_cotangent = np.empty(0, F)
-    with model.packed(also_turned=False), borrowed(model.room()) as room:
+    with borrowed(model.room()) as room:
         for chunk in model.chunks():
             rows = model.logits(chunk, room)
             for_rows(
@@ -239,11 +213,7 @@ def linear_softmax_xent_train(
     if bias is not None:
         out[3][...] = 0
     longest, _ = model.room()
-    with (
-        model.packed(also_turned=True),
-        borrowed(model.room()) as room,
-        borrowed((longest, h.shape[1])) as weighted,
-    ):
+    with borrowed(model.room()) as room, borrowed((longest, h.shape[1])) as weighted:
         for chunk in model.chunks():
             rows = model.logits(chunk, room)
             for_rows(

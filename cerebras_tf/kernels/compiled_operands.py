@@ -1,9 +1,10 @@
-"""Rounds float32 operands of a product to bfloat16, into the layouts of compiled_tiles.py.
+"""Lays operands of a product in bfloat16 out as compiled_tiles.py reads them.
 
 Letters: M, K, N sizes of a product. Of two neighbours along K, a pair, one 32-bit word is made, the
-first in its lower half. A becomes slabs [K / SLAB, M, PITCH bytes], B panels [N / 32, K / 2, 32] of
-words. Where neighbours along K do not follow each other as the layout wants them, blocks of 16 x 16
-words are turned in registers. What lies beyond an edge becomes zero.
+first in its lower half: float32 numbers are rounded, uint16 are bits of bfloat16 already. A becomes
+slabs [K / SLAB, M, PITCH bytes], B panels [N / 32, K / 2, 32] of words. Where neighbours along K do
+not follow each other as the layout wants them, blocks of 16 x 16 words are turned in registers.
+What lies beyond an edge becomes zero.
 """
 
 from __future__ import annotations
@@ -37,22 +38,27 @@ def _upper_half(builder: Any, bits: Any) -> Any:
     return builder.select(nan, builder.or_(bits, _all(0x400000)), rounded)
 
 
-def _load(builder: Any, address: Any) -> Any:
-    return builder.load(builder.inttoptr(address, _WORDS.as_pointer()), align=4)
+def _load(builder: Any, address: Any, kind: Any) -> Any:
+    return builder.load(builder.inttoptr(address, kind.as_pointer()), align=2)
 
 
-def _pair_of_rows(builder: Any, address: Any, step: Any) -> Any:
+def _pair_of_rows(builder: Any, is_half: bool, address: Any, step: Any) -> Any:
     """16 words from as many columns of two rows."""
-    low = _upper_half(builder, _load(builder, address))
-    high = _upper_half(builder, _load(builder, builder.add(address, step)))
+    below = builder.add(address, step)
+    if is_half:
+        low, high = (builder.zext(_load(builder, at, _HALVES), _WORDS) for at in (address, below))
+        return builder.or_(low, builder.shl(high, _all(16)))
+    low, high = (_upper_half(builder, _load(builder, at, _WORDS)) for at in (address, below))
     return builder.or_(builder.lshr(low, _all(16)), builder.and_(high, _all(0xFFFF0000)))
 
 
-def _pairs_of_row(builder: Any, address: Any) -> Any:
+def _pairs_of_row(builder: Any, is_half: bool, address: Any, step: Any) -> Any:
     """16 words from 32 neighbours of a row."""
+    if is_half:
+        return _load(builder, address, _WORDS)
     halves = []
     for offset in (0, 64):
-        bits = _upper_half(builder, _load(builder, builder.add(address, _I64(offset))))
+        bits = _upper_half(builder, _load(builder, builder.add(address, _I64(offset)), _WORDS))
         halves.append(builder.trunc(builder.lshr(bits, _all(16)), _HALVES))
     joined = ir.Constant(ir.VectorType(_I32, 32), list(range(32)))
     return builder.bitcast(builder.shuffle_vector(halves[0], halves[1], joined), _WORDS)
@@ -70,144 +76,180 @@ def _turned(builder: Any, rows: list[Any]) -> list[Any]:
     return rows
 
 
-def _turning(paired_rows: bool) -> Any:
-    """An intrinsic (source, its step, target, its step): 16 x 16 words, turned."""
+# Intrinsics learn from an example of its elements, a float32 or uint16, what a matrix is made of.
 
-    def turn(typingctx: Any, source: Any, step: Any, target: Any, to_step: Any) -> Any:
+
+def _turning(words: Any, rows: int) -> Any:
+    """An intrinsic (example, source, its step, target, its step): 16 x 16 words, turned.
+
+    Args:
+        words: what makes 16 of them.
+        rows: of the source in each 16.
+    """
+
+    def turn(typing: Any, example: Any, source: Any, step: Any, target: Any, to_step: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            source, step, target, to_step = args
-            rows = []
+            _, source, step, target, to_step = args
+            made = []
             for i in range(_SIDE):
-                at = builder.add(source, builder.mul(step, _I64(2 * i if paired_rows else i)))
-                made = (
-                    _pair_of_rows(builder, at, step) if paired_rows else _pairs_of_row(builder, at)
-                )
-                rows.append(made)
-            for i, row in enumerate(_turned(builder, rows)):
+                at = builder.add(source, builder.mul(step, _I64(rows * i)))
+                made.append(words(builder, example == types.uint16, at, step))
+            for i, row in enumerate(_turned(builder, made)):
                 at = builder.add(target, builder.mul(to_step, _I64(i)))
                 builder.store(row, builder.inttoptr(at, _WORDS.as_pointer()), align=4)
             return context.get_dummy_value()
 
-        return types.void(*[types.int64] * 4), generate
+        return types.void(example, *[types.int64] * 4), generate
 
     return intrinsic(turn)
 
 
-_turn_pairs_of_rows, _turn_pairs_of_row = _turning(True), _turning(False)
+_turn_pairs_of_rows, _turn_pairs_of_row = _turning(_pair_of_rows, 2), _turning(_pairs_of_row, 1)
 
 
-def _copying(pairs: bool) -> Any:
-    """An intrinsic (source, its step, target): 16 words, of two rows or of one."""
+def _copying(words: Any) -> Any:
+    """An intrinsic (example, source, its step, target): 16 words."""
 
-    def copy(typingctx: Any, source: Any, step: Any, target: Any) -> Any:
+    def copy(typing: Any, example: Any, source: Any, step: Any, target: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            source, step, target = args
-            made = _pair_of_rows(builder, source, step) if pairs else _pairs_of_row(builder, source)
+            _, source, step, target = args
+            made = words(builder, example == types.uint16, source, step)
             builder.store(made, builder.inttoptr(target, _WORDS.as_pointer()), align=4)
             return context.get_dummy_value()
 
-        return types.void(*[types.int64] * 3), generate
+        return types.void(example, *[types.int64] * 3), generate
 
     return intrinsic(copy)
 
 
-_copy_pairs_of_rows, _copy_pairs_of_row = _copying(True), _copying(False)
+_copy_pairs_of_rows, _copy_pairs_of_row = _copying(_pair_of_rows), _copying(_pairs_of_row)
 
 
 @intrinsic
-def _number_at(typingctx: Any, address: Any) -> Any:
-    """The float32 at an address."""
+def _bytes_of(typing: Any, example: Any) -> Any:
+    """Bytes of an element."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.load(builder.inttoptr(args[0], ir.FloatType().as_pointer()), align=4)
+        return _I64(example.bitwidth // 8)
 
-    return types.float32(types.int64), generate
+    return types.int64(example), generate
+
+
+@intrinsic
+def _number_at(typing: Any, example: Any, address: Any) -> Any:
+    """The element at an address."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kind = context.get_value_type(example)
+        return builder.load(builder.inttoptr(args[1], kind.as_pointer()), align=2)
+
+    return example(example, types.int64), generate
+
+
+@intrinsic
+def as_float(typing: Any, element: Any) -> Any:
+    """An element as the float32 that it is, or that it is the upper half of."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        if element == types.float32:
+            return args[0]
+        upper = builder.shl(builder.zext(args[0], _I32), _I32(16))
+        return builder.bitcast(upper, ir.FloatType())
+
+    return types.float32(element), generate
 
 
 @jit()
 def _fill(room: Any, source: Any, step: Any, rows: Any, columns: Any) -> None:
     """room [32, 32] = the matrix at an address, rows `step` bytes apart, and zeros around it."""
+    zero = room.dtype.type(0)
+    size = _bytes_of(zero)
     for i in range(room.shape[0]):
         for j in range(room.shape[1]):
             inside = i < rows and j < columns
-            room[i, j] = _number_at(source + i * step + 4 * j) if inside else np.float32(0)
+            room[i, j] = _number_at(zero, source + i * step + size * j) if inside else zero
 
 
 @jit()
-def pack_rows(start: Any, stop: Any, x: Any, target: Any, height: Any) -> None:
+def pack_rows(start: Any, stop: Any, zero: Any, x: Any, target: Any, height: Any) -> None:
     """A's rows [16 start, 16 stop) from x [M, K], whose rows are contiguous.
 
     Args:
         start, stop: range of groups of 16 rows.
-        x: (address, bytes from row to row, sizes as it lies), float32.
+        zero: float32 or uint16, as elements are.
+        x: (address, bytes from row to row, sizes as it lies).
         target: address of the slabs.
         height: rows of a slab.
     """
     source, step, rows, inner = x
-    room = np.empty((32, 32), np.float32)
+    size = _bytes_of(zero)
+    room = np.full((32, 32), zero)
     for i in range(16 * start, min(16 * stop, height)):
         for k in range(0, inner, 32):
             to = target + (k // SLAB * height + i) * PITCH + 2 * (k % SLAB)
-            given = source + i * step + 4 * k
+            given = source + i * step + size * k
             if i < rows and k + 32 <= inner:
-                _copy_pairs_of_row(given, 0, to)
+                _copy_pairs_of_row(zero, given, 0, to)
             else:
                 _fill(room, given, step, min(1, rows - i), inner - k)
-                _copy_pairs_of_row(room.ctypes.data, 0, to)
+                _copy_pairs_of_row(zero, room.ctypes.data, 0, to)
 
 
 @jit()
-def pack_turned_rows(start: Any, stop: Any, x: Any, target: Any, height: Any) -> None:
+def pack_turned_rows(start: Any, stop: Any, zero: Any, x: Any, target: Any, height: Any) -> None:
     """A's rows [16 start, 16 stop) from x [K, M], the transpose, whose rows are contiguous."""
     source, step, inner, rows = x
-    room = np.empty((32, 32), np.float32)
+    size = _bytes_of(zero)
+    room = np.full((32, 32), zero)
     for k in range(0, inner, 32):
         for i in range(16 * start, min(16 * stop, height), 16):
             to = target + (k // SLAB * height + i) * PITCH + 2 * (k % SLAB)
-            given = source + k * step + 4 * i
+            given = source + k * step + size * i
             if i + 16 <= rows and k + 32 <= inner:
-                _turn_pairs_of_rows(given, step, to, PITCH)
+                _turn_pairs_of_rows(zero, given, step, to, PITCH)
             else:
                 _fill(room, given, step, inner - k, rows - i)
-                _turn_pairs_of_rows(room.ctypes.data, 128, to, PITCH)
+                _turn_pairs_of_rows(zero, room.ctypes.data, 32 * size, to, PITCH)
 
 
 @jit()
-def pack_columns(start: Any, stop: Any, x: Any, target: Any, pairs: Any) -> None:
+def pack_columns(start: Any, stop: Any, zero: Any, x: Any, target: Any, pairs: Any) -> None:
     """B's panels [start, stop) from x [K, N], whose rows are contiguous.
 
     Args:
         start, stop: range of panels.
-        x: as for pack_rows.
+        zero, x: as for pack_rows.
         target: address of the panels.
         pairs: pairs of a panel.
     """
     source, step, inner, columns = x
-    room = np.empty((32, 32), np.float32)
+    size = _bytes_of(zero)
+    room = np.full((32, 32), zero)
     for panel in range(start, stop):
         for q in range(pairs):
             for j in range(COLUMNS * panel, COLUMNS * panel + 32, 16):
                 to = target + 4 * (COLUMNS * (panel * pairs + q) + j % COLUMNS)
-                given = source + 2 * q * step + 4 * j
+                given = source + 2 * q * step + size * j
                 if 2 * q + 2 <= inner and j + 16 <= columns:
-                    _copy_pairs_of_rows(given, step, to)
+                    _copy_pairs_of_rows(zero, given, step, to)
                 else:
                     _fill(room, given, step, inner - 2 * q, columns - j)
-                    _copy_pairs_of_rows(room.ctypes.data, 128, to)
+                    _copy_pairs_of_rows(zero, room.ctypes.data, 32 * size, to)
 
 
 @jit()
-def pack_turned_columns(start: Any, stop: Any, x: Any, target: Any, pairs: Any) -> None:
+def pack_turned_columns(start: Any, stop: Any, zero: Any, x: Any, target: Any, pairs: Any) -> None:
     """B's panels [start, stop) from x [N, K], the transpose, whose rows are contiguous."""
     source, step, columns, inner = x
-    room = np.empty((32, 32), np.float32)
+    size = _bytes_of(zero)
+    room = np.full((32, 32), zero)
     for panel in range(start, stop):
         for j in range(COLUMNS * panel, COLUMNS * panel + 32, 16):
             for q in range(0, pairs, 16):
                 to = target + 4 * (COLUMNS * (panel * pairs + q) + j % COLUMNS)
-                given = source + j * step + 8 * q
+                given = source + j * step + 2 * size * q
                 if 2 * q + 32 <= inner and j + 16 <= columns:
-                    _turn_pairs_of_row(given, step, to, 4 * COLUMNS)
+                    _turn_pairs_of_row(zero, given, step, to, 4 * COLUMNS)
                 else:
                     _fill(room, given, step, columns - j, inner - 2 * q)
-                    _turn_pairs_of_row(room.ctypes.data, 128, to, 4 * COLUMNS)
+                    _turn_pairs_of_row(zero, room.ctypes.data, 32 * size, to, 4 * COLUMNS)

@@ -32,7 +32,7 @@ VECTOR_ROWS, TILE_ROWS = 12, 32
 # Bytes of A that shall stay in L2 while the panels of B pass.
 _L2_BYTES = 512 << 10
 # Slabs after which the sums of all rows go to memory: rows of B would leave L2 before the next use.
-_SLABS = 4
+SLABS = 4
 
 _I8, _I32, _I64, _VOID = ir.IntType(8), ir.IntType(32), ir.IntType(64), ir.VoidType()
 _FLOATS, _WORDS = ir.VectorType(ir.FloatType(), 16), ir.VectorType(_I32, 16)
@@ -223,8 +223,8 @@ def _blocks(block: Any, height: Any, bounds: Any, a: Any, b: Any, c: Any, room: 
     (first, last, left, right), (inner, add) = bounds
     a_at, a_rows = a
     c_at, c_step = c
-    for outer in range(0, inner, _SLABS * SLAB):
-        until = min(inner, outer + _SLABS * SLAB)
+    for outer in range(0, inner, SLABS * SLAB):
+        until = min(inner, outer + SLABS * SLAB)
         many = max(4 * height, _L2_BYTES // (2 * (until - outer)) // height * height)
         for top in range(first, last, many):
             for j in range(left, right, COLUMNS):

@@ -39,8 +39,8 @@ def matmul(
 ) -> np.ndarray:
     """a [..., M, K] times b [..., K, N] -> [..., M, N], leading dimensions broadcast.
 
-    With compute="bfloat16" float32 operands are rounded to it, and subnormal numbers are zero in
-    operands and result, as Intel and AMD define TDPBF16PS and VDPBF16PS.
+    With compute="bfloat16" operands are rounded to it, where they do not rest so, and subnormal
+    numbers are zero in operands and result, as Intel and AMD define TDPBF16PS and VDPBF16PS.
     """
     a, b = _operand(a, transpose_a), _operand(b, transpose_b)
     if compute is None:
@@ -50,7 +50,7 @@ def matmul(
 
 def _is_floating(a: Any, b: Any, compute: Optional[str] = None, **attrs: Any) -> bool:
     if compute is not None:
-        return str(a.dtype) == "float32" and in_bfloat16() is not None
+        return in_bfloat16() is not None
     return str(a.dtype) in ("float32", "float64")
 
 
@@ -70,11 +70,12 @@ def _scratch(
     packing = None if compute is None else in_bfloat16()
     if packing is None:
         return Scratch(scratch_bytes(rows, inner, columns, a.numpy_dtype.itemsize))
-    needed = packing.columns_bytes(inner, columns) + packing.multiply_bytes(rows, inner, columns)
-    return Scratch(needed) if len(b.shape) == 2 else Scratch(0, needed)
+    if len(b.shape) == 2:
+        return Scratch(packing.scratch_bytes(rows, inner, columns))
+    return Scratch(0, packing.scratch_bytes(rows, inner, columns, 1))
 
 
-@compiled("matmul", _is_floating, _scratch)
+@compiled("matmul", _is_floating, _scratch, reads_bfloat16=True)
 def matmul_into(
     a: np.ndarray,
     b: np.ndarray,
@@ -84,7 +85,10 @@ def matmul_into(
     transpose_b: bool = False,
     compute: Optional[str] = None,
 ) -> None:
-    """The same into `out`; rows of all leading dimensions as one product where b is a matrix."""
+    """The same into `out`; rows of all leading dimensions as one product where b is a matrix.
+
+    Operands that rest in bfloat16 are its bits, uint16.
+    """
     (result,) = out
     if (
         a.ndim > 2 == b.ndim

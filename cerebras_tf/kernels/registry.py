@@ -34,11 +34,13 @@ class CompiledKernel:
         supports: fn(*types, **attrs) -> bool on objects with .dtype and .shape; None: all.
         scratch: fn(*types, **attrs) -> Scratch, the memory it takes besides; None: nothing to
             speak of.
+        reads_bfloat16: whether operands may be the bits of bfloat16, uint16.
     """
 
     run: Callable[..., None]
     supports: Optional[Callable[..., bool]] = None
     scratch: Optional[Callable[..., Scratch]] = None
+    reads_bfloat16: bool = False
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,7 @@ def compiled(
     name: str,
     supports: Optional[Callable[..., bool]] = None,
     scratch: Optional[Callable[..., Scratch]] = None,
+    reads_bfloat16: bool = False,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Registers a fast kernel of an op; see CompiledKernel."""
 
@@ -88,7 +91,7 @@ def compiled(
                 f"kernel table: an op must have one compiled kernel. Received: two of {name}. "
                 "Remove one."
             )
-        COMPILED[name] = CompiledKernel(kernel, supports, scratch)
+        COMPILED[name] = CompiledKernel(kernel, supports, scratch, reads_bfloat16)
         return kernel
 
     return add

@@ -27,10 +27,17 @@ def _infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[TensorType]:
     """matmul(a [..., M, K], b [..., K, N]; transpose_a=False, transpose_b=False [, compute])
     -> [..., M, N]
 
-    With compute="bfloat16", the products are of operands rounded to bfloat16.
+    With compute="bfloat16", the products are of operands rounded to bfloat16: each is float32, or
+    rests so already, and the result is float32.
     """
     a, b = inputs
-    require_same_dtype(inputs)
+    if attrs.get("compute") is None:
+        require_same_dtype(inputs)
+    elif not {a.dtype, b.dtype} <= {"float32", "bfloat16"}:
+        raise GraphError(
+            f"matmul: operands must be float32 or bfloat16 with compute. Received: {a!r}, {b!r}. "
+            "Leave compute out."
+        )
     if a.type.rank < 2 or b.type.rank < 2:
         raise GraphError(
             f"matmul: operands must have at least two dimensions. Received: {a!r}, {b!r}. "
@@ -44,7 +51,8 @@ def _infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[TensorType]:
             "Transpose or reshape an operand."
         )
     leading = broadcast_shapes([a.shape[:-2], b.shape[:-2]])
-    return [TensorType(a.dtype, (*leading, rows, columns))]
+    dtype = a.dtype if attrs.get("compute") is None else "float32"
+    return [TensorType(dtype, (*leading, rows, columns))]
 
 
 def _as_matrix(b: Builder, x: Value) -> Value:

@@ -28,10 +28,12 @@ Types = Sequence[TensorType]
 def compiled_kernel(
     kernels: KernelTable, op: str, inputs: Types, outputs: Types, attrs: dict[str, Any]
 ) -> Optional[CompiledKernel]:
-    """The compiled kernel that fits, or None; sizes must be known, and bfloat16 has none."""
+    """The compiled kernel that fits, or None; sizes must be known, and few read bfloat16."""
     found = kernels.compiled.get(op)
-    types = [*inputs, *outputs]
-    if found is None or any(not type.is_static or type.dtype == BFLOAT16 for type in types):
+    if found is None or not all(type.is_static for type in [*inputs, *outputs]):
+        return None
+    half = outputs if found.reads_bfloat16 else [*inputs, *outputs]
+    if any(type.dtype == BFLOAT16 for type in half):
         return None
     return found if found.supports is None or found.supports(*inputs, **attrs) else None
 

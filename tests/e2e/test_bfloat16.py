@@ -12,10 +12,13 @@ import numpy as np
 import tensorflow as tf
 import yaml
 
+from cerebras_tf.compiler import pipeline
 from cerebras_tf.errors import ConfigError
 from cerebras_tf.estimator.run_config import CSRunConfig
+from cerebras_tf.passes import lower_products, round_operands
 from modelzoo.bert.model import model_fn as bert_model_fn
 from modelzoo.gpt3.model import model_fn as gpt_model_fn
+from tests.e2e import test_parity_gptj, test_parity_transformer
 from tests.e2e.host_and_wafer import Run, estimator, input_from, is_rounding, train
 
 pytestmark = pytest.mark.tf
@@ -142,6 +145,37 @@ def test_gradients_of_initial_weights_point_where_those_of_float32_do(model, arr
         a, b = gradient.ravel().astype(np.float64), rounded[name].ravel().astype(np.float64)
         norm = np.linalg.norm(a) * np.linalg.norm(b)
         assert norm == 0 or a @ b / norm >= 0.999, name
+
+
+@pytest.mark.parametrize(
+    ("model", "arrays"),
+    [
+        (gpt, gpt_batches),
+        (bert, bert_batches),
+        (lambda: test_parity_gptj.tiny("gptj"), test_parity_gptj.examples),
+        (test_parity_transformer.transformer, test_parity_transformer.batches),
+    ],
+    ids=["gpt", "bert", "gptj", "transformer"],
+)
+def test_what_rests_rounded_changes_no_bit(model, arrays, tmp_path, monkeypatch):
+    monkeypatch.setattr(lower_products, "LEAST_WORK", 0)
+    monkeypatch.setattr(lower_products, "LEAST_SIZE", 1)
+    fired = []
+
+    def rounding(graph):
+        before = len(graph.nodes)
+        round_operands.round_operands(graph)
+        fired.append(len(graph.nodes) - before)
+
+    runs = []
+    for number, rounds in enumerate((lambda graph: None, rounding)):
+        monkeypatch.setattr(pipeline, "round_operands", rounds)
+        folder = tmp_path / str(number)
+        runs.append(train(model(), arrays()[:2], folder, True, steps=2, precision="bfloat16"))
+    assert max(fired) > 4
+    assert runs[1].losses == runs[0].losses
+    for name, content in runs[0].variables.items():
+        np.testing.assert_array_equal(runs[1].variables[name], content, err_msg=name)
 
 
 def test_it_says_what_multiplies(tmp_path, caplog):

@@ -19,7 +19,7 @@ import pytest
 from cerebras_tf.errors import ConfigError
 from cerebras_tf.kernels import HAS_NUMBA, compiled_threads
 from cerebras_tf.kernels import instructions as isa
-from cerebras_tf.kernels.half import as_read
+from cerebras_tf.kernels.half import as_read, to_bfloat16
 from cerebras_tf.kernels.registry import COMPILED, PLAIN
 
 if not HAS_NUMBA:
@@ -69,8 +69,7 @@ def test_products_of_all_edges_are_sums_of_rounded_operands(kind, turned):
         before = lying(random, m, n, False)
         for add in (False, True):
             out = before.copy()
-            with compiled_bfloat16.packed(b) as columns:
-                compiled_bfloat16.multiply(a, columns, out, add=add)
+            compiled_bfloat16.product(a, b, out, add=add)
             error = np.abs(out - wanted - (before if add else 0))
             assert (error <= 1e-6 * (most + np.abs(before) * add + 1e-30)).all(), (m, k, n, add)
 
@@ -93,6 +92,22 @@ def test_many_products_at_once_broadcast(kind):
     out = np.empty((2, 3, 33, 20), np.float32)
     compiled_bfloat16.product(a, b, out)
     np.testing.assert_allclose(out, rounded(a) @ rounded(b), rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("turned", [(0, 0), (0, 1), (1, 0), (1, 1)])
+def test_operands_that_rest_in_bfloat16_give_the_bits_of_those_that_do_not(kind, turned):
+    random = np.random.default_rng(3)
+    for m, k, n in [*SIZES, *LARGER, (3, 64, 32)]:
+        full = [lying(random, m, k, turned[0]), lying(random, k, n, turned[1])]
+        for x in full:
+            x.flat[0], x.flat[-1] = TINY / 3, np.uint32(0x7F800001).view(np.float32)
+        rest = [to_bfloat16(x.T if t else x) for x, t in zip(full, turned)]
+        rest = [x.T if t else x for x, t in zip(rest, turned)]
+        wanted, found = np.empty((m, n), np.float32), np.empty((m, n), np.float32)
+        compiled_bfloat16.product(*full, wanted)
+        for operands in (rest, (full[0], rest[1]), (rest[0], full[1])):
+            compiled_bfloat16.product(*operands, found)
+            np.testing.assert_array_equal(found, wanted, err_msg=str((m, k, n)))
 
 
 def test_whole_numbers_come_out_exact(kind):
@@ -142,31 +157,38 @@ def test_subnormal_operands_and_results_are_zero(kind):
 
 
 @pytest.mark.parametrize("turned", [(0, 0), (0, 1), (1, 0)])
-def test_bits_are_the_same_for_any_number_of_threads(kind, turned, monkeypatch):
+def test_bits_are_the_same_for_any_number_of_threads_and_size_of_blocks(kind, turned, monkeypatch):
     if kind == isa.NONE:
         pytest.skip("BLAS splits long sums by threads")
     random = np.random.default_rng(5)
     for m, k, n in ((300, 900, 200), (200, 500, 700), (33, 4000, 50)):
         a, b = lying(random, m, k, turned[0]), lying(random, k, n, turned[1])
         results = []
-        for threads in (1, 2, 3):
+        for threads, block in ((1, 1 << 30), (2, 1 << 20), (3, 1 << 10)):
             monkeypatch.setattr(compiled_threads, "_pool", compiled_threads._Pool(threads))
+            monkeypatch.setattr(compiled_bfloat16, "_BLOCK_BYTES", block)
+            monkeypatch.setattr(compiled_bfloat16, "_SHARED_BYTES", block)
             results.append(np.empty((m, n), np.float32))
             compiled_bfloat16.product(a, b, results[-1])
         np.testing.assert_array_equal(results[0], results[1])
         np.testing.assert_array_equal(results[0], results[2])
 
 
-def test_scratch_memory_is_what_the_plan_counts(kind):
+@pytest.mark.parametrize(("m", "k", "n"), [(3000, 500, 200), (200, 500, 3000), (300, 9000, 200)])
+def test_scratch_memory_is_what_the_plan_counts(kind, m, k, n, monkeypatch):
     from cerebras_tf.kernels import scratch
 
+    monkeypatch.setattr(compiled_threads, "_pool", compiled_threads._Pool(2))
+    monkeypatch.setattr(compiled_bfloat16, "_BLOCK_BYTES", 1 << 18)
+    monkeypatch.setattr(compiled_bfloat16, "_SHARED_BYTES", 1 << 20)
     random = np.random.default_rng(6)
-    a, b = lying(random, 300, 500, False), lying(random, 500, 200, True)
+    a, b = lying(random, m, k, False), lying(random, k, n, True)
     scratch.reset_peak()
-    compiled_bfloat16.product(a, b, np.empty((300, 200), np.float32))
-    counted = compiled_bfloat16.columns_bytes(500, 200)
-    counted += compiled_bfloat16.multiply_bytes(300, 500, 200)
-    assert 0.9 * counted < scratch.peak_bytes() <= counted
+    compiled_bfloat16.product(a, b, np.empty((m, n), np.float32))
+    counted = compiled_bfloat16.scratch_bytes(m, k, n)
+    assert 0.6 * counted < scratch.peak_bytes() <= counted
+    if kind != isa.NONE:
+        assert counted < 2.2 * max(1 << 20, 2 * 3072 * min(m, n))
 
 
 @pytest.mark.parametrize("op", ["linear_softmax_xent", "linear_softmax_xent_train"])
@@ -319,10 +341,9 @@ def test_tiles_are_addressed_as_the_architecture_defines_them(size, monkeypatch)
     a, b = lying(random, rows, inner, False), lying(random, inner, columns, True)
     out = random.standard_normal((rows, columns)).astype(np.float32)
     wanted = out + rounded(a) @ rounded(b)
-    with compiled_bfloat16._packed(isa.TILES, b, 1) as panels:
-        compiled_bfloat16.multiply(a, panels, out, add=True, parts=1)
-        np.testing.assert_allclose(out, wanted, rtol=1e-5, atol=1e-4)
-        compiled_bfloat16.multiply(a, panels, out, parts=1)
+    compiled_bfloat16._by_instructions(isa.TILES, a, b, out, True, 1)
+    np.testing.assert_allclose(out, wanted, rtol=1e-5, atol=1e-4)
+    compiled_bfloat16._by_instructions(isa.TILES, a, b, out, False, 1)
     np.testing.assert_allclose(out, rounded(a) @ rounded(b), rtol=1e-5, atol=1e-4)
 
 

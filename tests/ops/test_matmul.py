@@ -34,6 +34,26 @@ def test_gradient_is_the_derivative_for_all_transposes_and_broadcasts(shapes, fi
     check_vjp("matmul", arrays, transpose_a=first, transpose_b=second)
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "attrs", "fits"),
+    [
+        ("float32", "bfloat16", {"compute": "bfloat16"}, True),
+        ("bfloat16", "bfloat16", {"compute": "bfloat16"}, True),
+        ("float32", "float16", {"compute": "bfloat16"}, False),
+        ("float32", "bfloat16", {}, False),
+    ],
+)
+def test_operands_may_rest_in_bfloat16_where_products_are_of_it(first, second, attrs, fits):
+    builder = Builder(Graph())
+    values = [builder.graph.add_input("x", TensorType(t, (4, 4))) for t in (first, second)]
+    attrs = {**attrs, "transpose_a": False, "transpose_b": False}
+    if fits:
+        assert builder.op("matmul", *values, **attrs).dtype == "float32"
+    else:
+        with pytest.raises(GraphError, match=r"float32 or bfloat16|dtype"):
+            builder.op("matmul", *values, **attrs)
+
+
 def _operands(a, b):
     builder = Builder(Graph())
     values = [builder.graph.add_input(n, TensorType("float32", s)) for n, s in (("a", a), ("b", b))]

@@ -1,0 +1,84 @@
+"""Rounds operands of products in bfloat16 where they are made, and keeps only that of them.
+
+Before: `%h = mul(%u, %t)  %y = matmul(%h, %w; compute="bfloat16")`, and a later product reads %h
+again; after: `%h = mul(%u, %t)  %r: bfloat16 = cast(%h)  %y = matmul(%r, %w; compute="bfloat16")`,
+and the later one reads %r. Those products round anyway, and what is rounded stays what it is, so no
+number changes; what is kept for the backward pass has half the bytes, and is rounded once. It must
+not fire where other backward work reads a forward value, which would be kept twice, nor where the
+rounding would cost as much as it saves: of a value that no elementwise node makes, which the
+rounding could join, or that one product reads besides other work, unless it is kept for long.
+"""
+
+from __future__ import annotations
+
+from cerebras_tf.ir import Graph, Node, Value
+from cerebras_tf.ops import infer, is_view, lookup, viewed
+
+ROUNDED = "bfloat16"
+
+
+def round_operands(graph: Graph) -> None:
+    """Inserts in place; products lowered, nodes in the order of the schedule."""
+    chosen = _chosen(graph)
+    if not chosen:
+        return
+    rounded: dict[Value, Value] = {}
+    nodes, graph.nodes = graph.nodes, []
+    for node in nodes:
+        if _rounds(node):
+            node.inputs = [rounded.get(value, value) for value in node.inputs]
+        graph.nodes.append(node)
+        if is_view(node) and node.inputs[0] in rounded:
+            operands = [rounded[node.inputs[0]], *node.inputs[1:]]
+            rounded[node.outputs[0]] = _behind(graph, node, node.op, operands, node.attrs)
+        for value in node.outputs:
+            if value in chosen:
+                rounded[value] = _behind(graph, node, "cast", [value], {"dtype": ROUNDED})
+    graph.prune()
+
+
+def _behind(
+    graph: Graph, node: Node, op: str, operands: list[Value], attrs: dict[str, object]
+) -> Value:
+    """The output of a new node of the same layer and direction."""
+    made = graph.make_node(op, operands, dict(attrs), infer(op, operands, attrs), node.source)
+    made.layer, made.direction = node.layer, node.direction
+    graph.nodes.append(made)
+    return made.output
+
+
+def _rounds(node: Node) -> bool:
+    """Whether a node reads its operands rounded, whatever they are."""
+    return node.op == "matmul" and node.attrs.get("compute") == ROUNDED
+
+
+def _chosen(graph: Graph) -> set[Value]:
+    products: dict[Value, list[Node]] = {}
+    others: dict[Value, list[Node]] = {}
+    for node in graph.nodes:
+        if is_view(node) and len(node.outputs) == 1:
+            others_of = node.inputs[1:]  # what a view reads besides, as a shape
+        else:
+            others_of = [] if _rounds(node) else node.inputs
+            for value in node.inputs if _rounds(node) else ():
+                products.setdefault(viewed(value), []).append(node)
+        for value in others_of:
+            others.setdefault(viewed(value), []).append(node)
+    wanted = {viewed(value) for value in graph.outputs}
+    return {
+        value
+        for value, readers in products.items()
+        if value not in wanted and _pays(value, readers, others.get(value, []))
+    }
+
+
+def _pays(value: Value, products: list[Node], others: list[Node]) -> bool:
+    made = value.node
+    if made is None or made.op == "constant" or value.dtype != "float32":
+        return False
+    if made.direction == "forward":
+        if any(node.direction != "forward" for node in others):
+            return False
+        if any(node.direction != "forward" for node in products):
+            return True
+    return lookup(made.op).elementwise and (not others or len(products) > 1)
