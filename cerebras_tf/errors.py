@@ -61,6 +61,24 @@ class CapacityError(CerebrasError, MemoryError):
     """The model does not fit the memory of the machine or of the wafer."""
 
 
+class BatchCapacityError(CapacityError):
+    """A step on a batch does not fit; one on a smaller batch may.
+
+    Attributes:
+        needed_bytes: what it takes at the least.
+        available_bytes: what there is.
+        fixed_bytes: of what it takes, what does not depend on the batch: weights and optimizer
+            state, where they count.
+    """
+
+    def __init__(
+        self, message: str, needed_bytes: int, available_bytes: int, fixed_bytes: int = 0
+    ) -> None:
+        super().__init__(message)
+        self.needed_bytes, self.available_bytes = needed_bytes, available_bytes
+        self.fixed_bytes = fixed_bytes
+
+
 class StoreError(CerebrasError, OSError):
     """The files of weights and optimizer state cannot be read or written."""
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from cerebras_tf.compiler.fit_activations import Budget, Fitting, SpillRoom
 from cerebras_tf.compiler.pipeline import Options
-from cerebras_tf.errors import CapacityError
+from cerebras_tf.errors import BatchCapacityError
 from cerebras_tf.ir.program import Program
 from cerebras_tf.memoryx.disk_speed import measured_disk_speeds
 from cerebras_tf.memoryx.file_store import FileStore
@@ -93,7 +93,7 @@ class ActivationRoom:
         """Says what was computed twice or spilled.
 
         Raises:
-            CapacityError: activations take more than was set.
+            BatchCapacityError: activations take more than was set.
         """
         if self._memory_gb is None or fitting.fits:
             tf.compat.v1.logging.info("%s", fitting)
@@ -127,16 +127,18 @@ def _of_first(swarm: Swarm, measure: Callable[[], Any]) -> Any:
     return swarm.objects(measure() if swarm.rank == 0 else None)[0]
 
 
-def does_not_fit(fitting: Fitting, memory_gb: float) -> CapacityError:
+def does_not_fit(fitting: Fitting, memory_gb: float) -> BatchCapacityError:
     """What must be said where everything that was tried takes more memory than was allowed."""
     needed, planned = (size / 1e9 for size in (fitting.needed_bytes, fitting.planned_bytes))
     settings = [f"Set it to {gigabytes_not_below(fitting.planned_bytes)}"]
     if fitting.least_bytes is not None and fitting.least_bytes < fitting.planned_bytes:
         settings.append(f"to {gigabytes_not_below(fitting.least_bytes)} with memoryx_dir")
-    return CapacityError(
+    return BatchCapacityError(
         f"wafer_memory_gb: activations, gradients and scratch memory must fit in it. Received: "
         f"{memory_gb:g}; {needed:.3g} GB are needed, {planned:.3g} GB where layers are computed "
         f"twice{' or spilled' if fitting.spilled_bytes else ''}, {planned - memory_gb:.3g} GB too "
         f"much. {', or '.join(settings)}, or lower max_sequence_length or train_input.batch_size; "
-        "optimizer.grad_accum_steps as many times higher leaves the tokens of a step as they are."
+        "optimizer.grad_accum_steps as many times higher leaves the tokens of a step as they are.",
+        fitting.planned_bytes,
+        fitting.budget_bytes,
     )

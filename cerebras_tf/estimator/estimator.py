@@ -21,7 +21,7 @@ import tensorflow as tf
 
 from cerebras_tf.capture.variables import resource_variables
 from cerebras_tf.compiler.pipeline import Options, collector_paused
-from cerebras_tf.errors import CapacityError, ConfigError
+from cerebras_tf.errors import ConfigError
 from cerebras_tf.estimator import cluster
 from cerebras_tf.estimator.call import (
     Call,
@@ -39,9 +39,9 @@ from cerebras_tf.estimator.hooks import (
     GracefulStopHook,
     LastingObjectsHook,
 )
-from cerebras_tf.estimator.host_call import host_call_to_eval_metric_ops
+from cerebras_tf.estimator.host_call import HOST_CALL_LOSS, LOSS, with_host_call
 from cerebras_tf.estimator.lean_session import keep_lean, with_pruned_graphs
-from cerebras_tf.estimator.model_graph import ModelGraph, build
+from cerebras_tf.estimator.model_graph import build
 from cerebras_tf.estimator.prediction import micro_batches_of, predict_program, systems_of
 from cerebras_tf.estimator.progress import PhaseReporter
 from cerebras_tf.estimator.report_file import write_report
@@ -52,14 +52,13 @@ from cerebras_tf.estimator.run_config import (
     refuse_strategies,
 )
 from cerebras_tf.estimator.saver import HostSaver
+from cerebras_tf.estimator.smaller_batches import advice_on, advising, placeholders, types_of
 from cerebras_tf.estimator.sparse_training import check_sparsifier
 from cerebras_tf.estimator.training import guarded, reporting, sizes, with_lines
-from cerebras_tf.ir import TensorType
 from cerebras_tf.ir.program import Program
 from cerebras_tf.kernels.bfloat16 import instructions
 from cerebras_tf.kernels.instructions import described
 from cerebras_tf.runtime.capacity import return_freed_memory, share_heap
-from cerebras_tf.runtime.session import Request
 from cerebras_tf.swarmx import job
 from cerebras_tf.wafer.prediction import Prediction, one_line
 
@@ -67,8 +66,6 @@ _TRAIN = tf.estimator.ModeKeys.TRAIN
 # Private API of TF 2.15: the module of tf.estimator's class, also where a test puts this class in
 # the place of theirs.
 _theirs: Any = inspect.getmodule(tf.estimator.Estimator)
-LOSS = "loss"  # tf.estimator's name of the mean of the losses of all batches
-HOST_CALL_LOSS = "loss of the host call"
 
 
 class CerebrasEstimator(tf.estimator.Estimator):
@@ -195,6 +192,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
         alone = locked(self.model_dir) if writes else contextlib.nullcontext()
         stopping = GracefulStopHook(model_dir=self.model_dir)
         with (
+            advising(bound._call, self._params, self._tried),
             cluster.ending_with_all(),
             alone,
             stopping as stop,
@@ -303,38 +301,58 @@ class CerebrasEstimator(tf.estimator.Estimator):
             UnsupportedOpError: the model needs operations without an IR form; all are listed.
             CapacityError: the model does not fit in this machine's memory, and is not saved.
         """
-        with tf.Graph().as_default() as graph:
-            tf.compat.v1.random.set_random_seed(self._config.tf_random_seed)
-            self._create_and_assert_global_step(graph)
+        bound = self._in_call(True, runs=False, sparsifier=sparsifier)
+        call = bound._call
+        with (
+            advising(call, self._params, self._tried),
+            self._new_graph(),
+            closing(call),
+        ):
             features, labels, input_hooks = self._get_features_and_labels_from_input_fn(
                 input_fn, mode
             )
-            bound = self._in_call(True, runs=False, sparsifier=sparsifier)
-            with closing(bound._call):
-                bound._call_model_fn(features, labels, mode, self.config)
-                model = bound._call.model
-                assert model is not None
-                model.wiring.reroute()
-                types = model.step.static_types()
-                if types is None:
-                    types = self._types_of_first_batch(model, input_hooks)
-                model.step.compiled_before = None
-                named = {tensor.name: type for tensor, type in zip(model.fed, types)}
-                program = model.step.compile(Request(named, updates=mode == _TRAIN))
-                self._tell(program, bound._call, mode, save and not validate_only)
-                fault = model.step.session.memory_fault(program)
-                if fault and not (save or validate_only):
-                    raise CapacityError(fault)
-                return None if validate_only else program
+            program = bound._compiled(features, labels, mode, input_hooks)
+            bound._tell(program, mode, save and not validate_only)
+            assert call.model is not None
+            fault = call.model.step.session.memory_fault(program)
+            if fault is not None and not (save or validate_only):
+                raise fault
+            return None if validate_only else program
 
-    def _tell(self, program: Program, call: Call, mode: str, save: bool) -> None:
+    @contextlib.contextmanager
+    def _new_graph(self) -> Iterator[None]:
+        """A graph with a global step, as tf.estimator begins one."""
+        with tf.Graph().as_default() as graph:
+            tf.compat.v1.random.set_random_seed(self._config.tf_random_seed)
+            self._create_and_assert_global_step(graph)
+            yield
+
+    def _compiled(self, features: Any, labels: Any, mode: str, input_hooks: Any = ()) -> Program:
+        """The program of the model that this call makes in the default graph."""
+        self._call_model_fn(features, labels, mode, self.config)
+        assert self._call.model is not None
+        return self._call.model.compiled(input_hooks, updates=mode == _TRAIN)
+
+    def _tried(self, call: Call, params: Any) -> Program:
+        """The program that a call with the types of a batch would train, with such parameters."""
+        bound = copy.copy(self)
+        bound._call, bound._params = call, params
+        with self._new_graph():
+            features, labels = placeholders(call.batch)
+            return bound._compiled(features, labels, _TRAIN)
+
+    def _tell(self, program: Program, mode: str, save: bool) -> None:
         """Says what a program takes, here and on a real system; writes it and its report."""
+        call = self._call
         model = call.model
         assert model is not None and model.step.unfitted is not None
         here = describe_program(program, model.store).splitlines()
         predicted = self._predicted(model.step.unfitted, call)
         fault = model.step.session.memory_fault(program)
-        told = [f"it does not fit here, and would be refused: {fault}"] if fault else []
+        told = []
+        if fault is not None:
+            advice = advice_on(fault, call, self._params, self._tried) if mode == _TRAIN else ""
+            told = [f"it does not fit here, and would be refused: {fault} {advice}".rstrip()]
         for line in (*here, one_line(predicted), *told):
             say("%s", line)
         if save and job.is_first():
@@ -350,15 +368,6 @@ class CerebrasEstimator(tf.estimator.Estimator):
     def _compiled_programs(self, mode: str) -> CompiledPrograms:
         """The programs of a mode in compile_dir."""
         return CompiledPrograms(self.compile_dir, name_of_mode(mode))
-
-    def _types_of_first_batch(self, model: ModelGraph, input_hooks: Any) -> list[TensorType]:
-        nothing = tf.constant([], tf.string)
-        scaffold = tf.compat.v1.train.Scaffold(
-            init_op=tf.no_op(), ready_op=nothing, ready_for_local_init_op=nothing
-        )
-        with tf.compat.v1.train.SingularMonitoredSession(input_hooks, scaffold) as session:
-            arrays = session.run(model.fed)
-        return [TensorType(array.dtype.name, array.shape) for array in arrays]
 
     def _create_global_step(self, graph: tf.Graph) -> Any:
         """A resource variable also where resource variables are switched off."""
@@ -387,9 +396,11 @@ class CerebrasEstimator(tf.estimator.Estimator):
             # On host and wafer alike: seeds, which count operations, come out equal.
             with resource_variables():
                 spec = super(CerebrasEstimator, self)._call_model_fn(features, labels, mode, config)
-            return _with_host_call(spec, mode)
+            return with_host_call(spec, mode)
 
         self._call.examples, self._call.tokens = sizes(features)
+        if mode == _TRAIN:
+            self._call.batch = types_of(features, labels)
         sparsifier = self._call.sparsifier if mode == _TRAIN else None
         if not (self._call.use_cs and _can_be_captured()):
             if sparsifier is not None:
@@ -485,13 +496,3 @@ def _can_be_captured() -> bool:
         step.name,
     )
     return False
-
-
-def _with_host_call(spec: Any, mode: str) -> Any:
-    host_call = getattr(spec, "host_call", None)
-    if host_call is None or mode != tf.estimator.ModeKeys.EVAL:
-        return spec
-    metrics = host_call_to_eval_metric_ops(host_call)
-    if LOSS in metrics:  # tf.estimator refuses the name
-        metrics[HOST_CALL_LOSS] = metrics.pop(LOSS)
-    return spec._replace(host_call=None, eval_metric_ops=metrics)

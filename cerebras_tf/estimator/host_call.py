@@ -13,6 +13,8 @@ import tensorflow as tf
 
 from cerebras_tf.errors import ConfigError
 
+LOSS = "loss"  # tf.estimator's name of the mean of the losses of all batches
+HOST_CALL_LOSS = "loss of the host call"
 _FORM = "host_call must be (function, [argument, ...]) or the same with a third list"
 
 
@@ -92,3 +94,14 @@ def host_call_to_eval_metric_ops(host_call: Any) -> dict[str, Any]:
 
 def _is_metric_pair(item: Any) -> bool:
     return isinstance(item, (tuple, list)) and len(item) == 2 and tf.is_tensor(item[0])
+
+
+def with_host_call(spec: Any, mode: str) -> Any:
+    """The spec of an evaluation with metrics in place of a host call; others as they are."""
+    host_call = getattr(spec, "host_call", None)
+    if host_call is None or mode != tf.estimator.ModeKeys.EVAL:
+        return spec
+    metrics = host_call_to_eval_metric_ops(host_call)
+    if LOSS in metrics:  # tf.estimator refuses the name
+        metrics[HOST_CALL_LOSS] = metrics.pop(LOSS)
+    return spec._replace(host_call=None, eval_metric_ops=metrics)

@@ -30,6 +30,7 @@ from cerebras_tf.estimator.stored_variables import StoredVariables
 from cerebras_tf.estimator.wafer_step import WaferStep
 from cerebras_tf.estimator.wiring import Wiring
 from cerebras_tf.ir import TensorType, Variable
+from cerebras_tf.ir.program import Program
 from cerebras_tf.memoryx.borrowing_store import BorrowingStore
 from cerebras_tf.memoryx.disk import FileDisk
 from cerebras_tf.memoryx.file_store import FileStore
@@ -38,6 +39,7 @@ from cerebras_tf.memoryx.store import MemoryStore, Store
 from cerebras_tf.memoryx.store_folder import folder_of
 from cerebras_tf.runtime.capacity import agreed_share
 from cerebras_tf.runtime.profiler import Profiler
+from cerebras_tf.runtime.session import Request
 from cerebras_tf.runtime.shared_store import SharedStore
 from cerebras_tf.runtime.streaming import check_disk
 from cerebras_tf.swarmx import job, mpi
@@ -64,6 +66,30 @@ class ModelGraph:
     wiring: Wiring
     fed: list[Any] = field(default_factory=list)
     sparse: Optional[SparseTraining] = None
+
+    def compiled(self, input_hooks: Any, updates: bool) -> Program:
+        """The program for its batches, compiled anew and not loaded.
+
+        Args:
+            input_hooks: begin the input, where only a first batch says what sizes it has.
+            updates: whether a step changes variables.
+        """
+        self.wiring.reroute()
+        types = self.step.static_types()
+        if types is None:
+            types = self._types_of_first_batch(input_hooks)
+        self.step.compiled_before = None
+        named = {tensor.name: type for tensor, type in zip(self.fed, types)}
+        return self.step.compile(Request(named, updates=updates))
+
+    def _types_of_first_batch(self, input_hooks: Any) -> list[TensorType]:
+        nothing = tf.constant([], tf.string)
+        scaffold = tf.compat.v1.train.Scaffold(
+            init_op=tf.no_op(), ready_op=nothing, ready_for_local_init_op=nothing
+        )
+        with tf.compat.v1.train.SingularMonitoredSession(input_hooks, scaffold) as session:
+            arrays = session.run(self.fed)
+        return [TensorType(array.dtype.name, array.shape) for array in arrays]
 
 
 def build(

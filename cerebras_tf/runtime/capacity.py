@@ -8,6 +8,7 @@ import socket
 from collections import defaultdict
 from typing import Optional
 
+from cerebras_tf.errors import BatchCapacityError
 from cerebras_tf.ir.program import Program
 from cerebras_tf.runtime.control_group import allowed_bytes
 from cerebras_tf.swarmx.swarm import Swarm
@@ -91,8 +92,8 @@ def _free_bytes(held_bytes: int, share: Optional[int]) -> int:
 
 def memory_fault(
     program: Program, state_bytes: int, held_bytes: int = 0, share: Optional[int] = None
-) -> str:
-    """Says that variables, activations and scratch memory do not fit; "" where they do.
+) -> Optional[BatchCapacityError]:
+    """What is wrong where variables, activations and scratch memory do not fit; else None.
 
     Args:
         program: gives the activation and the scratch memory.
@@ -105,17 +106,20 @@ def memory_fault(
     needed = state_bytes + activations
     free = _free_bytes(held_bytes, share)
     if needed <= free:
-        return ""
+        return None
     largest = max(program.layers, key=lambda layer: layer.weight_bytes, default=None)
     hint = ""
     if largest is not None:
         hint = f" Largest layer: '{largest.name}', {largest.weight_bytes / 1e9:.2f} GB of weights."
-    return (
+    return BatchCapacityError(
         f"this model needs {needed / 1e9:.1f} GB of memory: {state_bytes / 1e9:.1f} GB of weights "
         f"and optimizer state, {activations / 1e9:.1f} GB of activations and gradients. "
         f"Received: a machine with {free / 1e9:.1f} GB free{_each(share)}, "
         f"{(needed - free) / 1e9:.1f} GB too little.{hint} Lower batch_size or "
-        "max_sequence_length, choose a smaller model, or use a machine with more memory."
+        "max_sequence_length, choose a smaller model, or use a machine with more memory.",
+        needed,
+        free,
+        state_bytes,
     )
 
 

@@ -13,7 +13,7 @@ from typing import Any, Optional, Protocol
 
 import numpy as np
 
-from cerebras_tf.errors import CapacityError, DataError, PaddingError
+from cerebras_tf.errors import BatchCapacityError, DataError, PaddingError
 from cerebras_tf.ir import Array, TensorType, substitute
 from cerebras_tf.ir.program import COMMON_RANDOM_STEP, GLOBAL_STEP_UPDATE, RANDOM_STEP, Program
 from cerebras_tf.kernels.half import at_rest
@@ -404,8 +404,8 @@ class Session:
             state = store.even_resident_bytes
         return room_for_activations(state, self.held_bytes, self._share)
 
-    def memory_fault(self, program: Program) -> str:
-        """Says that a program does not fit into memory; "" where it does.
+    def memory_fault(self, program: Program) -> Optional[BatchCapacityError]:
+        """What is wrong where a program does not fit into memory; else None.
 
         Of variables that counts which is kept here: they are dealt out first.
         """
@@ -420,8 +420,8 @@ class Session:
                 f"Received: {self._swarm.size}. Compile the model with that num_csx."
             )
         fault = self.memory_fault(program)
-        if fault:
-            raise CapacityError(fault)
+        if fault is not None:
+            raise fault
 
     def _memory(self, size: int) -> Array:
         """Activation memory that all machines share; grown, and given to all anew, when needed."""
