@@ -113,7 +113,9 @@ run_on_wafers() {
   fi
   ensure_environment "${original[@]}"
   set_environment "$@"
-  read -r wafers asked logs < <("$VENV/bin/python" -m modelzoo.common.wafers "$given" "$@")
+  read -r wafers asked logs < <(
+    exec_quietly "$VENV/bin/python" -m modelzoo.common.wafers "$given" "$@"
+  )
   if [ -z "${logs-}" ]; then # the mistake was told
     exit 2
   fi
@@ -220,6 +222,17 @@ run_on_this_machine() {
   # Our own two see to the environment themselves, unless they only tell how they are used.
   case $1 in python | python-ws) ;; *) ensure_environment "$@" ;; esac
   set_environment "$@"
+  case $1 in cerebras-tf) exec_quietly "$@" ;; esac
+  exec "$@"
+}
+
+# Replaces this process by a program of ours. Where Ctrl-C comes while Python itself starts, Python
+# shows a traceback; ours take the signal as soon as they can end quietly
+# (modelzoo/common/interrupt.py). Not every env can block.
+exec_quietly() {
+  if env --block-signal=INT true 2>/dev/null; then
+    exec env --block-signal=INT "$@"
+  fi
   exec "$@"
 }
 
@@ -298,11 +311,7 @@ run_python() {
   if is_runner_call "$@"; then
     export CEREBRAS_TF_PROGRAM=$program
     set -- -m modelzoo.common.run "$@"
-    # Where Ctrl-C comes while Python itself starts, Python shows a traceback. The runner takes the
-    # signal as soon as it can end quietly (modelzoo/common/interrupt.py). Not every env can block.
-    if env --block-signal=INT true 2>/dev/null; then
-      exec env --block-signal=INT "$VENV/bin/python" ${flags[@]+"${flags[@]}"} "$@"
-    fi
+    exec_quietly "$VENV/bin/python" ${flags[@]+"${flags[@]}"} "$@"
   fi
   exec "$VENV/bin/python" ${flags[@]+"${flags[@]}"} "$@"
 }

@@ -6,20 +6,14 @@ It takes no abbreviations, which would change their meaning when an option is ad
 from __future__ import annotations
 
 import argparse
-import difflib
 import itertools
 import shutil
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from cerebras_tf.cli.exit_codes import USER_ERROR, format_error
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Returns `Did you mean ...?` with the nearest of the known words, or nothing if none is."""
-    close = difflib.get_close_matches(word, list(known), n=1)
-    return f"Did you mean {close[0]}?" if close else ""
+from cerebras_tf.suggestions import did_you_mean
 
 
 def format_rows(texts: Mapping[str, str]) -> str:

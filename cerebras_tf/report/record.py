@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cerebras_tf.errors import ConfigError
+from cerebras_tf.suggestions import did_you_mean_path
 from cerebras_tf.wafer.prediction import Prediction
 
 REPORT = "report.html"
@@ -71,8 +72,8 @@ def read_record(path: str) -> Record:
     found = re.search(re.escape(_MARK) + r"(.*?)</script>", text, flags=re.DOTALL)
     if found is None:
         raise ConfigError(
-            f"compare: must be a {REPORT}, or a folder that has one. Received: {path}. Write one "
-            "with --compile_only."
+            f"compare: must be a {REPORT}, or a folder that has one. Received: {path}. "
+            f"{did_you_mean_path(place) or 'Write one with --compile_only.'}"
         )
     # Reports of before say nothing of micro-batches.
     record: Record = {"micro_batches": 1, **json.loads(found.group(1))}

@@ -5,12 +5,12 @@ In a checkout they are in ``configs/`` at its top; an installed package holds th
 
 from __future__ import annotations
 
-import difflib
 import re
 from pathlib import Path
 
 import modelzoo
 from cerebras_tf.errors import ConfigError
+from cerebras_tf.suggestions import did_you_mean
 from modelzoo.common.params import read_yaml
 from modelzoo.common.whole_file import write_whole
 
@@ -39,8 +39,7 @@ def config_path(name):
     short = Path(name).name.removeprefix(PREFIX).removesuffix(SUFFIX)
     names = config_names()
     if short not in names:
-        close = difflib.get_close_matches(short, names, n=1)
-        advice = f"Did you mean {close[0]}?" if close else "`cerebras-tf configs list` shows all."
+        advice = did_you_mean(short, names) or "`cerebras-tf configs list` shows all."
         raise ConfigError(f"configs: there must be one of that name. Received: {name}. {advice}")
     return config_folder() / f"{PREFIX}{short}{SUFFIX}"
 

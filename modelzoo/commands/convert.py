@@ -79,7 +79,8 @@ def add_arguments(parser, what):
         add(
             "--config_from",
             metavar="FOLDER",
-            help="model it began as, for token ids and generation (default: beside the checkpoint)",
+            help="model it began as, for its token ids, generation_config.json and tokenizer "
+            "(default: beside the checkpoint)",
         )
         add("--max_shard_gb", type=gigabytes, default=5.0, help="size of a file, GB")
 
@@ -127,6 +128,8 @@ def _told(done):
     if done.dropped:
         text += f" Left out: {len(done.dropped)} tensors that its outputs do not need, such as "
         text += f"{done.dropped[0]}."
+    if done.left:
+        text += f" Not copied, though by its name of a tokenizer: {', '.join(done.left)}."
     return text
 
 

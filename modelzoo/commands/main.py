@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from modelzoo.common import interrupt  # before what takes time to load
+
+# isort: split
 import functools
 import importlib
 import sys
@@ -15,6 +18,8 @@ from cerebras_tf.cli.exit_codes import USER_ERROR, run_main
 from cerebras_tf.cli.parser import Parser, format_rows
 from modelzoo.common.console import quiet_native_logging
 from modelzoo.common.file_errors import system_errors_named
+
+interrupt.loaded()
 
 PROGRAM = "cerebras-tf"
 OUTPUTS = ("output_dir", "output", "out", "outputs", "save", "folder", "model_dir")

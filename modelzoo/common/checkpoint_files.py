@@ -10,7 +10,6 @@ import contextlib
 import filecmp
 import glob
 import os
-import re
 import shutil
 from pathlib import Path
 
@@ -22,12 +21,12 @@ from cerebras_tf.memoryx import checkpoint
 from cerebras_tf.memoryx.bundle import data_path, data_paths
 from cerebras_tf.swarmx import job, mpi
 from modelzoo.common.params import saved_runconfig
+from modelzoo.common.path_advice import CHECKPOINT_END, advice_on_checkpoint
 from modelzoo.common.whole_file import write_whole
 
 LIST = "checkpoint"
 POSITION = "data_position.json"  # see modelzoo/common/input/resume.py
 INSTEAD = "--checkpoint_path {} to evaluate, --resume_from {} with another -o to train"
-END = re.compile(r"\.(index|meta|data-\d{5}-of-\d{5})$")
 
 
 def find_checkpoint(path, option="checkpoint_path"):
@@ -45,7 +44,7 @@ def find_checkpoint(path, option="checkpoint_path"):
         if found is None:
             raise no_checkpoint(path, option)
         return found
-    prefix = END.sub("", path)
+    prefix = CHECKPOINT_END.sub("", path)
     if not glob.glob(f"{glob.escape(prefix)}.index") and not data_files(prefix):
         raise no_checkpoint(path, option)
     check_files(prefix)
@@ -59,7 +58,7 @@ def no_checkpoint(path, option):
     advice = (
         f"Checkpoints there: {', '.join(near)}."
         if near
-        else f"Train first, or name another with --{option}."
+        else advice_on_checkpoint(path, f"Train first, or name another with --{option}.")
     )
     return CheckpointError(
         f"{path}: must be a checkpoint, or a folder that holds one. Received: none there. {advice}"
@@ -196,7 +195,7 @@ def only_copied(latest, given):
 
 
 def _plain(path):
-    return os.path.abspath(END.sub("", path))
+    return os.path.abspath(CHECKPOINT_END.sub("", path))
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ import os
 import threading
 
 from cerebras_tf.errors import CerebrasError, CheckpointError, ConfigError, DataError
+from modelzoo.common.path_advice import advice_on_path
 
 # Errors of the system that a user mends: no space, no permission, something else in the way.
 MENDABLE = (
@@ -83,8 +84,12 @@ def system_errors_named(output):
             raise
         raise ConfigError(
             f"{found[0] or output}: must be readable, or a place to write to. Received: "
-            f"{found[1]}. Free space, correct the permissions, or name another path."
+            f"{found[1]}. {_advice(found[0])}"
         ) from error
+
+
+def _advice(path):
+    return advice_on_path(path or ".", "Free space, correct the permissions, or name another path.")
 
 
 def refused(error, numbers=MENDABLE):

@@ -1,44 +1,47 @@
 """Importing this keeps the console quiet where Ctrl-C comes while other modules still load.
 
-The launchers hold Ctrl-C back while Python itself starts; from here on it arrives. Extension
-modules that load may make another exception of it, so it is noted that it came. After `loaded`,
-`cerebras_tf.cli.exit_codes.run_main` decides what is shown.
+The launchers hold Ctrl-C back while Python itself starts; from here on it arrives, and ends the
+process at once, before a module that loads can make another exception of it. After `loaded` it is
+Python's own again, and `cerebras_tf.cli.exit_codes.run_main` decides what is shown. What comes
+before or behind that, as while Python ends, is not shown either.
 """
 
 from __future__ import annotations
 
-import os
+import contextlib
 import signal
 import sys
-import threading
 
-INTERRUPTED = 130
-_show = sys.excepthook
-_received: list[int] = []
-
-
-def _interrupt(number, frame):
-    _received.append(number)
-    raise KeyboardInterrupt
+_show, _show_unraisable = sys.excepthook, sys.unraisablehook
 
 
 def _show_all_but_interrupts(kind, error, traceback):
-    if issubclass(kind, KeyboardInterrupt):
-        return
-    if _received:
-        os._exit(INTERRUPTED)
-    _show(kind, error, traceback)
+    if not issubclass(kind, KeyboardInterrupt):
+        _show(kind, error, traceback)
+
+
+def _show_all_unraisable_but_interrupts(unraisable):
+    if not issubclass(unraisable.exc_type, KeyboardInterrupt):
+        _show_unraisable(unraisable)
+
+
+def _exchange(handler, other):
+    """Sets one handler of Ctrl-C in place of another, where that is set."""
+    if signal.getsignal(signal.SIGINT) is handler:
+        with contextlib.suppress(ValueError):  # only the main thread may
+            signal.signal(signal.SIGINT, other)
+            return True
+    return False
 
 
 def loaded():
-    """Gives Ctrl-C back to Python's own handler."""
-    if signal.getsignal(signal.SIGINT) is _interrupt:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    """Gives Ctrl-C back to Python's own handler, where importing this took it."""
+    if _taken:
+        _exchange(signal.SIG_DFL, signal.default_int_handler)
 
 
+_taken = _exchange(signal.default_int_handler, signal.SIG_DFL)
 sys.excepthook = _show_all_but_interrupts
-in_main = threading.current_thread() is threading.main_thread()
-if in_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-    signal.signal(signal.SIGINT, _interrupt)
+sys.unraisablehook = _show_all_unraisable_but_interrupts
 if hasattr(signal, "pthread_sigmask"):
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})

@@ -6,7 +6,6 @@ Precedence: command line, then YAML, then the defaults in the dataclasses.
 
 from __future__ import annotations
 
-import difflib
 import glob
 import math
 import os
@@ -16,6 +15,7 @@ import yaml
 
 from cerebras_tf.errors import ConfigError
 from modelzoo.common import registry, schema
+from modelzoo.common.path_advice import advice_on_path
 from modelzoo.common.whole_file import write_whole
 
 MOST_FILES_NAMED = 8
@@ -189,12 +189,10 @@ def _advice_on_path(path, error):
     if isinstance(error, PermissionError):
         return "Correct its permissions."
     there = sorted(found.name for found in Path(path).parent.glob("*.yaml"))
-    close = difflib.get_close_matches(Path(path).name, there, n=1)
-    if close:
-        return f"Did you mean {Path(path).with_name(close[0])}?"
+    advice = "Check the path after -p; `cerebras-tf configs list` names those that come along."
     if there:
-        return f"Files there: {', '.join(there[:MOST_FILES_NAMED])}."
-    return "Check the path after -p; `cerebras-tf configs list` names those that come along."
+        advice = f"Files there: {', '.join(there[:MOST_FILES_NAMED])}."
+    return advice_on_path(path, advice)
 
 
 class _Loader(yaml.SafeLoader):

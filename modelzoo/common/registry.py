@@ -6,12 +6,12 @@ A model is imported when it is asked for; its name is its folder, with dots for 
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import importlib.util
 from pathlib import Path
 
 from cerebras_tf.errors import ConfigError
+from cerebras_tf.suggestions import did_you_mean
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -30,8 +30,7 @@ def params_class(name, where):
     """
     names = model_names()
     if name not in names:
-        close = difflib.get_close_matches(str(name), names, n=1)
-        advice = f"Did you mean {close[0]}?" if close else "Name one of them."
+        advice = did_you_mean(str(name), names) or "Name one of them."
         raise ConfigError(
             f"{where}: model_name must be one of {', '.join(names)}. Received: {name!r}. {advice}"
         )

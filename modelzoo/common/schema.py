@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import collections.abc
 import dataclasses
-import difflib
 import math
 import typing
+
+from cerebras_tf.suggestions import did_you_mean, nearest
 
 TYPE_WORDS = {
     bool: "true or false",
@@ -155,12 +156,12 @@ def _is_required(field):
 
 
 def _report_unknown(report, path, key, value, fields):
-    close = difflib.get_close_matches(key, fields, n=1, cutoff=0.5)
+    close = nearest(key, fields, cutoff=0.5)
     # A key such as num_layers is nearer to num_hidden_layers by its words than by its letters.
     words = set(key.split("_"))
     by_words = [name for name in fields if words <= set(name.split("_"))]
     if by_words or close:
-        hint = f"Did you mean {_join(path, (by_words or close)[0])}?"
+        hint = f"Did you mean {_join(path, by_words[0] if by_words else close)}?"
     else:
         hint = f"Known keys: {', '.join(sorted(fields))}."
     full = _join(path, key)
@@ -169,8 +170,7 @@ def _report_unknown(report, path, key, value, fields):
 
 def _report_choice(report, path, value, choices):
     text = f"{path} must be one of {', '.join(map(str, choices))}."
-    close = difflib.get_close_matches(str(value), map(str, choices), n=1)
-    report.add(path, text, value, f"Did you mean {close[0]}?" if close else "")
+    report.add(path, text, value, did_you_mean(str(value), map(str, choices)))
 
 
 def _build_field(field, hint, value, path, report):

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from cerebras_tf.errors import ConfigError
+from modelzoo.common.path_advice import advice_on_path
 
 KINDS = ("GPT2Tokenizer", "NeoXTokenizer", "BertTokenizer", "JsonTokenizer", "ByteTokenizer")
 END_OF_TEXT = "<|endoftext|>"
@@ -393,5 +394,6 @@ def _read(path):
         return Path(path).read_bytes().decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
-            f"{path}: must be a tokenizer file. Received: {error}. Name another file."
+            f"{path}: must be a tokenizer file. Received: {error}. "
+            f"{advice_on_path(path, 'Name another file.')}"
         ) from error

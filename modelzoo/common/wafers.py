@@ -9,6 +9,9 @@ written, else `no`, and the folder of their logs. It imports no TensorFlow.
 
 from __future__ import annotations
 
+from modelzoo.common import interrupt  # before what takes time to load
+
+# isort: split
 import os
 import sys
 
@@ -16,6 +19,8 @@ from cerebras_tf.cli.arguments import MODES, parse_arguments
 from cerebras_tf.cli.exit_codes import run_main
 from modelzoo.common.params import read_yaml
 from modelzoo.common.run import read_params
+
+interrupt.loaded()
 
 
 def main(arguments):

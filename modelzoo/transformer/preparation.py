@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 
 from cerebras_tf.errors import DataError
+from modelzoo.common.path_advice import advice_on_path
 from modelzoo.common.preparation import documents, pipeline
 from modelzoo.transformer.text_lines import decode_lines
 from modelzoo.transformer.vocabulary import load_joint_tokenizer
@@ -76,7 +77,8 @@ def line_ends(path, every):
                     ends.append(position)
     except OSError as error:
         raise DataError(
-            f"{path}: must be a readable text file. Received: {error.strerror}. Check the path."
+            f"{path}: must be a readable text file. Received: {error.strerror}. "
+            f"{advice_on_path(path, 'Check the path.')}"
         ) from error
     if ends[-1] != position:
         ends.append(position)

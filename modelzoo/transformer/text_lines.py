@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from cerebras_tf.errors import DataError
+from modelzoo.common.path_advice import advice_on_path
 
 
 def read_lines(paths):
@@ -24,9 +25,9 @@ def read_lines(paths):
         try:
             data = Path(path).read_bytes()
         except OSError as error:
+            advice = advice_on_path(path)
             raise DataError(
-                f"{path}: must be a readable text file. Received: {error.strerror}. Relative paths "
-                "are looked up from the current folder, the YAML's folder and the repository root."
+                f"{path}: must be a readable text file. Received: {error.strerror}. {advice}"
             ) from error
         lines += decode_lines(data, path)
     return lines

@@ -29,11 +29,12 @@ def room(rooms: str = "", outside: str = "") -> Room:
 
 BELOW_ESTIMATOR = "ir ops kernels wafer passes compiler memoryx swarmx runtime capture"
 ABOVE = f"{BELOW_ESTIMATOR} estimator report"
-EVERYWHERE = {"errors", "quantities"}
+EVERYWHERE = {"errors", "quantities", "suggestions"}
 # Numba brings llvmlite. TensorFlow speaks NumPy arrays, so where it is allowed NumPy is too.
 ROOMS = {
     "errors": room(),
     "quantities": room(),
+    "suggestions": room(),
     "ir": room(outside="numpy"),
     "ops": room("ir", outside="numpy"),
     "kernels": room("ops", outside="numpy numba llvmlite scipy_openblas32"),

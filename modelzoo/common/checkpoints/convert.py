@@ -15,6 +15,7 @@ import yaml
 
 from cerebras_tf.errors import CheckpointError, ConfigError
 from modelzoo.common import registry
+from modelzoo.common.checkpoints.carried_files import find_carried
 from modelzoo.common.checkpoints.layout import Conversion
 from modelzoo.common.checkpoints.matching import match_ours, match_theirs
 from modelzoo.common.checkpoints.programs import PROGRAMS
@@ -27,6 +28,7 @@ from modelzoo.common.checkpoints.tensorflow_checkpoint import (
 )
 from modelzoo.common.checkpoints.whole_folder import whole_folder
 from modelzoo.common.params import load_params, params_from_dict
+from modelzoo.common.path_advice import advice_on_path
 
 PARAMS = "params.yaml"
 _LESS_ROOM = " Or let files of the source go as they are taken in, with --delete_source."
@@ -55,7 +57,7 @@ def to_tensorflow(
 
     Raises:
         CheckpointError: the model is damaged, does not fit its configuration, or the disk is too
-            small.
+            small; or a file that goes with it cannot be read.
         ConfigError: its configuration has no counterpart here.
     """
     taken = TakenIn(source, output, program) if delete_source else None
@@ -63,6 +65,7 @@ def to_tensorflow(
     reader = taken.reader() if taken else program.open(source)
     architecture, tree, layout = describe(program, reader)
     names = match_theirs(reader, layout, architecture.canonical)
+    carried = find_carried(reader.folder, program.carried)
     goes_on = taken is not None and taken.has_begun
     if not goes_on:
         _check_copies(reader, layout, names)
@@ -77,7 +80,7 @@ def to_tensorflow(
     name = f"model.ckpt-{reader.global_step}"
     texts = {PARAMS: _HEADER + yaml.safe_dump(tree, sort_keys=False)}
     texts |= architecture.files(reader.config)
-    patterns = (f"{name}.*", *program.carried, *texts, STATE)
+    patterns = (f"{name}.*", *program.carried, *carried.tokenizer, *texts, STATE)
     with whole_folder(output, patterns, overwrite or goes_on) as folder:
         if taken:
             taken.take_in(layout, names, tensors)
@@ -88,11 +91,11 @@ def to_tensorflow(
             write_tensorflow(folder, name, tensors(layout.links), reader.global_step)
         for file_name, text in texts.items():
             (folder / file_name).write_text(text, encoding="utf-8")
-        _copy(program.carried, reader.folder, folder)
+        _copy(carried, folder)
     if taken:
         taken.end()
     dropped = sorted(set(reader.shapes) - set(names.values()) - {GLOBAL_STEP})
-    return _conversion(layout, str(Path(output) / name), dropped)
+    return _conversion(layout, str(Path(output) / name), dropped, carried)
 
 
 def from_tensorflow(
@@ -114,7 +117,7 @@ def from_tensorflow(
         program: a key of PROGRAMS.
         params_path: the model's YAML; None takes params.yaml beside the checkpoint.
         config_from: folder of the model that ours began as, for what our YAML does not say, such as
-            token ids and generation_config.json; None takes the checkpoint's folder.
+            token ids, generation_config.json and the tokenizer; None takes the checkpoint's folder.
         dtype: type of the weights there: float32, float16 or bfloat16.
         max_shard_bytes: largest size of a file there.
         overwrite: whether a model there may be replaced.
@@ -124,7 +127,8 @@ def from_tensorflow(
         A Conversion.
 
     Raises:
-        CheckpointError: the checkpoint is damaged, or does not fit its parameters.
+        CheckpointError: the checkpoint is damaged, or does not fit its parameters; or a file that
+            goes with it cannot be read.
         ConfigError: the parameters have no counterpart there.
     """
     program = PROGRAMS[program]
@@ -133,10 +137,11 @@ def from_tensorflow(
     params = load_params(params_path)
     architecture = program.architecture_for(params, params_path)
     layout = architecture.layout(params).without_groups(reader.shapes)
-    origin = Path(config_from or reader.folder)
+    origin = _origin(config_from) if config_from else reader.folder
     config = architecture.config(params, params_path, reader.shapes)
     config = program.completed(config, origin)
     dropped = match_ours(reader, layout)
+    carried = find_carried(origin, program.carried)
 
     def tensors():
         for link in layout.links:
@@ -145,12 +150,13 @@ def from_tensorflow(
             _tell(advance, link)
 
     shapes = {link.theirs: link.shape for link in layout.links}
-    with whole_folder(output, program.written, overwrite) as folder:
-        _copy(program.carried, origin, folder)
+    patterns = (*carried.tokenizer, *program.written)
+    with whole_folder(output, patterns, overwrite) as folder:
+        _copy(carried, folder)
         step = reader.global_step
         program.write(folder, config, shapes, tensors(), step, dtype, max_shard_bytes)
     dropped = sorted(set(dropped) - {GLOBAL_STEP})
-    return _conversion(layout, str(output), dropped)
+    return _conversion(layout, str(output), dropped, carried)
 
 
 def describe(program, reader):
@@ -180,10 +186,16 @@ def describe(program, reader):
     return architecture, tree, architecture.layout(params).without_groups(names)
 
 
-def _copy(names, source, target):
-    for name in names:
-        if (source / name).exists():
-            shutil.copyfile(source / name, target / name)
+def _origin(folder):
+    if not Path(folder).is_dir():
+        advice = advice_on_path(folder, "Name the folder of the model that ours began as.")
+        raise ConfigError(f"--config_from: must be a folder. Received: {folder}. {advice}")
+    return Path(folder)
+
+
+def _copy(carried, target):
+    for path in carried.paths:
+        shutil.copyfile(path, target / path.name)
 
 
 def _check_copies(reader, layout, names):
@@ -203,6 +215,6 @@ def _tell(advance, link):
         advance(math.prod(link.shape))
 
 
-def _conversion(layout, path, dropped):
+def _conversion(layout, path, dropped, carried):
     weights = sum(math.prod(link.shape) for link in layout.links)
-    return Conversion(len(layout.links), weights, path, tuple(dropped))
+    return Conversion(len(layout.links), weights, path, tuple(dropped), carried.left)

@@ -17,6 +17,7 @@ from modelzoo.common.checkpoints.safetensors_file import (
     SafetensorsReader,
     SafetensorsWriter,
 )
+from modelzoo.common.path_advice import advice_on_path
 
 CONFIG, GENERATION_CONFIG = "config.json", "generation_config.json"
 # Files that go with a model of ours, so that what its YAML does not say comes back.
@@ -142,8 +143,8 @@ def read_json(path):
         value = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise CheckpointError(
-            f"{path}: must be a JSON file. Received: {error}. Give the folder with all files of "
-            "the model."
+            f"{path}: must be a JSON file. Received: {error}. "
+            f"{advice_on_path(path, 'Give the folder with all files of the model.')}"
         ) from error
     if not isinstance(value, dict):
         raise CheckpointError(f"{path}: must hold an object. Received: {value!r}. Replace it.")

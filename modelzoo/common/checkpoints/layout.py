@@ -113,12 +113,21 @@ class Architecture:
 
 @dataclass(frozen=True)
 class Conversion:
-    """What was converted: number of tensors there, of weights, and names of what was left out."""
+    """What was converted.
+
+    Attributes:
+        tensors: their number there.
+        weights: their number.
+        path: of what was made.
+        dropped: names of tensors that were left out.
+        left: names of files beside the source that seem to be a tokenizer's, and were not copied.
+    """
 
     tensors: int
     weights: int
     path: str
     dropped: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
 
 
 def dense(theirs, ours, shape, form=TRANSPOSED, bias=True, group=None, ends=(".weight", ".bias")):

@@ -9,6 +9,7 @@ import numpy as np
 
 from cerebras_tf.errors import CheckpointError
 from cerebras_tf.memoryx.bundle_writer import BundleWriter
+from modelzoo.common.path_advice import advice_on_checkpoint
 from modelzoo.common.whole_file import write_whole
 
 STATE = "checkpoint"
@@ -79,9 +80,10 @@ def _find(tf, path):
 
 def _unreadable(where, error):
     first = (str(error).splitlines() or [type(error).__name__])[0]
+    advice = "Give the prefix of its files, such as model_dir/model.ckpt-100, and restore damaged "
     return CheckpointError(
-        f"{where}: must be a whole TensorFlow checkpoint. Received: {first} Give the prefix "
-        "of its files, such as model_dir/model.ckpt-100, and restore damaged ones."
+        f"{where}: must be a whole TensorFlow checkpoint. Received: {first} "
+        f"{advice_on_checkpoint(where, f'{advice}ones.')}"
     )
 
 

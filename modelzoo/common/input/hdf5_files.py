@@ -12,6 +12,7 @@ import os
 import numpy as np
 
 from cerebras_tf.errors import ConfigError, DataError
+from modelzoo.common.path_advice import advice_on_path
 
 COLUMNS = ("input_ids", "input_mask", "labels")
 
@@ -43,9 +44,12 @@ class Hdf5Records:
         folders = as_folders(data_dir)
         paths = [path for f in folders for path in sorted(glob.glob(os.path.join(f, "*.h5")))]
         if not paths:
+            advice = "Make them with --file_format HDF5, or use GptTfRecordsProcessor."
+            for folder in folders:
+                advice = advice_on_path(folder, advice)
             raise DataError(
                 f"data_dir: must be a folder with files *.h5. Received: {', '.join(folders)}, "
-                "without any. Make them with --file_format HDF5, or use GptTfRecordsProcessor."
+                f"without any. {advice}"
             )
         self._files = [_open(h5py, path, length) for path in paths]
         self._ends = np.cumsum([len(file["data"]) for file in self._files])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from cerebras_tf.errors import DataError
+from modelzoo.common.path_advice import advice_on_path
 
 
 def read_json_lines(path):
@@ -47,7 +48,8 @@ def read_lines(path):
                     yield f"{path}:{number}", text
     except OSError as error:
         raise DataError(
-            f"{path}: must be a file to read. Received: {error.strerror}. Check the path."
+            f"{path}: must be a file to read. Received: {error.strerror}. "
+            f"{advice_on_path(path, 'Check the path.')}"
         ) from error
 
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from cerebras_tf.errors import DataError
 from modelzoo.common.input.order import EpochOrder
+from modelzoo.common.path_advice import advice_on_path
 
 END_OF_DOCUMENT = 256  # the token after every file; bytes are their own tokens
 OWN_TEXT = Path(__file__).resolve().parent / "shakespeare"  # comes with the package
@@ -64,10 +65,10 @@ def _expand(source, patterns):
         return [(os.path.basename(source), source)]
     paths = [path for path in glob.glob(source, recursive=True) if os.path.isfile(path)]
     if not paths:
+        advice = advice_on_path(source)
         raise DataError(
             f"data_dir: must be a folder, a file or a glob that matches files. Received: "
-            f"{source!r}. Relative paths are looked up from the current folder, the YAML's "
-            "folder and the repository root."
+            f"{source!r}. {advice}"
         )
     plain = Path(source.split("*")[0].split("?")[0].split("[")[0])
     root = plain if plain.is_dir() else plain.parent

@@ -15,6 +15,7 @@ import tensorflow.compat.v1 as tf
 from cerebras_tf.errors import DataError
 from modelzoo.common.input.prepared import check_prepared, check_tokens
 from modelzoo.common.model_sections import count_vocabulary
+from modelzoo.common.path_advice import LOOKED_UP, advice_on_path
 
 INTEGER, FLOAT = "int64", "float32"  # kinds of a column
 FRAME = struct.Struct("<Q")  # a record: its length, 4 bytes of checksum, data, 4 bytes of checksum
@@ -34,11 +35,14 @@ def find_record_files(data_dir):
         found = sorted(glob.glob(os.path.join(folder, "*.tfrecord*")))
         if not found:
             state = "no such file" if os.path.isdir(folder) else "no such folder"
+            advice = advice_on_path(
+                folder,
+                "Make them with `cerebras-tf prepare`, in a checkout also by the "
+                f"scripts/create_*.py of the model. {LOOKED_UP}",
+            )
             raise DataError(
                 f"data_dir: must be a folder with files *.tfrecord*. Received: {folder!r}, "
-                f"{state}. Make them with `cerebras-tf prepare`, in a checkout also by the "
-                "scripts/create_*.py of the model. Relative paths are looked up from the current "
-                "folder, the YAML's folder and the repository root."
+                f"{state}. {advice}"
             )
         files += found
     return files

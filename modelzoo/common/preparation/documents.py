@@ -12,6 +12,7 @@ from pathlib import Path
 
 from cerebras_tf.errors import DataError
 from modelzoo.common.input.json_lines import require_unicode
+from modelzoo.common.path_advice import advice_on_path
 from modelzoo.common.preparation.compressed import is_compressed, open_decompressed
 from modelzoo.common.preparation.records import sha256_of
 
@@ -41,9 +42,10 @@ def find_inputs(paths, suffixes=SUFFIXES):
         else:
             inside = [path] if path.is_file() else []
         if not inside:
+            advice = advice_on_path(path, "Check the path.")
             raise DataError(
                 f"{path}: must be a file, or a folder with files {', '.join(suffixes)}. Received: "
-                f"{'a folder without any' if path.is_dir() else 'no such path'}. Check the path."
+                f"{'a folder without any' if path.is_dir() else 'no such path'}. {advice}"
             )
         found.update(map(str, inside))
     return sorted(found)

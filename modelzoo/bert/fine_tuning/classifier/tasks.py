@@ -10,6 +10,7 @@ import os
 from dataclasses import dataclass
 
 from cerebras_tf.errors import DataError
+from modelzoo.common.path_advice import advice_on_path
 
 UNLABELED = -1
 # Files of a folder by the use they are read for; of each group the first that has any.
@@ -102,10 +103,10 @@ def find_files(data_dir, use):
         if not present:
             names = " or ".join(name for group in FILES[use] for name in group)
             state = "a folder without" if os.path.isdir(source) else "neither folder nor file"
+            advice = advice_on_path(source)
             raise DataError(
                 f"data_dir: must be a .tsv file, or a folder with {names}. Received: {source!r}, "
-                f"{state}. Relative paths are looked up from the current folder, the YAML's folder "
-                "and the repository root."
+                f"{state}. {advice}"
             )
         found += present
     return found

@@ -7,6 +7,7 @@ import json
 from dataclasses import dataclass
 
 from cerebras_tf.errors import DataError
+from modelzoo.common.path_advice import advice_on_path
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ def read_articles(path):
             "Copy the file again."
         ) from error
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise _not_squad(path, error) from error
+        raise _not_squad(path, error, path) from error
     if not isinstance(articles, list) or not articles:
         raise _not_squad(path, "no articles")
     return tuple(_article(path, number, article) for number, article in enumerate(articles))
@@ -96,8 +97,9 @@ def _text(value):
     return value
 
 
-def _not_squad(where, received):
+def _not_squad(where, received, path="."):
     return DataError(
         f"{where}: must be SQuAD json: data, paragraphs with context, qas with id, question and "
-        f"answers (text, answer_start). Received: {received}. Give a file of that form."
+        f"answers (text, answer_start). Received: {received}. "
+        f"{advice_on_path(path, 'Give a file of that form.')}"
     )

@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass
 
 from cerebras_tf.errors import ConfigError, DataError
+from modelzoo.common.path_advice import advice_on_path
 
 PAD, LATER_PIECE, BEGIN, END = "[PAD]", "X", "[CLS]", "[SEP]"
 OUTSIDE = "O"
@@ -77,7 +78,8 @@ def _lines(path):
             lines = file.read().split(b"\n")
     except OSError as error:
         raise DataError(
-            f"{path}: must be a readable file. Received: {error.strerror}. Check the path."
+            f"{path}: must be a readable file. Received: {error.strerror}. "
+            f"{advice_on_path(path, 'Check the path.')}"
         ) from error
     for number, data in enumerate(lines, start=1):
         try:
@@ -117,7 +119,8 @@ def read_label_names(path):
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"{path}: label_vocab_file must be the label2id.json that `cerebras-tf prepare ner` or "
-            f"scripts/create_ner_tfrecords.py wrote. Received: {error}. Name that file."
+            f"scripts/create_ner_tfrecords.py wrote. Received: {error}. "
+            f"{advice_on_path(path, 'Name that file.')}"
         ) from error
     if not isinstance(numbers, dict) or sorted(map(str, numbers.values())) != sorted(
         map(str, range(len(numbers)))

@@ -23,6 +23,7 @@ from modelzoo.bert.fine_tuning.token_classifier.labels import (
     label_names,
     read_sentences,
 )
+from modelzoo.common.path_advice import advice_on_path
 from modelzoo.common.preparation import documents, pipeline, records
 from modelzoo.common.tokenizers import load_tokenizer, require_tokens
 
@@ -63,8 +64,8 @@ def find_splits(data_dir):
     if not found:
         told = ", ".join(name for group in SPLITS.values() for name in group)
         raise DataError(
-            f"{data_dir}: must be a folder with some of {told}. Received: none of them. Check "
-            "--data_dir."
+            f"{data_dir}: must be a folder with some of {told}. Received: none of them. "
+            f"{advice_on_path(data_dir, 'Check --data_dir.')}"
         )
     return found
 

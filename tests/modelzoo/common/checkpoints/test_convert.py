@@ -15,6 +15,7 @@ tf = pytest.importorskip("tensorflow")
 from cerebras_tf.errors import CheckpointError, ConfigError  # noqa: E402
 from modelzoo.bert.fine_tuning.token_classifier.labels import read_label_names  # noqa: E402
 from modelzoo.common.checkpoints import google_bert  # noqa: E402
+from modelzoo.common.checkpoints.carried_files import TOKENIZER  # noqa: E402
 from modelzoo.common.checkpoints.convert import from_tensorflow, to_tensorflow  # noqa: E402
 from modelzoo.common.checkpoints.gpt_neox import rotary_share  # noqa: E402
 from modelzoo.common.checkpoints.hugging_face import HuggingFaceReader  # noqa: E402
@@ -125,6 +126,52 @@ def test_token_ids_and_generation_come_back_from_beside_the_checkpoint(tmp_path)
     assert (tmp_path / "back" / "generation_config.json").read_text() == generation
 
 
+def write_tokenizer(folder, *names):
+    """Writes files that no one shall read as text; returns their content by name."""
+    content = {name: f"{name} of {folder.name}".encode() + b"\xff\x00" for name in names}
+    for name, data in content.items():
+        (folder / name).write_bytes(data)
+    return content
+
+
+def test_the_tokenizer_goes_with_a_model_and_comes_back(tmp_path):
+    theirs, back = tmp_path / "theirs", tmp_path / "back"
+    write_model(theirs, "gpt_neox")
+    content = write_tokenizer(theirs, *TOKENIZER)
+    write_tokenizer(theirs, "README.md", "sp10m.spm", "vocab.bpe")
+    assert to_tensorflow(theirs, tmp_path / "ours").left == ("sp10m.spm", "vocab.bpe")
+    assert from_tensorflow(tmp_path / "ours", back).left == ()
+    for folder in (tmp_path / "ours", back):
+        assert {name: (folder / name).read_bytes() for name in TOKENIZER} == content
+        assert not list(folder.glob("*.spm")) and not (folder / "README.md").exists()
+
+
+def test_a_tokenizer_is_replaced_whole_and_stays_where_none_comes(tmp_path):
+    write_model(tmp_path / "theirs", "gpt2")
+    content = write_tokenizer(tmp_path / "theirs", "tokenizer.json")
+    to_tensorflow(tmp_path / "theirs", tmp_path / "ours")
+    (tmp_path / "back").mkdir()
+    write_tokenizer(tmp_path / "back", "vocab.json", "merges.txt")
+    text = refused(CheckpointError, from_tensorflow, tmp_path / "ours", tmp_path / "back")
+    assert "must hold no checkpoint yet. Received: merges.txt there." in text
+    from_tensorflow(tmp_path / "ours", tmp_path / "back", overwrite=True)
+    found = {path.name for path in (tmp_path / "back").iterdir()}
+    assert found & set(TOKENIZER) == {"tokenizer.json"}
+    (tmp_path / "ours" / "tokenizer.json").unlink()
+    from_tensorflow(tmp_path / "ours", tmp_path / "back", overwrite=True)
+    assert (tmp_path / "back" / "tokenizer.json").read_bytes() == content["tokenizer.json"]
+
+
+@pytest.mark.parametrize("name", ["merges.txt", "generation_config.json"])
+def test_a_file_that_cannot_be_read_ends_a_conversion_before_it_begins(tmp_path, name):
+    write_model(tmp_path / "theirs", "gpt2")
+    (tmp_path / "theirs" / name).symlink_to(tmp_path / "gone")
+    text = refused(CheckpointError, to_tensorflow, tmp_path / "theirs", tmp_path / "ours")
+    assert f"theirs/{name}: must be a file that can be read" in text
+    assert "Received: No such file or directory. Copy or download it again" in text
+    assert not (tmp_path / "ours").exists()
+
+
 def test_token_ids_come_from_the_folder_that_is_named(tmp_path):
     """As after a training, whose folder does not hold them."""
     write_model(tmp_path / "theirs", "gpt2", eos_token_id=4, rope_theta=3.0, torch_dtype="x")
@@ -137,13 +184,14 @@ def test_token_ids_come_from_the_folder_that_is_named(tmp_path):
     assert (back["eos_token_id"], back["torch_dtype"]) == (4, "float32")
     assert "rope_theta" not in back
     write_model(tmp_path / "other", "bert")
-    text = refused(
-        ConfigError,
-        from_tensorflow,
-        tmp_path / "ours",
-        tmp_path / "no",
-        config_from=tmp_path / "other",
-    )
+
+    def refused_from(name):
+        arguments = (tmp_path / "ours", tmp_path / "no")
+        return refused(ConfigError, from_tensorflow, *arguments, config_from=tmp_path / name)
+
+    text = refused_from("thiers")
+    assert f"--config_from: must be a folder. Received: {tmp_path}/thiers. Did you mean" in text
+    text = refused_from("other")
     assert "config.json: model_type must be 'gpt2', as our YAML says. Received: 'bert'" in text
 
 

@@ -1,0 +1,26 @@
+"""What to do about a path where nothing is: the name that was probably meant, or another advice."""
+
+from __future__ import annotations
+
+import glob
+import re
+
+from cerebras_tf.suggestions import did_you_mean_path, nearest_path
+
+LOOKED_UP = (
+    "Relative paths are looked up from the current folder, the YAML's folder and the repository "
+    "root."
+)
+# How the names of a checkpoint's files end.
+CHECKPOINT_END = re.compile(r"\.(index|meta|data-\d{5}-of-\d{5})$")
+
+
+def advice_on_path(path, otherwise=LOOKED_UP):
+    """Returns `Did you mean ...?` with the nearest path, or the other where something is there."""
+    return did_you_mean_path(path) or otherwise
+
+
+def advice_on_checkpoint(prefix, otherwise):
+    """The same for the prefix that the files of a checkpoint have in common."""
+    near = None if glob.glob(f"{glob.escape(str(prefix))}.*") else nearest_path(prefix)
+    return f"Did you mean {CHECKPOINT_END.sub('', str(near))}?" if near else otherwise

@@ -1,0 +1,56 @@
+"""What names a file or folder that is not there tells the one that was probably meant."""
+
+from __future__ import annotations
+
+import pytest
+
+pytestmark = pytest.mark.tf
+pytest.importorskip("tensorflow")
+
+from cerebras_tf.errors import CerebrasError  # noqa: E402
+from modelzoo.bert.fine_tuning.classifier.tasks import find_files  # noqa: E402
+from modelzoo.bert.fine_tuning.token_classifier.preparation import find_splits  # noqa: E402
+from modelzoo.common.checkpoint_files import find_checkpoint  # noqa: E402
+from modelzoo.common.checkpoints.tensorflow_checkpoint import TensorFlowReader  # noqa: E402
+from modelzoo.common.input.json_lines import read_lines  # noqa: E402
+from modelzoo.common.input.text_files import find_text_files  # noqa: E402
+from modelzoo.common.input.tf_records import find_record_files  # noqa: E402
+from modelzoo.common.params import load_params  # noqa: E402
+from modelzoo.common.preparation.documents import find_inputs  # noqa: E402
+from modelzoo.common.tokenizers import load_tokenizer  # noqa: E402
+
+FILES = (
+    "configs/params_gpt3_tiny.yaml",
+    "sst2/train/a.tfrecord",
+    "vocab.txt",
+    "tasks.jsonl",
+    "run/model.ckpt-10.index",
+    "run/model.ckpt-10.data-00000-of-00001",
+)
+
+
+@pytest.mark.parametrize(
+    "read,given,meant",
+    [
+        (load_params, "configs/params_gpt3_tny.yaml", "configs/params_gpt3_tiny.yaml"),
+        (load_params, "config/params_gpt3_tiny.yaml", "configs/params_gpt3_tiny.yaml"),
+        (find_record_files, "sst2/trian", "sst2/train"),
+        (lambda path: find_text_files(path, ["*.txt"]), "sst/train", "sst2/train"),
+        (lambda path: find_files(path, "train"), "ss2", "sst2"),
+        (find_splits, "ss2", "sst2"),
+        (lambda path: find_inputs([path], (".txt",)), "ss2", "sst2"),
+        (lambda path: load_tokenizer("BertTokenizer", path), "vocba.txt", "vocab.txt"),
+        (lambda path: list(read_lines(path)), "task.jsonl", "tasks.jsonl"),
+        (find_checkpoint, "rnu/model.ckpt-10", "run/model.ckpt-10"),
+        (find_checkpoint, "rnu", "run"),
+        (TensorFlowReader, "run/model.ckpt-1", "run/model.ckpt-10"),
+    ],
+)
+def test_the_path_that_was_meant_is_told(tmp_path, monkeypatch, read, given, meant):
+    for name in FILES:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CerebrasError) as refused:
+        read(given)
+    assert f"Did you mean {meant}?" in str(refused.value)
