@@ -230,7 +230,9 @@ class StartHook(tf.estimator.SessionRunHook):
         if not job.is_first():
             return
         model_dir = self._params.runconfig.model_dir
-        resume.remember_position(model_dir, self._step, self._params.batches_per_step)
+        section = self._params.train_input
+        sizes = section.batch_size, getattr(section, "max_sequence_length", None) or 0
+        resume.remember_position(model_dir, self._step, self._params.batches_per_step, sizes)
         write_text_summary(model_dir, save_params(self._params, model_dir), self._step)
 
 

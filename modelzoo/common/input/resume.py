@@ -58,7 +58,9 @@ def checkpoint_counts(model_dir):
 def read_history(model_dir):
     """Returns how many batches steps had: a list of [step, batches read by then, batches a step].
 
-    Each entry holds from its step on; they ascend. There are none without a model_dir.
+    Each entry holds from its step on; they ascend. There are none without a model_dir. Behind these
+    numbers stand, if they were told, the rows of a batch and the tokens of a row, 0 where a row has
+    no such length.
 
     Raises:
         DataError: if the file holds something else.
@@ -68,9 +70,9 @@ def read_history(model_dir):
     path = Path(model_dir, POSITION)
     try:
         history = [[int(number) for number in entry] for entry in json.loads(path.read_text())]
-        if [len(entry) for entry in history] != [3] * len(history) or history != sorted(history):
-            raise ValueError(f"{history}, which is no ascending list of three numbers each")
-        if any(step < 0 or batches < 0 or rate < 1 for step, batches, rate in history):
+        if {len(entry) for entry in history} - {3, 5} or history != sorted(history):
+            raise ValueError(f"{history}, which is no ascending list of 3 or 5 numbers each")
+        if any(min(entry) < 0 or entry[2] < 1 for entry in history):
             raise ValueError(f"{history}, with a number below 0, or a step of less than one batch")
         return history
     except FileNotFoundError:
@@ -90,8 +92,28 @@ def batches_by(step, history, batches_per_step):
         history: of `read_history`.
         batches_per_step: batches of each step where the history does not tell.
     """
-    start, batches, rate = _entry(step, history, batches_per_step)
+    start, batches, rate = _entry(step, history, batches_per_step)[:3]
     return batches + (step - start) * rate
+
+
+def stretches_by(step, history, batches_per_step, sizes):
+    """Returns what was read by a step, as stretches of equal batches; see `read_history`.
+
+    Args:
+        step: global step.
+        history: of `read_history`.
+        batches_per_step: of each step where the history does not tell.
+        sizes: rows of a batch and tokens of a row where the history does not tell.
+
+    Returns:
+        A list of (batches, rows of a batch, tokens of a row).
+    """
+    begun = [entry for entry in history if entry[0] < step] or [[0, 0, batches_per_step]]
+    ends = [*(entry[0] for entry in begun[1:]), step]
+    found = [(begun[0][1], *(begun[0][3:] or sizes))]  # before the first was remembered
+    for (start, _, rate, *told), end in zip(begun, ends):
+        found.append(((end - start) * rate, *(told or sizes)))
+    return found
 
 
 def batches_after(step, history, batches_per_step):
@@ -105,14 +127,14 @@ def _entry(step, history, batches_per_step):
     return begun[-1] if begun else [0, 0, batches_per_step]
 
 
-def remember_position(model_dir, step, batches_per_step):
-    """Writes how many batches the steps from `step` on have."""
+def remember_position(model_dir, step, batches_per_step, sizes=()):
+    """Writes how many batches the steps from `step` on have, and the `sizes` of `read_history`."""
     before = read_history(model_dir)
     history = [entry for entry in before if entry[0] <= step]
-    if not history or history[-1][2] != batches_per_step:
+    if not history or history[-1][2:] != [batches_per_step, *sizes]:
         read = batches_by(step, history, batches_per_step)
         kept = [entry for entry in history if entry[0] < step]
-        history = [*kept, [step, read, batches_per_step]]
+        history = [*kept, [step, read, batches_per_step, *sizes]]
     if history != before:
         write_whole(Path(model_dir, POSITION), json.dumps(history) + "\n")
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from cerebras_tf.errors import DataError
 from modelzoo.common.model_sections import count_vocabulary
 from modelzoo.common.params import load_params
+from modelzoo.common.path_advice import advice_on_path
 from modelzoo.common.scaling.compute import training_flops
 
 # Tags of what tells nats a token, the best first: of the last evaluation, and of training. The loss
@@ -47,14 +48,14 @@ def read_run(folder):
     Raises:
         DataError: the folder has no params.yaml of a language model, or no losses in nats a token.
     """
-    from modelzoo.common.input.resume import batches_by, read_history
+    from modelzoo.common.input.resume import read_history, stretches_by
 
     place = Path(folder)
     file = place / "params.yaml"
     if not file.is_file():
         raise DataError(
             f"scaling fit: {folder}: must be the model_dir of a run. Received: no params.yaml in "
-            "it. Give folders that training has written."
+            f"it. {advice_on_path(place, 'Give folders that training has written.')}"
         )
     params = load_params(file)
     model, section = params.model, params.train_input
@@ -76,16 +77,23 @@ def read_run(folder):
     steps = sorted(shown)
     last = steps[-1:] if evaluated else steps[-max(1, round(_LAST * len(steps))) :]
     losses = [_of_token(shown[step], tag, model, folder) for step in last]
-    batches = batches_by(steps[-1], read_history(folder), params.batches_per_step)
-    tokens = batches * section.batch_size * section.max_sequence_length
-    flops = training_flops(
-        model.hidden_size,
-        model.num_hidden_layers,
-        model.num_heads,
-        model.filter_size,
-        count_vocabulary(section),
-        section.max_sequence_length,
-        tokens,
+    stretches = stretches_by(
+        steps[-1],
+        read_history(folder),
+        params.batches_per_step,
+        (section.batch_size, section.max_sequence_length),
+    )
+    flops = sum(
+        training_flops(
+            model.hidden_size,
+            model.num_hidden_layers,
+            model.num_heads,
+            model.filter_size,
+            count_vocabulary(section),
+            length,
+            batches * size * length,
+        )
+        for batches, size, length in stretches
     )
     return Run(place.name, flops, sum(losses) / len(losses), evaluated)
 

@@ -119,7 +119,7 @@ def test_wafers_may_come_and_go_between_two_runs(call, tmp_path, device):
     call.path.write_text(YAML)
     assert "accum_step_counter" not in values(call("train", device=device))
     position = json.loads((tmp_path / "out" / "data_position.json").read_text())
-    assert position == [[0, 0, 1], [2, 2, 2], [4, 6, 1]]
+    assert [entry[:3] for entry in position] == [[0, 0, 1], [2, 2, 2], [4, 6, 1]]
 
 
 def test_a_step_stopped_between_its_batches_goes_on_with_the_next_one(call, monkeypatch, tmp_path):

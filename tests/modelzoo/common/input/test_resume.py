@@ -29,6 +29,20 @@ def test_batches_are_added_up_over_changes_of_their_number(tmp_path):
     assert resume.batches_by(5, [], 3) == 15  # nothing tells otherwise
 
 
+def test_stretches_of_other_batches_are_told(tmp_path):
+    folder = str(tmp_path)
+    resume.remember_position(folder, 0, 2)  # as versions before wrote it
+    for step, sizes in ((10, (8, 128)), (20, (8, 128)), (30, (16, 64))):
+        resume.remember_position(folder, step, 2, sizes)
+    history = resume.read_history(folder)
+    assert history == [[0, 0, 2], [10, 20, 2, 8, 128], [30, 60, 2, 16, 64]]
+    assert [resume.batches_by(step, history, 9) for step in (5, 15, 40)] == [10, 30, 80]
+    found = resume.stretches_by(35, history, 9, (4, 32))
+    assert found == [(0, 4, 32), (20, 4, 32), (40, 8, 128), (10, 16, 64)]
+    assert resume.stretches_by(5, [], 3, (4, 32)) == [(0, 4, 32), (15, 4, 32)]
+    assert resume.stretches_by(5, [[10, 7, 1]], 3, (4, 32)) == [(0, 4, 32), (15, 4, 32)]
+
+
 def test_what_was_remembered_of_later_steps_is_forgotten(tmp_path):
     remember(tmp_path, (0, 4), (20, 6), (40, 1))
     assert remember(tmp_path, (30, 8)) == [[0, 0, 4], [20, 80, 6], [30, 140, 8]]

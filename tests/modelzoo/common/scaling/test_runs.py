@@ -72,6 +72,20 @@ def test_steps_that_had_other_batches_count_as_they_were(run):
     assert read_run(folder).flops == pytest.approx(before * (10 + 4 * 10) / 20)
 
 
+def test_batches_of_another_size_count_as_they_were(run):
+    folder, _ = run
+    before = read_run(folder).flops
+    batch, length = 24, 128  # of the params file
+    (folder / "data_position.json").write_text(
+        f"[[0, 0, 1, {batch}, {length}], [10, 10, 1, {3 * batch}, {length}]]"
+    )
+    assert read_run(folder).flops == pytest.approx(before * (10 + 3 * 10) / 20)
+    (folder / "data_position.json").write_text(f"[[10, 10, 1, {batch}, {2 * length}]]")
+    assert read_run(folder).flops > 2 * before  # attention to more tokens
+    (folder / "data_position.json").write_text(f"[[10, 30, 1, {batch}, {length}]]")
+    assert read_run(folder).flops == pytest.approx(before * 40 / 20)
+
+
 def test_a_killed_run_counts_by_its_whole_events(run):
     folder, events = run
     whole = read_run(folder)
