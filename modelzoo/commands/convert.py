@@ -146,8 +146,8 @@ def verify_both(args, advance):
     text = f"{count} weights are equal bit for bit."
     if args.logits:
         largest = compare_logits(args.source, args.checkpoint, args.params)
-        values = ", ".join(f"{name} by {value:.2g}" for name, value in largest.items())
-        text += f" Outputs differ by at most {TOLERANCE:g}: {values}."
+        values = ", ".join(f"{name} by at most {value:.2g}" for name, value in largest.items())
+        text += f" Outputs are equal to {TOLERANCE:g}: they differ in {values}."
     return text
 
 

@@ -121,7 +121,8 @@ def build_variant(tag, classes):
         if not isinstance(value, collections.abc.Mapping) or tag not in value:
             report.add(path, f"{path} must be a section with the key {tag}.", value)
             return None
-        cls = classes.get(value[tag])
+        named = isinstance(value[tag], collections.abc.Hashable)  # and no list or section
+        cls = classes.get(value[tag]) if named else None
         if cls is None:
             _report_choice(report, _join(path, tag), value[tag], sorted(classes))
             return None

@@ -210,7 +210,7 @@ def build_loss_scaling_factor(value, path, report):
         return value
     try:
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not 0 < number < math.inf or isinstance(value, bool):
         words = ", ".join(LOSS_SCALING_WORDS)
@@ -230,8 +230,21 @@ class OptimizerParams:
     """The section ``optimizer``.
 
     AdamW adds `epsilon` to the root of the second moment as it is, or where `epsilon_mode` is
-    ``corrected`` to the root of the moment corrected for its start at zero, as PyTorch does.
+    ``corrected`` to the root of the moment corrected for its start at zero, as PyTorch does. Adam
+    always corrects. `max_gradient_norm` and `max_gradient_value` of 0 clip nothing.
     """
+
+    # Which kinds of optimizer have a key, of those that not all have.
+    OF_KINDS: ClassVar[dict[str, tuple[str, ...]]] = {
+        "momentum": ("momentum", "rmsprop"),
+        "decay": ("rmsprop",),
+        "beta1": ("adam", "adamw"),
+        "beta2": ("adam", "adamw"),
+        "epsilon": ("adam", "adamw", "rmsprop"),
+        "epsilon_mode": ("adamw",),
+        "use_bias_correction": ("adam", "adamw"),
+        "weight_decay_rate": ("adamw",),
+    }
 
     optimizer_type: str = field(choices=("sgd", "momentum", "adam", "adamw", "rmsprop"))
     learning_rate: Any = field(build=build_schedule)
@@ -272,13 +285,12 @@ class OptimizerParams:
                     f"must hold regular expressions of names of variables: {pattern!r} is none "
                     f"({error}).",
                 )
-        if self.weight_decay_rate and self.optimizer_type != "adamw":
-            yield "weight_decay_rate", f"has no effect with {self.optimizer_type}. Use adamw."
-        if self.epsilon_mode == "corrected":
-            if self.optimizer_type != "adamw":
-                yield "epsilon_mode", f"has no effect with {self.optimizer_type}. Use adamw."
-            elif not self.use_bias_correction:
-                yield "epsilon_mode", "needs use_bias_correction. Set that to True."
+        for name, kinds in self.OF_KINDS.items():
+            given = getattr(self, name) != type(self).__dataclass_fields__[name].default
+            if given and self.optimizer_type not in kinds:
+                yield name, f"has no effect with {self.optimizer_type}. Use {' or '.join(kinds)}."
+        if self.epsilon_mode == "corrected" and not self.use_bias_correction:
+            yield "epsilon_mode", "needs use_bias_correction. Set that to True."
         if self.min_loss_scale > self.max_loss_scale:
             yield "min_loss_scale", f"must not exceed max_loss_scale ({self.max_loss_scale})."
 

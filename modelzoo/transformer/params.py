@@ -64,7 +64,7 @@ class TransformerModelParams:
     mixed_precision: bool = False
     boundary_casting: bool = field(False, choices=(False,))
     tf_summary: bool = False
-    precision_opt_level: int = field(0, choices=(0, 1, 2))
+    precision_opt_level: int = field(0, choices=(0,))
     use_vsl: Optional[bool] = None
 
     def problems(self):

@@ -23,7 +23,7 @@ from modelzoo.common.checkpoints.layout import Architecture, Layout, dense, expa
 CLASSIFIER = "bert.fine_tuning.classifier"
 TOKEN_CLASSIFIER = "bert.fine_tuning.token_classifier"
 QUESTION_ANSWERING = "bert.fine_tuning.question_answering"
-PLACEHOLDER_VOCAB_FILE = "./vocab.txt"
+PLACEHOLDER_VOCAB_FILE = "path/to/vocab.txt"  # is looked up
 LABELS = "label2id.json"
 CLASSES = {
     CLASSIFIER: "BertForSequenceClassification",

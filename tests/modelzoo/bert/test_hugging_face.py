@@ -52,6 +52,12 @@ def test_outputs_are_those_of_hugging_face_and_weights_come_back(
     assert outputs == OUTPUTS[architecture]
 
 
+def test_a_bert_without_pooler_is_compared_by_what_it_has(tmp_path):
+    config = transformers.BertConfig(**SIZES, max_position_embeddings=24)
+    model = transformers.BertModel(config, add_pooling_layer=False)
+    assert check_both_ways(model, tmp_path, back=False) == {"hidden"}
+
+
 @pytest.mark.parametrize(
     "architecture, outputs, activation, segments, padding",
     [

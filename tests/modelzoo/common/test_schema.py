@@ -113,6 +113,9 @@ def test_variant_is_picked_by_its_tag_and_checked_as_strictly():
     assert any("unknown key shape.radius" in message for message in messages)
     _, messages = build({**good, "shape": {"kind": "squar"}})
     assert "must be one of circle, square" in messages[0] and "square?" in messages[0]
+    for kind in (["square"], {"square": 1}):
+        _, messages = build({**good, "shape": {"kind": kind}})
+        assert "must be one of circle, square" in messages[0]
 
 
 def test_rules_between_fields_are_reported_with_their_key():

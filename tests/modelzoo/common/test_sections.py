@@ -18,6 +18,7 @@ NUMBERS = (
     ("weight_decay_rate", math.nan, "must be a finite number"),
     ("initial_loss_scale", 0, "must be above 0.0"),
     ("loss_scaling_factor", math.inf, "must be a number above 0"),
+    ("loss_scaling_factor", 10**400, "must be a number above 0"),
     ("learning_rate", -1e-3, "must be at least 0.0"),
     ("learning_rate", math.nan, "must be a finite number"),
     (
@@ -36,6 +37,26 @@ def test_numbers_that_no_optimizer_can_take_are_refused(key, value, says):
     assert len(report.messages) == 1
     assert report.messages[0].startswith(f"f.yaml: {key}")
     assert says in report.messages[0]
+
+
+def test_keys_of_other_kinds_of_optimizer_are_refused():
+    given = {"beta1": 0.5, "beta2": 0.5, "epsilon": 0.1, "use_bias_correction": True}
+    report = schema.Report("f.yaml")
+    schema.build(OptimizerParams, {"optimizer_type": "sgd", "learning_rate": 1.0, **given}, report)
+    assert len(report.messages) == 4
+    for name, message in zip(given, report.messages):
+        assert message.startswith(f"f.yaml: {name} has no effect with sgd. Use adam or adamw")
+    report = schema.Report("f.yaml")
+    tree = {"optimizer_type": "adamw", "learning_rate": 1.0, "momentum": 0.9, "decay": 0.5}
+    schema.build(OptimizerParams, tree, report)
+    assert "momentum has no effect with adamw. Use momentum or rmsprop." in report.messages[0]
+    assert "decay has no effect with adamw. Use rmsprop." in report.messages[1]
+    report = schema.Report("f.yaml")
+    for kind in ("adam", "adamw"):
+        schema.build(
+            OptimizerParams, {"optimizer_type": kind, "learning_rate": 1.0, **given}, report
+        )
+    assert not report.messages
 
 
 def test_parts_of_a_batch_that_a_compiler_chooses_are_refused_with_what_does_the_same():

@@ -195,6 +195,15 @@ def test_token_ids_come_from_the_folder_that_is_named(tmp_path):
     assert "config.json: model_type must be 'gpt2', as our YAML says. Received: 'bert'" in text
 
 
+def test_a_vocabulary_that_happens_to_lie_in_the_folder_is_not_the_models(tmp_path, monkeypatch):
+    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n")
+    monkeypatch.chdir(tmp_path)
+    write_model(tmp_path / "theirs", "bert_classifier")
+    to_tensorflow(tmp_path / "theirs", tmp_path / "ours")
+    from_tensorflow(tmp_path / "ours", tmp_path / "back")
+    assert HuggingFaceReader(tmp_path / "back").config["vocab_size"] > 2
+
+
 def test_names_of_labels_go_with_a_classifier(tmp_path):
     write_model(tmp_path / "theirs", "bert_classifier")
     to_tensorflow(tmp_path / "theirs", tmp_path / "ours")
