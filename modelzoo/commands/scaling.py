@@ -125,7 +125,8 @@ def fit(runs, at, out):
     """
     import tensorflow.compat.v1 as tf
 
-    from modelzoo.common.scaling.law import NO_BAND, fit_law, interval
+    from modelzoo.common.scaling.band import NO_BAND, interval
+    from modelzoo.common.scaling.law import fit_law
     from modelzoo.common.scaling.picture import law_page
     from modelzoo.common.scaling.runs import read_run
 
@@ -142,7 +143,9 @@ def fit(runs, at, out):
     print(law)
     if at is not None:
         band = interval(flops, losses, at, _SHARE)
-        told = f"{_SHARE:.0%} of refits from {band[0]:.4f} to {band[1]:.4f}" if band else NO_BAND
+        told = (
+            f"{band[0]:.4f} to {band[1]:.4f} with a confidence of {_SHARE:.0%}" if band else NO_BAND
+        )
         print(f"at {at:.4g} FLOP: {law.loss(at):.4f}, {told}")
     if out is not None:
         Path(out).write_text(law_page(runs, law, _SHARE), encoding="utf-8")

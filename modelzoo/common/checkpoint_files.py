@@ -58,8 +58,8 @@ def no_checkpoint(path, option):
     advice = (
         f"Checkpoints there: {', '.join(near)}."
         if near
-        else advice_on_checkpoint(path, f"Train first, or name another with --{option}.")
-    )
+        else f"{advice_on_checkpoint(path, '')} Train first, or name another with --{option}."
+    ).lstrip()
     return CheckpointError(
         f"{path}: must be a checkpoint, or a folder that holds one. Received: none there. {advice}"
     )

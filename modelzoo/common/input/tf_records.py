@@ -35,14 +35,11 @@ def find_record_files(data_dir):
         found = sorted(glob.glob(os.path.join(folder, "*.tfrecord*")))
         if not found:
             state = "no such file" if os.path.isdir(folder) else "no such folder"
-            advice = advice_on_path(
-                folder,
-                "Make them with `cerebras-tf prepare`, in a checkout also by the "
-                f"scripts/create_*.py of the model. {LOOKED_UP}",
-            )
+            meant = advice_on_path(folder, "")
             raise DataError(
                 f"data_dir: must be a folder with files *.tfrecord*. Received: {folder!r}, "
-                f"{state}. {advice}"
+                f"{state}. {meant or LOOKED_UP} Make them with `cerebras-tf prepare`, in a "
+                "checkout also by the scripts/create_*.py of the model."
             )
         files += found
     return files

@@ -12,9 +12,6 @@ import numpy as np
 
 from cerebras_tf.errors import DataError
 
-# How often runs are drawn anew for the interval, and how many it takes: three are drawn one way.
-_DRAWS, _DRAWN_FROM = 400, 4
-NO_BAND = "no interval: it takes four runs or more of different compute, whose losses fall"
 # Share of the least loss below which a constant is none.
 _NOTHING = 1e-6
 # Largest logarithm of a; what falls more slowly than that takes does not fall.
@@ -104,33 +101,3 @@ def _line(flops, losses, c):
     offset = falling.mean() - slope * x.mean()
     predicted = np.exp(offset + slope * x) + c
     return float(np.sum(np.log(predicted / losses) ** 2)), -slope, offset
-
-
-def interval(flops, losses, at, share=0.9, seed=0):
-    """(least, most) predicted losses, within which a share of refits to runs drawn anew lie.
-
-    Runs are drawn with replacement (a bootstrap over pairs); draws that no law can be fitted to, of
-    fewer than three different FLOPs or of losses that do not fall, are drawn again. There is no
-    interval, None, of fewer than four different FLOPs, or where nine of ten draws have no law.
-
-    Args:
-        flops: as for `fit_law`.
-        losses: as for `fit_law`.
-        at: operations to predict the loss for, a number or an array.
-        share: of the refits.
-        seed: of the draws.
-    """
-    flops, losses = np.asarray(flops, float), np.asarray(losses, float)
-    if len(set(flops)) < _DRAWN_FROM:
-        return None
-    random, found = np.random.default_rng(seed), []
-    for _ in range(10 * _DRAWS):
-        chosen = random.integers(0, len(flops), len(flops))
-        try:
-            found.append(fit_law(flops[chosen], losses[chosen]).loss(np.asarray(at)))
-        except DataError:
-            continue
-        if len(found) == _DRAWS:
-            edge = (1 - share) / 2
-            return tuple(np.quantile(found, [edge, 1 - edge], axis=0))
-    return None

@@ -9,7 +9,7 @@ import numpy as np
 
 from cerebras_tf.report.page import document, section, table
 from cerebras_tf.report.pictures import drawing, text
-from modelzoo.common.scaling.law import NO_BAND, interval
+from modelzoo.common.scaling.band import NO_BAND, interval
 
 _LEFT, _TOP, _WIDTH, _HEIGHT = 80.0, 16.0, 840.0, 380.0
 
@@ -20,7 +20,7 @@ def law_page(runs, law, share):
     Args:
         runs: of `read_run`.
         law: fitted to them.
-        share: of refits that the interval holds.
+        share: confidence of the interval.
     """
     flops, losses = [run.flops for run in runs], [run.loss for run in runs]
     at = np.geomspace(min(flops) / 2, max(flops) * 10, 40)
@@ -63,7 +63,7 @@ def law_page(runs, law, share):
         ]
         for run in runs
     ]
-    told = f"the band holds {share:.0%} of the laws fitted to runs drawn anew" if found else NO_BAND
+    told = f"the band holds the true law with a confidence of {share:.0%}" if found else NO_BAND
     note = f"Dots are runs; {told}."
     head = ["run", "FLOP", "loss", "of the law", "residual", ""]
     return document(

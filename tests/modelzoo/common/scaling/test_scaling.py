@@ -7,7 +7,8 @@ import pytest
 
 from cerebras_tf.errors import ConfigError, DataError
 from modelzoo.commands.main import main
-from modelzoo.common.scaling.law import PUBLISHED, Law, fit_law, interval
+from modelzoo.common.scaling.band import interval, student_quantile
+from modelzoo.common.scaling.law import PUBLISHED, Law, fit_law
 from modelzoo.common.scaling.picture import law_page
 from modelzoo.common.scaling.plan import FAMILY, SEQUENCE, make_plan
 from modelzoo.common.scaling.runs import Run
@@ -43,7 +44,29 @@ def test_the_interval_holds_the_truth_and_grows_with_noise():
     assert widths[0] < widths[1]
 
 
-def test_there_is_no_interval_of_runs_that_are_drawn_one_way_or_do_not_fall(tmp_path):
+@pytest.mark.parametrize(
+    "freedom,quantile",
+    [(1, 6.3138), (2, 2.9200), (3, 2.3534), (4, 2.1318), (5, 2.0150), (30, 1.6973)],
+)
+def test_quantiles_are_those_of_the_tables(freedom, quantile):
+    assert student_quantile(0.9, freedom) == pytest.approx(quantile, abs=5e-5)
+
+
+@pytest.mark.parametrize("law", [Law(3e15, 0.12, 0.8), Law(1e12, 0.3, 1.5)], ids=str)
+@pytest.mark.parametrize("runs", [4, 5, 7])
+def test_nine_tenths_of_intervals_hold_the_truth(law, runs):
+    """Of 200 sets of runs, whose share has a standard error of 0.021."""
+    flops = np.geomspace(1e11, 3e13, runs)
+    at = np.array([1e12, 3e13, 3e14])
+    held = np.zeros(3)
+    for seed in range(200):
+        noise = np.random.default_rng(seed).standard_normal(runs)
+        least, most = interval(flops, law.loss(flops) * np.exp(0.01 * noise), at)
+        held += (least <= law.loss(at)) & (law.loss(at) <= most)
+    assert (held / 200 >= 0.85).all()
+
+
+def test_there_is_no_interval_of_three_computes_or_losses_that_do_not_fall(tmp_path):
     law, flops = Law(3e15, 0.12, 0.8), np.geomspace(1e11, 1e14, 4)
     losses = law.loss(flops) * np.array([1, 1.01, 0.99, 1])
     least, most = interval(flops, losses, 1e15)
