@@ -144,11 +144,31 @@ exec "{python}" "$@"
 """
 
 
-def test_ctrl_c_while_python_itself_starts_ends_the_runner_without_a_word(launchers):
-    launchers.complete(SLOW_PYTHON.format(python=sys.executable))
-    environment = {**os.environ, "CEREBRAS_TF_VENV": str(launchers.venv)}
+ENTRY = "import sys; from modelzoo.commands.main import main; sys.exit(main())"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["csrun_wse", "python-ws", "-m", "train", "-p", "none.yaml"],
+        ["csrun_wse", "cerebras-tf", "info"],
+        ["csrun_cpu", "cerebras-tf", "info"],
+    ],
+    ids=" ".join,
+)
+def test_ctrl_c_while_python_itself_starts_ends_our_programs_without_a_word(launchers, command):
+    slow = SLOW_PYTHON.format(python=sys.executable)
+    launchers.complete(slow)
+    entry = launchers.venv / "bin" / "cerebras-tf"
+    entry.write_text(slow.replace('"$@"', f"-c '{ENTRY}' \"$@\""), encoding="utf-8")
+    entry.chmod(0o755)
+    environment = {
+        **os.environ,
+        "CEREBRAS_TF_VENV": str(launchers.venv),
+        "PYTHONPATH": str(SCRIPTS.parent),
+    }
     process = subprocess.Popen(
-        [str(SCRIPTS / "csrun_wse"), "python-ws", "-m", "train", "-p", "none.yaml"],
+        [str(SCRIPTS / command[0]), *command[1:]],
         env=environment,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

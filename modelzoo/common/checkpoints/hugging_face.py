@@ -139,12 +139,13 @@ def read_json(path):
     Raises:
         CheckpointError: it is missing or holds something else.
     """
+    path = Path(path)
     try:
-        value = json.loads(Path(path).read_text(encoding="utf-8"))
+        value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise CheckpointError(
             f"{path}: must be a JSON file. Received: {error}. "
-            f"{advice_on_path(path, 'Give the folder with all files of the model.')}"
+            f"{advice_on_path(path.parent, 'Give the folder with all files of the model.')}"
         ) from error
     if not isinstance(value, dict):
         raise CheckpointError(f"{path}: must hold an object. Received: {value!r}. Replace it.")

@@ -11,6 +11,7 @@ from cerebras_tf.errors import CerebrasError  # noqa: E402
 from modelzoo.bert.fine_tuning.classifier.tasks import find_files  # noqa: E402
 from modelzoo.bert.fine_tuning.token_classifier.preparation import find_splits  # noqa: E402
 from modelzoo.common.checkpoint_files import find_checkpoint  # noqa: E402
+from modelzoo.common.checkpoints.hugging_face import HuggingFaceReader  # noqa: E402
 from modelzoo.common.checkpoints.tensorflow_checkpoint import TensorFlowReader  # noqa: E402
 from modelzoo.common.input.json_lines import read_lines  # noqa: E402
 from modelzoo.common.input.text_files import find_text_files  # noqa: E402
@@ -43,6 +44,7 @@ FILES = (
         (lambda path: list(read_lines(path)), "task.jsonl", "tasks.jsonl"),
         (find_checkpoint, "rnu/model.ckpt-10", "run/model.ckpt-10"),
         (find_checkpoint, "rnu", "run"),
+        (HuggingFaceReader, "rnu", "run"),
         (TensorFlowReader, "run/model.ckpt-1", "run/model.ckpt-10"),
     ],
 )
