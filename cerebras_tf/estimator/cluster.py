@@ -24,11 +24,13 @@ from tensorflow.python.framework import random_seed
 from tensorflow.python.summary.writer import writer_cache
 from tensorflow.python.training import basic_session_run_hooks
 
-from cerebras_tf.errors import ConfigError, DataError
+from cerebras_tf.errors import ConfigError, DataError, GraphError, UnsupportedOpError
 from cerebras_tf.swarmx import job, mpi
+from cerebras_tf.swarmx.signs import mistake_file
 from cerebras_tf.swarmx.swarm import Alone, Swarm
 
 _TRAIN, _EVAL = tf.estimator.ModeKeys.TRAIN, tf.estimator.ModeKeys.EVAL
+_MISTAKES = (ConfigError, DataError, GraphError, UnsupportedOpError)  # another attempt repeats them
 GOING, ENDED = 0, 1  # what a wafer says before a step
 
 
@@ -56,8 +58,11 @@ def ending_with_all() -> Iterator[None]:
     """Within: an error ends this process at once, though others wait for it."""
     try:
         yield
-    except Exception:
+    except Exception as error:
         mpi.fail()
+        folder = job.folder()
+        if folder is not None and isinstance(error, _MISTAKES):
+            mistake_file(folder, job.rank()).touch()
         raise
 
 

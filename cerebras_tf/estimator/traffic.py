@@ -13,6 +13,7 @@ import tensorflow as tf
 from tensorflow.python.training import training_util
 
 from cerebras_tf import quantities
+from cerebras_tf.estimator import console
 from cerebras_tf.memoryx.store import Traffic
 from cerebras_tf.swarmx.swarm import Exchange
 
@@ -101,7 +102,7 @@ class TrafficHook(tf.estimator.SessionRunHook):
         """Says what the whole run moved."""
         now = self._latest
         if self._first is not None and now is not None and now[0] > self._first[0]:
-            tf.compat.v1.logging.info("%s", self._moved(self._first, now).line)
+            console.say("%s", self._moved(self._first, now).line)
 
 
 def of_files(before: Traffic, now: Traffic, steps: int, seconds: float) -> Moved:

@@ -33,9 +33,10 @@ from cerebras_tf.errors import (
     SizeLimitError,
     UnsupportedOpError,
 )
+from cerebras_tf.estimator import console
 from cerebras_tf.estimator.activation_room import ActivationRoom
 from cerebras_tf.estimator.arrays import for_tensorflow
-from cerebras_tf.estimator.cluster import GOING
+from cerebras_tf.estimator.cluster import ENDED, GOING
 from cerebras_tf.estimator.compiled_programs import CompiledPrograms, Sources, settings_of
 from cerebras_tf.estimator.fed_types import check_shape, is_small, limited_type, smallest
 from cerebras_tf.estimator.padding_lines import PaddingLines
@@ -163,9 +164,17 @@ class WaferStep:
             return
         self._has_met = True
         heard = self.swarm.gather(np.array(says, np.int64))
-        if says == GOING and heard.any():
-            ended = ", ".join(str(rank) for rank in np.flatnonzero(heard))
-            tf.compat.v1.logging.info("training ends: the data of wafer %s have ended", ended)
+        ended, left = (np.flatnonzero(heard == word).tolist() for word in (ENDED, GOING))
+        if ended and left:
+            console.say(
+                "training ends: the data of wafer %s have ended; the batch of wafer %s was not "
+                "trained (%s left out), as a step takes one of each. One wafer with the batches of "
+                "all in one trains them as a smaller last batch",
+                ", ".join(map(str, ended)),
+                ", ".join(map(str, left)),
+                len(left),
+            )
+        if says == GOING and ended:
             raise StopIteration
 
     def run(self, global_step: int, arrays: Sequence[np.ndarray]) -> int:

@@ -20,7 +20,6 @@ import socket
 import stat
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -29,16 +28,24 @@ from typing import Any, Optional
 
 from cerebras_tf.errors import CerebrasError, ConfigError
 from cerebras_tf.swarmx import job
-from cerebras_tf.swarmx.rank import CONSOLE_VARIABLE, THREADS_VARIABLE, end_with_parent
+from cerebras_tf.swarmx.job_folder import HELD, own_folder
+from cerebras_tf.swarmx.limits import check_processes
+from cerebras_tf.swarmx.rank import (
+    CONSOLE_VARIABLE,
+    SHARED_MEMORY,
+    THREADS_VARIABLE,
+    end_with_parent,
+    remove_abandoned_segments,
+)
 from cerebras_tf.swarmx.signs import (
     checkpoint_file,
     failure_file,
     has_failed,
     is_lost,
-    keeper_file,
     over_file,
     sign_file,
     signal_file,
+    state_of,
     tell_signal,
     told_of,
     waited_s,
@@ -55,6 +62,7 @@ _TAIL_LINES = 8
 _MOST_RESTARTS_IN_VAIN = 3
 _MISTAKE_STATUS = 2  # of the user, which another attempt repeats; the first process has told it
 _HANG_S = 600.0
+_LAUNCHERS = ("mpiexec", "srun")
 
 
 @dataclass(frozen=True)
@@ -95,7 +103,7 @@ def main(arguments: Sequence[str]) -> int:
     _append_to_console()
     try:
         _check(args)
-        with _own_folder(logs) as folder:
+        with own_folder(logs) as folder:
             return _attempts(args, command, folder)
     except CerebrasError as error:
         say(str(error))
@@ -105,21 +113,6 @@ def main(arguments: Sequence[str]) -> int:
             "disk space, correct the folder's permissions, or choose another model_dir."
         )
     return _MISTAKE_STATUS
-
-
-@contextlib.contextmanager
-def _own_folder(logs: Path) -> Iterator[Path]:
-    """A folder in which this job's processes tell of themselves, and no other job's of the model.
-
-    Args:
-        logs: where logs of all jobs of the model are.
-    """
-    logs.mkdir(parents=True, exist_ok=True)
-    folder = tempfile.mkdtemp(prefix=".job_", dir=logs)
-    try:
-        yield Path(folder)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _attempts(args: Any, command: Sequence[str], folder: Path) -> int:
@@ -173,12 +166,10 @@ def _newest(folder: Path) -> str:
 
 def run(args: Any, command: Sequence[str], folder: Path) -> Optional[Failure]:
     """Runs a job once; None where it succeeded."""
-    for rank in range(args.wafers):
-        for file_of in (failure_file, sign_file, keeper_file):
-            file_of(str(folder), rank).unlink(missing_ok=True)
-    for file in (signal_file(str(folder)), over_file(str(folder))):
-        file.unlink(missing_ok=True)
     launcher, what = launcher_of(args)
+    for path in folder.iterdir():  # of an attempt before
+        if path.name not in (HELD, checkpoint_file(str(folder)).name):
+            path.unlink(missing_ok=True)
     wafers = f"{args.wafers} {'wafer' if args.wafers == 1 else 'wafers'}"
     say(f"{wafers}, {what}; logs in {folder.parent}")
     is_mpich = launcher[:1] == [str(_mpiexec())]
@@ -194,6 +185,8 @@ def run(args: Any, command: Sequence[str], folder: Path) -> Optional[Failure]:
         )
         with _passing_signals_on(process, folder):
             hung = _watch(process, args, folder)
+    if args.wafers > 1:  # of those that were killed
+        remove_abandoned_segments(SHARED_MEMORY)
     return _found(args, folder, process.returncode, hung)
 
 
@@ -237,6 +230,7 @@ def launcher_of(args: Any) -> tuple[list[str], str]:
     if srun is None or not has_slurm():
         if args.wafers == 1:
             return [], "a local process"
+        check_processes(args.wafers)
         mpiexec = _mpiexec()
         if not mpiexec.exists():
             raise ConfigError(
@@ -299,8 +293,11 @@ def _passing_signals_on(process: subprocess.Popen[bytes], folder: Path) -> Itera
 def _watch(process: subprocess.Popen[bytes], args: Any, folder: Path) -> str:
     """Waits for the end; returns why the job was ended here, if no process says it."""
     failed_since: Optional[float] = None
+    idle_since: Optional[float] = None
     while process.poll() is None:
         time.sleep(_POLL_S)
+        if (process.poll() or 0) < 0:  # its processes end with it, and are no cause
+            break
         reason = (
             deserted(args.wafers, folder)
             or _lost(args.wafers, folder)
@@ -308,13 +305,34 @@ def _watch(process: subprocess.Popen[bytes], args: Any, folder: Path) -> str:
         )
         if failed_since is None and _has_failed(args.wafers, folder):
             failed_since = time.monotonic()
+        is_idle = _is_stopped_for_nothing(process, args.wafers, folder)
+        idle_since = (idle_since or time.monotonic()) if is_idle else None
         # Not every launcher of MPI ends the others every time that one has failed.
-        is_late = failed_since is not None and time.monotonic() - failed_since > _GRACE_S
-        if reason or is_late:
+        if reason or _is_late(failed_since) or _is_late(idle_since):
             over_file(str(folder)).touch()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_GRACE_S)  # the processes see the file
             _end(process)
             return reason
-    return ""
+    return _how_launcher_ended(process, folder)
+
+
+def _is_late(since: Optional[float]) -> bool:
+    return since is not None and time.monotonic() - since > _GRACE_S
+
+
+def _is_stopped_for_nothing(process: subprocess.Popen[bytes], wafers: int, folder: Path) -> bool:
+    """Whether MPI's launcher was stopped (SIGSTOP), and does not see that all ranks have ended."""
+    return state_of(process.pid) == "T" and len(told_of(str(folder), wafers)) == wafers
+
+
+def _how_launcher_ended(process: subprocess.Popen[bytes], folder: Path) -> str:
+    """Says which signal ended MPI's launcher; "" where none did, or the user has ended the job."""
+    status = process.poll() or 0
+    name = Path(process.args[0]).name if isinstance(process.args, list) else ""
+    if status >= 0 or name not in _LAUNCHERS or signal_file(str(folder)).exists():
+        return ""
+    return f"MPI's launcher ({name}) was ended by signal {-status} ({signal.Signals(-status).name})"
 
 
 def _has_failed(wafers: int, folder: Path) -> bool:
@@ -392,12 +410,13 @@ def _found(args: Any, folder: Path, status: int, hung: str) -> Optional[Failure]
     if hung:
         return Failure(1, f"{hung}; the job was ended. {_advice(args, folder)}".rstrip(), True)
     if not failed:
-        if not status:
+        if not status or len(told) == args.wafers:  # each rank has ended well
             return None
         tail = _tail(job.log_file(str(folder), "launcher"))
         text = f"the launcher ended with status {status}.\n{tail}".rstrip()
         return Failure(status, text, True)
-    first = next((item for item in failed if _is_told(item)), failed[0])
+    mistakes = [item for item in failed if item["status"] == _MISTAKE_STATUS]
+    first = next((item for item in mistakes if _is_told(item)), [*mistakes, *failed][0])
     code = first["status"] if first["status"] >= 0 else 128 - first["status"]
     if signal_file(str(folder)).exists():  # the user has ended it
         return Failure(code, "", False)
@@ -407,8 +426,12 @@ def _found(args: Any, folder: Path, status: int, hung: str) -> Optional[Failure]
     where = f"rank {first['rank']} (process {first['process']} on {first['host']})"
     text = f"{where} {first['reason']}; the job was ended."
     if first["status"] > 0 and first["rank"] > 0:
-        lines = _tail(job.log_file(str(folder), f"rank_{first['rank']}"))
-        text += f" The last lines of its log:\n{lines}\n" if lines else ""
+        log, console = (job.log_file(str(folder), f"rank_{n}") for n in (first["rank"], 0))
+        lines = _tail(log)
+        if lines and lines.splitlines()[-1:] == _tail(console).splitlines()[-1:]:
+            text += f" Its error is the one above, of all ranks; its log is {log}."
+        else:
+            text += f" The last lines of its log:\n{lines}\n" if lines else ""
     return Failure(code, f"{text} {_advice(args, folder) if retry else ''}".rstrip(), retry)
 
 

@@ -23,10 +23,12 @@ from pathlib import Path
 from typing import IO, Optional
 
 from cerebras_tf.swarmx import job
+from cerebras_tf.swarmx.job_folder import hold
 from cerebras_tf.swarmx.signs import (
     failure_file,
     has_failed,
     is_lost,
+    mistake_file,
     over_file,
     signal_file,
     signals_told,
@@ -41,6 +43,7 @@ THREADS_VARIABLE = "CEREBRAS_TF_THREADS"
 _POLL_S = 0.1
 _STOPPED_S = 3.0  # a command that is stopped for as long counts as failed
 SHARED_MEMORY = Path("/dev/shm")
+_OVER = "was ended with its job"
 _SEGMENT = "mpich_shm_"
 _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 
@@ -55,6 +58,7 @@ def main(command: list[str]) -> int:
     parent = os.getppid()
     folder = os.environ[job.FOLDER_VARIABLE]
     number = _first_of(job.RANK_VARIABLE, "PMI_RANK", "SLURM_PROCID")
+    hold(folder)
     write_keeper(folder, int(number))
     cores = os.environ.get(THREADS_VARIABLE) or str(cores_of_task(os.environ))
     environment = {
@@ -93,6 +97,7 @@ def main(command: list[str]) -> int:
         if status == -signal.SIGKILL:
             reason += "; the system does so where memory runs out"
     elif reason is None and status:
+        status = 2 if mistake_file(folder, int(number)).exists() else status
         reason = f"ended with status {status}"
     if reason is None or signal_file(folder).exists():
         _record(folder, number, status, process.pid, reason)
@@ -194,16 +199,20 @@ def _watch(
     """
     stopped_since: Optional[float] = None
     passed_on = 0
+    above = _name_of(parent)
     while process.poll() is None:
         time.sleep(_POLL_S)
+        is_left = os.getppid() != parent
+        if is_left or over_file(folder).exists():
+            process.kill()
+            process.wait()
+            return f"was ended, as the process above it ({above}) was gone" if is_left else _OVER
         if received and not signal_file(folder).exists():
             # MPI's launchers end those that are left so.
             if _is_broken(folder):
                 process.kill()
             else:
                 tell_signal(folder, received[:1])
-        if over_file(folder).exists() or os.getppid() != parent:
-            process.kill()
         is_stopped = state_of(process.pid) in ("T", "t")
         stopped_since = (stopped_since or time.monotonic()) if is_stopped else None
         if stopped_since is not None and time.monotonic() - stopped_since > _STOPPED_S:
@@ -215,6 +224,13 @@ def _watch(
             process.send_signal(number)
         passed_on = len(signals)
     return None
+
+
+def _name_of(process: int) -> str:
+    """The name of a program that runs."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{process}/comm").read_text(encoding="utf-8").strip()
+    return "of MPI"
 
 
 def _is_broken(folder: str) -> bool:

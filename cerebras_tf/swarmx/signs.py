@@ -32,6 +32,11 @@ def failure_file(folder: str, rank: int) -> Path:
     return Path(folder, f".failed_{rank}")
 
 
+def mistake_file(folder: str, rank: int) -> Path:
+    """What is there where a process has met a mistake of the user, which does not go away."""
+    return Path(folder, f".mistake_{rank}")
+
+
 def keeper_file(folder: str, rank: int) -> Path:
     """Where is said which process keeps a rank."""
     return Path(folder, f".keeper_{rank}")

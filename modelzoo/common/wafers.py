@@ -17,7 +17,9 @@ import sys
 
 from cerebras_tf.cli.arguments import MODES, parse_arguments
 from cerebras_tf.cli.exit_codes import run_main
+from cerebras_tf.errors import ConfigError
 from modelzoo.common.params import read_yaml
+from modelzoo.common.path_advice import advice_on_path
 from modelzoo.common.run import read_params
 
 interrupt.loaded()
@@ -28,13 +30,41 @@ def main(arguments):
     given, command = int(arguments[0]), arguments[1:]
     args = runner_arguments(command)
     if args is None:
+        check_script(command)
         print(given or 1, "yes" if given else "no", os.path.abspath("csrun_logs"))
         return
+    if given and args.num_csx not in (None, given):
+        raise ConfigError(
+            f"--num_csx: must be the same for csrun_wse and for the command. Received: {given} and "
+            f"{args.num_csx}. Leave one of them out."
+        )
     runconfig = read_params(args).runconfig
     written = read_yaml(args.params)[0].get("runconfig") or {}
+    if "num_csx" in written:  # what csrun_wse was given does not make it right
+        check_written(args.params, written["num_csx"])
     is_asked = given or args.num_csx or "num_csx" in written
     logs = os.path.join(os.path.abspath(runconfig.model_dir), "logs")
     print(given or runconfig.num_csx, "yes" if is_asked else "no", logs)
+
+
+def check_written(path, number):
+    """Raises ConfigError where a params file gives a number of wafers that cannot be."""
+    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+        raise ConfigError(
+            f"{path}: runconfig.num_csx: must be a whole number, at least 1. Received: {number!r}. "
+            "Correct it, or leave it out."
+        )
+
+
+def check_script(command):
+    """Raises ConfigError where Python is to run a script that is not there."""
+    program, *words = command
+    is_python = os.path.basename(program) in ("python", "python-ws")
+    if is_python and words and words[0][:1] != "-" and not os.path.exists(words[0]):
+        raise ConfigError(
+            f"{words[0]}: must be a script that is there. Received: none. "
+            f"{advice_on_path(words[0], 'Correct the path.')}"
+        )
 
 
 def runner_arguments(command):

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from cerebras_tf.swarmx import launch
+from cerebras_tf.swarmx.limits import most_processes
 from cerebras_tf.swarmx.signs import (
     IN_VAIN_S,
     failure_file,
@@ -267,6 +268,91 @@ def test_slurm_starts_the_processes(tmp_path):
     assert "tasks of Slurm's srun" in done.stderr
     done = run(tmp_path, FAILS.format("os.kill(os.getpid(), 9)"), slurm=SLURM_CONFIGURATION)
     assert done.returncode == 137 and "was ended by signal 9" in done.stderr
+
+
+def test_more_local_processes_than_make_sense_are_refused_at_once(tmp_path):
+    for wafers in (most_processes() + 1, 10**20):
+        done = run(tmp_path, "", wafers=wafers)
+        assert done.returncode == 2
+        assert f"must be at most {most_processes()} with local processes" in done.stderr
+        assert f"Received: {wafers}." in done.stderr
+
+
+def test_an_error_that_all_ranks_have_is_told_once(tmp_path):
+    done = run(tmp_path, f"{MEET}; import time; time.sleep(s.rank == 0); mpi.fail(); 1 / s.size.x")
+    assert done.returncode == 1
+    assert done.stderr.count("AttributeError: 'int' object") == 1, done.stderr
+
+
+MISTAKE = """
+import os, sys
+if os.environ["CEREBRAS_TF_RANK"] == "0":
+    from cerebras_tf.errors import ConfigError
+    from cerebras_tf.estimator import cluster
+    with cluster.ending_with_all():
+        raise ConfigError("model_dir: must not be in use")
+import time
+time.sleep(60)
+"""
+
+
+@needs_mpi()
+def test_a_mistake_of_a_script_ends_with_2_and_is_not_tried_again(tmp_path):
+    done = run(tmp_path, MISTAKE, "--requeue")
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.count("must not be in use") == 1
+    assert "csrun_wse: starting again" not in done.stderr
+
+
+@needs_mpi()
+@pytest.mark.parametrize(
+    "parents, what",
+    [
+        (2, r"rank [01] .* was ended, as the process above it \(hydra_pmi_proxy\) was gone"),
+        (3, r"MPI's launcher \(mpiexec\) was ended by signal 9 \(SIGKILL\)"),
+    ],
+)
+def test_a_launcher_of_mpi_that_is_killed_is_named(parents, what, tmp_path):
+    find = f"""
+process = os.getpid()
+for _ in range({parents}):
+    process = int(open(f"/proc/{{process}}/stat").read().rpartition(")")[2].split()[1])
+os.kill(process, 9); time.sleep(60)"""
+    done = run(tmp_path, FAILS.format(find.replace("\n", "\n    ")))
+    assert done.returncode
+    assert re.search(what, done.stderr), done.stderr
+    assert "memory runs out" not in done.stderr
+
+
+STOPS = f"""
+import os
+{MEET}
+if s.rank == 1:
+    process = os.getpid()
+    for _ in range(3):
+        process = int(open(f"/proc/{{process}}/stat").read().rpartition(")")[2].split()[1])
+    os.kill(process, 19)
+s.objects(None)
+"""
+
+
+@needs_mpi()
+def test_a_launcher_of_mpi_that_is_stopped_does_not_keep_a_job_that_is_done(tmp_path):
+    start = time.monotonic()
+    done = run(tmp_path, STOPS)
+    assert done.returncode == 0, done.stderr
+    assert time.monotonic() - start < LIMIT_S / 4
+
+
+@needs_mpi()
+def test_ranks_that_are_ended_as_one_hangs_are_not_asked_to_end(tmp_path):
+    hangs = "import signal; signal.signal(15, lambda *_: print('asked', flush=True)); "
+    program = f"{MEET}; {hangs}import time; s.rank and time.sleep(60); s.objects(None)"
+    done = run(tmp_path, program, "--hang-timeout", "2")
+    assert "rank 1 made no progress" in done.stderr
+    assert done.stdout == "[0, 1]\n"
+    log = (tmp_path / "logs" / "rank_1.log").read_text(encoding="utf-8")
+    assert "asked" not in log
 
 
 def told_of(folder, reason):
