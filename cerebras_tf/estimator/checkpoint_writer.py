@@ -47,7 +47,10 @@ def write_checkpoint(prefix: str, shards: Iterable[Shard]) -> None:
 
 @contextlib.contextmanager
 def unfinished(prefix: str) -> Iterator[str]:
-    """Within: a folder for the parts of a checkpoint in the making."""
+    """Within: a folder for the parts of a checkpoint in the making, or in the going.
+
+    Where the process is killed, its name tells whose files are not whole; see _remove_unfinished.
+    """
     with _beside(prefix, _UNFINISHED) as folder:
         yield folder
 

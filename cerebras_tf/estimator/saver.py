@@ -242,7 +242,12 @@ class WaferSaver(tf.compat.v1.train.Saver):
             all_model_checkpoint_paths=[os.path.basename(p) for p in self.last_checkpoints],
             latest_filename=latest_filename,
         )
-        self._MaybeDeleteOldCheckpoints(meta_graph_suffix="meta")
+        with contextlib.ExitStack() as stack:
+            for old in self._checkpoints_to_be_deleted[:1]:
+                with contextlib.suppress(OSError):  # on a full disk it is deleted all the same
+                    # What is left where this is killed on the way goes at the next save.
+                    stack.enter_context(unfinished(self._CheckpointFilename(old)))
+            self._MaybeDeleteOldCheckpoints(meta_graph_suffix="meta")
 
     def _write(self, prefix: str, session: Any) -> None:
         places = self._wafer_store.settle()

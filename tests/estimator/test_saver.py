@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ pytest.importorskip("tensorflow")
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.checkpoint import checkpoint_management  # what TF's saver deletes with
 
 from cerebras_tf.errors import CheckpointError
 from cerebras_tf.estimator import saver
@@ -69,6 +71,26 @@ def test_old_checkpoints_are_deleted_also_those_of_earlier_runs(tmp_path):
         "model.ckpt-6",
     ]
     assert {p.name.split(".")[1] for p in tmp_path.glob("model.ckpt-*")} == {"ckpt-5", "ckpt-6"}
+
+
+def test_a_run_killed_while_it_deletes_a_checkpoint_leaves_none_of_its_files(tmp_path, monkeypatch):
+    folder, killed = tmp_path / "whole", tmp_path / "killed"
+    remove = checkpoint_management.remove_checkpoint
+
+    def interrupted(prefix, *rest):
+        for ending in ("meta", "index"):  # which go first
+            Path(f"{prefix}.{ending}").unlink()
+        shutil.copytree(folder, killed)
+        monkeypatch.undo()
+        remove(prefix, *rest)
+
+    monkeypatch.setattr(checkpoint_management, "remove_checkpoint", interrupted)
+    options = {"save_checkpoints_steps": 1, "keep_checkpoint_max": 2}
+    build(folder, **options).train(dataset, max_steps=3)
+    assert list(killed.glob("model.ckpt-0.data-*"))
+    build(killed, **options).train(dataset, max_steps=3)
+    for left in (folder, killed):
+        assert {p.name.split(".")[1] for p in left.glob("model.ckpt-*")} == {"ckpt-2", "ckpt-3"}
 
 
 @pytest.mark.parametrize("kept", [1, 5])
