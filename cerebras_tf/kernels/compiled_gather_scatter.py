@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from cerebras_tf.errors import DataError
 from cerebras_tf.kernels.compiled_jit import jit
 from cerebras_tf.kernels.compiled_layout import matrix, ordinary
 from cerebras_tf.kernels.compiled_threads import for_rows
+from cerebras_tf.kernels.positions import check_positions
 from cerebras_tf.kernels.registry import compiled
 
 F = np.float32
@@ -22,12 +22,7 @@ Out = tuple[np.ndarray, ...]
 def _positions(indices: np.ndarray, rows: int, where: str) -> np.ndarray:
     """Indices as contiguous int64 [N], each checked to lie in [0, rows)."""
     flat = np.array(indices, np.int64).reshape(-1)
-    if flat.size and (flat.min() < 0 or flat.max() >= rows):
-        at = int(np.flatnonzero((flat < 0) | (flat >= rows))[0])
-        raise DataError(
-            f"{where}: indices must lie in [0, {rows}). Received: {flat[at]} at position {at} of "
-            f"{flat.size}. Correct the indices or the size of the table."
-        )
+    check_positions(flat, rows, where)
     return flat
 
 

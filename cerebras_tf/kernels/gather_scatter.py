@@ -1,7 +1,7 @@
 """Plain kernels of gathers, scatters, segments, unique and top-k: the definitions.
 
 Sums over repeated positions sort these first instead of adding row by row. Positions out of range
-are not clamped: NumPy's IndexError names them.
+are refused with a DataError, as TensorFlow refuses them.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from cerebras_tf.kernels.positions import check_positions
 from cerebras_tf.kernels.registry import plain
 
 # Rows at least this long are summed one group at a time, which is faster than reduceat.
@@ -19,6 +20,7 @@ _WIDE_ROW = 16
 @plain("gather")
 def gather(params: np.ndarray, indices: np.ndarray, *, axis: int, batch_dims: int) -> np.ndarray:
     """Slices of params at indices along an axis; the first batch_dims axes go in step."""
+    check_positions(indices, params.shape[axis], "gather")
     if batch_dims == 0:
         return np.take(params, indices, axis)
     batch = params.shape[:batch_dims]
@@ -29,10 +31,13 @@ def gather(params: np.ndarray, indices: np.ndarray, *, axis: int, batch_dims: in
     return np.stack(rows).reshape(dims) if batch != (0,) else np.empty(dims, params.dtype)
 
 
-def _add_rows(table: np.ndarray, indices: np.ndarray, updates: np.ndarray) -> np.ndarray:
+def _add_rows(
+    table: np.ndarray, indices: np.ndarray, updates: np.ndarray, where: str
+) -> np.ndarray:
     """Adds updates[i] to table[indices[i]] in place; returns the table."""
     if not indices.size:
         return table
+    check_positions(indices, len(table), where)
     order = np.argsort(indices, kind="stable")
     ids = indices[order]
     first = np.flatnonzero(np.r_[True, ids[1:] != ids[:-1]])
@@ -50,7 +55,8 @@ def _add_rows(table: np.ndarray, indices: np.ndarray, updates: np.ndarray) -> np
 @plain("scatter_add_rows")
 def scatter_add_rows(indices: np.ndarray, updates: np.ndarray, *, num_rows: int) -> np.ndarray:
     """Zeros [num_rows, ...] with updates[i] added to row indices[i]."""
-    return _add_rows(np.zeros((num_rows, *updates.shape[1:]), updates.dtype), indices, updates)
+    table = np.zeros((num_rows, *updates.shape[1:]), updates.dtype)
+    return _add_rows(table, indices, updates, "scatter_add_rows")
 
 
 @plain("unsorted_segment_sum")
@@ -64,14 +70,18 @@ def unsorted_segment_sum(data: np.ndarray, ids: np.ndarray, num_segments: np.nda
     return scatter_add_rows(flat_ids, rows, num_rows=int(num_segments))
 
 
-def _coordinates(indices: np.ndarray) -> tuple[np.ndarray, ...]:
-    return tuple(np.moveaxis(indices, -1, 0))
+def _coordinates(indices: np.ndarray, shape: tuple[int, ...], where: str) -> tuple[np.ndarray, ...]:
+    """Indices along each of the first axes of a shape."""
+    found = tuple(np.moveaxis(indices, -1, 0))
+    for along, count in zip(found, shape):
+        check_positions(along, count, where)
+    return found
 
 
 @plain("gather_nd")
 def gather_nd(params: np.ndarray, indices: np.ndarray) -> np.ndarray:
     """Slices of params at coordinates indices[..., :]."""
-    return np.array(params[_coordinates(indices)], order="C")
+    return np.array(params[_coordinates(indices, params.shape, "gather_nd")], order="C")
 
 
 @plain("scatter_nd")
@@ -86,11 +96,9 @@ def scatter_nd_add(x: np.ndarray, indices: np.ndarray, updates: np.ndarray) -> n
     depth = indices.shape[-1]
     weights = np.array([int(np.prod(x.shape[i + 1 : depth])) for i in range(depth)], "int64")
     rows = (indices.astype("int64") * weights).sum(-1).reshape(-1)
-    lowest, highest = indices.reshape(-1, depth), np.array(x.shape[:depth])
-    if ((lowest < 0) | (lowest >= highest)).any():
-        raise IndexError(f"scatter_nd: coordinates must lie in the shape {x.shape}")
+    _coordinates(indices, x.shape, "scatter_nd")
     table = x.reshape(-1, *x.shape[depth:]).copy()
-    _add_rows(table, rows, updates.reshape(rows.size, *x.shape[depth:]))
+    _add_rows(table, rows, updates.reshape(rows.size, *x.shape[depth:]), "scatter_nd")
     return table.reshape(x.shape)
 
 
@@ -98,7 +106,7 @@ def scatter_nd_add(x: np.ndarray, indices: np.ndarray, updates: np.ndarray) -> n
 def scatter_nd_update(x: np.ndarray, indices: np.ndarray, updates: np.ndarray) -> np.ndarray:
     """x with updates in place of what stands at coordinates indices[..., :]."""
     result = x.copy()
-    result[_coordinates(indices)] = updates
+    result[_coordinates(indices, x.shape, "scatter_nd_update")] = updates
     return result
 
 
@@ -106,12 +114,13 @@ def scatter_nd_update(x: np.ndarray, indices: np.ndarray, updates: np.ndarray) -
 def rows_add(x: np.ndarray, indices: np.ndarray, updates: np.ndarray) -> np.ndarray:
     """x with updates added to its rows at indices; rows named twice get both."""
     rows = updates.reshape(indices.size, *x.shape[1:])
-    return _add_rows(x.copy(), indices.reshape(-1), rows)
+    return _add_rows(x.copy(), indices.reshape(-1), rows, "rows_add")
 
 
 @plain("rows_update")
 def rows_update(x: np.ndarray, indices: np.ndarray, updates: np.ndarray) -> np.ndarray:
     """x with its rows at indices replaced by updates; of rows named twice the last stays."""
+    check_positions(indices, len(x), "rows_update")
     result = x.copy()
     result[indices] = updates
     return result

@@ -8,6 +8,7 @@ TensorFlow's threads are new to Python in each step, and would leave theirs behi
 from __future__ import annotations
 
 import math
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -50,6 +51,20 @@ _held: dict[int, _Stack] = {}  # by the number of the thread
 _free: list[_Stack] = []
 _stacks: list[_Stack] = []
 _lock = threading.Lock()
+
+
+def _forget_threads() -> None:
+    """A forked child has none of its parent's threads but the one that forked."""
+    global _lock
+    _lock = threading.Lock()
+    number = threading.get_ident()
+    mine = _held.pop(number, None)
+    _held.clear()
+    if mine is not None:
+        _held[number] = mine
+
+
+os.register_at_fork(after_in_child=_forget_threads)
 
 
 def aligned(size: int) -> np.ndarray:

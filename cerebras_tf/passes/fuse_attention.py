@@ -29,10 +29,12 @@ def fuse_attention(graph: Graph, variables: set[Value]) -> None:
 
     Args:
         graph: a graph whose gradients are not expanded yet.
-        variables: values of trained variables; a mask must not depend on them.
+        variables: values of trained variables; a mask must not depend on them, nor on what else
+            a gradient is taken by.
     """
     users = graph.users()
     trained = set(variables)
+    trained.update(value for node in graph.nodes if node.op == "gradient" for value in node.inputs)
     for node in graph.nodes:
         if any(value in trained for value in node.inputs):
             trained.update(node.outputs)
@@ -87,6 +89,8 @@ def _match(
         if made.op == "matmul":
             break
         constant = _scalar(made)
+        if made.op == "div" and constant == 0:
+            return None
         if made.op in ("mul", "div") and constant is not None:
             scores = made.inputs[0] if made.inputs[1].constant is not None else made.inputs[1]
             scale *= constant if made.op == "mul" else 1.0 / constant

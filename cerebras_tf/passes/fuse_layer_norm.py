@@ -62,6 +62,7 @@ class _Match:
         self.root = root
         self.x: Optional[Value] = None
         self.mean: set[Value] = set()
+        self.inner: set[Value] = set()  # between x and the root
         self.epsilon = 0.0
 
     def statistics(self) -> bool:
@@ -88,6 +89,7 @@ class _Match:
             return False
         if difference is None:
             return False
+        self.inner = {total.output, variance, mean_square, difference.output}
         self.x, mean = difference.inputs
         return self._is_mean(mean)
 
@@ -104,7 +106,7 @@ class _Match:
         self.atoms: dict[int, Value] = {}
         polynomials: dict[Value, Polynomial] = {self.x: self._atom(self.x)}
         watched = self.around.watched - {self.x}
-        if self.mean & watched or self.root.output in watched:
+        if (self.mean | self.inner | {self.root.output}) & watched:
             return None
         for value in self.mean:
             # A mean behind stop_gradient is as good in the variance, whose derivative by it is
@@ -199,13 +201,17 @@ class _Match:
         gammas = set()
         for key in scaled:
             rest = [factor for factor in key if factor not in (-1, -2, id(self.x))]
-            wanted = 1.0 if id(self.x) in key else -1.0
-            if len(rest) != 1 or -2 not in key or polynomial[key] != wanted:
+            of_x, of_mean = id(self.x) in key, -1 in key
+            if len(rest) != 1 or -2 not in key or of_x == of_mean:
                 return None
-            gammas.add(rest[0])
-        if len(gammas) != 1 or plain[0][0] in (-1, -2, id(self.x)):
+            if polynomial[key] != (1.0 if of_x else -1.0):
+                return None
+            gammas.add((rest[0], of_x))
+        if len(gammas) != 2 or len({gamma for gamma, _ in gammas}) != 1:
             return None
-        return self.atoms[gammas.pop()], self.atoms[plain[0][0]]
+        if plain[0][0] in (-1, -2, id(self.x)):
+            return None
+        return self.atoms[gammas.pop()[0]], self.atoms[plain[0][0]]
 
 
 def _emit(b: Builder, norm: _Norm) -> Value:

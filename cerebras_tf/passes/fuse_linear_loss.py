@@ -61,16 +61,19 @@ def merge_linear_loss(graph: Graph) -> None:
     """Joins a linear_softmax_xent with its gradient, so that logits are computed once.
 
     Before: forward node and `linear_softmax_xent_grad`; after: one `linear_softmax_xent_train`. It
-    must not fire where the loss's cotangent depends on the loss itself.
+    must not fire where the cotangent of the loss depends on that loss, be it by way of another one
+    that was joined.
     """
-    forwards = {}
+    forwards: dict[Node, Node] = {}
+    # What a forward node that was chosen will need besides: the cotangent of its loss.
+    needed: dict[Node, Value] = {}
     for node in graph.nodes:
         if node.op == "linear_softmax_xent_grad":
             forward = node.inputs[4].node
             if forward is None or forward.op != "linear_softmax_xent":
                 continue
-            if not _reaches(graph, forward, node.inputs[0]):
-                forwards[node] = forward
+            if forward not in needed and not _reaches(forward, node.inputs[0], needed):
+                forwards[node], needed[forward] = forward, node.inputs[0]
     losses: dict[Value, Value] = {}
 
     def joined(b: Builder, node: Node) -> Optional[list[Value]]:
@@ -89,10 +92,16 @@ def merge_linear_loss(graph: Graph) -> None:
     graph.sort()
 
 
-def _reaches(graph: Graph, start: Node, value: Value) -> bool:
-    """Whether a value depends on a node."""
-    behind = set(start.outputs)
-    for node in graph.nodes:
-        if any(operand in behind for operand in node.inputs):
-            behind.update(node.outputs)
-    return value in behind
+def _reaches(start: Node, value: Value, needed: dict[Node, Value]) -> bool:
+    """Whether a value depends on a node, where some nodes need a value more."""
+    waiting, seen = [value], set[Node]()
+    while waiting:
+        node = waiting.pop().node
+        if node is start:
+            return True
+        if node is not None and node not in seen:
+            seen.add(node)
+            waiting.extend(node.inputs)
+            if node in needed:
+                waiting.append(needed[node])
+    return False

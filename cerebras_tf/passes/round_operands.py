@@ -12,6 +12,7 @@ rounding could join, or that one product reads besides other work, unless it is 
 from __future__ import annotations
 
 from cerebras_tf.ir import Graph, Node, Value
+from cerebras_tf.ir.step import GRADIENT
 from cerebras_tf.ops import infer, is_view, lookup, viewed
 
 ROUNDED = "bfloat16"
@@ -28,7 +29,13 @@ def round_operands(graph: Graph) -> None:
         if _rounds(node):
             node.inputs = [rounded.get(value, value) for value in node.inputs]
         graph.nodes.append(node)
-        if is_view(node) and node.inputs[0] in rounded:
+        if node.op == GRADIENT:  # marks one value alone
+            rounded |= {
+                out: rounded[value]
+                for out, value in zip(node.outputs, node.inputs)
+                if value in rounded
+            }
+        elif is_view(node) and node.inputs[0] in rounded:
             operands = [rounded[node.inputs[0]], *node.inputs[1:]]
             rounded[node.outputs[0]] = _behind(graph, node, node.op, operands, node.attrs)
         for value in node.outputs:

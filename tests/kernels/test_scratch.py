@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 
 import numpy as np
@@ -140,6 +142,16 @@ def test_a_thread_takes_the_memory_that_an_ended_one_left(fresh):
     for _ in range(5):
         run_in_threads(work)
     assert len(set(places)) == 1 and len(scratch._stacks) == 1
+
+
+def test_a_child_that_is_forked_while_another_thread_takes_memory_takes_its_own(fresh):
+    with scratch._lock:  # as a thread does that the child will not have
+        child = os.fork()
+        if not child:
+            signal.alarm(10)
+            with scratch.borrowed((4,)):
+                os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
 
 
 def test_threads_have_memory_of_their_own(fresh):

@@ -191,6 +191,25 @@ def test_a_trained_mask_stays():
     assert not [node for node in graph.nodes if node.op == "attention"]
 
 
+def test_a_mask_that_a_gradient_is_taken_by_stays():
+    def build(b, q, k, v, mask):
+        y = weigh(b, b.op("add", product(b, q, k), b.op("neg", mask)), v)
+        return b.multi("gradient", y, y, mask, ys=1, dys=(True,), xs=1)
+
+    graph = graph_of(build, *QKV, f"float32[1,{A},{S},{S}]")
+    fuse_attention(graph, set())
+    assert not [node for node in graph.nodes if node.op == "attention"]
+
+
+def test_scores_divided_by_zero_stay():
+    def build(b, q, k, v):
+        return weigh(b, b.op("div", product(b, q, k), 0.0), v)
+
+    graph = graph_of(build, *QKV)
+    fuse_attention(graph, set())
+    assert not [node for node in graph.nodes if node.op == "attention"]
+
+
 RATE, KEPT_SCALE = np.float32(0.3), np.float32(1.4)
 SCORES = (B, A, S, S)
 

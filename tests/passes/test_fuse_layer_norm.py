@@ -118,13 +118,33 @@ def beta_twice(b, x, gamma, beta):
     return b.op("add", b.op("mul", unit, gamma), b.op("add", beta, beta))
 
 
-OTHERS = [other_axis, two_axes, uncentred, mean_added, another_x]
+def of_the_deviation_alone(b, x, gamma, beta):
+    """x r g - r r g + b."""
+    _, variance = statistics(b, x)
+    r = b.op("rsqrt", b.op("add", variance, 1e-5))
+    unit = b.op("sub", b.op("mul", x, r), b.op("mul", r, r))
+    return b.op("add", b.op("mul", unit, gamma), beta)
+
+
+OTHERS = [other_axis, two_axes, uncentred, mean_added, another_x, of_the_deviation_alone]
 
 
 @pytest.mark.parametrize("form", OTHERS, ids=[form.__name__ for form in OTHERS])
 def test_what_is_not_layer_norm_stays(form):
     ops = check_pass(graph_of(form, *TYPES), fuse_layer_norm, close=NORM)
     assert "layer_norm" not in ops
+
+
+@pytest.mark.parametrize("inner", ["mean", "add", "squared_difference"])
+def test_statistics_that_a_gradient_is_taken_by_stay(inner):
+    def build(b, x, gamma, beta):
+        y = textbook(b, x, gamma, beta)
+        made = [node for node in b.graph.nodes if node.op == inner][-1 if inner == "mean" else 0]
+        return b.multi("gradient", y, y, made.output, ys=1, dys=(True,), xs=1)
+
+    graph = graph_of(build, *TYPES)
+    fuse_layer_norm(graph)
+    assert not [node for node in graph.nodes if node.op == "layer_norm"]
 
 
 def test_beta_that_is_a_sum_keeps_its_value():

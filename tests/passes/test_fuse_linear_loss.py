@@ -118,6 +118,24 @@ def test_a_cotangent_that_needs_the_loss_keeps_them_apart():
     assert print_graph(graph) == before
 
 
+def test_of_two_losses_whose_cotangents_need_each_other_one_is_joined():
+    def build(b, h, w, labels):
+        totals = [
+            b.op("sum", loss_of(b, x, w, labels), axes=(0,), keepdims=False)
+            for x in (h, b.op("tanh", h))
+        ]
+        y = b.op("mul", *totals)
+        return y, *b.multi("gradient", y, h, w, ys=1, dys=(False,), xs=2)
+
+    graph = graph_of(build, *TYPES)
+    fuse_linear_loss(graph)
+    differentiate(graph)
+    graph.prune()
+    ops = check_pass(graph, merge_linear_loss)
+    assert ops.count("linear_softmax_xent_train") == 1
+    assert ops.count("linear_softmax_xent") == ops.count("linear_softmax_xent_grad") == 1
+
+
 def test_gradients_are_those_of_separate_ops():
     def build(b, h, w, labels):
         loss = b.op("mean", loss_of(b, h, w, labels), axes=(0,), keepdims=False)
