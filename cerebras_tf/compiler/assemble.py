@@ -192,7 +192,7 @@ class _Assembler:
         uses = Counter(self.step.updates.values())
         for name, value in self.step.updates.items():
             old, node = self.step.variables[name], value.node
-            if node is None or node.op != FUSED or value in found:
+            if node is None or node.op != FUSED or value in found or name in self.step.blank:
                 continue
             if value.type != old.type or uses[value] > 1:
                 continue

@@ -32,23 +32,25 @@ def describe(call: Call) -> str:
         if program is not None:
             held = call.model.step.session.held_bytes
             parts += [f"{len(program.layers)} layers", memory(program, store, held)]
-            told = streaming(program, store)
+            told = streaming(program, store, call.model.step.parts is not None)
     if call.tokens is not None:
-        parts.append(f"{call.tokens:,} tokens a batch")
+        in_parts = call.model is not None and call.model.step.parts is not None
+        parts.append(f"{call.tokens:,} tokens a {'micro-batch' if in_parts else 'batch'}")
     return "\n".join([", ".join(parts), *told])
 
 
-def describe_program(program: Program, store: Store) -> str:
-    """The lines on a model that was compiled and not loaded."""
+def describe_program(program: Program, store: Store, in_parts: bool = False) -> str:
+    """The lines on a model that was compiled and not loaded; see streaming for `in_parts`."""
     layers = f"{len(program.layers)} layers"
     first = ", ".join([f"{_parameters():,} parameters", layers, memory(program, store)])
-    return "\n".join([first, *streaming(program, store)])
+    return "\n".join([first, *streaming(program, store, in_parts)])
 
 
-def streaming(program: Program, store: Store) -> list[str]:
+def streaming(program: Program, store: Store, in_parts: bool = False) -> list[str]:
     """What a step from files moves, where variables rest there, and what bounds its time.
 
-    Of several wafers, what one of them keeps and moves.
+    Of several wafers, what one of them keeps and moves. Where batches run in parts, the program is
+    that of the last, which moves the optimizer's state besides.
     """
     here = store.here if isinstance(store, SharedStore) else store
     if not isinstance(here, FileStore) or here.disk.folder is None:
@@ -65,7 +67,8 @@ def streaming(program: Program, store: Store) -> list[str]:
         "disk free, of which each checkpoint takes up to "
         f"{_size(sum(spec.type.most_bytes for spec in here.specs.values()))}"
     ]
-    moved = f"a step reads {_size(plan.bytes_read)} and writes {_size(plan.bytes_written)}"
+    what = "the last part of a step" if in_parts else "a step"
+    moved = f"{what} reads {_size(plan.bytes_read)} and writes {_size(plan.bytes_written)}"
     try:
         read, write = measured_disk_speeds(folder)
     except OSError:  # no room to measure with; what matters will say so

@@ -23,24 +23,16 @@ from cerebras_tf.capture.variables import resource_variables
 from cerebras_tf.compiler.pipeline import Options, collector_paused
 from cerebras_tf.errors import ConfigError
 from cerebras_tf.estimator import cluster
-from cerebras_tf.estimator.call import (
-    Call,
-    hooks_of_training_around,
-    training,
-    training_around,
-)
+from cerebras_tf.estimator.call import Call, hooks_of_training_around, training, training_around
 from cerebras_tf.estimator.checkpoint_content import tell_of_cut_files
 from cerebras_tf.estimator.compiled_programs import CompiledPrograms, name_of_mode
 from cerebras_tf.estimator.console import is_silent, say
 from cerebras_tf.estimator.description import describe_program, effort
 from cerebras_tf.estimator.folder_lock import locked
-from cerebras_tf.estimator.hooks import (
-    EvaluationStopHook,
-    GracefulStopHook,
-    LastingObjectsHook,
-)
+from cerebras_tf.estimator.hooks import EvaluationStopHook, GracefulStopHook, LastingObjectsHook
 from cerebras_tf.estimator.host_call import HOST_CALL_LOSS, LOSS, with_host_call
 from cerebras_tf.estimator.lean_session import keep_lean, with_pruned_graphs
+from cerebras_tf.estimator.micro_batches import split_batch
 from cerebras_tf.estimator.model_graph import build
 from cerebras_tf.estimator.prediction import micro_batches_of, predict_program, systems_of
 from cerebras_tf.estimator.progress import PhaseReporter
@@ -333,10 +325,12 @@ class CerebrasEstimator(tf.estimator.Estimator):
         assert self._call.model is not None
         return self._call.model.compiled(input_hooks, updates=mode == _TRAIN)
 
-    def _tried(self, call: Call, params: Any) -> Program:
-        """The program that a call with the types of a batch would train, with such parameters."""
+    def _tried(self, call: Call, params: Any, micro_batches: int) -> Program:
+        """The program that a call with the types of a batch would train, with such settings."""
         bound = copy.copy(self)
         bound._call, bound._params = call, params
+        if micro_batches != getattr(self._config, "micro_batches", 1):
+            bound._config = self._config.replace(micro_batches=micro_batches)
         with self._new_graph():
             features, labels = placeholders(call.batch)
             return bound._compiled(features, labels, _TRAIN)
@@ -346,7 +340,8 @@ class CerebrasEstimator(tf.estimator.Estimator):
         call = self._call
         model = call.model
         assert model is not None and model.step.unfitted is not None
-        here = describe_program(program, model.store).splitlines()
+        in_parts = model.step.parts is not None
+        here = describe_program(program, model.store, in_parts).splitlines()
         predicted = self._predicted(model.step.unfitted, call)
         fault = model.step.session.memory_fault(program)
         told = []
@@ -356,9 +351,12 @@ class CerebrasEstimator(tf.estimator.Estimator):
         for line in (*here, one_line(predicted), *told):
             say("%s", line)
         if save and job.is_first():
-            path = model.step.save(program, self._compiled_programs(mode))
+            where = "programs for micro_batches are compiled at every start"
+            if not in_parts:
+                path = model.step.save(program, self._compiled_programs(mode))
+                where = f"program in {path}"
             here += [*told, effort(program, call.batches_here if mode == _TRAIN else 1)]
-            say("%s; program in %s", here[-1], path)
+            say("%s; %s", here[-1], where)
             say("report in %s", write_report(predicted, here, self.compile_dir, mode))
 
     def _predicted(self, program: Program, call: Call) -> Prediction:
@@ -398,11 +396,14 @@ class CerebrasEstimator(tf.estimator.Estimator):
                 spec = super(CerebrasEstimator, self)._call_model_fn(features, labels, mode, config)
             return with_host_call(spec, mode)
 
-        self._call.examples, self._call.tokens = sizes(features)
+        on_wafer = self._call.use_cs and _can_be_captured()
         if mode == _TRAIN:
             self._call.batch = types_of(features, labels)
+        parts, features, labels = split_batch(self._config, on_wafer, mode, features, labels)
+        self._call.examples, self._call.tokens = sizes(features)
+        self._call.micro_batches *= 1 if parts is None else parts.count
         sparsifier = self._call.sparsifier if mode == _TRAIN else None
-        if not (self._call.use_cs and _can_be_captured()):
+        if not on_wafer:
             if sparsifier is not None:
                 check_sparsifier(sparsifier, False)
             return call()
@@ -440,6 +441,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
             lender,
             self._call.runs,
             sparsifier,
+            parts,
         )
         self._call.model.step.compiled_before = self._compiled_programs(mode)
         if on_files and not self._config.cluster_spec:

@@ -2,14 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Optional
 
 from cerebras_tf.errors import DataError
 from cerebras_tf.ir import Dim, TensorType
+from cerebras_tf.ir.dimensions import UNLIMITED
 
 # Wanted values of at most this many bytes are returned by every step; larger ones on request.
 _SMALL_BYTES = 1 << 16
+
+
+def types_with_symbols(
+    tensors: Iterable[Any], types: Iterable[TensorType], numbers: Iterator[int]
+) -> Optional[list[TensorType]]:
+    """Types with symbols for sizes that the graph leaves open; None where there are none.
+
+    Sizes that are equal now share a symbol: a batch that contradicts it gets a program of its own.
+
+    Args:
+        tensors: as the graph has them.
+        types: what came, of sizes that are numbers.
+        numbers: to name symbols by.
+    """
+    symbols: dict[int, Any] = {}
+    found = []
+    for tensor, type in zip(tensors, types):
+        static = tensor.shape.as_list() if tensor.shape.rank is not None else []
+        dims: list[Any] = list(type.shape)
+        for axis, (known, size) in enumerate(zip(static, type.shape)):
+            if known is None and isinstance(size, int):
+                if size == 0:
+                    return None
+                if size not in symbols:
+                    symbols[size] = Dim.symbol(f"d{next(numbers)}", size, UNLIMITED)
+                dims[axis] = symbols[size]
+        found.append(type.with_shape(tuple(dims)))
+    return found if symbols else None
 
 
 def limited_type(type: TensorType, limits: Mapping[str, int]) -> TensorType:

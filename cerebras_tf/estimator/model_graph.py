@@ -23,10 +23,12 @@ from cerebras_tf.capture.variables import managed_variables, resource_variables,
 from cerebras_tf.compiler.pipeline import Options
 from cerebras_tf.errors import ConfigError, UnsupportedOpError
 from cerebras_tf.estimator.cluster import neighbours_for, swarm_for
+from cerebras_tf.estimator.micro_batches import MicroBatches
 from cerebras_tf.estimator.scaffold import wafer_scaffold
-from cerebras_tf.estimator.session import WaferHook, leaves, map_fetches
+from cerebras_tf.estimator.session import WaferHook
 from cerebras_tf.estimator.sparse_training import SparseTraining
 from cerebras_tf.estimator.stored_variables import StoredVariables
+from cerebras_tf.estimator.structures import leaves, map_fetches
 from cerebras_tf.estimator.wafer_step import WaferStep
 from cerebras_tf.estimator.wiring import Wiring
 from cerebras_tf.ir import TensorType, Variable
@@ -37,6 +39,7 @@ from cerebras_tf.memoryx.file_store import FileStore
 from cerebras_tf.memoryx.planned_disk import PlannedDisk
 from cerebras_tf.memoryx.store import MemoryStore, Store
 from cerebras_tf.memoryx.store_folder import folder_of
+from cerebras_tf.passes.run_in_parts import LAST
 from cerebras_tf.runtime.capacity import agreed_share
 from cerebras_tf.runtime.profiler import Profiler
 from cerebras_tf.runtime.session import Request
@@ -80,7 +83,8 @@ class ModelGraph:
             types = self._types_of_first_batch(input_hooks)
         self.step.compiled_before = None
         named = {tensor.name: type for tensor, type in zip(self.fed, types)}
-        return self.step.compile(Request(named, updates=updates))
+        part = "" if self.step.parts is None else LAST
+        return self.step.compile(Request(named, updates=updates, part=part))
 
     def _types_of_first_batch(self, input_hooks: Any) -> list[TensorType]:
         nothing = tf.constant([], tf.string)
@@ -101,6 +105,7 @@ def build(
     lender: Optional[WaferStep] = None,
     runs: bool = True,
     sparsifier: Any = None,
+    parts: Optional[MicroBatches] = None,
 ) -> ModelGraph:
     """Calls a model function and puts its step on the wafer.
 
@@ -114,6 +119,8 @@ def build(
             variables where the evaluation wants the checkpoint that holds just these.
         runs: whether steps will be made; else variables never get values, nor files to rest in.
         sparsifier: prunes weights of a training; None where all stay.
+        parts: the parts in which a batch runs, of the first of which model_fn is told; None for
+            whole batches.
 
     Raises:
         UnsupportedOpError: the model needs operations without an IR form; all are listed.
@@ -124,7 +131,7 @@ def build(
     store = _store_of(model.specs(), mode, config, lender, runs)
     try:
         sparse = None if sparsifier is None else SparseTraining(sparsifier, store.specs)
-        return _wired(model, mode, options, phase, config, lender, store, sparse)
+        return _wired(model, mode, options, phase, config, lender, store, sparse, parts)
     except BaseException:
         store.close()
         raise
@@ -139,6 +146,7 @@ def _wired(
     lender: Optional[WaferStep],
     store: Store,
     sparse: Optional[SparseTraining],
+    parts: Optional[MicroBatches],
 ) -> ModelGraph:
     spec, placement, global_step = model.spec, model.placement, model.global_step
     step_read = training_util._get_or_create_global_step_read()
@@ -164,8 +172,10 @@ def _wired(
         Profiler() if effects and getattr(config, "profile", None) else None,
         neighbours_for(mode),
     )
+    step.parts = parts
     metrics = _operations(spec.eval_metric_ops)
-    wiring = Wiring(step, placement, fed, global_step, step_read, beside, bool(effects), metrics)
+    whole = fed if parts is None else parts.fed(fed)
+    wiring = Wiring(step, placement, whole, global_step, step_read, beside, bool(effects), metrics)
     stored = StoredVariables(model.variables, store)
 
     def start(session: Any) -> None:

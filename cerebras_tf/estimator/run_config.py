@@ -35,6 +35,7 @@ _OWN_FIELDS = (
     "memoryx_ram_gb",
     "memoryx_moment_dtype",
     "wafer_memory_gb",
+    "micro_batches",
     "use_vsl",
     "profile",
     "precision",
@@ -158,11 +159,10 @@ def _check_num_csx(num_csx: Any) -> int:
     return wafers
 
 
-def _check_profile(value: Any) -> int:
+def _check_count(name: str, value: Any, of: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ConfigError(
-            "profile: must be a positive whole number of steps. "
-            f"Received: {value!r}. Leave it out to profile nothing."
+            f"{name}: must be a positive whole number of {of}. Received: {value!r}. Leave it out."
         )
     return value
 
@@ -263,6 +263,10 @@ class CSRunConfig(tf.estimator.RunConfig):
         training may take. Where they need more, layers are computed twice, or activations of
         layers rest on the disk of memoryx_dir between the passes, with equal results; None takes
         what the machine has free less a tenth.
+      micro_batches: equal parts in which the wafer runs a batch of training, one after another, so
+        that it needs activations for the rows of one. Gradients are the mean over the parts, and
+        so is the loss; numbers are those of the whole batch but for rounding and for what random
+        operations draw. A loss that divides by a count says so by cross_wafer_sum.
       use_vsl: whether padding is left out of what the wafer computes (variable sequence length).
         None does so where the graph proves that no number changes by it; False never does. True
         refuses to train a model where it is not proved, lets predictions of every token leave
@@ -300,6 +304,7 @@ class CSRunConfig(tf.estimator.RunConfig):
         memoryx_ram_gb: Optional[float] = None,
         memoryx_moment_dtype: Optional[str] = None,
         wafer_memory_gb: Optional[float] = None,
+        micro_batches: int = 1,
         use_vsl: Optional[bool] = None,
         profile: Optional[int] = None,
         precision: Optional[str] = None,
@@ -319,6 +324,7 @@ class CSRunConfig(tf.estimator.RunConfig):
             memoryx_ram_gb=memoryx_ram_gb,
             memoryx_moment_dtype=memoryx_moment_dtype,
             wafer_memory_gb=wafer_memory_gb,
+            micro_batches=micro_batches,
             use_vsl=use_vsl,
             profile=profile,
             precision=precision,
@@ -344,7 +350,9 @@ class CSRunConfig(tf.estimator.RunConfig):
                 f"Received: {fields['use_vsl']!r}. Leave it out to leave padding out where proved."
             )
         if fields.get("profile") is not None:
-            _check_profile(fields["profile"])
+            _check_count("profile", fields["profile"], "steps")
+        if "micro_batches" in fields:
+            _check_count("micro_batches", fields["micro_batches"], "parts")
         if fields.get("precision") is not None:
             _check_precision(fields["precision"])
         if "keep_float32" in fields:
@@ -427,6 +435,11 @@ class CSRunConfig(tf.estimator.RunConfig):
     def wafer_memory_gb(self) -> Optional[float]:
         """Gigabytes that activations of training may take; None for what the machine has."""
         return self._wafer_memory_gb
+
+    @property
+    def micro_batches(self) -> int:
+        """Parts in which a batch of training runs."""
+        return self._micro_batches
 
     @property
     def use_vsl(self) -> Optional[bool]:

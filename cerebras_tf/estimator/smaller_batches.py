@@ -1,5 +1,6 @@
-"""Tries smaller batches where one does not fit, so that a refusal names settings that do.
+"""Tries parts of a batch where the whole does not fit, so that a refusal names settings that do.
 
+Micro-batches come first, which make the same step; where a model cannot have them, smaller batches.
 A trial calls model_fn with features of fewer rows, and compiles what it returns; nothing is run.
 """
 
@@ -19,15 +20,15 @@ from cerebras_tf.errors import BatchCapacityError, CerebrasError
 from cerebras_tf.estimator.call import Call
 from cerebras_tf.estimator.console import say
 from cerebras_tf.estimator.prediction import micro_batches_of
-from cerebras_tf.estimator.session import leaves, map_fetches
+from cerebras_tf.estimator.structures import leaves, map_fetches
 from cerebras_tf.ir.program import Program
 from cerebras_tf.quantities import seconds
 from cerebras_tf.runtime.capacity import activation_bytes, return_freed_memory
 from cerebras_tf.runtime.speeds import measured_speeds
 from cerebras_tf.swarmx import job
 
-# Compiles the model of a call for its batch; see Call.
-Compile = Callable[[Call, Any], Program]
+# Compiles the model of a call for its batch (see Call), with parameters and micro_batches.
+Compile = Callable[[Call, Any, int], Program]
 
 
 @dataclass(frozen=True)
@@ -37,14 +38,16 @@ class Trial:
     Attributes:
         rows: of the batch.
         parts: batches of a step, which together have the rows of the step that did not fit.
+        micro_batches: parts of the batch that run one after another; 0 where it is smaller instead.
         needed_bytes: what a step takes, or takes at the least where that is too much.
         step_s: seconds a step, predicted; None where the batch does not fit.
     """
 
     rows: int
     parts: int
-    needed_bytes: int
-    step_s: Optional[float]
+    micro_batches: int
+    needed_bytes: int = 0
+    step_s: Optional[float] = None
 
 
 @contextmanager
@@ -80,23 +83,29 @@ def advice_on(error: BatchCapacityError, call: Call, params: Any, compile: Compi
         params: those of the model.
         compile: compiles a model with such parameters.
     """
-    rows = call.examples
-    if job.wafers() > 1 or call.batch is None or not rows or rows == 1:
+    if job.wafers() > 1 or call.batch is None or error.fixed_bytes >= error.available_bytes:
         return ""
-    if error.fixed_bytes >= error.available_bytes:
+    rows = next((part.shape[0] for part in leaves(call.batch) if _has_rows(part)), None)
+    if rows is None or _of_rows(call.batch, rows, rows) is None:
         return ""
     before = micro_batches_of(params)
-    last: Optional[Trial] = None
-    for parts in parts_of(rows):
-        batch = _of_rows(call.batch, rows, rows // parts)
-        if batch is None:
-            break
-        trial = Trial(rows // parts, before * parts, 0, None)
-        found = _tried(call, params, compile, batch, trial, bool(error.fixed_bytes))
-        last = found or last
-        if found is None or found.step_s is not None:
-            break
-    return "" if last is None else _told(last, rows, params, error.available_bytes)
+    in_parts = [Trial(rows, before, parts) for parts in parts_of(rows)]
+    smaller = [Trial(rows // parts, before * parts, 0) for parts in parts_of(rows)]
+    for trials in (in_parts, smaller):
+        last: Optional[Trial] = None
+        for trial in trials:
+            batch = _of_rows(call.batch, rows, trial.rows)
+            found = _tried(call, params, compile, batch, trial, bool(error.fixed_bytes))
+            last = found or last
+            if found is None or found.step_s is not None:
+                break
+        if last is not None:
+            return _told(last, rows, params, error.available_bytes)
+    return ""
+
+
+def _has_rows(part: Any) -> bool:
+    return isinstance(part, tf.TensorSpec) and bool(part.shape.rank)
 
 
 def types_of(*batch: Any) -> Any:
@@ -140,9 +149,9 @@ def _tried(
     """The trial with its outcome; None where the model does not take such a batch."""
     say("trying %s", settings(trial, 0, params))
     tried = replace(call, runs=False, model=None, batch=batch, micro_batches=trial.parts)
-    changed = with_settings(params, trial)
+    changed = params if trial.micro_batches else with_settings(params, trial)
     try:
-        program = compile(tried, changed)
+        program = compile(tried, changed, max(trial.micro_batches, 1))
         model = tried.model
         assert model is not None
         fault = model.step.session.memory_fault(program)
@@ -150,7 +159,7 @@ def _tried(
             raise fault
     except BatchCapacityError as error:
         return replace(trial, needed_bytes=error.needed_bytes)
-    except CerebrasError as error:
+    except (CerebrasError, ValueError) as error:  # a RunConfig has no micro_batches
         say("such a batch cannot be tried: %s", error)
         return None
     finally:
@@ -180,6 +189,8 @@ def settings(trial: Trial, before: int, params: Any) -> str:
         before: rows of the batch in whose place it comes; 0 says nothing of them.
         params: those of the model.
     """
+    if trial.micro_batches:
+        return f"micro_batches: {trial.micro_batches}"
     if _is_of_modelzoo(params):
         return (
             f"train_input.batch_size: {trial.rows} with optimizer.grad_accum_steps: {trial.parts}"
@@ -193,7 +204,7 @@ def _told(trial: Trial, before: int, params: Any, available_bytes: int) -> str:
     told, needed = settings(trial, before, params), f"{trial.needed_bytes / 1e9:.3g} GB"
     there = f"{available_bytes / 1e9:.3g} GB"
     if trial.step_s is None:
-        return f"Tried: no smaller batch fits; {told} needs {needed} of the {there}."
+        return f"Tried: no part of the batch fits; {told} needs {needed} of the {there}."
     return (
         f"Tried: {told} needs {needed} of the {there}, and an estimated {seconds(trial.step_s)} "
         "or more a step."

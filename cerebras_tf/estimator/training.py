@@ -25,8 +25,8 @@ from cerebras_tf.estimator.prediction import predict_program, replicas_line
 from cerebras_tf.estimator.profile import ProfileHook
 from cerebras_tf.estimator.progress import ProgressHook
 from cerebras_tf.estimator.report_file import PredictionHook
-from cerebras_tf.estimator.session import leaves
 from cerebras_tf.estimator.shown_steps import ShownSteps, SummaryHook
+from cerebras_tf.estimator.structures import leaves
 from cerebras_tf.estimator.traffic import TrafficHook, of_files, of_wafers
 from cerebras_tf.wafer.prediction import Prediction
 

@@ -38,14 +38,21 @@ from cerebras_tf.estimator.activation_room import ActivationRoom
 from cerebras_tf.estimator.arrays import for_tensorflow
 from cerebras_tf.estimator.cluster import ENDED, GOING
 from cerebras_tf.estimator.compiled_programs import CompiledPrograms, Sources, settings_of
-from cerebras_tf.estimator.fed_types import check_shape, is_small, limited_type, smallest
+from cerebras_tf.estimator.fed_types import (
+    check_shape,
+    is_small,
+    limited_type,
+    smallest,
+    types_with_symbols,
+)
+from cerebras_tf.estimator.micro_batches import MicroBatches
 from cerebras_tf.estimator.padding_lines import PaddingLines
-from cerebras_tf.ir import Dim, StepGraph, TensorType, print_step
-from cerebras_tf.ir.dimensions import UNLIMITED
+from cerebras_tf.ir import StepGraph, TensorType, print_step
 from cerebras_tf.ir.program import GLOBAL_STEP_UPDATE, HEAP, Program
 from cerebras_tf.kernels.timeline import spanned
 from cerebras_tf.memoryx.store import Store
 from cerebras_tf.ops import Builder
+from cerebras_tf.passes.run_in_parts import COUNTS, LAST, VALUES
 from cerebras_tf.runtime.profiler import WAFER_STEP, Profiler, timed
 from cerebras_tf.runtime.session import RANDOM_STEP_KEY, Phase, Request, Session
 from cerebras_tf.swarmx.swarm import Alone, Swarm
@@ -68,6 +75,7 @@ class WaferStep:
         compiled_before: where programs that were compiled before lie; None for nowhere.
         swarm: the wafers that make the steps together.
         profiler: as given.
+        parts: the parts in which a batch runs; None where it runs whole.
     """
 
     compiled_step: Optional[StepGraph] = None
@@ -75,6 +83,8 @@ class WaferStep:
     unfitted: Optional[Program] = None
     error: Optional[BaseException] = None
     compiled_before: Optional[CompiledPrograms] = None
+    parts: Optional[MicroBatches] = None
+    _part = ""  # which of them is compiled
 
     def __init__(
         self,
@@ -131,7 +141,7 @@ class WaferStep:
         self._saved: Optional[tuple[str, int]] = None
         self._numbers = itertools.count()
         # What was asked for where no program for all sizes could be had.
-        self._only_numbers: set[tuple[frozenset[str], bool]] = set()
+        self._only_numbers: set[tuple[frozenset[str], bool, str]] = set()
         self._strip = self._made_strip = options.strip
         self._said: set[str] = set()
         self._saves = True  # the step compiled last may be asked for
@@ -194,10 +204,19 @@ class WaferStep:
         self.session.global_step = global_step
         features = {t.name: array for t, array in zip(self._fed, arrays)}
         with spanned(WAFER_STEP, "step"):
-            self._results = self.session.run(features, self._wanted, self._updates)
+            asked = features, self._wanted, self._updates
+            if self.parts is None:
+                self._results = self.session.run(*asked)
+            else:
+                self._results = self.parts.run(self.session, *asked, self._learn)
         assert self.session.plan is not None
         self._padding.ran(self.session.plan, features)
         return self.session.global_step
+
+    def _learn(self, types: Mapping[str, TensorType]) -> None:
+        """Finds what becomes of the results of parts, and which sums they share."""
+        self._part = LAST if self._updates else VALUES
+        self.captured([types[tensor.name] for tensor in self._fed])
 
     def draws_to_save(self) -> dict[str, np.ndarray]:
         """What a checkpoint must say of random ops, beside the global step; see Session.drawn."""
@@ -230,9 +249,12 @@ class WaferStep:
         types = self.static_types()
         if types is not None:
             named = {tensor.name: type for tensor, type in zip(self._fed, types)}
-            request = Request(named, self._wanted, self._updates)
+            requests = [Request(named, self._wanted, self._updates)]
+            if self.parts is not None:
+                self._learn(named)
+                requests = self.parts.requests(requests[0])
             self._saves = False
-            self.prepared = self.session.prepare(request).program
+            self.prepared, *_ = [self.session.prepare(each).program for each in requests]
 
     def static_types(self) -> Optional[list[TensorType]]:
         """Types of the fed tensors; None where a shape is known only with the data."""
@@ -248,17 +270,28 @@ class WaferStep:
         Whether it can, depends on the values asked for, so one that cannot says nothing of others.
         """
         types = [request.types[tensor.name] for tensor in self._fed]
-        self._strip = self._options.strip and not request.padded
+        self._part = request.part
+        self._strip = self._options.strip and not request.padded and request.part != COUNTS
         if request.padded:
             self._say_once(f"batches are computed with their padding where {request.padded}")
-        asked = request.wanted, request.updates
-        symbolic = None if asked in self._only_numbers else self._with_symbols(types)
+        asked = request.wanted, request.updates, request.part
+        symbolic = (
+            None
+            if asked in self._only_numbers
+            else types_with_symbols(self._fed, types, self._numbers)
+        )
         if symbolic is not None:
             program = self._for_all_sizes(symbolic)
             if program is not None:
-                return program
+                return self._noted(program)
             self._only_numbers.add(asked)
-        return self.compiled(types)
+        return self._noted(self.compiled(types))
+
+    def _noted(self, program: Program) -> Program:
+        """The program; which part of a batch it is for is remembered."""
+        if self.parts is not None:
+            self.parts.note(program, self._part, self.session.store)
+        return program
 
     def enlarge(self, program: Program, most: Mapping[str, int]) -> Program:
         """A program for larger batches: the same where it fits, else one that computes more twice.
@@ -268,36 +301,16 @@ class WaferStep:
         """
         larger = replan(program, most, self._options.price)
         room = self._room.bytes()
+        self._part = "" if self.parts is None else self.parts.part_of(program)
         if room is None or larger.arena_bytes + larger.scratch_bytes <= room:
-            return larger
+            return self._noted(larger)
         self._strip = program.packing is not None
         slots, features = larger.slots, larger.features
         types = [
             slots[features[tensor.name]].type if tensor.name in features else smallest(tensor)
             for tensor in self._fed
         ]
-        return self._compiled(types, self._make_capture)
-
-    def _with_symbols(self, types: Sequence[TensorType]) -> Optional[list[TensorType]]:
-        """Types with symbols for sizes that the graph leaves open; None where there are none.
-
-        Sizes that are equal now share a symbol: a batch that contradicts it gets a program of its
-        own.
-        """
-        symbols: dict[int, Any] = {}
-        found = []
-        for tensor, type in zip(self._fed, types):
-            static = tensor.shape.as_list() if tensor.shape.rank is not None else []
-            dims: list[Any] = list(type.shape)
-            for axis, (known, size) in enumerate(zip(static, type.shape)):
-                if known is None and isinstance(size, int):
-                    if size == 0:
-                        return None
-                    if size not in symbols:
-                        symbols[size] = Dim.symbol(f"d{next(self._numbers)}", size, UNLIMITED)
-                    dims[axis] = symbols[size]
-            found.append(type.with_shape(tuple(dims)))
-        return found if symbols else None
+        return self._noted(self._compiled(types, self._make_capture))
 
     def _for_all_sizes(self, types: Sequence[TensorType]) -> Optional[Program]:
         """The program for types with symbols; None where some operation cannot go without a size.
@@ -346,6 +359,8 @@ class WaferStep:
         if self._loss is not None and self._loss in step.results:
             _average(step, self._loss, self.swarm.size)
         _global_step_to_host(step, self._global_step)
+        if self.parts is not None and self._part:
+            self.parts.shape(step, self._part)
         return step
 
     def compiled_for(self, wafers: int) -> Program:
@@ -407,7 +422,7 @@ class WaferStep:
 
     def _found(self, types: Sequence[TensorType], make_capture: MakeCapture) -> Optional[Program]:
         """The program from compile_dir, where it was compiled before."""
-        if self.compiled_before is None or not self._fed:
+        if self.compiled_before is None or not self._fed or self.parts is not None:
             return None
         start = time.monotonic()
         wanted = {*self._wanted, *self._small_tensors()}

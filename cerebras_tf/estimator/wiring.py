@@ -230,12 +230,16 @@ class Wiring:
         """Names of wafer values that a fetched operation depends on, and TRAINS if it trains.
 
         Raises:
-            UnsupportedOpError: the session would have to read a variable of the wafer.
+            UnsupportedOpError: the session would have to read a variable of the wafer, or would
+                compute it of the first part of a batch.
         """
         op = fetch if isinstance(fetch, tf.Operation) else fetch.op
         if op not in self._needs:
             self.placement.refuse_stranded([op])
             before = all_before([op])
+            if self.step.parts is not None and not self.placement.on_wafer(op):
+                beside = all_before([op], lambda _: (), lambda o: o is self.token.op)
+                self.step.parts.refuse_first(fetch.name, beside)
             found = {self._names[other] for other in before if other in self._names}
             self._needs[op] = frozenset(found | {TRAINS} if self.train_op in before else found)
         return self._needs[op]

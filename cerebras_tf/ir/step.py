@@ -92,6 +92,7 @@ class StepGraph:
         specs: what each of the variables is, by name.
         labels: for every output of the graph, its kind and name, with its position.
         draws: random ops whose invocations differ in size, by the feature that gives their seeds.
+        blank: names of variables that have no value before the step.
         packing: how it is told where real tokens are; None where it computes padding too.
         padding_kept: what keeps padding in, where leaving it out was tried; "" otherwise.
         padding_told: how a batch tells where real tokens are, where padding could be left out of
@@ -104,6 +105,7 @@ class StepGraph:
     specs: dict[str, Variable] = field(default_factory=dict)
     labels: dict[tuple[str, str], int] = field(default_factory=dict)
     draws: dict[str, Draw] = field(default_factory=dict)
+    blank: set[str] = field(default_factory=set)
     packing: Optional[Packing] = None
     padding_kept: str = ""
     padding_told: Optional[Packing] = None

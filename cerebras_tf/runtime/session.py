@@ -53,12 +53,14 @@ class Request:
         wanted: names of the values it must return.
         updates: whether it changes variables.
         padded: why padding must be computed too; "" where it may be left out.
+        part: which part of a batch's step it is, as its source of programs calls them; "" for all.
     """
 
     types: Mapping[str, TensorType]
     wanted: frozenset[str] = frozenset()
     updates: bool = True
     padded: str = ""
+    part: str = ""
 
 
 class Programs(Protocol):
@@ -127,6 +129,7 @@ class _Variant:
 
     program: Program
     updates: bool
+    part: str
     most: dict[str, int]
     machines: dict[tuple[tuple[str, int], ...], Machine] = field(default_factory=dict)
     has_run: bool = False
@@ -134,7 +137,9 @@ class _Variant:
 
     def sizes_for(self, request: Request) -> Optional[dict[str, int]]:
         """Size of every symbol, beyond its bound perhaps; None where it cannot serve."""
-        if self.updates != request.updates or not request.wanted <= set(self.program.results):
+        if (self.updates, self.part) != (request.updates, request.part):
+            return None
+        if not request.wanted <= set(self.program.results):
             return None
         if request.padded and self.program.packing is not None:
             return None
@@ -217,6 +222,7 @@ class Session:
         features: Mapping[str, Array],
         wanted: frozenset[str] = frozenset(),
         updates: bool = True,
+        part: str = "",
     ) -> dict[str, Array]:
         """Runs a step.
 
@@ -224,6 +230,7 @@ class Session:
             features: array of every feature, by name.
             wanted: names of the values it must return.
             updates: whether it changes variables and counts as a step.
+            part: see Request.
 
         Returns:
             Wanted values by name, and others that cost nothing; of bfloat16 the bits.
@@ -233,7 +240,7 @@ class Session:
         """
         arrays = {name: _contiguous(array) for name, array in features.items()}
         types = {name: TensorType(_dtype(a), a.shape) for name, a in arrays.items()}
-        variant, machine, derived = self._find(Request(types, wanted, updates), arrays)
+        variant, machine, derived = self._find(Request(types, wanted, updates, part=part), arrays)
         slots, program = machine.plan.slots, machine.plan
         given = {
             program.global_step: np.array(self.global_step, np.int64),
@@ -353,7 +360,9 @@ class Session:
                 return variant, sizes
         program = self._programs.compile(request)
         self._check(program)
-        variant = _Variant(program, request.updates, _bounds(program), last_use=self._uses)
+        variant = _Variant(
+            program, request.updates, request.part, _bounds(program), last_use=self._uses
+        )
         sizes = variant.sizes_for(request)
         assert sizes is not None, "a source of programs must answer the request"
         self._variants.append(variant)

@@ -71,6 +71,13 @@ class _OneOf(Alone):
         return [item] * self.size
 
 
+def _write(store: FileStore, names: Iterable[str]) -> None:
+    """Gives variables values, one after another."""
+    for name in names:
+        store.acquire([name], fresh=True)
+        store.release([name], dirty=[name])
+
+
 def plan_streaming(
     program: Program,
     specs: Iterable[Variable],
@@ -102,9 +109,9 @@ def plan_streaming(
     if isinstance(store, SharedStore):
         store.deal_out(program.homes)
         kept = [spec for spec in specs if program.homes.get(spec.name, wafer) == wafer]
-    for spec in kept:
-        here.acquire([spec.name], fresh=True)
-        here.release([spec.name], dirty=[spec.name])
+    _write(here, [spec.name for spec in kept])
+    given = [name for name in program.variables if name not in here.specs]  # by other parts
+    here.reserve(Variable(name, program.slots[program.variables[name]].type) for name in given)
     machine = Machine(program, store, NullBackend(backend), swarm=swarm)
     features = {name: stand_in(program.slots[slot].type) for name, slot in program.features.items()}
     read = written = 0
@@ -113,6 +120,7 @@ def plan_streaming(
         store.follow(machine.acquisitions)
         if wafer is not None:
             here.follow(machine.acquisitions_here)
+        _write(here, given)
         machine.run(features)
     asked = {name for names in machine.acquisitions_here for name in names}
     staged = [program.slots[slot] for name, slot in program.staged.items() if name in asked]

@@ -81,6 +81,19 @@ class BaseParams:
                 f"must be a multiple of the {wafers} processes of this job. Received: "
                 f"{self.runconfig.num_csx}. Give csrun_wse --num_csx {self.runconfig.num_csx}.",
             )
+        parts = self.runconfig.micro_batches
+        if parts > 1 and self.batches_per_step > 1:
+            yield (
+                "runconfig.micro_batches",
+                "excludes several batches a step (num_csx, optimizer.grad_accum_steps). Lower "
+                "train_input.batch_size, and set optimizer.grad_accum_steps as many times higher.",
+            )
+        if self.train_input.batch_size % parts:
+            yield (
+                "runconfig.micro_batches",
+                f"must divide train_input.batch_size, {self.train_input.batch_size}. Received: "
+                f"{parts}. Choose a divisor.",
+            )
         if getattr(self.eval_input, "repeat", False):
             yield "eval_input.repeat", "must be False: an evaluation reads every example once."
         for name, section in self.inputs():

@@ -46,6 +46,7 @@ OF_THE_WAFER = (
     "memoryx_ram_gb",
     "memoryx_moment_dtype",
     "wafer_memory_gb",
+    "micro_batches",
     "precision",
     "keep_float32",
     "profile",

@@ -33,7 +33,8 @@ def loss_spec(mode, params, costs, metrics, summaries=None, derived=None):
         A CSEstimatorSpec.
     """
     training = mode == tf.estimator.ModeKeys.TRAIN
-    loss = sum_of(over_wafers(*pair) if training else pair[0] for pair in costs)
+    splits = training and (job.wafers() > 1 or params.runconfig.micro_batches > 1)
+    loss = sum_of(over_parts(*pair) if splits else pair[0] for pair in costs)
     if training:
         shown = {"train/cost": loss} if summaries is None else summaries
         train_op, (mean, *means) = make_train_op(
@@ -57,21 +58,20 @@ def loss_spec(mode, params, costs, metrics, summaries=None, derived=None):
     return CSEstimatorSpec(mode=mode, loss=loss, host_call=(with_loss, [*parts, *tensors]))
 
 
-def over_wafers(cost, count):
-    """Weighs a cost so that the mean over the wafers of a job is that over all that was counted.
+def over_parts(cost, count):
+    """Weighs a cost so that its mean over wafers or micro-batches is that over all it counts.
 
     Args:
-        cost: float32 scalar, the mean over something in this wafer's batch.
+        cost: float32 scalar, the mean over something in this part of the step's batch.
         count: the number of what it is the mean of, a scalar.
 
     Returns:
-        A float32 scalar; the cost itself where one wafer trains.
+        A float32 scalar.
     """
-    if job.wafers() == 1:
-        return cost
     count = tf.cast(count, tf.float32)
     total = tf.stop_gradient(cross_wafer_sum(count))
-    return cost * tf.math.divide_no_nan(count * float(job.wafers()), total)
+    parts = float(job.wafers()) if job.wafers() > 1 else cross_wafer_sum(tf.ones([]))
+    return cost * tf.math.divide_no_nan(count * parts, total)
 
 
 def mean_loss(parts):

@@ -393,6 +393,12 @@ class RunConfigParams:
     `wafer_memory_gb` bounds the activations of training: what does not fit is computed twice or,
     with `memoryx_dir`, rests there between the passes.
 
+    `micro_batches` runs every batch of training in so many equal parts, one after another, so that
+    it needs activations for the rows of one. The step is that of the whole batch but for rounding
+    and what dropout draws: gradients and loss are those over all of its tokens, where
+    `optimizer.grad_accum_steps` gives each of its batches the same weight. Other numbers shown of
+    a step are means over the parts, where they can be. On the host it changes nothing.
+
     `num_wgt_servers`, `multiple_workers` and `ir_mode` are of the real cluster: they are taken, so
     that its files load, and a line at the start says that they change nothing here.
     `execution_strategy` must be that of the launcher: `python-ws` streams weights, `python` keeps
@@ -426,6 +432,7 @@ class RunConfigParams:
     memoryx_ram_gb: Optional[float] = field(None, above=0.0, below=MOST_GB)
     memoryx_moment_dtype: Optional[str] = field(None, choices=("bfloat16",))
     wafer_memory_gb: Optional[float] = field(None, above=0.0, below=MOST_GB)
+    micro_batches: int = field(1, minimum=1)
     precision: Optional[str] = field(None, choices=("float32", "bfloat16", "emulate"))
     keep_float32: tuple[str, ...] = ()
     profile: Optional[int] = field(None, minimum=1)
@@ -460,9 +467,8 @@ class RunConfigParams:
         if self.use_cs_grad_accum:
             yield (
                 "use_cs_grad_accum",
-                "has the compiler cut a batch into parts, and this one cuts none: activations that "
-                "do not fit are computed twice. Remove the key, or set optimizer.grad_accum_steps "
-                "to the number of parts and train_input.batch_size to the size of one.",
+                "has the compiler choose parts of a batch, and this one chooses none. Remove the "
+                "key, or set runconfig.micro_batches to the number of parts.",
             )
 
 

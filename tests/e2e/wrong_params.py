@@ -93,7 +93,7 @@ IN_RUNCONFIG = (
     ({"runconfig.early_stopping": {"patience": 1}}, "Run with -m train_and_eval"),
     ({"runconfig.keep_best_checkpoint": {"mode": "best"}}, "mode must be one of min, max."),
     ({"runconfig.checkpoint_path": "a", "runconfig.resume_from": "b"}, "excludes checkpoint_path"),
-    ({"runconfig.use_cs_grad_accum": True}, "optimizer.grad_accum_steps"),
+    ({"runconfig.use_cs_grad_accum": True}, "runconfig.micro_batches"),
     ({"runconfig.enable_distributed": True}, "GPUs"),
     ({"runconfig.tf_random_seed": "one"}, "tf_random_seed must be a whole number"),
     ({"runconfig.tf_random_seed": 10**20}, "tf_random_seed must be below"),

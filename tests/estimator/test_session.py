@@ -12,7 +12,8 @@ import numpy as np
 import tensorflow as tf
 
 from cerebras_tf.errors import ConfigError
-from cerebras_tf.estimator.session import map_fetches, with_values
+from cerebras_tf.estimator.session import with_values
+from cerebras_tf.estimator.structures import map_fetches
 from tests.estimator import regression
 from tests.estimator.regression import build, dataset
 

@@ -1,4 +1,4 @@
-"""A batch that does not fit is refused with smaller ones that were tried."""
+"""A batch that does not fit is refused with parts of it, or smaller ones, that were tried."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import re
 import pytest
 
 pytest.importorskip("tensorflow")
+
+import tensorflow as tf
 
 from cerebras_tf.errors import BatchCapacityError
 from cerebras_tf.estimator import estimator
@@ -33,14 +35,22 @@ def least(tmp_path_factory):
     with pytest.raises(BatchCapacityError) as raised:
         trained(tmp_path_factory.mktemp("least"), [ROWS], known=ROWS, wafer_memory_gb=1e-6)
     assert re.search(
-        r"Tried: no smaller batch fits; a batch of 1 in place of 256 needs \S+ GB of the 1e-06 GB.",
+        r"Tried: no part of the batch fits; micro_batches: 256 needs \S+ GB of the 1e-06 GB.",
         str(raised.value),
     )
     return raised.value.needed_bytes
 
 
-def refusal(folder, config, params=None):
-    made = build(folder, params, deep, **config)
+def moving(features, labels, mode, params):
+    """Keeps a mean of the batch, so that parts of it would not be the same step."""
+    spec = deep(features, labels, mode, params)
+    kept = tf.compat.v1.get_variable("kept", [WIDTH], trainable=False)
+    update = kept.assign(0.9 * kept + 0.1 * tf.reduce_mean(features, 0))
+    return spec._replace(train_op=tf.group(spec.train_op, update))
+
+
+def refusal(folder, config, params=None, model=deep):
+    made = build(folder, params, model, **config)
     with pytest.raises(BatchCapacityError) as raised:
         made.train(batches([ROWS], ROWS))
     with pytest.raises(BatchCapacityError) as validated:
@@ -54,26 +64,27 @@ def test_batches_of_equal_size_are_tried(rows, parts):
     assert list(parts_of(rows)) == parts
 
 
-def test_the_batch_that_is_named_fits_and_the_one_before_does_not(tmp_path, least):
+def test_the_parts_that_are_named_fit_and_larger_ones_do_not(tmp_path, least):
     config = {"wafer_memory_gb": 0.4 * least / 1e9}
     text = refusal(tmp_path, config)
     told = re.search(
-        r"Tried: a batch of (\d+) in place of 256 needs (\S+) GB of the (\S+) GB, and an estimated "
-        r"\S+ \w+ or more a step\.$",
+        r"Tried: micro_batches: (\d+) needs (\S+) GB of the (\S+) GB, and an estimated \S+ \w+ or "
+        r"more a step\.$",
         text,
     )
     assert told is not None, text
-    rows, needed, there = int(told[1]), float(told[2]), float(told[3])
-    assert 1 < rows < ROWS and needed <= there == pytest.approx(config["wafer_memory_gb"], 1e-2)
-    _, _, session = trained(tmp_path / "smaller", [rows], known=rows, **config)
+    parts, needed, there = int(told[1]), float(told[2]), float(told[3])
+    assert 2 < parts < ROWS and needed <= there == pytest.approx(config["wafer_memory_gb"], 1e-2)
+    _, _, session = trained(tmp_path / "run", [ROWS], known=ROWS, micro_batches=parts, **config)
     assert activation_bytes(session) <= 1.01e9 * needed
-    if 2 * rows < ROWS:
-        with pytest.raises(BatchCapacityError):
-            trained(tmp_path / "twice", [2 * rows], known=2 * rows, **config)
+    with pytest.raises(BatchCapacityError):
+        trained(tmp_path / "half", [ROWS], known=ROWS, micro_batches=parts // 2, **config)
 
 
-def test_settings_are_named_as_params_of_modelzoo_have_them(tmp_path, least):
-    text = refusal(tmp_path, {"wafer_memory_gb": 0.7 * least / 1e9}, ZOO)
+def test_where_parts_would_be_another_step_smaller_batches_are_named(tmp_path, least):
+    budget = {"wafer_memory_gb": 0.7 * least / 1e9}
+    assert "Tried: a batch of " in refusal(tmp_path / "a", budget, None, moving)
+    text = refusal(tmp_path / "b", budget, ZOO, moving)
     told = re.search(
         r"train_input.batch_size: (\d+) with optimizer.grad_accum_steps: (\d+) needs", text
     )
@@ -100,5 +111,5 @@ def test_the_machines_own_memory_counts_too(tmp_path, least, monkeypatch):
         (line,) = [line for line in said if "would be refused: this model needs" in line]
         return line
 
-    assert re.search(r"Tried: a batch of \d+ in place of 256 needs", told(state + least // 2))
+    assert re.search(r"Tried: micro_batches: \d+ needs", told(state + int(0.8 * least)))
     assert "Tried" not in told(state // 2)  # no batch is small enough

@@ -63,7 +63,7 @@ def test_parts_of_a_batch_that_a_compiler_chooses_are_refused_with_what_does_the
     report = schema.Report("f.yaml")
     schema.build(RunConfigParams, {"use_cs_grad_accum": True}, report)
     (message,) = report.messages
-    assert message.startswith("f.yaml: use_cs_grad_accum has the compiler cut a batch into parts")
-    assert "set optimizer.grad_accum_steps to the number of parts and train_input.batch" in message
+    assert message.startswith("f.yaml: use_cs_grad_accum has the compiler choose parts of a batch")
+    assert "set runconfig.micro_batches to the number of parts" in message
     schema.build(RunConfigParams, {"use_cs_grad_accum": False}, report)
     assert len(report.messages) == 1

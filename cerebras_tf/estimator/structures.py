@@ -1,0 +1,46 @@
+"""Structures of tensors as TensorFlow's sessions take them, whose keys need not be comparable."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from typing import Any, Optional
+
+
+def map_fetches(structure: Any, change: Callable[[Any], Any]) -> Any:
+    """Applies a function to the leaves of a structure: what is no dict, list, tuple or attrs."""
+    if structure is None:
+        return None
+    parts = _parts(structure)
+    if parts is None:
+        return change(structure)
+    return _like(structure, [map_fetches(part, change) for part in parts])
+
+
+def leaves(structure: Any) -> list[Any]:
+    """Leaves of a structure in its own order; keys of its dicts need not be comparable."""
+    found: list[Any] = []
+    map_fetches(structure, found.append)
+    return found
+
+
+def _parts(structure: Any) -> Optional[list[Any]]:
+    """What a structure holds, in its order; None of a leaf. Structures are TensorFlow's own."""
+    if isinstance(structure, Mapping):
+        return list(structure.values())
+    if isinstance(structure, (list, tuple)):
+        return list(structure)
+    fields = getattr(type(structure), "__attrs_attrs__", None)  # of classes made by attrs
+    return None if fields is None else [getattr(structure, field.name) for field in fields]
+
+
+def _like(structure: Any, parts: list[Any]) -> Any:
+    """A structure of the same kind that holds other parts, made as TensorFlow's session does."""
+    kind = type(structure)
+    if isinstance(structure, defaultdict):
+        return kind(structure.default_factory, zip(structure, parts))
+    if isinstance(structure, Mapping):
+        return kind(zip(structure, parts))
+    if isinstance(structure, list) or kind is tuple:
+        return kind(parts)
+    return kind(*parts)  # a namedtuple, or a class made by attrs

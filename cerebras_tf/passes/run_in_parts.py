@@ -1,0 +1,189 @@
+"""Makes a step one of the parts in which a batch runs: gradients are added up over the parts.
+
+Before: `%g = parameter_gradient(%x)  %w' = ... %g ...`. After, in the last part of N:
+`%s = add(%sum, mul(%x, 1/N))  %g = parameter_gradient(%s)  %w' = ... %g ...`, so that the update
+takes the mean. In the parts before it nothing is updated but the sums, `w/sum_over_parts`, which
+live until the last one reads them: once, for it stands in front of the boundary. Sums over wafers
+take in the other parts, too: what they add up is computed for all parts first, and given to each as
+a feature.
+
+It acts on what capture has made, before all passes, as if the model had been written so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Optional
+
+from cerebras_tf.errors import UnsupportedOpError
+from cerebras_tf.ir import Graph, Node, StepGraph, TensorType, Value, Variable
+from cerebras_tf.ir.program import COMMON_RANDOM_STEP, RANDOM_STEP
+from cerebras_tf.ir.step import GRADIENT
+from cerebras_tf.ops import Builder
+from cerebras_tf.passes.rewrite import rewrite
+
+# Kinds of parts. COUNTS computes what sums over wafers add up; VALUES updates nothing.
+COUNTS, FIRST, MIDDLE, LAST, VALUES = "counts", "first", "middle", "last", "values"
+# What becomes of a result: its mean over the parts, that of the last part, or nothing.
+MEAN, OF_LAST, UNKNOWN = "mean", "of the last", "unknown"
+SUM = "sum_over_parts"
+_WAFER_SUM = "wafer_sum"
+# What a value depends on.
+_BATCH, _STATE, _DRAWN, _SHARED = "the batch", "variables", "random numbers", "sums over wafers"
+_INNER, _MEAN_GRADIENT = "gradients", "mean gradients"
+# The op by which TensorFlow makes the rows of a sparse gradient a dense one.
+_DENSE = "unsorted_segment_sum"
+
+
+def run_in_parts(
+    step: StepGraph, kind: str, parts: int, given: Collection[str]
+) -> tuple[dict[str, str], dict[str, TensorType]]:
+    """Makes the step a part in place.
+
+    Args:
+        step: as captured.
+        kind: COUNTS, FIRST, MIDDLE, LAST or VALUES.
+        parts: how many parts a batch has.
+        given: names of the features that hold rows of the batch.
+
+    Returns:
+        What becomes of every result, and the types of the sums over wafers, by name.
+
+    Raises:
+        UnsupportedOpError: parts one after another would not make the step of the whole batch.
+    """
+    depends = _dependences(step, given)
+    sums = _wafer_sums(step.graph, depends)
+    sources = [node.source for node in sums]
+    named = {
+        node: f"{_WAFER_SUM}/{node.source}/{sources[:index].count(node.source)}"
+        for index, node in enumerate(sums)
+    }
+    types = {name: node.output.type for node, name in named.items()}
+    if kind == COUNTS:
+        step.updates = {}
+        step.results = {name: node.inputs[0] for node, name in named.items()}
+        step.graph.prune()
+        return {}, types
+    fates = {name: _fate(value, depends) for name, value in step.results.items()}
+    for name, value in step.updates.items():
+        if depends[value] & {_BATCH, _INNER}:
+            raise UnsupportedOpError(
+                "micro_batches: what is updated must depend on the batch by gradients of variables "
+                f"alone. Received: '{name}', which reads the batch itself. Leave micro_batches out."
+            )
+    totals = _add_up(step, kind, parts)
+
+    def feature(b: Builder, node: Node) -> Optional[list[Value]]:
+        name = named.get(node)
+        if name is None:
+            return None
+        step.features[name] = step.graph.add_input(name, node.output.type)
+        return [step.features[name]]
+
+    rewrite(step.graph, feature, fold=False)
+    if kind in (FIRST, MIDDLE):
+        step.updates = totals
+        step.blank = set(totals if kind == FIRST else ())
+        step.results = {n: v for n, v in step.results.items() if fates[n] == MEAN}
+        step.graph.prune()
+    return fates, types
+
+
+def _dependences(step: StepGraph, given: Collection[str]) -> dict[Value, frozenset[str]]:
+    """What every value depends on; what the update takes of gradients hides what those do."""
+    found: dict[Value, frozenset[str]] = {}
+    for name, value in step.features.items():
+        drawn = name.split("/")[0] in (RANDOM_STEP, COMMON_RANDOM_STEP) or name in step.draws
+        found[value] = frozenset([_BATCH] if name in given else [_DRAWN] if drawn else [])
+    for value in step.variables.values():
+        found[value] = frozenset([_STATE])
+    own = {"gradient": _INNER, GRADIENT: _MEAN_GRADIENT, _WAFER_SUM: _SHARED}
+    for node in step.graph.nodes:
+        if node.op in own:
+            depends = frozenset([own[node.op]])
+        else:
+            depends = frozenset().union(*(found.get(value, frozenset()) for value in node.inputs))
+        found.update((value, depends) for value in node.outputs)
+    return found
+
+
+def _wafer_sums(graph: Graph, depends: Mapping[Value, frozenset[str]]) -> list[Node]:
+    """The sums over wafers, which must be known before the parts run."""
+    found = []
+    for node in graph.nodes:
+        if node.op == _WAFER_SUM:
+            others = depends[node.inputs[0]] - {_BATCH}
+            if others:
+                raise UnsupportedOpError(
+                    f"'{node.source}': with micro_batches, cross_wafer_sum must add up what "
+                    f"follows from the batch alone. Received: what depends on "
+                    f"{' and '.join(sorted(others))}. Leave micro_batches out."
+                )
+            found.append(node)
+        elif any(_holds_sums(inner) for inner in node.subgraphs.values()):
+            raise UnsupportedOpError(
+                f"'{node.source}': with micro_batches, cross_wafer_sum must stand outside of "
+                "conditionals and loops. Received: one inside. Leave micro_batches out."
+            )
+    return found
+
+
+def _holds_sums(graph: Graph) -> bool:
+    return any(
+        node.op == _WAFER_SUM or any(map(_holds_sums, node.subgraphs.values()))
+        for node in graph.nodes
+    )
+
+
+def _fate(value: Value, depends: Mapping[Value, frozenset[str]]) -> str:
+    """What becomes of a result."""
+    of_part = depends[value] & {_BATCH, _INNER}
+    if not of_part:
+        return OF_LAST
+    known = of_part == {_BATCH} and _MEAN_GRADIENT not in depends[value]
+    return MEAN if known and value.shape == () and value.dtype == "float32" else UNKNOWN
+
+
+def _add_up(step: StepGraph, kind: str, parts: int) -> dict[str, Value]:
+    """Puts the sum over the parts between gradients and update; returns it by its name."""
+    targets = {} if kind == VALUES else _dense_gradients(step)
+    rows = step.gradients
+    totals: dict[str, Value] = {}
+
+    def rule(b: Builder, node: Node) -> Optional[list[Value]]:
+        variable = targets.get(node)
+        if variable is None:
+            return None
+        value = node.inputs[0]
+        if node.op != GRADIENT:  # made of what has passed the boundary
+            raw = {v: x for n in rows[variable] for v, x in zip(n.outputs, n.inputs)}
+            value = b.op(node.op, *(raw.get(x, x) for x in node.inputs), **node.attrs)
+        name = f"{variable}/{SUM}"
+        kept = step.variables[name] = step.graph.add_input(name, value.type)
+        step.specs[name] = Variable(name, value.type)
+        total = b.op("mul", value, 1 / parts)
+        totals[name] = total if kind == FIRST else b.op("add", kept, total)
+        return b.multi(GRADIENT, totals[name], variable=variable)
+
+    rewrite(step.graph, rule, fold=False)
+    return totals
+
+
+def _dense_gradients(step: StepGraph) -> dict[Node, str]:
+    """The nodes that give gradients as dense arrays, with the names of their variables."""
+    users = step.graph.users()
+    found: dict[Node, str] = {}
+    for name, (node, *others) in step.gradients.items():
+        if len(node.outputs) > 1:
+            readers = {reader for value in node.outputs for reader in users.get(value, ())}
+            node = next(iter(readers)) if len(readers) == 1 else node
+        dense = len(node.outputs) == 1 and node.op in (GRADIENT, _DENSE)
+        if others or not dense or node.output.dtype != "float32" or not node.output.type.is_static:
+            raise UnsupportedOpError(
+                "micro_batches: a variable must have one dense float32 gradient. Received: for "
+                f"'{name}' {', '.join(map(repr, node.outputs))}{' and more' if others else ''}. "
+                "Multiply a table by 1.0 to make its gradient dense, or leave micro_batches out."
+            )
+        found[node] = name
+    return found

@@ -1,0 +1,192 @@
+"""A batch in equal parts, one after another: the step of the whole, in the memory of one part."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tensorflow")
+
+import tensorflow as tf
+
+from cerebras_tf import cross_wafer_sum
+from cerebras_tf.errors import ConfigError, UnsupportedOpError
+from tests.estimator.regression import (
+    assert_equal,
+    build,
+    dataset,
+    model_fn,
+    models_built,
+    ragged_dataset,
+    variables_of,
+)
+from tests.estimator.test_activation_memory import Losses
+
+pytestmark = pytest.mark.tf
+v1 = tf.compat.v1
+ROWS, TOKENS, WIDTH, WORDS = 8, 6, 16, 32
+RTOL = 1e-6
+
+
+def language(features, labels, mode, params):
+    """Words by their places, a mean over those that count, gradients clipped by their norm."""
+    random = np.random.default_rng(0)
+
+    def weight(name, *shape):
+        return v1.get_variable(
+            name, initializer=0.3 * random.standard_normal(shape).astype(np.float32)
+        )
+
+    table = weight("table", WORDS, WIDTH)
+    stream = tf.nn.embedding_lookup(table, features["ids"])
+    for number in range(3):
+        inner = tf.nn.gelu(tf.tensordot(stream, weight(f"up_{number}", WIDTH, 4 * WIDTH), 1), True)
+        stream += tf.tensordot(inner, weight(f"down_{number}", 4 * WIDTH, WIDTH), 1)
+    logits = tf.tensordot(stream, weight("words", WIDTH, WORDS), 1)
+    costs = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+    count = cross_wafer_sum(tf.reduce_sum(features["weights"]))
+    parts = cross_wafer_sum(tf.ones([]))
+    loss = tf.reduce_sum(costs * features["weights"]) * parts / count
+    loss = tf.identity(loss, name="cost")
+    variables = v1.trainable_variables()
+    grads = [tf.convert_to_tensor(grad) for grad in tf.gradients(loss, variables)]
+    grads, norm = tf.clip_by_global_norm(grads, 0.05)
+    tf.identity(norm, name="norm")
+    step = v1.train.get_global_step()
+    train_op = v1.train.AdamOptimizer(0.01).apply_gradients(zip(grads, variables), step)
+    return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=train_op)
+
+
+def words():
+    random = np.random.default_rng(5)
+    count = 12 * ROWS
+    ids = random.integers(0, WORDS, (count, TOKENS)).astype(np.int32)
+    lengths = random.integers(1, TOKENS + 1, (count, 1))
+    weights = (np.arange(TOKENS) < lengths).astype(np.float32)
+    labels = random.integers(0, WORDS, (count, TOKENS)).astype(np.int32)
+    rows = tf.data.Dataset.from_tensor_slices(({"ids": ids, "weights": weights}, labels))
+    return rows.batch(ROWS, drop_remainder=True)
+
+
+class Fetched(Losses):
+    """Keeps the loss and the norm of every step."""
+
+    def before_run(self, context):
+        return tf.estimator.SessionRunArgs(["cost:0", "norm:0"])
+
+
+def trained(folder, micro_batches=1, hook=Fetched, **config):
+    hook = hook()
+    with models_built() as models:
+        made = build(folder, model=language, micro_batches=micro_batches, **config)
+        made.train(words, hooks=[hook], steps=6)
+    return np.array(hook.found), variables_of(folder), models[-1].step
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    return trained(tmp_path_factory.mktemp("whole"))
+
+
+@pytest.mark.parametrize("count", [2, 4, 8])
+def test_losses_norms_and_variables_are_those_of_the_whole_batch(tmp_path, whole, count):
+    found, variables, step = trained(tmp_path, count)
+    np.testing.assert_allclose(found, whole[0], rtol=RTOL)
+    assert {name.endswith("sum_over_parts") for name in variables} == {False}
+    extra = {name for name in variables if name not in whole[1]}
+    assert extra <= {"cerebras_tf/random_step"}
+    kept = {name: content for name, content in variables.items() if name not in extra}
+    assert_equal(kept, whole[1], rtol=1e-5)
+    assert step.session.program.arena_bytes < whole[2].session.program.arena_bytes
+
+
+def test_from_files_gradients_of_parts_wait_there(tmp_path, whole):
+    given = {"memoryx_dir": str(tmp_path / "store"), "memoryx_ram_gb": 0.0006}
+    found, variables, _ = trained(tmp_path / "model", 4, **given)
+    np.testing.assert_allclose(found, whole[0], rtol=RTOL)
+    for name, content in whole[1].items():
+        np.testing.assert_allclose(variables[name], content, rtol=1e-5, atol=1e-6)
+    assert not list((tmp_path / "store").iterdir())
+
+
+class Values(tf.estimator.SessionRunHook):
+    """Asks for values of a step by name."""
+
+    def __init__(self, *names):
+        self.names, self.found = names, []
+
+    def before_run(self, context):
+        return tf.estimator.SessionRunArgs(list(self.names))
+
+    def after_run(self, context, values):
+        self.found.append(values.results)
+
+
+@pytest.mark.parametrize("of", ["hidden:0", "micro_batch:0"])
+def test_values_that_are_no_numbers_are_refused(tmp_path, of):
+    """On the wafer, and where the session would compute them of the first part."""
+
+    def model(features, labels, mode, params):
+        spec = model_fn(features, labels, mode, params)
+        tf.reduce_sum(v1.get_default_graph().get_tensor_by_name(of), 0, name="sums")
+        return spec
+
+    made = build(tmp_path, model=model, micro_batches=2)
+    with pytest.raises(UnsupportedOpError, match="'sums.*': with micro_batches, what is asked"):
+        made.train(dataset, hooks=[Values("sums:0")], steps=1)
+
+
+def moving(features, labels, mode, params):
+    """Keeps a mean of the batch, as batch normalisation does."""
+    kept = v1.get_variable("kept", [3], trainable=False)
+    spec = model_fn(features, labels, mode, params)
+    update = kept.assign(0.9 * kept + 0.1 * tf.reduce_mean(features, 0))
+    return spec._replace(train_op=tf.group(spec.train_op, update))
+
+
+def counting_what_is_learnt(features, labels, mode, params):
+    spec = model_fn(features, labels, mode, params)
+    loss = spec.loss / cross_wafer_sum(tf.stop_gradient(spec.loss))
+    step = v1.train.get_global_step()
+    train_op = v1.train.GradientDescentOptimizer(0.1).minimize(loss, step)
+    return spec._replace(loss=loss, train_op=train_op)
+
+
+@pytest.mark.parametrize(
+    "model, input_fn, count, error, told",
+    [
+        (moving, dataset, 2, UnsupportedOpError, "gradients of variables alone. Received: .kept"),
+        (counting_what_is_learnt, dataset, 2, UnsupportedOpError, "what depends on variables"),
+        (model_fn, dataset, 3, ConfigError, "must divide the rows of a batch. Received: 3, 4 rows"),
+        (model_fn, ragged_dataset, 2, ConfigError, "drop_remainder=True"),
+        (model_fn, lambda: ({"x": tf.ones([4, 3]), "once": tf.ones([7])}, tf.ones([4])), 2,
+         ConfigError, "Received: 'once', "),
+        (model_fn, dataset, 0, ConfigError, "micro_batches: must be a positive whole number"),
+    ],
+)  # fmt: skip
+def test_what_would_be_another_step_is_refused(tmp_path, model, input_fn, count, error, told):
+    with pytest.raises(error, match=told):
+        build(tmp_path, model=model, micro_batches=count).train(input_fn, steps=1)
+
+
+def test_dropout_draws_for_every_part_and_a_run_goes_on_as_it_was(tmp_path):
+    def model(features, labels, mode, params):
+        return model_fn(tf.nn.dropout(features, rate=0.5, seed=3), labels, mode, params)
+
+    def made(name):
+        return build(tmp_path / name, model=model, micro_batches=2)
+
+    made("once").train(dataset, steps=4)
+    made("twice").train(dataset, steps=2)
+    made("twice").train(lambda: dataset(2), steps=2)
+    assert_equal(variables_of(tmp_path / "once"), variables_of(tmp_path / "twice"), rtol=0)
+
+
+def test_an_evaluation_and_the_host_take_batches_whole(tmp_path):
+    given = {"micro_batches": 2}
+    made = build(tmp_path, **given)
+    made.train(dataset, steps=2)
+    host = build(tmp_path / "host", use_cs=False, **given)
+    host.train(dataset, steps=2)
+    found, expected = (each.evaluate(dataset, steps=2) for each in (made, host))
+    assert found["loss"] == pytest.approx(expected["loss"], rel=1e-5)
