@@ -27,6 +27,9 @@ from cerebras_tf.errors import NumericsError
 from cerebras_tf.estimator.checkpoint_reader import CheckpointReader
 from cerebras_tf.estimator.progress import Clock, StepWindow
 from cerebras_tf.estimator.shown_steps import ShownSteps
+from cerebras_tf.swarmx import job
+
+_ONE_REQUEST_S = 2.0  # in which signals to a process of a job are the same request
 
 Quantity = Union[int, tf.Tensor]
 
@@ -40,8 +43,10 @@ class GracefulStopHook(tf.estimator.SessionRunHook):
     """Ends training after the current step when SIGINT, SIGTERM or SIGHUP arrives.
 
     Training then ends as usual, so the last checkpoint is written. The second signal ends the
-    process at once. Use it as a context around training, which puts the signal handlers back, says
-    where a next run goes on, and then raises, so that the process exits with 130, 143 or 129:
+    process at once; in a job, where Slurm and the launcher may both pass one request on, one that
+    comes later than a moment after the first. Use it as a context around training, which puts the
+    signal handlers back, says where a next run goes on, and then raises, so that the process exits
+    with 130, 143 or 129:
 
         with GracefulStopHook(model_dir=estimator.model_dir) as stop:
             estimator.train(input_fn, hooks=[stop])
@@ -63,6 +68,7 @@ class GracefulStopHook(tf.estimator.SessionRunHook):
         self, abort: Callable[[int], Any] = os._exit, model_dir: Optional[str] = None
     ) -> None:
         self.signal_number: Optional[int] = None
+        self._signalled_at = 0.0
         self._abort = abort
         self._model_dir = model_dir
         self._previous_handlers: dict[int, Any] = {}
@@ -123,10 +129,12 @@ class GracefulStopHook(tf.estimator.SessionRunHook):
     def _receive(self, signal_number: int) -> None:
         name = signal.Signals(signal_number).name
         if self.signal_number is not None:
+            if job.folder() and time.monotonic() - self._signalled_at < _ONE_REQUEST_S:
+                return
             _tell(f"{name} again: stopping at once")
             self._abort(exit_code_of_signal(signal_number))
             return
-        self.signal_number = signal_number
+        self.signal_number, self._signalled_at = signal_number, time.monotonic()
         line_end = "\n" if sys.stderr.isatty() else ""  # a terminal has just shown ^C
         _tell(
             f"{line_end}{name}: stopping after this step and writing a checkpoint; "

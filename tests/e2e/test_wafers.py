@@ -83,6 +83,8 @@ def test_only_the_first_process_writes(pair):
     assert len(list((folder / "eval").glob("events.*"))) == 1
     logs = sorted(path.name for path in (folder / "logs").glob("rank_*.log"))
     assert logs == ["rank_0.log", "rank_1.log"]
+    shown = (folder / "logs" / "rank_0.log").read_text(encoding="utf-8")
+    assert len(re.findall("swarmx: .* GB sent, .* a step by this wafer", shown)) >= 1
 
 
 @needs_slurm()

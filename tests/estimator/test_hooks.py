@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -189,6 +190,21 @@ def test_the_second_signal_aborts_at_once():
     finally:
         hook.restore()
     assert codes == [130]
+
+
+def test_in_a_job_signals_at_once_are_one_request(monkeypatch, tmp_path):
+    monkeypatch.setenv("CEREBRAS_TF_JOB", str(tmp_path))
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    codes = []
+    hook = GracefulStopHook(codes.append)
+    hook._receive(signal.SIGTERM)
+    now[0] += 0.3
+    hook._receive(signal.SIGTERM)
+    assert codes == []
+    now[0] += 3.0
+    hook._receive(signal.SIGTERM)
+    assert codes == [143]
 
 
 def test_nothing_is_installed_outside_the_main_thread():

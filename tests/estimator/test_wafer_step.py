@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from types import SimpleNamespace
+
 import pytest
 
 pytest.importorskip("tensorflow")
@@ -10,6 +13,8 @@ import numpy as np
 import tensorflow as tf
 
 from cerebras_tf.errors import DataError
+from cerebras_tf.estimator import console
+from cerebras_tf.estimator.cluster import ENDED, GOING
 from cerebras_tf.estimator.wafer_step import WaferStep
 from cerebras_tf.ir import TensorType
 from cerebras_tf.runtime.session import Request
@@ -143,3 +148,16 @@ def test_a_step_that_is_skipped_does_not_count(tmp_path):
     build(tmp_path, model=model).train(dataset, max_steps=3)
     found = regression.variables_of(tmp_path)
     np.testing.assert_array_equal([found["global_step"], found["seen"]], [3, 6])
+
+
+@pytest.mark.parametrize("says", [GOING, ENDED])
+def test_batches_that_only_some_wafers_have_left_are_told(says, monkeypatch):
+    told = []
+    monkeypatch.setattr(console, "say", lambda text, *given: told.append(text % given))
+    step = object.__new__(WaferStep)
+    step._has_met = False
+    step.swarm = SimpleNamespace(size=3, gather=lambda _: np.array([GOING, ENDED, ENDED]))
+    with pytest.raises(StopIteration) if says == GOING else contextlib.nullcontext():
+        step.meet(says)
+    (line,) = told
+    assert "the data of wafer 1, 2 have ended; the batch of wafer 0 was not trained (1" in line

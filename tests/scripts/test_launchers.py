@@ -314,6 +314,12 @@ def test_csrun_wse_refuses_what_is_no_number(ready, given):
     assert "must be a whole number, at least 1. Received: " in ran.stderr
 
 
+def test_csrun_wse_refuses_numbers_that_nothing_has(ready):
+    ran = ready.run("csrun_wse", "--num_csx", "9" * 20, "python", "x.py")
+    assert ran.returncode == 2
+    assert "--num_csx: must be at most 999999. Received: 9999" in ran.stderr
+
+
 def test_csrun_wse_refuses_tasks_that_are_not_the_wafers(ready):
     ran = ready.run("csrun_wse", "--num_csx", "2", "--tasks-per-node=4", "python", "x.py")
     assert ran.returncode == 2
