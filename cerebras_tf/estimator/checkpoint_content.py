@@ -49,14 +49,19 @@ def whole(path: str, place: str) -> Iterator[None]:
     try:
         yield
     except (tf.errors.OpError, IndexError, ValueError, RuntimeError) as error:
-        before = CheckpointReader.before(path)
-        advice = "Restore the file; no earlier checkpoint is there."
-        if before is not None:
-            listed = os.path.join(os.path.dirname(path), "checkpoint")
-            advice = f"Restore the file, or go on from the one before: name {before} in {listed}."
         raise CheckpointError(
-            f"checkpoint {path}, {place}: must be whole. Received: {first_line(error)}. {advice}"
+            f"checkpoint {path}, {place}: must be whole. Received: {first_line(error)}. "
+            f"{advice_on_damage(path)}"
         ) from error
+
+
+def advice_on_damage(path: str) -> str:
+    """What to do about a damaged checkpoint, for `whole`."""
+    before = CheckpointReader.before(path)
+    if before is None:
+        return "Restore the file; no earlier checkpoint is there."
+    listed = os.path.join(os.path.dirname(path), "checkpoint")
+    return f"Restore the file, or go on from the one before: name {before} in {listed}."
 
 
 def tell_of_cut_files(path: str) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 import tensorflow.compat.v1 as tf
 
 from cerebras_tf.errors import CheckpointError, ConfigError
+from cerebras_tf.estimator.checkpoint_content import advice_on_damage
 from cerebras_tf.estimator.checkpoint_reader import CheckpointReader
 from cerebras_tf.memoryx import checkpoint
 from cerebras_tf.memoryx.bundle import data_path, data_paths
@@ -139,6 +140,31 @@ def all_checkpoints(folder):
     return CheckpointReader.all_checkpoints(folder)
 
 
+def check_damaged(folder):
+    """Raises a CheckpointError that names the damaged checkpoints of a folder.
+
+    They have an index, or the list of the folder names them; one without any file has been
+    removed, unless the list calls it the latest.
+    """
+    try:
+        state = tf.train.get_checkpoint_state(folder)
+    except ValueError:  # no text
+        state = None
+    names = {path.stem for path in Path(folder).glob("*.index")}
+    names.update(map(os.path.basename, state.all_model_checkpoint_paths if state else ()))
+    latest = os.path.basename(state.model_checkpoint_path) if state else None
+    faults = []
+    for name in sorted(names, key=lambda name: (CheckpointReader.step_of(name), name)):
+        prefix = os.path.join(folder, name)
+        try:
+            check_files(prefix)
+        except CheckpointError as error:
+            if name == latest or data_files(prefix) or os.path.exists(f"{prefix}.index"):
+                faults.append(str(error))
+    if faults:
+        raise CheckpointError(" ".join(faults))
+
+
 def chosen_checkpoint(runconfig):
     """Returns the checkpoint to evaluate: `checkpoint_path`, or the latest of `model_dir`.
 
@@ -233,7 +259,10 @@ def resumed(runconfig):
     except CheckpointError as error:
         if os.path.exists(began):
             raise
-        raise CheckpointError(str(error).replace(copy, prefix)) from error
+        said, advice = str(error), advice_instead(prefix)
+        for of_copy in (advice_on_damage(copy), advice_instead(copy)):
+            said = said.replace(of_copy, advice)
+        raise CheckpointError(said.replace(copy, prefix)) from error
     finally:
         if not os.path.exists(began):
             remove_checkpoint(copy)

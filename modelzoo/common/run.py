@@ -18,7 +18,7 @@ import sys
 
 from cerebras_tf.cli.arguments import parse_arguments
 from cerebras_tf.cli.exit_codes import run_main
-from cerebras_tf.errors import CapacityError, ConfigError, DataError
+from cerebras_tf.errors import CapacityError, CheckpointError, ConfigError, DataError
 from cerebras_tf.swarmx import job, mpi
 from modelzoo.common import model_dir as folder
 from modelzoo.common import registry, schema
@@ -306,13 +306,15 @@ def train(estimator, model, data, mode, params, use_cs):
     end = last_step(runconfig, step)
     evaluations = Evaluations(runconfig, step)
     if step >= end or evaluations.stopped:
+        bounds = ["--max_steps"] if step >= end else []
+        bounds += ["runconfig.early_stopping.patience"] if evaluations.stopped else []
         tf.logging.info(
-            "nothing to train: %s is at step %d of %d%s. Raise --max_steps%s, or give another -o.",
+            "nothing to train: %s is at step %d of %d%s. Raise %s, or give another -o.",
             runconfig.model_dir,
             step,
             end,
             f", and {evaluations.stopped}" if evaluations.stopped else "",
-            " or runconfig.early_stopping.patience" if evaluations.stopped else "",
+            " and ".join(bounds),
         )
         return
     if runconfig.checkpoint_path and not step:
@@ -401,18 +403,37 @@ def eval_steps(runconfig):
 
 
 def evaluate(estimator, data, mode, runconfig, use_cs):
-    """Evaluates one checkpoint, or with `mode` eval_all every one in model_dir."""
+    """Evaluates one checkpoint, or with `mode` eval_all every one in model_dir.
+
+    Training beside it may remove them meanwhile: of all the others are evaluated, and where none
+    was, the one to choose now.
+
+    Raises:
+        CheckpointError: if there is none, or with `mode` eval_all one is damaged.
+    """
     import tensorflow.compat.v1 as tf
 
-    from modelzoo.common.checkpoint_files import all_checkpoints, chosen_checkpoint
+    from modelzoo.common.checkpoint_files import all_checkpoints, check_damaged, chosen_checkpoint
     from modelzoo.common.estimator import BatchesHook, CheckpointHook
 
     paths = all_checkpoints(runconfig.model_dir) if mode == "eval_all" else []
-    paths = paths or [chosen_checkpoint(runconfig)]
-    for path in paths:
+    paths, evaluated = paths or [chosen_checkpoint(runconfig)], 0
+    while paths:
+        path = paths.pop(0)
         tf.logging.info("evaluating %s", path)
         hooks = [CheckpointHook(path), BatchesHook()]
-        estimator.evaluate(data.INPUTS.eval, eval_steps(runconfig), hooks, path, use_cs=use_cs)
+        try:
+            estimator.evaluate(data.INPUTS.eval, eval_steps(runconfig), hooks, path, use_cs=use_cs)
+            evaluated += 1
+        except (CheckpointError, tf.OpError, ValueError):
+            # Of several wafers, others may have opened it in time.
+            if os.path.exists(f"{path}.index") or job.wafers() > 1:
+                raise
+            tf.logging.warning("%s was removed meanwhile: it is not evaluated", path)
+            if not paths and not evaluated:
+                paths = [chosen_checkpoint(runconfig)]
+    if mode == "eval_all":
+        check_damaged(runconfig.model_dir)
 
 
 def predict(estimator, data, params, use_cs):

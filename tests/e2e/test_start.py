@@ -189,6 +189,7 @@ def test_evaluations_keep_the_best_and_end_training(command_line):
     again = command_line("train_and_eval", "--max_steps", "30")
     assert again.exit_code == 0
     assert "early stopping at step 10" in again.lines[-1]
+    assert "Raise runconfig.early_stopping.patience, or" in again.lines[-1]
     assert command_line.steps() == [0, 5, 10]
     shutil.rmtree(command_line.folder / "out")
     alone = command_line("train")

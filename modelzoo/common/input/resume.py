@@ -14,6 +14,7 @@ from pathlib import Path
 import tensorflow.compat.v1 as tf
 
 from cerebras_tf.errors import CheckpointError, DataError
+from cerebras_tf.estimator.checkpoint_content import read_variable
 from modelzoo.common.checkpoint_files import POSITION, advice_instead, latest_checkpoint
 from modelzoo.common.whole_file import write_whole
 
@@ -49,7 +50,7 @@ def checkpoint_counts(model_dir):
             f"{advice_instead(path)}"
         ) from error
     step, parts = (
-        int(reader.get_tensor(name)) if reader.has_tensor(name) else None
+        int(read_variable(reader, path, name)) if reader.has_tensor(name) else None
         for name in ("global_step", PARTS)
     )
     return step or 0, parts

@@ -1,15 +1,17 @@
 """Files of checkpoints that are missing or too many are told by name."""
 
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-pytest.importorskip("tensorflow")
+tf = pytest.importorskip("tensorflow").compat.v1
 
-from cerebras_tf.errors import CheckpointError
-from cerebras_tf.estimator.checkpoint_writer import write_checkpoint
-from modelzoo.common.checkpoint_files import check_files
+from cerebras_tf.errors import CheckpointError  # noqa: E402
+from cerebras_tf.estimator.checkpoint_content import open_checkpoint, read_variable  # noqa: E402
+from cerebras_tf.estimator.checkpoint_writer import write_checkpoint  # noqa: E402
+from modelzoo.common.checkpoint_files import check_damaged, check_files, resumed  # noqa: E402
 
 pytestmark = pytest.mark.tf
 
@@ -27,3 +29,41 @@ def test_the_index_says_which_data_files_there_must_be(tmp_path):
     index.write_bytes(index.read_bytes()[:100])
     with pytest.raises(CheckpointError, match=r"5\.index: must be the whole index.*Restore"):
         check_files(prefix)
+
+
+def write_steps(folder, *steps):
+    prefixes = [str(folder / f"model.ckpt-{step}") for step in steps]
+    for step, prefix in zip(steps, prefixes):
+        write_checkpoint(prefix, [{"a": np.ones(300), "global_step": np.int64(step)}])
+    tf.train.update_checkpoint_state(str(folder), prefixes[-1], prefixes)
+    return prefixes
+
+
+def test_damaged_checkpoints_of_a_folder_are_named_removed_ones_are_not(tmp_path):
+    write_steps(tmp_path, 1, 2, 3, 4)
+    for path in tmp_path.glob("model.ckpt-2.*"):
+        path.unlink()
+    check_damaged(str(tmp_path))
+    (tmp_path / "model.ckpt-1.index").write_bytes(b"")
+    (tmp_path / "model.ckpt-4.index").unlink()
+    with pytest.raises(CheckpointError) as error:
+        check_damaged(str(tmp_path))
+    assert "model.ckpt-1.index: must be the whole index" in str(error.value)
+    assert f"no {tmp_path}/model.ckpt-4.index. " in str(error.value)
+    assert "model.ckpt-2" not in str(error.value)
+
+
+def test_of_a_damaged_source_the_one_before_it_is_told(tmp_path):
+    folder = tmp_path / "source"
+    folder.mkdir()
+    first, last = write_steps(folder, 1, 2)
+    data = folder / "model.ckpt-2.data-00000-of-00001"
+    content = bytearray(data.read_bytes())
+    start = content.index(np.ones(1).tobytes())
+    data.write_bytes(content[:start] + b"x" + content[start + 1 :])
+    copy = str(tmp_path / "out" / "model.ckpt-2")
+    runconfig = SimpleNamespace(model_dir=str(tmp_path / "out"), resume_from=last)
+    with pytest.raises(CheckpointError) as error, resumed(runconfig):
+        read_variable(open_checkpoint(copy), copy, "a")
+    assert f"checkpoint {last}, variable a: must be whole" in str(error.value)
+    assert f"--resume_from {first} " in str(error.value)

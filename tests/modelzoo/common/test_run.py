@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,8 +14,10 @@ pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow.compat.v1")
 
 from cerebras_tf.errors import CheckpointError, ConfigError, DataError  # noqa: E402
+from cerebras_tf.estimator.checkpoint_writer import write_checkpoint  # noqa: E402
 from cerebras_tf.estimator.hooks import GracefulStopHook  # noqa: E402
 from modelzoo.common import run  # noqa: E402
+from modelzoo.common.checkpoint_files import remove_checkpoint  # noqa: E402
 from modelzoo.common.checkpoints.tensorflow_checkpoint import write_tensorflow  # noqa: E402
 from modelzoo.common.model_dir import default_model_dir  # noqa: E402
 
@@ -338,3 +341,29 @@ def test_a_section_sparsity_prunes_what_training_starts_from(call, mode):
     assert kernels and all((found[name] == 0).mean() == 0.5 for name in kernels)
     tables = [name for name in found if name.endswith("embedding_weights")]
     assert tables and all(found[name].any(axis=1).all() for name in tables)
+
+
+@pytest.mark.parametrize("mode, wanted", [("eval", [3, 4]), ("eval_all", [1, 2, 3])])
+def test_checkpoints_that_training_removes_are_not_evaluated(tmp_path, caplog, mode, wanted):
+    def write(step):
+        prefix = str(tmp_path / f"model.ckpt-{step}")
+        write_checkpoint(prefix, [{"global_step": np.int64(step)}])
+        tf.train.update_checkpoint_state(str(tmp_path), prefix)
+
+    class Estimator:
+        steps = []
+
+        def evaluate(self, input_fn, steps, hooks, path, use_cs):
+            self.steps.append(int(path[-1]))
+            if len(self.steps) == 1:  # what training beside it does
+                write(4)
+                remove_checkpoint(path)
+                raise CheckpointError("no such file")
+
+    for step in (1, 2, 3):
+        write(step)
+    runconfig = SimpleNamespace(model_dir=str(tmp_path), checkpoint_path=None, eval_steps=None)
+    data = SimpleNamespace(INPUTS=SimpleNamespace(eval=None))
+    run.evaluate(Estimator(), data, mode, runconfig, True)
+    assert Estimator.steps == wanted
+    assert f"model.ckpt-{wanted[0]} was removed meanwhile" in caplog.text

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 
 pytestmark = pytest.mark.tf
-pytest.importorskip("tensorflow")
+tf = pytest.importorskip("tensorflow").compat.v1
 
-from cerebras_tf.errors import DataError  # noqa: E402
+from cerebras_tf.errors import CheckpointError, DataError  # noqa: E402
+from cerebras_tf.estimator.checkpoint_writer import write_checkpoint  # noqa: E402
 from modelzoo.common.input import resume  # noqa: E402
 
 
@@ -67,3 +69,12 @@ def test_a_file_that_holds_something_else_is_named(tmp_path, content):
     (tmp_path / "data_position.json").write_text(content)
     with pytest.raises(DataError, match="data_position.json: must hold how many batches"):
         resume.read_history(str(tmp_path))
+
+
+def test_empty_data_of_the_latest_checkpoint_are_told(tmp_path):
+    write_checkpoint(str(tmp_path / "model.ckpt-3"), [{"global_step": np.int64(3)}])
+    tf.train.update_checkpoint_state(str(tmp_path), "model.ckpt-3")
+    assert resume.checkpoint_step(str(tmp_path)) == 3
+    (tmp_path / "model.ckpt-3.data-00000-of-00001").write_bytes(b"")
+    with pytest.raises(CheckpointError, match=r"ckpt-3, variable global_step: must be whole"):
+        resume.checkpoint_step(str(tmp_path))
