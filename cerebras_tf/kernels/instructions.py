@@ -133,7 +133,7 @@ def described(choice: Choice) -> str:
     """A sentence on what the choice means for a run."""
     if choice.kind == NONE:
         return (
-            "products in bfloat16: rounded and computed in float32, so this run is not faster: "
-            f"{choice.reason}"
+            "large products in bfloat16: rounded and computed in float32, so this run is not "
+            f"faster: {choice.reason}"
         )
-    return f"products in bfloat16: by {_NAMES[choice.kind]} ({choice.reason})"
+    return f"large products in bfloat16: by {_NAMES[choice.kind]} ({choice.reason})"

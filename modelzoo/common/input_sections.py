@@ -7,7 +7,7 @@ from typing import Any, Optional, Union
 
 from modelzoo.common.base_params import BaseParams
 from modelzoo.common.model_sections import OrderKeys, RecordInput, SequenceInput, StreamKeys
-from modelzoo.common.schema import build_variant
+from modelzoo.common.schema import SMALLEST_FLOAT, build_variant
 from modelzoo.common.sections import field
 from modelzoo.common.tokenizers import KINDS
 
@@ -97,6 +97,9 @@ class GptPromptsInput:
             yield "top_p", "must be above 0 and at most 1."
         if not self.repetition_penalty > 0:
             yield "repetition_penalty", "must be above 0; 1 changes nothing."
+        for key in ("temperature", "repetition_penalty"):
+            if 0 < vars(self)[key] < SMALLEST_FLOAT:
+                yield key, f"must be at least {SMALLEST_FLOAT:.2g}, as float32 has it."
         if "" in self.stop:
             yield "stop", "must hold texts of at least one character."
 

@@ -29,6 +29,7 @@ TYPE_WORDS = {
 SIZES_END = 2**31
 LONG_END = 2**63
 LARGEST_FLOAT = 3.4028234e38
+SMALLEST_FLOAT = 1.1754944e-38  # above 0, with all digits
 _MISSING = object()
 
 

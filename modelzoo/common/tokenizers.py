@@ -43,10 +43,12 @@ class ByteTokenizer:
     """Every byte is its own token; 256 ends a document.
 
     Attributes:
+        source: what errors call it.
         vocab_size: 257.
         eos_id: 256; all other tokens with a meaning are None.
     """
 
+    source = "ByteTokenizer"
     vocab_size = 257
     eos_id = BYTE_END_OF_TEXT
     pad_id = unk_id = bos_id = cls_id = sep_id = mask_id = None
@@ -79,17 +81,20 @@ class FileTokenizer:
     Args:
         library: ``tokenizers.Tokenizer``.
         eos_id: number of the token that ends a document, None to look it up.
+        source: its files, as errors name them.
 
     Attributes:
+        source: the argument.
         vocab_size: numbers that tokens may have, special tokens included.
         pad_id, unk_id, bos_id, eos_id, cls_id, sep_id, mask_id: numbers of the tokens named in
             SPECIAL_TOKENS, None for those the vocabulary lacks.
         library: the argument.
     """
 
-    def __init__(self, library, eos_id=None):
+    def __init__(self, library, eos_id=None, source="the vocabulary"):
         library.no_padding()
         library.no_truncation()
+        self.source = source
         self.library = library
         self.vocab_size = 1 + max(library.get_vocab().values(), default=-1)
         found = {
@@ -145,8 +150,8 @@ class ByteLevelTokenizer(FileTokenizer):
     Text is cut at WORD_CUT, where no token can cross, so the tokens are those of the library.
     """
 
-    def __init__(self, library, eos_id=None):
-        super().__init__(library, eos_id)
+    def __init__(self, library, eos_id=None, source="the vocabulary"):
+        super().__init__(library, eos_id, source)
         self._words = {}
 
     def encode_batch(self, texts):
@@ -248,10 +253,12 @@ def load_tokenizer(kind, vocab_file=None, encoder_file=None, eos_id=None, do_low
             f"tokenizer_type: must be one of {', '.join(KINDS)}. Received: {kind!r}. Name one."
         )
     contents = {path: _read(path) for path in (vocab_file, encoder_file) if path}
+    source = " and ".join(contents)
     if kind == "BertTokenizer":
-        return FileTokenizer(_bert(contents, do_lower_case), eos_id)
+        return FileTokenizer(_bert(contents, do_lower_case), eos_id, source)
     library = _gpt2(contents) if kind == "GPT2Tokenizer" else _from_json(kind, contents)
-    return (ByteLevelTokenizer if _is_byte_level(library) else FileTokenizer)(library, eos_id)
+    cls = ByteLevelTokenizer if _is_byte_level(library) else FileTokenizer
+    return cls(library, eos_id, source)
 
 
 def require_tokens(tokenizer, *names):
@@ -266,11 +273,11 @@ def require_tokens(tokenizer, *names):
     """
     missing = [name for name in names if getattr(tokenizer, f"{name}_id") is None]
     if missing:
+        given = ", or give its number by --eos_id" if "eos" in missing else ""
         wanted = ", ".join(" or ".join(SPECIAL_TOKENS[name]) for name in missing)
         raise ConfigError(
-            f"the vocabulary must have the token {wanted}. Received: none among its "
-            f"{tokenizer.vocab_size}. Take another vocabulary, or name the number where there is "
-            "an option for it (--eos_id)."
+            f"{tokenizer.source}: must be a vocabulary with the token {wanted}. Received: none "
+            f"among its {tokenizer.vocab_size}. Take another vocabulary{given}."
         )
 
 

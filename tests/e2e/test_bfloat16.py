@@ -186,7 +186,7 @@ def test_it_says_what_multiplies(tmp_path, caplog):
         train(gpt(), gpt_batches(1), tmp_path, True, steps=1, precision="bfloat16")
     finally:
         logger.removeHandler(caplog.handler)
-    (line,) = {m for m in caplog.messages if m.startswith("products in bfloat16: ")}
+    (line,) = {m for m in caplog.messages if m.startswith("large products in bfloat16: ")}
     assert "by A" in line or "not faster" in line
 
 

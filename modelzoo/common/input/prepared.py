@@ -29,13 +29,14 @@ class Facts:
     """What a manifest tells of records, each None where it does not.
 
     `made_with` names the file (or files) of the vocabulary whose tokens and numbers have the digest
-    `vocabulary_sha256`.
+    `vocabulary_sha256`. `labels` are those of tagged sentences, in the order of their numbers.
     """
 
     vocab_size: Optional[int]
     length: Optional[int]
     vocabulary_sha256: Optional[str]
     made_with: Optional[str]
+    labels: Optional[list]
 
 
 def check_prepared(folders, vocab_sizes, length=None, vocab_file=None):
@@ -83,6 +84,9 @@ def check_one_vocabulary(folders, vocab_file=None):
         vocab_file: the vocab.txt that it must be, or None; the first folder counts where it cannot
             be read.
 
+    Returns:
+        What has that vocabulary, and its digest; each None where nothing tells.
+
     Raises:
         DataError: names the first folder that differs, its vocabulary and the other one.
     """
@@ -99,20 +103,32 @@ def check_one_vocabulary(folders, vocab_file=None):
                 f"{facts.made_with}, which are others or have other numbers, as its {MANIFEST} "
                 "tells. Name another data_dir, or make the records again."
             )
+    return name, expected
 
 
 def check_sections(sections):
-    """Checks that the folders of several input sections were made with one vocabulary.
+    """Checks that folders and vocab.txt files of several input sections have one vocabulary.
 
     Args:
-        sections: input sections; those that read no folders count for nothing.
+        sections: input sections; what they do not name counts for nothing.
 
     Raises:
-        DataError: see `check_one_vocabulary`.
+        DataError: names what differs; see `check_one_vocabulary`.
     """
     found = [getattr(section, "data_dir", None) or [] for section in sections]
     lists = ([each] if isinstance(each, str) else each for each in found)
-    check_one_vocabulary([folder for each in lists for folder in each])
+    name, expected = check_one_vocabulary([folder for each in lists for folder in each])
+    for section in sections:
+        # Files of a section with a tokenizer_type are of other forms.
+        path = None if hasattr(section, "tokenizer_type") else getattr(section, "vocab_file", None)
+        digest = _digest_of(path)
+        if expected is None:
+            name, expected = path, digest
+        elif digest not in (None, expected):
+            raise DataError(
+                f"{path}: vocab_file must hold the tokens of {name}, on the same lines. Received: "
+                "others, or other numbers. Name the vocab.txt that training has."
+            )
 
 
 def _digest_of(vocab_file):
@@ -172,6 +188,7 @@ def read_facts(folder):
             next(iter(lengths), None),
             manifest.get("vocabulary_sha256"),
             " and ".join(files) or "the 256 bytes",
+            settings.get("labels"),
         )
     except OSError:
         return None

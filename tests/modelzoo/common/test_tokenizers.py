@@ -180,7 +180,9 @@ def test_missing_file_is_named(tmp_path):
 def test_missing_special_tokens_are_named(gpt2_files):
     loaded = tokenizers.load_tokenizer("NeoXTokenizer", str(gpt2_files[0] / "tokenizer.json"))
     tokenizers.require_tokens(loaded, "eos", "pad")
-    with pytest.raises(ConfigError, match=r"must have the token \[CLS\], \[SEP\]. Received: none"):
+    with pytest.raises(
+        ConfigError, match=r"json: must be .* token \[CLS\], \[SEP\]. Received: .*vocabulary\.$"
+    ):
         tokenizers.require_tokens(loaded, "cls", "sep")
 
 

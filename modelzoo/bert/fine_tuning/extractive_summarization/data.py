@@ -78,14 +78,16 @@ class BertSumTfRecordsProcessor:
 
     def _predict_batches(self, skip):
         section = self.section
-        articles, pad_id = read_articles(section)
+        every, pad_id = read_articles(section)
+        numbers = np.array([n for n, article in enumerate(every) if article.sentences], np.int32)
+        articles = [every[number] for number in numbers]
         sentences = section.max_cls_tokens
 
         def assemble(chosen, length):
             rows = [pad_article(articles[place], length, sentences, pad_id) for place in chosen]
             batch = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
             batch["input_mask"] = 1 - batch["input_mask"]
-            return {**batch, "article_ids": chosen[:, None].astype(np.int32)}
+            return {**batch, "article_ids": numbers[chosen][:, None]}
 
         columns = {
             **dict.fromkeys(TOKENS, (row_shape(section), tf.int32)),
@@ -118,8 +120,7 @@ def read_articles(section):
         section: BertSumInput.
 
     Returns:
-        A tuple of EncodedArticle, without those of no sentence, and the number of the padding
-        token.
+        A tuple of EncodedArticle and the number of the padding token.
 
     Raises:
         ConfigError: if predict_file or vocab_file is missing.
@@ -134,8 +135,7 @@ def read_articles(section):
     encoder = ArticleEncoder(section.encoding)
     files = documents.find_inputs(section.predict_file, cnn_dailymail.SUFFIXES)
     rows = (row for path in files for row in cnn_dailymail.read_articles(path))
-    articles = (encoder.encode(*row) for row in rows)
-    return tuple(article for article in articles if article.sentences), encoder.pad_id
+    return tuple(encoder.encode(*row) for row in rows), encoder.pad_id
 
 
 INPUTS = InputFunctions(Params, {"BertSumTfRecordsProcessor": BertSumTfRecordsProcessor})

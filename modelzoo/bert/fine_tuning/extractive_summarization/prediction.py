@@ -22,8 +22,9 @@ BASELINE_SCORES = ("rouge1-f1_score", "rouge2-f1_score", "rougeLsum-f1_score")
 def predict(estimator, inputs, params, checkpoint_path, use_cs):
     """Summarizes the articles of predict_input.predict_file, into ``model_dir/predict``.
 
-    ``summaries_*.jsonl`` has a row an article, at most `predict_steps` batches. ROUGE goes to
-    ``scores.json`` and to TensorBoard, for the model and for ``lead-3`` (the first three
+    ``summaries_*.jsonl`` has a row an article, at most `predict_steps` batches; the summary of an
+    article without sentences, of which the model sees nothing, is empty and has no score. ROUGE
+    goes to ``scores.json`` and to TensorBoard, for the model and for ``lead-3`` (the first three
     sentences), ``random-3`` (three drawn ones) and ``oracle`` (chosen with the true summary at
     hand).
 
@@ -41,12 +42,12 @@ def predict(estimator, inputs, params, checkpoint_path, use_cs):
     section = params.predict_input
     articles, _ = read_articles(section)
     found = predictions.predicted_rows(estimator, inputs, params, checkpoint_path, use_cs)
-    rows = [as_row(articles, row, section.top_k) for row in found]
+    rows = with_empty([as_row(articles, row, section.top_k) for row in found], articles)
     folder = predictions.predict_folder(params)
     path = folder / f"{predictions.output_name('summaries', estimator, use_cs)}.jsonl"
     write_json_lines(path, rows)
     tf.logging.info("wrote %d summaries to %s", len(rows), path)
-    scored = [row for row in rows if row["reference"]]
+    scored = [row for row in rows if row["reference"] and row["sentences"]]
     if scored:
         scores = {**rouge_of(scored), **baselines([articles[row["number"]] for row in scored])}
         predictions.write_scores(
@@ -73,6 +74,33 @@ def as_row(articles, prediction, top_k):
         "reference": "\n".join(article.highlights),
         "probabilities": [round(float(p), 5) for p in prediction["probabilities"][:count]],
     }
+
+
+def with_empty(rows, articles):
+    """Adds a row with an empty summary for each article without sentences, and says which.
+
+    Args:
+        rows: those of `as_row`, in the order of the file.
+        articles: tuple of EncodedArticle.
+
+    Returns:
+        The rows of the articles that were reached, in the order of the file.
+    """
+    numbers = [row["number"] for row in rows]
+    whole = len(rows) == sum(bool(article.sentences) for article in articles)
+    reached = range(len(articles)) if whole else range(numbers[0], numbers[-1])
+    empty = [number for number in reached if not articles[number].sentences]
+    if empty:
+        tf.logging.info(
+            "articles without sentences, counted from 0, get an empty summary and no score: %s",
+            ", ".join(map(str, empty)),
+        )
+    nothing = np.zeros(0, np.float32)
+    rows = rows + [
+        as_row(articles, {"article_ids": [number], "probabilities": nothing}, None)
+        for number in empty
+    ]
+    return sorted(rows, key=lambda row: row["number"])
 
 
 def rouge_of(rows):

@@ -7,14 +7,20 @@ int32.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import tensorflow.compat.v1 as tf
 
 from modelzoo.bert.fine_tuning.cropping import crop_padding
-from modelzoo.bert.fine_tuning.token_classifier.labels import read_label_names
+from modelzoo.bert.fine_tuning.token_classifier.labels import (
+    read_label_names,
+    require_same_labels,
+)
 from modelzoo.bert.fine_tuning.token_classifier.params import Params
 from modelzoo.common.input import tf_records
 from modelzoo.common.input.functions import InputFunctions
 from modelzoo.common.input.planned_batches import row_lengths
+from modelzoo.common.input.prepared import MANIFEST, read_facts
 
 RECORD_FEATURES = ("input_ids", "input_mask", "segment_ids", "label_ids")
 
@@ -37,11 +43,13 @@ class NerDataProcessor:
 
         Raises:
             DataError: for a missing, truncated or misshapen file.
-            ConfigError: if label_vocab_file is another file than it should be.
+            ConfigError: if label_vocab_file is another file than it should be, or has other labels
+                than the records.
         """
         section = self.section
         length = section.max_sequence_length
-        read_label_names(section.label_vocab_file)
+        # Prediction reads no labels; its records may have been made with fewer than the model has.
+        read_label_names(section.label_vocab_file) if predicting else check_label_names(section)
         layout = tf_records.integers(RECORD_FEATURES, length)
         if predicting:
             layout["word_ids"] = (length, tf_records.INTEGER)
@@ -61,6 +69,31 @@ class NerDataProcessor:
         """Returns a batch of zeros."""
         zeros = tf.zeros([self.section.batch_size, self.section.max_sequence_length], tf.int32)
         return {"input_ids": zeros, "input_mask": zeros, "segment_ids": zeros}, zeros
+
+
+def check_label_names(section):
+    """Compares a section's label_vocab_file with the manifests of its records, where there are any.
+
+    Args:
+        section: NerInput.
+
+    Returns:
+        The labels in the order of their numbers.
+
+    Raises:
+        ConfigError: if it is another file than it should be, or the labels differ.
+    """
+    names = read_label_names(section.label_vocab_file)
+    folders = (
+        section.data_dir if isinstance(section.data_dir, (list, tuple)) else [section.data_dir]
+    )
+    for folder in folders:
+        facts = read_facts(folder)
+        if facts is not None and facts.labels is not None:
+            require_same_labels(
+                section.label_vocab_file, names, Path(folder, MANIFEST), facts.labels
+            )
+    return names
 
 
 INPUTS = InputFunctions(Params, {"NerDataProcessor": NerDataProcessor})

@@ -131,3 +131,13 @@ def read_label_names(path):
             "scripts/create_ner_tfrecords.py."
         )
     return sorted(numbers, key=lambda name: int(numbers[name]))
+
+
+def require_same_labels(path, names, other_path, other_names):
+    """Raises a ConfigError if `names`, of the label_vocab_file `path`, are not those of another."""
+    if list(names) != list(other_names):
+        raise ConfigError(
+            f"{path}: label_vocab_file must hold the labels of {other_path}, under the same "
+            f"numbers: {', '.join(other_names)}. Received: {', '.join(names)}. Name the "
+            "label2id.json beside the records of training."
+        )

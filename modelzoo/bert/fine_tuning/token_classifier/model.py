@@ -12,7 +12,11 @@ import tensorflow.compat.v1 as tf
 
 from cerebras_tf.errors import ConfigError
 from modelzoo.bert.backbone import bert_encoder, initializer_of
-from modelzoo.bert.fine_tuning.token_classifier.labels import read_label_names
+from modelzoo.bert.fine_tuning.token_classifier.data import check_label_names
+from modelzoo.bert.fine_tuning.token_classifier.labels import (
+    read_label_names,
+    require_same_labels,
+)
 from modelzoo.bert.fine_tuning.token_classifier.params import Params
 from modelzoo.common import metrics
 from modelzoo.common.estimator import CSEstimatorSpec
@@ -22,6 +26,11 @@ from modelzoo.common.loss_spec import loss_spec
 from modelzoo.common.params import params_from_dict
 
 WARM_START_EXCLUDES = ("output_logits",)
+INPUT_SECTIONS = {
+    tf.estimator.ModeKeys.TRAIN: "train_input",
+    tf.estimator.ModeKeys.EVAL: "eval_input",
+    tf.estimator.ModeKeys.PREDICT: "predict_input",
+}
 
 
 def model_fn(features, labels, mode, params):
@@ -41,13 +50,13 @@ def model_fn(features, labels, mode, params):
     params = params_from_dict(Params, params)
     model = params.model
     training = mode == tf.estimator.ModeKeys.TRAIN
+    check_labels(params, INPUT_SECTIONS[mode])
     logits = token_logits(features, params, training)  # (B, S, C)
     choices = tf.argmax(logits, axis=-1, output_type=tf.int32)  # (B, S)
     if mode == tf.estimator.ModeKeys.PREDICT:
         places = {name: tf.identity(features[name]) for name in ("sentence_ids", "word_ids")}
         return CSEstimatorSpec(mode=mode, predictions={"label_ids": choices, **places})
 
-    check_labels(params.train_input if training else params.eval_input, model.num_classes)
     weights = 1.0 - tf.cast(features["input_mask"], tf.float32)  # (B, S)
     loss = token_loss(logits, labels, weights, model)
 
@@ -101,16 +110,26 @@ def token_loss(logits, labels, weights, model):
     return tf.reduce_sum(costs * weights) * model.loss_weight / batch_size
 
 
-def check_labels(section, num_classes):
-    """Compares the number of labels with those of the section's label_vocab_file, if it is there.
+def check_labels(params, used):
+    """Compares model.num_classes and training's labels with those of the section in use.
+
+    A label_vocab_file that is not there counts for nothing.
+
+    Args:
+        params: Params.
+        used: name of the section.
 
     Raises:
         ConfigError: if they differ.
     """
-    path = section.label_vocab_file
-    names = read_label_names(path) if os.path.exists(path) else None
-    if names is not None and len(names) != num_classes:
+    train, section = params.train_input, getattr(params, used)
+    if section is None or not os.path.exists(section.label_vocab_file):
+        return
+    path, names = section.label_vocab_file, read_label_names(section.label_vocab_file)
+    if os.path.exists(train.label_vocab_file):
+        require_same_labels(path, names, train.label_vocab_file, check_label_names(train))
+    if len(names) != params.model.num_classes:
         raise ConfigError(
             f"model.num_classes: must be {len(names)}, the labels of {path}: {', '.join(names)}. "
-            f"Received: {num_classes}. Set it to that."
+            f"Received: {params.model.num_classes}. Set it to that."
         )

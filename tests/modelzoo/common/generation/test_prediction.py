@@ -119,6 +119,8 @@ def test_mistakes_in_section_and_prompts_are_told_before_the_model_runs(tmp_path
     for mistake, message in (
         ({"top_p": 0.0}, "top_p must be above 0"),
         ({"temperature": -1}, "temperature must be at least 0"),
+        ({"temperature": 1e-310}, "temperature must be at least 1.2e-38"),
+        ({"repetition_penalty": 1e-310}, "repetition_penalty must be at least 1.2e-38"),
         ({"top": 5}, "unknown key predict_input.top"),
         ({"max_sequence_length": POSITIONS + 1}, "must not exceed the 48 positions"),
         ({"vocab_size": 300}, "must equal train_input.vocab_size"),

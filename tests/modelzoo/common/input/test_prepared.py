@@ -195,6 +195,26 @@ def test_vocabularies_of_equal_size_are_told_apart(tmp_path):
         prepared.check_sections(sections)
 
 
+@pytest.mark.parametrize("known", ["file", "records"])
+def test_vocabulary_file_of_another_section_is_compared_with_training(tmp_path, known):
+    files = [tmp_path / name for name in ("one.txt", "two.txt")]
+    files[0].write_text("a\nb\n"), files[1].write_text("b\na\n")
+    (tmp_path / "one").mkdir()
+    (folder,) = make_digests(tmp_path, one=vocabulary_facts({"a": 0, "b": 1})["vocabulary_sha256"])
+    given = {
+        **GIVEN,
+        "vocab_size": 2,
+        "data_processor": "NerDataProcessor",
+        "label_vocab_file": "x",
+    }
+    path = {"vocab_file": str(files[0])} if known == "file" else {}
+    train = NerInput(**given, data_dir=folder if known == "records" else "nowhere", **path)
+    sections = [NerInput(**given, data_dir="other", vocab_file=str(file)) for file in files]
+    prepared.check_sections([train, sections[0], None])
+    with pytest.raises(DataError, match=f"{files[1]}: vocab_file must hold the tokens of .*one"):
+        prepared.check_sections([train, *sections])
+
+
 @pytest.mark.parametrize("kind", ["tfrecords", "hdf5"])
 def test_first_record_by_hand_is_compared_with_the_vocabulary(tmp_path, kind):
     row = np.array([0, 1, 2, V])

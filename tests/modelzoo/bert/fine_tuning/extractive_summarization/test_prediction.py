@@ -19,6 +19,7 @@ from modelzoo.bert.fine_tuning.extractive_summarization.prediction import (  # n
     as_row,
     baselines,
     rouge_of,
+    with_empty,
 )
 from modelzoo.common.preparation.cnn_dailymail import read_articles  # noqa: E402
 from tests.modelzoo.bert.fine_tuning.made_data import DATA, VOCAB_FILE  # noqa: E402
@@ -50,6 +51,19 @@ def test_lead_and_oracle_are_scored_as_what_they_are():
     assert 0 < scores["random-3/rouge1-f1_score"] < 100
     perfect = [{"summary": "a b", "reference": "a b"}]
     assert rouge_of(perfect)["rouge2-f1_score"] == pytest.approx(100.0)
+
+
+def test_article_without_sentences_has_an_empty_summary_under_its_own_number():
+    articles = [article([], ["a"]), article(["x"], []), article([], ["b"]), article(["y"], [])]
+    rows = [as_row(articles, {"article_ids": [n], "probabilities": [0.7]}, 1) for n in (1, 3)]
+    found = with_empty(rows, articles)
+    assert [(row["number"], row["summary"]) for row in found] == [
+        (0, ""),
+        (1, "x"),
+        (2, ""),
+        (3, "y"),
+    ]
+    assert with_empty(rows[:1], articles) == rows[:1]  # predict_steps ended there
 
 
 @pytest.mark.slow

@@ -8,10 +8,21 @@ import pytest
 pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow")
 
-from cerebras_tf.errors import ConfigError  # noqa: E402
-from modelzoo.bert.fine_tuning.question_answering.data import mark_question_words  # noqa: E402
-from modelzoo.bert.fine_tuning.question_answering.params import Params  # noqa: E402
+from cerebras_tf.errors import ConfigError, DataError  # noqa: E402
+from modelzoo.bert.fine_tuning.question_answering.data import (  # noqa: E402
+    mark_question_words,
+    read_windows,
+)
+from modelzoo.bert.fine_tuning.question_answering.params import (  # noqa: E402
+    Params,
+    QuestionAnsweringInput,
+)
 from modelzoo.common.params import params_from_dict  # noqa: E402
+from tests.modelzoo.bert.fine_tuning.made_data import write_vocabulary  # noqa: E402
+from tests.modelzoo.bert.fine_tuning.question_answering.made_squad import (  # noqa: E402
+    articles,
+    write_squad,
+)
 
 CLS, SEP = 2, 3
 SECTION = {
@@ -66,3 +77,12 @@ def test_evaluation_and_prediction_mark_as_training_does():
     content["predict_input"] = {"predict_file": "z.json"}
     params = params_from_dict(Params, content)
     assert params.eval_input.mark_question_words and params.predict_input.mark_question_words
+
+
+def test_two_questions_with_one_id_are_refused(tmp_path):
+    made = articles(2)
+    made[1]["paragraphs"][0]["qas"][0]["id"] = name = made[0]["paragraphs"][0]["qas"][0]["id"]
+    path = write_squad(tmp_path / "a.json", made)
+    given = {"predict_file": str(path), "vocab_file": str(write_vocabulary(tmp_path))}
+    with pytest.raises(DataError, match=f"a.json: every question .* Received: '{name}' twice"):
+        read_windows(QuestionAnsweringInput(**SECTION, **given))

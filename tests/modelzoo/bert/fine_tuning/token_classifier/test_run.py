@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 import yaml
@@ -143,3 +145,23 @@ def test_loss_is_the_mean_of_all_or_the_weighted_sum_of_real_tokens(padding):
     costs = -np.take_along_axis(log_probs, labels[..., None], -1)[..., 0]
     expected = costs.mean() if padding else 0.5 * (costs * weights).sum() / 2
     assert loss == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("names", ["order", "fewer"])
+def test_labels_that_training_does_not_have_are_refused_in_every_mode(tmp_path, records, names):
+    records["runconfig"]["max_steps"] = 1
+    call(tmp_path, records, "train", *HOST)
+    numbers = json.loads((tmp_path / "records/label2id.json").read_text())
+    kept = list(numbers)[: 5 if names == "fewer" else None]
+    other = {name: place for place, name in enumerate(reversed(kept))}
+    path = tmp_path / "other.json"
+    path.write_text(json.dumps(other))
+    for mode, told in (
+        ("predict", "label2id.json"),
+        ("eval", "manifest.json"),
+        ("train", "manifest.json"),
+    ):
+        key = f"{mode}_input"
+        content = {**records, key: {**records[key], "label_vocab_file": str(path)}}
+        with pytest.raises(ConfigError, match=f"{path}: .* the labels of .*{told}, under the same"):
+            call(tmp_path, content, mode, *HOST, *(["--max_steps", "2"] * (mode == "train")))
