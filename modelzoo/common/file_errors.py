@@ -114,11 +114,17 @@ def refused(error, numbers=MENDABLE):
 
 def damaged_checkpoint(runconfig):
     """Returns the error for a checkpoint that TensorFlow could not restore."""
-    from modelzoo.common.checkpoint_files import advice_instead, latest_checkpoint
+    from modelzoo.common.checkpoint_files import (
+        advice_instead,
+        find_checkpoint,
+        latest_checkpoint,
+    )
 
     path = latest_checkpoint(runconfig.model_dir)
     if runconfig.checkpoint_path and (path is None or "train" not in runconfig.mode):
         path = runconfig.checkpoint_path
+    if path is None:  # the copy of what training was to go on from is gone by now
+        path = find_checkpoint(runconfig.resume_from, "resume_from")
     return CheckpointError(
         f"{path}: must be a whole checkpoint. Received: files that end too early or fail their "
         f"checksum. {advice_instead(path)}"

@@ -7,13 +7,19 @@ import os
 import threading
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow.compat.v1")
 
 from cerebras_tf.errors import ConfigError, DataError  # noqa: E402
-from modelzoo.common.file_errors import file_errors_named, system_errors_named  # noqa: E402
+from cerebras_tf.estimator.checkpoint_writer import write_checkpoint  # noqa: E402
+from modelzoo.common.file_errors import (  # noqa: E402
+    damaged_checkpoint,
+    file_errors_named,
+    system_errors_named,
+)
 from modelzoo.common.sections import RunConfigParams  # noqa: E402
 
 
@@ -45,6 +51,14 @@ def test_a_damaged_record_is_told_by_file_and_offset(tmp_path, damage):
     says = r"bad.tfrecords: must be a whole TFRecord file. Received: .*record at byte 348"
     with pytest.raises(DataError, match=says), named(tmp_path):
         raise tf.errors.DataLossError(None, None, "corrupted record at 360")
+
+
+def test_a_damaged_source_of_a_run_is_named_where_its_copy_is_gone(tmp_path):
+    prefix = str(tmp_path / "source" / "model.ckpt-3")
+    write_checkpoint(prefix, [{"global_step": np.int64(3)}])
+    runconfig = RunConfigParams(model_dir=str(tmp_path / "new"), mode="train", resume_from=prefix)
+    says = f"{prefix}: must be a whole checkpoint."
+    assert str(damaged_checkpoint(runconfig)).startswith(says)
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES, errno.EROFS])
