@@ -24,13 +24,20 @@ from tensorflow.python.framework import random_seed
 from tensorflow.python.summary.writer import writer_cache
 from tensorflow.python.training import basic_session_run_hooks
 
-from cerebras_tf.errors import ConfigError, DataError, GraphError, UnsupportedOpError
+from cerebras_tf.errors import (
+    CapacityError,
+    ConfigError,
+    DataError,
+    GraphError,
+    UnsupportedOpError,
+)
 from cerebras_tf.swarmx import job, mpi
 from cerebras_tf.swarmx.signs import mistake_file
 from cerebras_tf.swarmx.swarm import Alone, Swarm
 
 _TRAIN, _EVAL = tf.estimator.ModeKeys.TRAIN, tf.estimator.ModeKeys.EVAL
-_MISTAKES = (ConfigError, DataError, GraphError, UnsupportedOpError)  # another attempt repeats them
+# Another attempt repeats them.
+_MISTAKES = (CapacityError, ConfigError, DataError, GraphError, UnsupportedOpError)
 GOING, ENDED = 0, 1  # what a wafer says before a step
 
 

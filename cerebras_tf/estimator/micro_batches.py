@@ -99,7 +99,8 @@ class MicroBatches:
 
     def part_of(self, program: Program) -> str:
         """Which part a program is for."""
-        return next(part for made, part in self.made if made is program)
+        found = [part for made, part in self.made if made is program]
+        return found[0]
 
     def run(
         self,
@@ -234,8 +235,8 @@ def _rows_of(batch: Any, count: int) -> int:
     if job.wafers() > 1 or execution_mode_from_environment() != "weight_streaming":
         raise ConfigError(
             "micro_batches: needs one wafer, in weight streaming mode. Received: "
-            f"{job.wafers()}, {execution_mode_from_environment()}. Leave micro_batches out; with "
-            "several wafers, train_input.batch_size is what each of them takes."
+            f"{job.wafers()} in {execution_mode_from_environment()} mode. Leave micro_batches out; "
+            "with several wafers, train_input.batch_size is what each of them takes."
         )
     names = {
         id(item): repr(key)

@@ -16,7 +16,7 @@ from typing import Any, Optional
 
 import tensorflow as tf
 
-from cerebras_tf.errors import BatchCapacityError, CerebrasError
+from cerebras_tf.errors import BatchCapacityError
 from cerebras_tf.estimator.call import Call
 from cerebras_tf.estimator.console import say
 from cerebras_tf.estimator.prediction import micro_batches_of
@@ -37,7 +37,8 @@ class Trial:
 
     Attributes:
         rows: of the batch.
-        parts: batches of a step, which together have the rows of the step that did not fit.
+        parts: batches of a step; as many more of smaller ones, where a model of modelzoo makes the
+            step of them.
         micro_batches: parts of the batch that run one after another; 0 where it is smaller instead.
         needed_bytes: what a step takes, or takes at the least where that is too much.
         step_s: seconds a step, predicted; None where the batch does not fit.
@@ -52,7 +53,7 @@ class Trial:
 
 @contextmanager
 def advising(call: Call, params: Any, compile: Compile) -> Iterator[None]:
-    """Within: the refusal of a batch says which smaller ones fit.
+    """Within: the refusal of a batch says which parts of it fit, or which smaller batches.
 
     Args:
         call: the context of the call that trains.
@@ -75,7 +76,7 @@ def advising(call: Call, params: Any, compile: Compile) -> Iterator[None]:
 
 
 def advice_on(error: BatchCapacityError, call: Call, params: Any, compile: Compile) -> str:
-    """What was found by trying smaller batches; "" where none could be tried, or none can help.
+    """What was found by trying parts of a batch, then smaller ones; "" where nothing can help.
 
     Args:
         error: says what the batch of the call takes.
@@ -90,18 +91,22 @@ def advice_on(error: BatchCapacityError, call: Call, params: Any, compile: Compi
         return ""
     before = micro_batches_of(params)
     in_parts = [Trial(rows, before, parts) for parts in parts_of(rows)]
-    smaller = [Trial(rows // parts, before * parts, 0) for parts in parts_of(rows)]
+    smaller = [
+        Trial(rows // parts, before * parts if _is_of_modelzoo(params) else before, 0)
+        for parts in parts_of(rows)
+    ]
+    last: Optional[Trial] = None
     for trials in (in_parts, smaller):
-        last: Optional[Trial] = None
+        found: Optional[Trial] = None
         for trial in trials:
             batch = _of_rows(call.batch, rows, trial.rows)
             found = _tried(call, params, compile, batch, trial, bool(error.fixed_bytes))
             last = found or last
             if found is None or found.step_s is not None:
                 break
-        if last is not None:
-            return _told(last, rows, params, error.available_bytes)
-    return ""
+        if found is not None:
+            break
+    return "" if last is None else _told(last, rows, params, error.available_bytes)
 
 
 def _has_rows(part: Any) -> bool:
@@ -159,7 +164,7 @@ def _tried(
             raise fault
     except BatchCapacityError as error:
         return replace(trial, needed_bytes=error.needed_bytes)
-    except (CerebrasError, ValueError) as error:  # a RunConfig has no micro_batches
+    except Exception as error:  # whatever model_fn raises: the refusal is what to tell
         say("such a batch cannot be tried: %s", error)
         return None
     finally:

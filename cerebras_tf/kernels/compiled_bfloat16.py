@@ -251,11 +251,16 @@ def _pack(pack: Any, count: int, lying: np.ndarray, target: int, size: int, part
     def run(i: int) -> None:
         pack(count * i // chunks, count * (i + 1) // chunks, example, given, target, size)
 
-    _run(run, chunks)
+    _run(run, chunks, parts)
 
 
-def _run(run: Callable[[int], None], chunks: int) -> None:
-    for_chunks(run, chunks, 1 << 40)  # whether threads pay was judged before
+def _run(run: Callable[[int], None], chunks: int, parts: int) -> None:
+    """Runs chunks on this thread where `parts` is 1, else on all: whether they pay was judged."""
+    if parts == 1:
+        for chunk in range(chunks):
+            run(chunk)
+    else:
+        for_chunks(run, chunks, 1 << 40)
 
 
 def _by_instructions(
@@ -303,7 +308,7 @@ def _multiply_part(
             else:
                 tile_product(bounds, *given, place, room.ctypes.data, _SHAPES.ctypes.data)
 
-    _run(run, blocks.number)
+    _run(run, blocks.number, parts)
 
 
 def _tile_shapes() -> np.ndarray:

@@ -57,9 +57,11 @@ def _scratch(
     if packing is None:
         return Scratch(own)
     rows, columns = (vocabulary, width) if transpose_weight else (width, vocabulary)
-    products = [(chunk, width, vocabulary)]
-    if first:
-        products += [(chunk, vocabulary, width), (rows, chunk, columns)]
+    products = []
+    for part in {chunk, tokens // max(1, _chunk_count(tokens, vocabulary))}:  # and the shortest
+        products.append((part, width, vocabulary))
+        if first:
+            products += [(part, vocabulary, width), (rows, part, columns)]
     return Scratch(own + max(packing.scratch_bytes(*sizes) for sizes in products))
 
 

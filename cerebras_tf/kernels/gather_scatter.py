@@ -67,7 +67,8 @@ def unsorted_segment_sum(data: np.ndarray, ids: np.ndarray, num_segments: np.nda
     kept = flat_ids >= 0
     if not kept.all():
         flat_ids, rows = flat_ids[kept], rows[kept]
-    return scatter_add_rows(flat_ids, rows, num_rows=int(num_segments))
+    table = np.zeros((int(num_segments), *rows.shape[1:]), rows.dtype)
+    return _add_rows(table, flat_ids, rows, "unsorted_segment_sum")
 
 
 def _coordinates(indices: np.ndarray, shape: tuple[int, ...], where: str) -> tuple[np.ndarray, ...]:
@@ -96,9 +97,9 @@ def scatter_nd_add(x: np.ndarray, indices: np.ndarray, updates: np.ndarray) -> n
     depth = indices.shape[-1]
     weights = np.array([int(np.prod(x.shape[i + 1 : depth])) for i in range(depth)], "int64")
     rows = (indices.astype("int64") * weights).sum(-1).reshape(-1)
-    _coordinates(indices, x.shape, "scatter_nd")
+    _coordinates(indices, x.shape, "scatter_nd_add")
     table = x.reshape(-1, *x.shape[depth:]).copy()
-    _add_rows(table, rows, updates.reshape(rows.size, *x.shape[depth:]), "scatter_nd")
+    _add_rows(table, rows, updates.reshape(rows.size, *x.shape[depth:]), "scatter_nd_add")
     return table.reshape(x.shape)
 
 

@@ -36,7 +36,7 @@ def _infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[TensorType]:
     elif not {a.dtype, b.dtype} <= {"float32", "bfloat16"}:
         raise GraphError(
             f"matmul: operands must be float32 or bfloat16 with compute. Received: {a!r}, {b!r}. "
-            "Leave compute out."
+            "Cast both to float32."
         )
     if a.type.rank < 2 or b.type.rank < 2:
         raise GraphError(

@@ -25,7 +25,7 @@ def own_folder(logs: Path) -> Iterator[Path]:
     _sweep(logs)
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=logs))
     # Another job sees the file once it is locked.
-    with open(folder / f"{HELD}.new", "wb") as held:
+    with open(folder / f"{HELD}.new", "w+b") as held:  # NFS shares locks of readable files alone
         _lock(held.fileno(), fcntl.LOCK_SH)
         (folder / f"{HELD}.new").rename(folder / HELD)
         try:

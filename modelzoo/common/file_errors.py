@@ -84,12 +84,14 @@ def system_errors_named(output):
             raise
         raise ConfigError(
             f"{found[0] or output}: must be readable, or a place to write to. Received: "
-            f"{found[1]}. {_advice(found[0])}"
+            f"{found[1]}. {_advice(found[0], error)}"
         ) from error
 
 
-def _advice(path):
-    return advice_on_path(path or ".", "Free space, correct the permissions, or name another path.")
+def _advice(path, error):
+    mend = "Free space, correct the permissions, or name another path."
+    is_missing = path and getattr(error, "errno", None) == errno.ENOENT
+    return advice_on_path(path, mend) if is_missing else mend
 
 
 def refused(error, numbers=MENDABLE):

@@ -231,7 +231,8 @@ class OptimizerParams:
 
     AdamW adds `epsilon` to the root of the second moment as it is, or where `epsilon_mode` is
     ``corrected`` to the root of the moment corrected for its start at zero, as PyTorch does. Adam
-    always corrects. `max_gradient_norm` and `max_gradient_value` of 0 clip nothing.
+    always corrects its moments, whatever `use_bias_correction` says, and never epsilon.
+    `max_gradient_norm` and `max_gradient_value` of 0 clip nothing.
     """
 
     # Which kinds of optimizer have a key, of those that not all have.

@@ -174,6 +174,17 @@ def test_bits_are_the_same_for_any_number_of_threads_and_size_of_blocks(kind, tu
         np.testing.assert_array_equal(results[0], results[2])
 
 
+def test_a_product_for_one_thread_stays_on_it(kind, monkeypatch):
+    if kind == isa.NONE:
+        pytest.skip("BLAS has threads of its own")
+    monkeypatch.setattr(compiled_bfloat16, "_BLOCK_BYTES", 1 << 10)
+    monkeypatch.setattr(compiled_bfloat16, "for_chunks", None)
+    a, b = np.ones((96, 64), np.float32), np.ones((64, 200), np.float32)
+    out = np.empty((96, 200), np.float32)
+    compiled_bfloat16.product(a, b, out, parts=1)
+    assert (out == 64).all()
+
+
 @pytest.mark.parametrize(("m", "k", "n"), [(3000, 500, 200), (200, 500, 3000), (300, 9000, 200)])
 def test_scratch_memory_is_what_the_plan_counts(kind, m, k, n, monkeypatch):
     from cerebras_tf.kernels import scratch

@@ -132,7 +132,7 @@ def their_outputs(folder, batch):
     names = _OUTPUTS if cls.__name__ != _ONE_SENTENCE else {"logits": "sentence_logits"}
     known = {names[name]: value for name, value in outputs.items() if name in names}
     if not any(".pooler." in f".{name}" for name in reader.shapes):
-        known.pop("pooled", None)  # they drew one
+        known.pop("pooled", None)  # transformers gave it random weights
     return {name: value.numpy() for name, value in known.items() if value is not None}
 
 

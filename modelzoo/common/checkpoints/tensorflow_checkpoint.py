@@ -80,10 +80,12 @@ def _find(tf, path):
 
 def _unreadable(where, error):
     first = (str(error).splitlines() or [type(error).__name__])[0]
-    advice = "Give the prefix of its files, such as model_dir/model.ckpt-100, and restore damaged "
+    advice = (
+        "Give the prefix of its files, such as model_dir/model.ckpt-100, and restore damaged ones."
+    )
     return CheckpointError(
         f"{where}: must be a whole TensorFlow checkpoint. Received: {first} "
-        f"{advice_on_checkpoint(where, f'{advice}ones.')}"
+        f"{advice_on_checkpoint(where, advice)}"
     )
 
 

@@ -69,6 +69,13 @@ def test_a_file_that_cannot_be_written_is_named(tmp_path, number):
     assert str(error.value).startswith(says)
 
 
+def test_a_write_that_is_refused_beside_a_like_name_has_its_own_remedy(tmp_path):
+    (tmp_path / "run1").mkdir()
+    with pytest.raises(ConfigError) as error, system_errors_named("x"):
+        raise OSError(errno.EACCES, "Permission denied", str(tmp_path / "run2"))
+    assert str(error.value).endswith("Free space, correct the permissions, or name another path.")
+
+
 def test_a_file_that_cannot_be_read_is_named(tmp_path):
     says = "^/x.tfrecords: must be readable, or a place to write to. Received: Permission denied."
     with pytest.raises(ConfigError, match=says), named(tmp_path):

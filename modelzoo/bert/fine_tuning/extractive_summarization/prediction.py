@@ -88,7 +88,7 @@ def with_empty(rows, articles):
     """
     numbers = [row["number"] for row in rows]
     whole = len(rows) == sum(bool(article.sentences) for article in articles)
-    reached = range(len(articles)) if whole else range(numbers[0], numbers[-1])
+    reached = range(len(articles)) if whole else range(numbers[-1])
     empty = [number for number in reached if not articles[number].sentences]
     if empty:
         tf.logging.info(
