@@ -209,9 +209,9 @@ class LastingObjectsHook(tf.estimator.SessionRunHook):
     """Spares Python's cyclic garbage collector the objects that stay as long as training does.
 
     TensorFlow's modules and graphs and the wafer's programs are some million objects, and a full
-    collection walks over all of them, every hundred steps of a small model. From the end of the
-    first step on they are frozen (gc.freeze); what comes later is collected as ever. A context
-    around training, after which all is collected as before:
+    collection walks over all of them, every hundred steps of a small model. What the first one
+    behind the first step leaves is frozen (gc.freeze); what comes later is collected as ever. A
+    context around training, after which all is collected as before:
 
         with LastingObjectsHook() as lasting:
             estimator.train(input_fn, hooks=[lasting])
@@ -227,15 +227,22 @@ class LastingObjectsHook(tf.estimator.SessionRunHook):
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self._collected in gc.callbacks:
+            gc.callbacks.remove(self._collected)
         if self._has_frozen:
             gc.unfreeze()
         self._is_due = self._has_frozen = False
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
-        """Freezes what is there, at the first step's end."""
+        """Waits for a full collection, from the first step's end on."""
         if self._is_due:
-            self._is_due, self._has_frozen = False, True
-            gc.collect()  # what compiling left, which would stay otherwise
+            self._is_due = False
+            gc.callbacks.append(self._collected)
+
+    def _collected(self, phase: str, info: dict[str, int]) -> None:
+        """Freezes what a full collection has left."""
+        if phase == "stop" and info["generation"] == 2 and not self._has_frozen:
+            self._has_frozen = True
             gc.freeze()
 
 

@@ -147,19 +147,24 @@ def test_handlers_are_back_after_training_and_after_an_error(tmp_path):
     assert signal.set_wakeup_fd(-1) == -1
 
 
-def test_what_lasts_is_frozen_after_the_first_step_and_no_longer_than_training(tmp_path):
-    counts = []
+def test_what_a_full_collection_leaves_is_frozen_and_no_longer_than_training(tmp_path):
+    counts, callbacks = [], list(gc.callbacks)
 
     def fail():
         raise ArithmeticError("broken")
 
-    at = [AtStep(step, lambda: counts.append(gc.get_freeze_count())) for step in (1, 2)]
+    def collect():
+        counts.append(gc.get_freeze_count())
+        gc.collect()
+        counts.append(gc.get_freeze_count())
+
+    hooks = [AtStep(1, collect), AtStep(2, collect), AtStep(3, fail)]
     with pytest.raises(ArithmeticError), LastingObjectsHook() as lasting:
-        hooks = [lasting, *at, AtStep(3, fail)]
-        build_estimator(tmp_path).train(input_fn, hooks=hooks, max_steps=5)
-    assert counts[0] == 0
-    assert counts[1] > 10_000
+        build_estimator(tmp_path).train(input_fn, hooks=[lasting, *hooks], max_steps=5)
+    assert counts[:3] == [0, 0, 0]
+    assert counts[3] > 10_000
     assert gc.get_freeze_count() == 0
+    assert gc.callbacks == callbacks
 
 
 def test_what_a_program_froze_itself_stays_frozen(tmp_path):
@@ -168,6 +173,7 @@ def test_what_a_program_froze_itself_stays_frozen(tmp_path):
         before = gc.get_freeze_count()
         with LastingObjectsHook() as lasting:
             lasting.after_run(None, None)
+            gc.collect()
         assert gc.get_freeze_count() == before > 0
     finally:
         gc.unfreeze()
