@@ -22,6 +22,7 @@ def params(**eval_input):
         optimizer=OptimizerParams(optimizer_type="sgd", learning_rate=rate),
         eval_input=SimpleNamespace(**eval_input),
         batches_in_turn=1,
+        runconfig=SimpleNamespace(micro_batches=1),
     )
 
 
