@@ -38,6 +38,7 @@ from cerebras_tf.swarmx.rank import (
     remove_abandoned_segments,
 )
 from cerebras_tf.swarmx.signs import (
+    MISTAKE_STATUS,
     checkpoint_file,
     failure_file,
     has_failed,
@@ -60,7 +61,6 @@ _GRACE_S = (
 )
 _TAIL_LINES = 8
 _MOST_RESTARTS_IN_VAIN = 3
-_MISTAKE_STATUS = 2  # of the user, which another attempt repeats; the first process has told it
 _HANG_S = 600.0
 _LAUNCHERS = ("mpiexec", "srun")
 
@@ -112,7 +112,7 @@ def main(arguments: Sequence[str]) -> int:
             f"{logs}: must be a folder for logs that can be written. Received: {error}. Free "
             "disk space, correct the folder's permissions, or choose another model_dir."
         )
-    return _MISTAKE_STATUS
+    return MISTAKE_STATUS
 
 
 def _attempts(args: Any, command: Sequence[str], folder: Path) -> int:
@@ -415,12 +415,12 @@ def _found(args: Any, folder: Path, status: int, hung: str) -> Optional[Failure]
         tail = _tail(job.log_file(str(folder), "launcher"))
         text = f"the launcher ended with status {status}.\n{tail}".rstrip()
         return Failure(status, text, True)
-    mistakes = [item for item in failed if item["status"] == _MISTAKE_STATUS]
+    mistakes = [item for item in failed if item["status"] == MISTAKE_STATUS]
     first = next((item for item in mistakes if _is_told(item)), [*mistakes, *failed][0])
     code = first["status"] if first["status"] >= 0 else 128 - first["status"]
     if signal_file(str(folder)).exists():  # the user has ended it
         return Failure(code, "", False)
-    retry = code != _MISTAKE_STATUS
+    retry = code != MISTAKE_STATUS
     if _is_told(first):
         return Failure(code, "", retry)
     where = f"rank {first['rank']} (process {first['process']} on {first['host']})"
@@ -437,7 +437,7 @@ def _found(args: Any, folder: Path, status: int, hung: str) -> Optional[Failure]
 
 def _is_told(failure: dict[str, Any]) -> bool:
     """Whether it is a mistake that the first process has told on the console."""
-    return bool(failure["rank"] == 0 and failure["status"] == _MISTAKE_STATUS)
+    return bool(failure["rank"] == 0 and failure["status"] == MISTAKE_STATUS)
 
 
 def _advice(args: Any, folder: Path) -> str:

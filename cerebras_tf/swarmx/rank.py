@@ -25,6 +25,7 @@ from typing import IO, Optional
 from cerebras_tf.swarmx import job
 from cerebras_tf.swarmx.job_folder import hold
 from cerebras_tf.swarmx.signs import (
+    MISTAKE_STATUS,
     failure_file,
     has_failed,
     is_lost,
@@ -97,7 +98,7 @@ def main(command: list[str]) -> int:
         if status == -signal.SIGKILL:
             reason += "; the system does so where memory runs out"
     elif reason is None and status:
-        status = 2 if mistake_file(folder, int(number)).exists() else status
+        status = MISTAKE_STATUS if mistake_file(folder, int(number)).exists() else status
         reason = f"ended with status {status}"
     if reason is None or signal_file(folder).exists():
         _record(folder, number, status, process.pid, reason)

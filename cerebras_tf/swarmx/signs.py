@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any, Optional
 
 EVERY_S = 1.0
+# Exit status of a mistake of the user, which another attempt repeats; the process has told it.
+MISTAKE_STATUS = 2
 IN_VAIN_S = 3.0  # that others have waited for a process at its end, which will not come any more
 _NAP_S = 0.02
 

@@ -49,7 +49,10 @@ class NerDataProcessor:
         section = self.section
         length = section.max_sequence_length
         # Prediction reads no labels; its records may have been made with fewer than the model has.
-        read_label_names(section.label_vocab_file) if predicting else check_label_names(section)
+        if predicting:
+            read_label_names(section.label_vocab_file)
+        else:
+            check_label_names(section)
         layout = tf_records.integers(RECORD_FEATURES, length)
         if predicting:
             layout["word_ids"] = (length, tf_records.INTEGER)
@@ -84,10 +87,7 @@ def check_label_names(section):
         ConfigError: if it is another file than it should be, or the labels differ.
     """
     names = read_label_names(section.label_vocab_file)
-    folders = (
-        section.data_dir if isinstance(section.data_dir, (list, tuple)) else [section.data_dir]
-    )
-    for folder in folders:
+    for folder in [section.data_dir] if isinstance(section.data_dir, str) else section.data_dir:
         facts = read_facts(folder)
         if facts is not None and facts.labels is not None:
             require_same_labels(

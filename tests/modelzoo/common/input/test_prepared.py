@@ -198,7 +198,8 @@ def test_vocabularies_of_equal_size_are_told_apart(tmp_path):
 @pytest.mark.parametrize("known", ["file", "records"])
 def test_vocabulary_file_of_another_section_is_compared_with_training(tmp_path, known):
     files = [tmp_path / name for name in ("one.txt", "two.txt")]
-    files[0].write_text("a\nb\n"), files[1].write_text("b\na\n")
+    files[0].write_text("a\nb\n")
+    files[1].write_text("b\na\n")
     (tmp_path / "one").mkdir()
     (folder,) = make_digests(tmp_path, one=vocabulary_facts({"a": 0, "b": 1})["vocabulary_sha256"])
     given = {
