@@ -304,11 +304,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
                 input_fn, mode
             )
             program = bound._compiled(features, labels, mode, input_hooks)
-            bound._tell(program, mode, save and not validate_only)
-            assert call.model is not None
-            fault = call.model.step.session.memory_fault(program)
-            if fault is not None and not (save or validate_only):
-                raise fault
+            bound._tell(program, mode, save and not validate_only, save or validate_only)
             return None if validate_only else program
 
     @contextlib.contextmanager
@@ -335,8 +331,8 @@ class CerebrasEstimator(tf.estimator.Estimator):
             features, labels = placeholders(call.batch)
             return bound._compiled(features, labels, _TRAIN)
 
-    def _tell(self, program: Program, mode: str, save: bool) -> None:
-        """Says what a program takes, here and on a real system; writes it and its report."""
+    def _tell(self, program: Program, mode: str, save: bool, passes: bool) -> None:
+        """Says what a program takes; writes it and its report. A fault is raised, or passes."""
         call = self._call
         model = call.model
         assert model is not None and model.step.unfitted is not None
@@ -345,11 +341,13 @@ class CerebrasEstimator(tf.estimator.Estimator):
         predicted = self._predicted(model.step.unfitted, call)
         fault = model.step.session.memory_fault(program)
         told = []
-        if fault is not None:
+        if fault is not None and passes:
             advice = advice_on(fault, call, self._params, self._tried) if mode == _TRAIN else ""
             told = [f"it does not fit here, and would be refused: {fault} {advice}".rstrip()]
         for line in (*here, one_line(predicted), *told):
             say("%s", line)
+        if fault is not None and not passes:
+            raise fault
         if save and job.is_first():
             where = "programs for micro_batches are compiled at every start"
             if not in_parts:

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from cerebras_tf.capture.order import all_before
-from cerebras_tf.errors import ConfigError, UnsupportedOpError
+from cerebras_tf.errors import ConfigError, DataError, UnsupportedOpError
 from cerebras_tf.estimator.run_config import execution_mode_from_environment
 from cerebras_tf.estimator.structures import leaves, map_fetches
 from cerebras_tf.ir import Array, StepGraph, TensorType, Variable
@@ -55,11 +55,19 @@ class MicroBatches:
     sums: dict[str, TensorType] = field(default_factory=dict)
     made: list[tuple[Program, str]] = field(default_factory=list)
 
-    def fed(self, tensors: Sequence[Any]) -> list[Any]:
+    def fed(
+        self, tensors: Sequence[Any], checks: Iterable[Any], on_wafer: Callable[[Any], bool]
+    ) -> list[Any]:
         """What the session feeds in place of tensors of the part that model_fn knows.
 
+        Args:
+            tensors: of that part, or beside the batch.
+            checks: operations of the session that run with the step.
+            on_wafer: whether an operation is computed there, of every part.
+
         Raises:
-            UnsupportedOpError: the session makes something of that part that is fed.
+            UnsupportedOpError: the session makes something of that part that is fed, or checks or
+                prints it.
         """
         parts = {tensor.op for tensor in map(_in_graph, self.whole)}
         for tensor in tensors:
@@ -68,6 +76,13 @@ class MicroBatches:
                     "micro_batches: features must reach the wafer as the input function made them. "
                     f"Received: {tensor.name}, which TensorFlow makes of them. Make it in the "
                     "input function, or leave micro_batches out."
+                )
+        for op in checks:
+            if parts.intersection(all_before([op], lambda _: (), on_wafer)):
+                raise UnsupportedOpError(
+                    "micro_batches: what is checked or printed of features must stand in the input "
+                    f"function, which has the whole batch. Received: '{op.name}' ({op.type}) in "
+                    "model_fn. Move it there, or leave micro_batches out."
                 )
         return [self.whole.get(tensor.name, tensor) for tensor in tensors]
 
@@ -121,11 +136,20 @@ class MicroBatches:
 
         Raises:
             UnsupportedOpError: a wanted value of the whole batch does not follow from the parts'.
+            DataError: the batch has another number of rows.
         """
+        for name in self.whole:
+            rows = features[name].shape[:1] if name in features else ()
+            if rows and rows[0] != self.rows * self.count:
+                raise DataError(
+                    f"{self.whole[name].name}: with micro_batches, a batch must have the rows that "
+                    f"its shape says, {self.rows * self.count}. Received: {rows[0]}. Correct the "
+                    "shape in the input function, or leave micro_batches out."
+                )
         if not self.fates or not wanted <= self.fates.keys():
             learn(self._types(features))
         self._refuse(sorted(name for name in wanted if self.fates.get(name) == UNKNOWN))
-        parts = [self._part(features, index) for index in range(self.count)]
+        parts = [self.part(features, index) for index in range(self.count)]
         kinds = [FIRST, *[MIDDLE] * (self.count - 2), LAST] if updates else [VALUES] * self.count
         shared = self._shared(session, parts)
         combined = self._combinable(wanted)
@@ -139,7 +163,7 @@ class MicroBatches:
 
     def _types(self, features: Mapping[str, Array]) -> dict[str, TensorType]:
         """Types of the features of a part, given those of the whole batch."""
-        part = self._part(features, 0)
+        part = self.part(features, 0)
         return {name: TensorType(array.dtype.name, array.shape) for name, array in part.items()}
 
     def requests(self, request: Request) -> list[Request]:
@@ -165,7 +189,8 @@ class MicroBatches:
         """Values that every part must return, and not the last alone."""
         return frozenset(name for name in wanted if self.fates.get(name) == MEAN)
 
-    def _part(self, features: Mapping[str, Array], index: int) -> dict[str, Array]:
+    def part(self, features: Mapping[str, Array], index: int = 0) -> dict[str, Array]:
+        """The features of one part."""
         start = index * self.rows
         return {
             name: array[start : start + self.rows] if name in self.whole else array

@@ -174,7 +174,8 @@ def _wired(
     )
     step.parts = parts
     metrics = _operations(spec.eval_metric_ops)
-    whole = fed if parts is None else parts.fed(fed)
+    checks = [*beside, *placement.behind, *placement.with_checks]
+    whole = fed if parts is None else parts.fed(fed, checks, placement.on_wafer)
     wiring = Wiring(step, placement, whole, global_step, step_read, beside, bool(effects), metrics)
     stored = StoredVariables(model.variables, store)
 

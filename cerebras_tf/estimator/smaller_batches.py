@@ -90,13 +90,14 @@ def advice_on(error: BatchCapacityError, call: Call, params: Any, compile: Compi
     if rows is None or _of_rows(call.batch, rows, rows) is None:
         return ""
     before = micro_batches_of(params)
-    in_parts = [Trial(rows, before, parts) for parts in parts_of(rows)]
+    already = call.micro_batches // before  # parts that were set, and do not fit
+    in_parts = [Trial(rows, before, parts) for parts in parts_of(rows, already)]
     smaller = [
         Trial(rows // parts, before * parts if _is_of_modelzoo(params) else before, 0)
         for parts in parts_of(rows)
     ]
     last: Optional[Trial] = None
-    for trials in (in_parts, smaller):
+    for trials in (in_parts, smaller if already == 1 else []):
         found: Optional[Trial] = None
         for trial in trials:
             batch = _of_rows(call.batch, rows, trial.rows)
@@ -127,11 +128,15 @@ def placeholders(batch: Any) -> Any:
     return map_fetches(batch, lambda part: tf.compat.v1.placeholder(part.dtype, part.shape))
 
 
-def parts_of(rows: int) -> Iterator[int]:
-    """Numbers of equal parts to cut rows into, each at least twice the one before."""
-    parts = 1
+def parts_of(rows: int, parts: int = 1) -> Iterator[int]:
+    """Numbers of equal parts to cut rows into, each at least twice the one before.
+
+    Args:
+        rows: of the whole.
+        parts: the number that comes before the first.
+    """
     while parts < rows:
-        parts = next(found for found in range(2 * parts, rows + 1) if rows % found == 0)
+        parts = next((found for found in range(2 * parts, rows) if rows % found == 0), rows)
         yield parts
 
 

@@ -209,6 +209,7 @@ class WaferStep:
                 self._results = self.session.run(*asked)
             else:
                 self._results = self.parts.run(self.session, *asked, self._learn)
+                features = self.parts.part(features)  # those that its program is for
         assert self.session.plan is not None
         self._padding.ran(self.session.plan, features)
         return self.session.global_step
@@ -409,8 +410,7 @@ class WaferStep:
             program.global_step = self._global_step
         if self._saves:
             self.compiled_step = step
-        self._made_with, self._made_for = make_capture, list(types)
-        self._made_strip = self._strip
+        self._made_with, self._made_for, self._made_strip = make_capture, list(types), self._strip
         if self._options.staging and not self._saves:  # weights are on files, to save memory
             written = pickle.dumps((program, self.unfitted), pickle.HIGHEST_PROTOCOL)
             del step, program

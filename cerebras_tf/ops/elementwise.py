@@ -20,7 +20,11 @@ from cerebras_tf.ops.registry import Vjp, element_flops, register
 Cotangents = list[Optional[Value]]
 
 
-def _unary(name: str, derivative: Any, cost: int = 1) -> None:
+# Groups of operands that an op is linear in (OpDef.linear): the first, each, both together.
+_FIRST, _EACH, _BOTH = ((0,),), ((0,), (1,)), ((0, 1),)
+
+
+def _unary(name: str, derivative: Any, cost: int = 1, linear: Any = ()) -> None:
     """Registers y = f(x); `derivative(b, x, y, dy)` gives dx."""
 
     def vjp(b: Builder, node: Node, dys: Cotangents) -> Cotangents:
@@ -33,11 +37,14 @@ def _unary(name: str, derivative: Any, cost: int = 1) -> None:
         vjp,
         rows=rows.elementwise,
         elementwise=True,
+        linear=linear,
         flops=element_flops(cost),
     )
 
 
-def _binary(name: str, derivative: Any, cost: int = 1, zeros: tuple[int, ...] = ()) -> None:
+def _binary(
+    name: str, derivative: Any, cost: int = 1, zeros: tuple[int, ...] = (), linear: Any = ()
+) -> None:
     """Registers z = f(x, y) with broadcasting; `derivative(b, x, y, z, dz)` gives (dx, dy)."""
 
     def vjp(b: Builder, node: Node, dys: Cotangents) -> Cotangents:
@@ -59,6 +66,7 @@ def _binary(name: str, derivative: Any, cost: int = 1, zeros: tuple[int, ...] = 
         elementwise=True,
         broadcasts=True,
         zeros=zeros,
+        linear=linear,
         flops=element_flops(cost),
     )
 
@@ -93,7 +101,7 @@ def _one_minus_square(b: Builder, x: Value) -> Value:
     return b.op("sub", b.constant(1.0, x.dtype), b.op("square", x))
 
 
-_unary("neg", lambda b, x, y, dy: b.op("neg", dy))
+_unary("neg", lambda b, x, y, dy: b.op("neg", dy), linear=_FIRST)
 _unary("exp", lambda b, x, y, dy: b.op("mul", dy, y), 10)
 _unary("expm1", lambda b, x, y, dy: b.op("mul", dy, b.op("add", y, 1.0)), 10)
 _unary("log", lambda b, x, y, dy: b.op("div", dy, x), 10)
@@ -150,7 +158,7 @@ _unary(
     "relu",
     lambda b, x, y, dy: b.op("select", b.op("greater", y, 0.0), dy, b.constant(0.0, dy.dtype)),
 )
-_unary("identity", lambda b, x, y, dy: dy, 0)
+_unary("identity", lambda b, x, y, dy: dy, 0, _FIRST)
 for _name in ("sign", "floor", "ceil", "round"):
     _flat(_name, same_as_first)
 for _name in ("is_finite", "is_nan", "is_inf"):
@@ -165,9 +173,14 @@ for _name in ("floor_div", "trunc_mod"):
 # masked_like(w, x): x, but -0.0 where w is, the mark of a pruned weight; other zeros are +0.0.
 _flat("masked_like", broadcast, 2)
 
-_binary("add", lambda b, x, y, z, dz: (dz, dz))
-_binary("sub", lambda b, x, y, z, dz: (dz, b.op("neg", dz)))
-_binary("mul", lambda b, x, y, z, dz: (b.op("mul", dz, y), b.op("mul", dz, x)), zeros=(0, 1))
+_binary("add", lambda b, x, y, z, dz: (dz, dz), linear=_BOTH)
+_binary("sub", lambda b, x, y, z, dz: (dz, b.op("neg", dz)), linear=_BOTH)
+_binary(
+    "mul",
+    lambda b, x, y, z, dz: (b.op("mul", dz, y), b.op("mul", dz, x)),
+    zeros=(0, 1),
+    linear=_EACH,
+)
 _binary(
     "div",
     lambda b, x, y, z, dz: (
@@ -176,6 +189,7 @@ _binary(
     ),
     4,
     zeros=(0,),
+    linear=_FIRST,
 )
 _binary(
     "div_no_nan",
@@ -185,6 +199,7 @@ _binary(
     ),
     4,
     zeros=(0,),
+    linear=_FIRST,
 )
 
 
@@ -264,6 +279,7 @@ register(
     rows=rows.elementwise,
     elementwise=True,
     broadcasts=True,
+    linear=((1, 2),),
     flops=element_flops(1),
 )
 
@@ -286,6 +302,7 @@ register(
     _cast_vjp,
     rows=rows.elementwise,
     elementwise=True,
+    linear=_FIRST,
     flops=element_flops(0),
 )
 
@@ -301,5 +318,6 @@ register(
     _stop_vjp,
     rows=rows.elementwise,
     elementwise=True,
+    linear=_FIRST,
     flops=element_flops(0),
 )

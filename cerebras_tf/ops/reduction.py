@@ -114,6 +114,7 @@ register(
     _sum_vjp,
     rows=rows.reduction,
     zeros=(0,),
+    linear=((0,),),
     cheap=True,
     flops=_operand_flops,
 )
@@ -123,6 +124,7 @@ register(
     _mean_vjp,
     rows=rows.reduction,
     zeros=(0,),
+    linear=((0,),),
     cheap=True,
     flops=_operand_flops,
 )

@@ -64,6 +64,8 @@ class OpDef:
             no kernel: dispatch runs the graphs, or a pass expands the node, gradient included.
         zeros: positions of operands of which each alone, being 0 (False) everywhere, makes all
             outputs 0, whatever finite numbers the others hold.
+        linear: groups of operands, each of which the outputs are linear in, its members taken
+            together and all others held fixed; of floating operands and outputs.
         collective: all wafers of a job must run the node together, in one order. It is not computed
             beforehand, nor made again.
         flops: floating point operations of one node; multiply and add count two.
@@ -86,6 +88,7 @@ class OpDef:
     overwrites: Optional[int] = None
     structural: bool = False
     zeros: tuple[int, ...] = ()
+    linear: tuple[tuple[int, ...], ...] = ()
     collective: bool = False
     flops: Optional[Flops] = None
     of_range: bool = False

@@ -240,6 +240,7 @@ register(
     _reshape_vjp,
     rows=rows.reshape,
     zeros=(0,),
+    linear=((0,),),
     cheap=True,
     view=True,
     flops=_free,
@@ -258,6 +259,7 @@ register(
     _transpose_vjp,
     rows=rows.transpose,
     zeros=(0,),
+    linear=((0,),),
     flops=_free,
 )
 register(
@@ -266,6 +268,7 @@ register(
     _broadcast_to_vjp,
     rows=rows.elementwise,
     zeros=(0,),
+    linear=((0,),),
     cheap=True,
     flops=_free,
 )

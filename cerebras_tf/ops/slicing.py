@@ -170,6 +170,7 @@ register(
     _slice_vjp,
     rows=rows.slicing,
     zeros=(0,),
+    linear=((0,),),
     view=_is_one_piece,
     flops=_free,
 )

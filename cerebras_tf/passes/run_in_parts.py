@@ -7,7 +7,8 @@ live until the last one reads them: once, for it stands in front of the boundary
 take in the other parts, too: what they add up is computed for all parts first, and given to each as
 a feature.
 
-It acts on what capture has made, before all passes, as if the model had been written so.
+It acts on what capture has made, before all passes, as if the model had been written so. It is
+refused where it would not make the step of the whole batch (passes/batch_facts.py).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from cerebras_tf.ir import Graph, Node, StepGraph, TensorType, Value, Variable
 from cerebras_tf.ir.program import COMMON_RANDOM_STEP, RANDOM_STEP
 from cerebras_tf.ir.step import GRADIENT
 from cerebras_tf.ops import Builder
+from cerebras_tf.passes.batch_facts import WAFER_SUM, BatchFacts
 from cerebras_tf.passes.rewrite import rewrite
 
 # Kinds of parts. COUNTS computes what sums over wafers add up; VALUES updates nothing.
@@ -27,7 +29,6 @@ COUNTS, FIRST, MIDDLE, LAST, VALUES = "counts", "first", "middle", "last", "valu
 # What becomes of a result: its mean over the parts, that of the last part, or nothing.
 MEAN, OF_LAST, UNKNOWN = "mean", "of the last", "unknown"
 SUM = "sum_over_parts"
-_WAFER_SUM = "wafer_sum"
 # What a value depends on.
 _BATCH, _STATE, _DRAWN, _SHARED = "the batch", "variables", "random numbers", "sums over wafers"
 _INNER, _MEAN_GRADIENT = "gradients", "mean gradients"
@@ -56,7 +57,7 @@ def run_in_parts(
     sums = _wafer_sums(step.graph, depends)
     sources = [node.source for node in sums]
     named = {
-        node: f"{_WAFER_SUM}/{node.source}/{sources[:index].count(node.source)}"
+        node: f"{WAFER_SUM}/{node.source}/{sources[:index].count(node.source)}"
         for index, node in enumerate(sums)
     }
     types = {name: node.output.type for node, name in named.items()}
@@ -65,6 +66,7 @@ def run_in_parts(
         step.results = {name: node.inputs[0] for node, name in named.items()}
         step.graph.prune()
         return {}, types
+    BatchFacts(step, given, parts).require_mean_losses()
     fates = {name: _fate(value, depends) for name, value in step.results.items()}
     for name, value in step.updates.items():
         if depends[value] & {_BATCH, _INNER}:
@@ -98,7 +100,7 @@ def _dependences(step: StepGraph, given: Collection[str]) -> dict[Value, frozens
         found[value] = frozenset([_BATCH] if name in given else [_DRAWN] if drawn else [])
     for value in step.variables.values():
         found[value] = frozenset([_STATE])
-    own = {"gradient": _INNER, GRADIENT: _MEAN_GRADIENT, _WAFER_SUM: _SHARED}
+    own = {"gradient": _INNER, GRADIENT: _MEAN_GRADIENT, WAFER_SUM: _SHARED}
     for node in step.graph.nodes:
         if node.op in own:
             depends = frozenset([own[node.op]])
@@ -112,7 +114,7 @@ def _wafer_sums(graph: Graph, depends: Mapping[Value, frozenset[str]]) -> list[N
     """The sums over wafers, which must be known before the parts run."""
     found = []
     for node in graph.nodes:
-        if node.op == _WAFER_SUM:
+        if node.op == WAFER_SUM:
             others = depends[node.inputs[0]] - {_BATCH}
             if others:
                 raise UnsupportedOpError(
@@ -131,7 +133,7 @@ def _wafer_sums(graph: Graph, depends: Mapping[Value, frozenset[str]]) -> list[N
 
 def _holds_sums(graph: Graph) -> bool:
     return any(
-        node.op == _WAFER_SUM or any(map(_holds_sums, node.subgraphs.values()))
+        node.op == WAFER_SUM or any(map(_holds_sums, node.subgraphs.values()))
         for node in graph.nodes
     )
 

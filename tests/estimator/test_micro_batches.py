@@ -152,9 +152,72 @@ def counting_what_is_learnt(features, labels, mode, params):
     return spec._replace(loss=loss, train_op=train_op)
 
 
+def with_loss(loss_of):
+    """The model of the regression with another loss of its scores and labels."""
+
+    def model(features, labels, mode, params):
+        weight = v1.get_variable("weight", initializer=tf.ones([3, 1]))
+        scores = tf.reshape(tf.matmul(features, weight), [-1])
+        loss = tf.identity(loss_of(scores, labels), name="cost")
+        step = v1.train.get_global_step()
+        train_op = v1.train.GradientDescentOptimizer(0.1).minimize(loss, step)
+        return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=train_op)
+
+    return model
+
+
+def normalised(scores, labels):
+    mean, variance = tf.nn.moments(scores, [0])
+    return tf.reduce_mean(tf.square((scores - mean) / tf.sqrt(variance + 1.0) - labels))
+
+
+def against_the_others(scores, labels):
+    costs = tf.nn.softmax_cross_entropy_with_logits(
+        tf.eye(scores.shape[0]), scores[:, None] * labels
+    )
+    return tf.reduce_mean(costs)
+
+
+def masked(scores, labels):
+    weights = tf.cast(labels > 0, tf.float32)
+    return tf.reduce_sum(weights * tf.square(scores - labels)) / tf.reduce_sum(weights)
+
+
+def checked(features, labels, mode, params):
+    with tf.control_dependencies([v1.assert_less(labels, 1e9)]):
+        labels = tf.identity(labels)
+    return model_fn(features, labels, mode, params)
+
+
+@pytest.mark.parametrize(
+    "loss_of",
+    [
+        lambda scores, labels: v1.losses.mean_squared_error(labels, scores),
+        lambda scores, labels: tf.keras.losses.MeanSquaredError()(labels, scores),
+        lambda scores, labels: tf.nn.l2_loss(scores - labels) / scores.shape[0],
+        lambda scores, labels: tf.nn.compute_average_loss(tf.square(scores - labels)),
+    ],
+)
+def test_losses_as_they_are_written_are_those_of_the_whole_batch(tmp_path, loss_of):
+    """A mean is known in the forms that TensorFlow's own functions give it."""
+    found = []
+    for count in (1, 2):
+        hook = Losses()
+        made = build(tmp_path / str(count), model=with_loss(loss_of), micro_batches=count)
+        made.train(dataset, hooks=[hook], steps=3)
+        found.append(hook.found)
+    np.testing.assert_allclose(found[1], found[0], rtol=RTOL)
+
+
 @pytest.mark.parametrize(
     "model, input_fn, count, error, told",
     [
+        (with_loss(normalised), dataset, 2, UnsupportedOpError, "'sub' .sub., which may"),
+        (with_loss(against_the_others), dataset, 2, UnsupportedOpError, "may read several"),
+        (with_loss(lambda s, t: tf.reduce_sum(tf.square(s - t))), dataset, 2, UnsupportedOpError,
+         "a sum over the batch. Take tf.reduce_mean"),
+        (with_loss(masked), dataset, 2, UnsupportedOpError, "no sum and no mean over the batch"),
+        (checked, dataset, 2, UnsupportedOpError, "what is checked or printed .*'assert_less"),
         (moving, dataset, 2, UnsupportedOpError, "gradients of variables alone. Received: .kept"),
         (counting_what_is_learnt, dataset, 2, UnsupportedOpError, "what depends on variables"),
         (model_fn, dataset, 3, ConfigError, "must divide the rows of a batch. Received: 3, 4 rows"),

@@ -59,9 +59,38 @@ def refusal(folder, config, params=None, model=deep):
     return str(raised.value)
 
 
-@pytest.mark.parametrize("rows, parts", [(12, [2, 4, 12]), (9, [3, 9]), (7, [7]), (1, [])])
-def test_batches_of_equal_size_are_tried(rows, parts):
-    assert list(parts_of(rows)) == parts
+@pytest.mark.parametrize(
+    "rows, before, parts",
+    [
+        (12, 1, [2, 4, 12]),
+        (9, 1, [3, 9]),
+        (7, 1, [7]),
+        (1, 1, []),
+        (12, 2, [4, 12]),
+        (12, 3, [6, 12]),
+        (12, 12, []),
+    ],
+)
+def test_batches_of_equal_size_are_tried(rows, before, parts):
+    assert list(parts_of(rows, before)) == parts
+
+
+def test_trials_go_on_from_the_parts_that_are_set(tmp_path, least, monkeypatch):
+    """Each number of parts is compiled once, also where the caller wants the program."""
+    tried: list[int] = []
+    compile_trial = estimator.CerebrasEstimator._tried
+
+    def kept(self, call, params, micro_batches):
+        tried.append(micro_batches)
+        return compile_trial(self, call, params, micro_batches)
+
+    monkeypatch.setattr(estimator.CerebrasEstimator, "_tried", kept)
+    state = 2 * DEPTH * 2 * 4 * WIDTH**2 * 4
+    monkeypatch.setattr(capacity, "available_bytes", lambda: state + int(0.4 * least))
+    made = build(tmp_path, model=deep, micro_batches=2)
+    with pytest.raises(BatchCapacityError, match=r"Tried: micro_batches: \d+ needs"):
+        made.compile(batches([ROWS], ROWS), save=False)
+    assert tried[0] == 4 and sorted(set(tried)) == tried
 
 
 def test_the_parts_that_are_named_fit_and_larger_ones_do_not(tmp_path, least):

@@ -1,0 +1,188 @@
+"""Which values of a part of a batch say what the whole batch would have: proved, or refused.
+
+Parts one after another make the step of the whole where the gradients' mean over the parts is the
+gradient of the whole batch: where no record reads another one, and the loss is a mean over records.
+Anything that is not listed here is refused, so that a new op is refused and never wrong. Changes no
+graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Optional
+
+from cerebras_tf.errors import GraphError, UnsupportedOpError
+from cerebras_tf.ir import Node, Size, StepGraph, Value
+from cerebras_tf.ir.step import GRADIENT
+from cerebras_tf.ops import lookup
+
+WAFER_SUM = "wafer_sum"
+# A record for each index of the first axis, or for equally many in turn.
+RECORDS = "records"
+# A sum of one term a record; a mean of them; another function of such numbers.
+TOTAL, MEAN, NUMBER = "a sum over the batch", "a mean", "no sum and no mean over the batch"
+# A record's value that depends on other records, or may.
+JOINED = "joined"
+
+
+@dataclass(frozen=True)
+class Fact:
+    """What a value is of a batch.
+
+    Attributes:
+        kind: RECORDS, TOTAL, MEAN, NUMBER or JOINED.
+        node: made it so.
+        count: terms of a TOTAL.
+    """
+
+    kind: str
+    node: Optional[Node] = None
+    count: Size = 0
+
+
+class BatchFacts:
+    """Facts of a graph whose gradients are single nodes; a value without one is of no batch.
+
+    Args:
+        step: as captured, for a part of a batch.
+        given: names of the features that hold rows of the batch.
+        parts: how many parts a batch has.
+    """
+
+    def __init__(self, step: StepGraph, given: Collection[str], parts: int) -> None:
+        self._facts: dict[Value, Fact] = {}
+        self._shared = set[Value]()  # follows from sums over wafers
+        self._records, self._parts = 1, parts
+        for name, value in step.features.items():
+            if name in given and value.type.rank:
+                self._facts[value] = Fact(RECORDS)
+                (size, *_) = value.shape
+                assert isinstance(size, int), "a batch that runs in parts has a known size"
+                self._records = size
+        self._nodes = step.graph.nodes
+
+    def require_mean_losses(self) -> None:
+        """Raises UnsupportedOpError where a gradient is not that of a mean over records.
+
+        A loss that sums over wafers enter says itself what it is of all parts.
+        """
+        for node in self._nodes:
+            if node.op == "gradient":
+                self._check(node)
+            if node.op == WAFER_SUM:
+                self._shared.update(node.outputs)
+                continue
+            if not self._shared.isdisjoint(node.inputs):
+                self._shared.update(node.outputs)
+            found = [self._facts.get(value) for value in node.inputs]
+            if any(found):
+                made = zip(node.outputs, self._of(node, found))
+                self._facts.update((value, fact) for value, fact in made if fact is not None)
+
+    def _check(self, node: Node) -> None:
+        """Refuses what a gradient is taken of, if need be."""
+        ys = node.attrs["ys"]
+        for i, value in enumerate(node.inputs[: ys + sum(node.attrs["dys"])]):
+            fact = self._facts.get(value)
+            if fact is None or (i < ys and fact.kind == MEAN):
+                continue
+            if fact.kind == JOINED and fact.node is not None:
+                raise UnsupportedOpError(
+                    "micro_batches: what a record adds to the loss must follow from it alone. "
+                    f"Received: '{fact.node.source}' ({fact.node.op}), which may read several. "
+                    "Leave micro_batches out."
+                )
+            if i < ys and fact.kind != RECORDS and value in self._shared:
+                continue
+            told = "one number a record" if fact.kind == RECORDS else fact.kind
+            of = value.node.source if value.node is not None else value.name
+            raise UnsupportedOpError(
+                "micro_batches: gradients must be those of a mean over the batch. Received: "
+                f"'{of}', {told}. Take tf.reduce_mean, or multiply a sum by cross_wafer_sum(1.0) / "
+                "cross_wafer_sum(count), the count being of its terms, or leave micro_batches out."
+            )
+
+    def _of(self, node: Node, found: Sequence[Optional[Fact]]) -> Sequence[Optional[Fact]]:
+        """Facts of a node's outputs."""
+        if node.op == "custom_gradient":  # whose outputs are its operands
+            return found[: len(node.outputs)]
+        if node.op in ("gradient", GRADIENT):
+            return [Fact(JOINED, node)] * len(node.outputs)
+        kinds = {fact.kind for fact in found if fact is not None}
+        if JOINED in kinds:
+            joined = next(fact for fact in found if fact is not None and fact.kind == JOINED)
+            return [joined] * len(node.outputs)
+        if kinds == {RECORDS}:
+            return self._of_records(node, found) or [Fact(JOINED, node)] * len(node.outputs)
+        if RECORDS in kinds:
+            return [Fact(JOINED, node)] * len(node.outputs)
+        return [self._of_numbers(node, found)] * len(node.outputs)
+
+    def _of_records(
+        self, node: Node, found: Sequence[Optional[Fact]]
+    ) -> Optional[list[Optional[Fact]]]:
+        """Facts of outputs where operands have records; None where records are joined."""
+        if node.op == "reshape":
+            return [Fact(RECORDS)] if self._is_of_records(node.output) else None
+        if node.op == "mean" and 0 in node.attrs["axes"]:
+            return [Fact(MEAN)]
+        ruled = lookup(node.op).rows(node, 1)
+        if ruled is None:
+            return None
+        for i, (value, fact) in enumerate(zip(node.inputs, found)):
+            if fact is not None and i not in ruled.operands:
+                return None
+            if fact is None and i in ruled.operands and not self._is_alike(value):
+                return None
+        made: list[Optional[Fact]] = [Fact(JOINED, node)] * len(node.outputs)
+        for i in ruled.outputs:
+            made[i] = Fact(RECORDS)
+        for i in ruled.sums:
+            made[i] = Fact(TOTAL, node, self._terms(node, node.outputs[i], ruled.operands))
+        return made
+
+    def _terms(self, node: Node, total: Value, operands: Sequence[int]) -> Size:
+        """How many terms each element of a sum over records has."""
+        x = node.inputs[operands[0]].type
+        if len(operands) > 1 or not (x.is_bounded and total.type.is_bounded):
+            return self._records
+        return x.size // total.type.size
+
+    def _is_of_records(self, value: Value) -> bool:
+        """Whether equally many indices of the first axis are one record's, elements in order."""
+        size = value.shape[0] if value.type.rank else None
+        try:
+            return size is not None and (size // self._records) * self._records == size
+        except GraphError:  # a size with symbols that is no multiple
+            return False
+
+    def _is_alike(self, value: Value) -> bool:
+        """Whether what is of no batch is the same for each record, as far as it is known."""
+        if value.constant is None:
+            return True
+        blocks = value.constant.reshape(self._records, -1)
+        return bool((blocks == blocks[0]).all())
+
+    def _of_numbers(self, node: Node, found: Sequence[Optional[Fact]]) -> Fact:
+        """The fact of outputs where operands are sums, means or other numbers of a batch."""
+        having = {i for i, fact in enumerate(found) if fact is not None}
+        facts = {(fact.kind, fact.count) for fact in found if fact is not None}
+        group = next((g for g in lookup(node.op).linear if having <= set(g)), None)
+        if group is None or len(facts) > 1 or not node.output.type.is_floating:
+            return Fact(NUMBER, node)
+        ((kind, count),) = facts
+        if kind == MEAN:
+            return Fact(MEAN)
+        if kind != TOTAL or having != set(group):
+            return Fact(NUMBER, node)
+        is_divided = node.op in ("div", "div_no_nan") and self._counts(node.inputs[1], count)
+        return Fact(MEAN) if is_divided else Fact(TOTAL, node, count)
+
+    def _counts(self, divisor: Value, count: Size) -> bool:
+        """Whether a constant is the number of records or terms of this part, not of the whole."""
+        number = divisor.constant
+        if number is None or number.size != 1 or not isinstance(count, int):
+            return False
+        here = {self._records, count}
+        return float(number.reshape(())) in here - {each * self._parts for each in here}
