@@ -14,6 +14,27 @@ from modelzoo.common.optimizers.adamw import AdamWOptimizer
 from modelzoo.common.optimizers.loss_scale import make_loss_scale
 from modelzoo.common.optimizers.schedules import learning_rate
 
+# Can be told to stand still. RMSProp moves a variable by a slot, which would have to stay and be 0.
+_STANDING_STILL = ("sgd", "momentum", "adam", "adamw")
+
+
+class StillAdam(tf.train.AdamOptimizer):
+    """TensorFlow's Adam, which stands still where `only_if` is false and gradients are 0.
+
+    Args:
+        only_if: boolean scalar tensor.
+        others: those of TensorFlow's.
+    """
+
+    def __init__(self, only_if, *others):
+        super().__init__(*others)
+        self._only_if = only_if
+
+    def _prepare(self):
+        super()._prepare()
+        for name, still in (("_lr_t", 0.0), ("_beta1_t", 1.0), ("_beta2_t", 1.0)):
+            setattr(self, name, tf.where_v2(self._only_if, getattr(self, name), still))
+
 
 def make_optimizer(params, rate, mixed_precision=False, only_if=None):
     """Makes the optimizer of the section ``optimizer``.
@@ -22,7 +43,8 @@ def make_optimizer(params, rate, mixed_precision=False, only_if=None):
         params: OptimizerParams.
         rate: learning rate, float or float32 scalar.
         mixed_precision: raises the default epsilon from 1e-8 to 1e-5.
-        only_if: given to the AdamW optimizer; others take none.
+        only_if: boolean scalar; where false, nothing changes: of AdamW in any case, of other
+            kinds of _STANDING_STILL if gradients are 0.
 
     Returns:
         A ``tf.compat.v1.train.Optimizer``.
@@ -31,15 +53,20 @@ def make_optimizer(params, rate, mixed_precision=False, only_if=None):
     if epsilon is None:
         epsilon = 1e-5 if mixed_precision else 1e-8
     kind = params.optimizer_type
+    guards = only_if is not None
+    if kind in ("sgd", "momentum") and guards:
+        rate = tf.where_v2(only_if, rate, 0.0)
     if kind == "sgd":
         return tf.train.GradientDescentOptimizer(rate)
     if kind == "momentum":
         momentum = 0.9 if params.momentum is None else params.momentum
+        momentum = tf.where_v2(only_if, momentum, 1.0) if guards else momentum
         return tf.train.MomentumOptimizer(rate, momentum)
     if kind == "rmsprop":
         return tf.train.RMSPropOptimizer(rate, params.decay, params.momentum or 0.0, epsilon)
     if kind == "adam":
-        return tf.train.AdamOptimizer(rate, params.beta1, params.beta2, epsilon)
+        given = rate, params.beta1, params.beta2, epsilon
+        return StillAdam(only_if, *given) if guards else tf.train.AdamOptimizer(*given)
     return AdamWOptimizer(
         rate,
         params.beta1,
@@ -91,8 +118,11 @@ def make_train_op(loss, params, mixed_precision=False, batches_per_step=1, costs
         return optimizer.apply_gradients(zip(grads, variables), global_step), costs
 
     is_finite = tf.math.is_finite(norm) if is_dynamic else tf.constant(True)
-    if params.optimizer_type == "adamw" and not accumulation:
+    if params.optimizer_type in _STANDING_STILL and not accumulation:
         optimizer = make_optimizer(params, rate, mixed_precision, is_finite)
+        if params.optimizer_type != "adamw":
+            zero = tf.constant(0.0)
+            grads = [tf.where_v2(is_finite, g, zero) for g in grads]
         update = optimizer.apply_gradients(zip(grads, variables))
     else:
         optimizer = make_optimizer(params, rate, mixed_precision)

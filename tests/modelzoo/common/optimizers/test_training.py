@@ -202,27 +202,55 @@ def nodes(variables, **keys):
     with tf.Graph().as_default() as graph:
         held = [tf.get_variable(f"v{i}", [3], use_resource=True) for i in range(variables)]
         loss = tf.add_n([tf.reduce_sum(v**2) for v in held])
-        make_train_op(loss, settings(optimizer_type="adamw", **keys))
+        make_train_op(loss, settings(**keys))
         definition = graph.as_graph_def()
     bodies = definition.library.function
     # Arguments of a body are nodes of it in TensorFlow's memory.
     return len(definition.node) + sum(len(f.node_def) + len(f.signature.input_arg) for f in bodies)
 
 
-def test_a_dynamic_loss_scale_adds_one_node_a_variable():
-    scaled = nodes(20, loss_scaling_factor="dynamic") - nodes(10, loss_scaling_factor="dynamic")
-    assert scaled == nodes(20) - nodes(10) + 10
+@pytest.mark.parametrize("kind, more", [("adamw", 1), ("adam", 2), ("momentum", 2), ("sgd", 2)])
+def test_a_dynamic_loss_scale_adds_a_node_or_two_a_variable(kind, more):
+    dynamic = {"optimizer_type": kind, "loss_scaling_factor": "dynamic"}
+    scaled = nodes(20, **dynamic) - nodes(10, **dynamic)
+    assert scaled == nodes(20, optimizer_type=kind) - nodes(10, optimizer_type=kind) + 10 * more
 
 
-@pytest.mark.parametrize("corrects", [False, True])
-def test_adamw_skips_a_step_that_overflows(corrects):
-    keys = {"optimizer_type": "adamw", "use_bias_correction": corrects, "weight_decay_rate": 0.1}
-    dynamic = {**keys, "loss_scaling_factor": "dynamic"}
-    skipped = train(settings(**dynamic), steps=1, loss_factor=np.float32(3e38))
-    assert skipped[-1] == 1
-    for name, value in start().items():
-        np.testing.assert_array_equal(skipped[0][name], value.astype("f"))
-    for made, wanted in zip(train(settings(**dynamic))[:-1], train(settings(**keys))[:-1]):
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"optimizer_type": "adamw", "weight_decay_rate": 0.1},
+        {"optimizer_type": "adamw", "weight_decay_rate": 0.1, "use_bias_correction": True},
+        {"optimizer_type": "adam"},
+        {"optimizer_type": "momentum"},
+        {"optimizer_type": "sgd"},
+        {"optimizer_type": "rmsprop", "momentum": 0.5},
+    ],
+)
+def test_a_step_that_overflows_leaves_everything_as_it_was(keys):
+    """Variables, slots and powers, of a first step and of a later one."""
+    dynamic = settings(**keys, loss_scaling_factor="dynamic", overflow_tolerance=0.9)
+    with tf.Graph().as_default(), tf.Session() as session:
+        held = tf.get_variable("held", initializer=start()["kernel"].astype("f"), use_resource=True)
+        factor = tf.placeholder(tf.float32, [])
+        train_op, _ = make_train_op(factor * tf.reduce_sum(held**2), dynamic)
+        counters = ("global_step", "loss_scale", "since_rescale")
+        kept = [v for v in tf.global_variables() if not v.op.name.endswith(counters)]
+        session.run(tf.global_variables_initializer())
+        for _ in range(2):
+            before = session.run(kept)
+            session.run(train_op, {factor: 3e38})
+            for variable, old, new in zip(kept, before, session.run(kept)):
+                np.testing.assert_array_equal(new, old, err_msg=variable.name)
+            session.run(train_op, {factor: 1.0})
+            assert (session.run(held) != before[kept.index(held)]).any()
+
+
+@pytest.mark.parametrize("kind", ["adamw", "adam", "momentum", "sgd", "rmsprop"])
+def test_a_dynamic_loss_scale_changes_no_finite_step(kind):
+    keys = {"optimizer_type": kind}
+    dynamic = train(settings(**keys, loss_scaling_factor="dynamic"))
+    for made, wanted in zip(dynamic[:-1], train(settings(**keys))[:-1]):
         for name, value in wanted.items():
             np.testing.assert_allclose(made[name], value, rtol=1e-6)
 
