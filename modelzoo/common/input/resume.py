@@ -2,7 +2,8 @@
 
 All pipelines here are a function of their seed, so skipping the batches that a checkpoint has
 seen gives the very stream that an uninterrupted run would have seen. How many they are follows from
-the step, and from ``data_position.json`` of model_dir where a step had not always as many batches.
+the step, and from ``data_position.json`` of model_dir where a step had not always as many batches,
+or a batch not always as many records.
 """
 
 from __future__ import annotations
@@ -20,6 +21,10 @@ from modelzoo.common.whole_file import write_whole
 
 PARTS = "accum_step_counter"  # batches of a step that has not ended
 COSTS = "accum_step_costs"  # sums over them, see optimizers/training.py
+ORDER_DIFFERS = (
+    "; batches of another size come in another order, so until the epoch ends some records may "
+    "come again and others be left out"
+)
 
 
 def checkpoint_step(model_dir):
@@ -141,7 +146,9 @@ def remember_position(model_dir, step, batches_per_step, sizes=()):
 
 
 def batches_to_skip(section, runconfig, batches_per_step=1):
-    """Returns how many batches training has read before.
+    """Returns how many batches training has read before, counted in those of `section`.
+
+    Where their size was another, a line of the log says where data go on.
 
     Args:
         section: the input section, with `skip_steps` (a number wins over the checkpoint).
@@ -156,4 +163,37 @@ def batches_to_skip(section, runconfig, batches_per_step=1):
     if runconfig.disable_input_pipeline_ckpt:
         return 0
     step, parts = checkpoint_counts(runconfig.model_dir)
-    return batches_by(step, read_history(runconfig.model_dir), batches_per_step) + (parts or 0)
+    history, size = read_history(runconfig.model_dir), section.batch_size
+    stretches = stretches_by(step, history, batches_per_step, (size, 0))
+    before = (_entry(step, history, batches_per_step)[3:] or [size])[0]
+    records = records_of([*stretches, (parts or 0, before)])
+    if before != size:
+        tf.logging.warning(
+            "train_input.batch_size was %d and is %d: data go on behind the %d records read so far"
+            "%s%s",
+            before,
+            size,
+            records,
+            f", of which the last {records % size} come again" if records % size else "",
+            ORDER_DIFFERS if order_follows_batch_size(section) else "",
+        )
+    return records // size
+
+
+def records_of(stretches):
+    """Returns how many records were read in stretches of (batches, records of a batch, ...).
+
+    Each begins behind the last of its own batches that was read whole by then.
+    """
+    records = 0
+    for batches, size, *_ in stretches:
+        if batches:
+            records = (records // size + batches) * size
+    return records
+
+
+def order_follows_batch_size(section):
+    """Whether records come in another order where a batch has more or fewer of them."""
+    # Streams of records draw from a buffer, others make batches of like lengths and mix those.
+    mixes = section.shuffle and hasattr(section, "shuffle_buffer")
+    return bool(mixes or getattr(section, "buckets", None))

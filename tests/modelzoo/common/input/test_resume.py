@@ -13,6 +13,8 @@ tf = pytest.importorskip("tensorflow").compat.v1
 from cerebras_tf.errors import CheckpointError, DataError  # noqa: E402
 from cerebras_tf.estimator.checkpoint_writer import write_checkpoint  # noqa: E402
 from modelzoo.common.input import resume  # noqa: E402
+from modelzoo.common.input_sections import GptTextDataInput, GptTfRecordsInput  # noqa: E402
+from modelzoo.common.sections import RunConfigParams  # noqa: E402
 
 
 def remember(folder, *changes):
@@ -52,6 +54,49 @@ def test_what_was_remembered_of_later_steps_is_forgotten(tmp_path):
     assert remember(tmp_path, (0, 1)) == [[0, 0, 1]]
 
 
+def write_step(folder, step):
+    prefix = str(folder / f"model.ckpt-{step}")
+    write_checkpoint(prefix, [{"global_step": np.int64(step)}])
+    tf.train.update_checkpoint_state(str(folder), prefix)
+
+
+def test_data_go_on_behind_as_many_records_where_batches_have_another_size(tmp_path, caplog):
+    folder, runconfig = str(tmp_path), RunConfigParams(model_dir=str(tmp_path))
+    given = {"data_processor": "GptTextDataProcessor", "max_sequence_length": 8}
+
+    def skipped(step, size, **keys):
+        caplog.clear()
+        write_step(tmp_path, step)
+        section = GptTextDataInput(**given, batch_size=size, **keys)
+        found = resume.batches_to_skip(section, runconfig)
+        resume.remember_position(folder, step, 1, (size, 8))
+        return found, caplog.text
+
+    assert skipped(0, 8) == (0, "")
+    assert skipped(10, 8) == (10, "")
+    found, told = skipped(12, 16)
+    assert found == 6 and "was 8 and is 16: data go on behind the 96 records read so far" in told
+    assert "again" not in told
+    assert skipped(14, 16) == (8, "")  # of the same size
+    found, told = skipped(14, 24)
+    assert found == 5 and "128 records read so far, of which the last 8 come again" in told
+    assert skipped(15, 24) == (6, "")
+    found, told = skipped(15, 8)  # the 8 that came again count once
+    assert found == 18 and "behind the 144 records" in told
+
+
+def test_batches_in_an_order_of_their_own_are_told(tmp_path, caplog):
+    write_step(tmp_path, 4)
+    resume.remember_position(str(tmp_path), 0, 1, (8, 8))
+    runconfig = RunConfigParams(model_dir=str(tmp_path))
+    given = {"data_processor": "GptTfRecordsProcessor", "data_dir": "x", "vocab_size": 9}
+    for shuffle in (False, True):
+        caplog.clear()
+        section = GptTfRecordsInput(**given, max_sequence_length=8, batch_size=4, shuffle=shuffle)
+        assert resume.batches_to_skip(section, runconfig) == 8
+        assert ("come in another order" in caplog.text) == shuffle
+
+
 @pytest.mark.parametrize(
     "content",
     [
@@ -72,8 +117,7 @@ def test_a_file_that_holds_something_else_is_named(tmp_path, content):
 
 
 def test_empty_data_of_the_latest_checkpoint_are_told(tmp_path):
-    write_checkpoint(str(tmp_path / "model.ckpt-3"), [{"global_step": np.int64(3)}])
-    tf.train.update_checkpoint_state(str(tmp_path), "model.ckpt-3")
+    write_step(tmp_path, 3)
     assert resume.checkpoint_step(str(tmp_path)) == 3
     (tmp_path / "model.ckpt-3.data-00000-of-00001").write_bytes(b"")
     with pytest.raises(CheckpointError, match=r"ckpt-3, variable global_step: must be whole"):
