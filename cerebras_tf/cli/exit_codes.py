@@ -25,6 +25,8 @@ INTERRUPTED = 130
 
 Main = Callable[[list[str]], Optional[int]]
 
+_last_line: Optional[str] = None
+
 
 def format_error(error: Union[BaseException, str], program: str, width: int) -> str:
     """Returns `PROGRAM: MESSAGE` wrapped to `width` columns; line breaks of the message are kept.
@@ -72,6 +74,17 @@ def signals_raise() -> Iterator[set[int]]:
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
+def tell_if_stopped(line: Optional[str]) -> None:
+    """Sets what `run_main` says where a signal ends the program from now on; None for nothing."""
+    global _last_line
+    _last_line = line
+
+
+def _tell_stopped(received: set[int]) -> None:
+    if received and _last_line is not None:
+        print(f"{signal.Signals(min(received)).name}: {_last_line}", file=sys.stderr)
+
+
 def run_main(
     main: Main, argv: Optional[Sequence[str]] = None, program: Optional[str] = None
 ) -> int:
@@ -81,8 +94,8 @@ def run_main(
     |---|---|---|
     | returns a number or None | - | the number, or 0 |
     | CerebrasError | the message as a paragraph; the traceback with `--debug` | 2 |
-    | Ctrl-C | - | 130 |
-    | SIGTERM, SIGHUP | - | 143, 129 |
+    | Ctrl-C | what `tell_if_stopped` was given | 130 |
+    | SIGTERM, SIGHUP | the same | 143, 129 |
     | SystemExit | what it carries, if that is text | its code |
     | nobody reads its output any more, as in `... | head` | - | 1 |
     | another exception | the traceback | 1 |
@@ -95,6 +108,7 @@ def run_main(
     arguments = list(sys.argv[1:] if argv is None else argv)
     program = program or os.path.basename(sys.argv[0]) or "cerebras-tf"
     received: set[int] = set()
+    tell_if_stopped(None)
     try:
         with signals_raise() as received:
             return main(arguments) or SUCCESS
@@ -106,8 +120,10 @@ def run_main(
             print(format_error(error, program, width), file=sys.stderr)
         return USER_ERROR
     except KeyboardInterrupt:
+        _tell_stopped(received)
         return INTERRUPTED
     except SystemExit as stop:
+        _tell_stopped(received)
         if stop.code is None or isinstance(stop.code, int):
             return stop.code or SUCCESS
         print(stop.code, file=sys.stderr)
@@ -117,7 +133,8 @@ def run_main(
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return UNEXPECTED_ERROR
     except Exception:
-        if signal.SIGINT in received:
-            return INTERRUPTED
+        if received:
+            _tell_stopped(received)
+            return 128 + min(received)
         traceback.print_exc()
         return UNEXPECTED_ERROR

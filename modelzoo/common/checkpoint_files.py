@@ -16,7 +16,11 @@ from pathlib import Path
 import tensorflow.compat.v1 as tf
 
 from cerebras_tf.errors import CheckpointError, ConfigError
-from cerebras_tf.estimator.checkpoint_content import advice_on_damage
+from cerebras_tf.estimator.checkpoint_content import (
+    advice_on_damage,
+    open_checkpoint,
+    read_variable,
+)
 from cerebras_tf.estimator.checkpoint_reader import CheckpointReader
 from cerebras_tf.memoryx import checkpoint
 from cerebras_tf.memoryx.bundle import data_path, data_paths
@@ -272,14 +276,22 @@ def resumed(runconfig):
 
 
 def step_of(prefix):
-    """Returns the global step that a checkpoint holds; raises a CheckpointError without one."""
-    try:
-        return int(tf.train.load_variable(prefix, "global_step"))
-    except (tf.OpError, ValueError, IndexError, RuntimeError) as error:
+    """Returns the global step that a checkpoint holds.
+
+    Raises:
+        CheckpointError: it holds none, or is damaged.
+    """
+    reader = open_checkpoint(prefix)
+    if not reader.has_tensor("global_step"):
         raise CheckpointError(
-            f"{prefix}: must hold the step that training goes on from. Received: {error}. Start "
-            "from its weights with --checkpoint_path instead."
-        ) from error
+            f"{prefix}: must hold the step that training goes on from. Received: no global_step. "
+            "Start from its weights with --checkpoint_path instead."
+        )
+    try:
+        return int(read_variable(reader, prefix, "global_step"))
+    except CheckpointError as error:
+        said = str(error).replace(advice_on_damage(prefix), advice_instead(prefix))
+        raise CheckpointError(said) from error
 
 
 def copy_checkpoint(prefix, folder, name):

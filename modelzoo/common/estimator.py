@@ -8,6 +8,7 @@ import re
 import tensorflow.compat.v1 as tf
 
 from cerebras_tf import CerebrasEstimator, CSEstimatorSpec, CSRunConfig
+from cerebras_tf.cli.exit_codes import tell_if_stopped
 from cerebras_tf.errors import CheckpointError, DataError
 from cerebras_tf.estimator.checkpoint_content import saved_shapes
 from cerebras_tf.swarmx import job
@@ -218,6 +219,7 @@ class StartHook(tf.estimator.SessionRunHook):
 
     def after_create_session(self, session, coord):
         """Writes the parameters."""
+        tell_if_stopped(None)  # from now on the estimator says at which step
         wafers, here = self._params.runconfig.num_csx, job.wafers()
         if wafers > 1:
             tf.logging.info(

@@ -9,6 +9,7 @@ before or behind that, as while Python ends, is not shown either.
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import sys
 
@@ -38,6 +39,31 @@ def loaded():
     """Gives Ctrl-C back to Python's own handler, where importing this took it."""
     if _taken:
         _exchange(signal.SIG_DFL, signal.default_int_handler)
+
+
+@contextlib.contextmanager
+def ending_at_once(line):
+    """Within: SIGINT, SIGTERM and SIGHUP print their name and `line`, and end the process.
+
+    For loading what other people wrote, which may swallow an exception, or make another of it;
+    nothing is open yet that would have to be closed. Outside the main thread nothing changes, nor
+    for what is ignored.
+    """
+
+    def end(number, _):
+        line_end = b"\n" if os.isatty(2) else b""  # a terminal has just shown ^C
+        with contextlib.suppress(OSError):
+            os.write(2, line_end + f"{signal.Signals(number).name}: {line}\n".encode())
+        os._exit(128 + number)
+
+    with contextlib.ExitStack() as undo:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            before = signal.getsignal(number)
+            with contextlib.suppress(ValueError):  # only the main thread may
+                if before not in (signal.SIG_IGN, None):
+                    signal.signal(number, end)
+                    undo.callback(signal.signal, number, before)
+        yield
 
 
 _taken = _exchange(signal.default_int_handler, signal.SIG_DFL)

@@ -108,6 +108,23 @@ def output_name(kind, estimator, use_cs):
     return f"{kind}_{'cs' if use_cs else 'tf'}_{estimator.config.task_id}"
 
 
+def predicted_step(checkpoint_path):
+    """Returns the global step of the checkpoint that predicted.
+
+    Its name tells it where training beside the prediction has removed it by now.
+    """
+    import tensorflow.compat.v1 as tf
+
+    from cerebras_tf.estimator.checkpoint_reader import CheckpointReader
+
+    try:
+        return int(tf.train.load_variable(checkpoint_path, "global_step"))
+    except (tf.OpError, ValueError):
+        if os.path.exists(f"{checkpoint_path}.index"):
+            raise
+        return CheckpointReader.step_of(checkpoint_path)
+
+
 def write_scores(folder, checkpoint_path, scores, shown=lambda name: True):
     """Writes the scores of predictions, see `write_scalars`, and logs those that are `shown`.
 
@@ -119,7 +136,7 @@ def write_scores(folder, checkpoint_path, scores, shown=lambda name: True):
     """
     import tensorflow.compat.v1 as tf
 
-    step = int(tf.train.load_variable(checkpoint_path, "global_step"))
+    step = predicted_step(checkpoint_path)
     write_scalars(folder, step, scores)
     told = ", ".join(f"{name} {value:.2f}" for name, value in scores.items() if shown(name))
     tf.logging.info("step %d: %s", step, told)

@@ -17,7 +17,7 @@ import os
 import sys
 
 from cerebras_tf.cli.arguments import parse_arguments
-from cerebras_tf.cli.exit_codes import run_main
+from cerebras_tf.cli.exit_codes import run_main, tell_if_stopped
 from cerebras_tf.errors import CapacityError, CheckpointError, ConfigError, DataError
 from cerebras_tf.swarmx import job, mpi
 from modelzoo.common import model_dir as folder
@@ -82,7 +82,11 @@ def execute(args, model_name=None):
     """Does what the RunArguments `args` say; see `main`."""
     params = read_params(args, model_name)
     runconfig = params.runconfig
-    announce(f"{args.mode}: {params.model_name} of {args.params}, in {runconfig.model_dir}")
+    with interrupt.ending_at_once("stopped while TensorFlow was loading; nothing was begun"):
+        announce(f"{args.mode}: {params.model_name} of {args.params}, in {runconfig.model_dir}")
+        registry.load_room(params.model_name)
+    place = "before its first step" if "train" in args.mode else "before its end"
+    tell_if_stopped(f"{args.mode} was stopped {place}; give the same command to begin anew")
     with file_errors_named(params, SECTIONS[args.mode]), lock_for(args.mode, runconfig.model_dir):
         run_mode(args.mode, params)
 
@@ -437,15 +441,27 @@ def evaluate(estimator, data, mode, runconfig, use_cs):
 
 
 def predict(estimator, data, params, use_cs):
-    """Predicts with one checkpoint: writes rows, or whatever the model's ``prediction.py`` does."""
+    """Predicts with one checkpoint: writes rows, or whatever the model's ``prediction.py`` does.
+
+    Training beside it may remove that before it is read: then with the one to choose now.
+    """
+    import tensorflow.compat.v1 as tf
+
     from modelzoo.common import predictions
     from modelzoo.common.checkpoint_files import chosen_checkpoint
 
     if not job.is_first():  # predictions are one wafer's affair
         return
     room = registry.find_prediction(params.model_name) or predictions
-    path = chosen_checkpoint(params.runconfig)
-    room.predict(estimator, data.INPUTS, params, path, use_cs)
+    while True:
+        path = chosen_checkpoint(params.runconfig)
+        try:
+            room.predict(estimator, data.INPUTS, params, path, use_cs)
+            return
+        except (CheckpointError, tf.OpError, ValueError):
+            if os.path.exists(f"{path}.index"):
+                raise
+            tf.logging.warning("%s was removed meanwhile: another one predicts", path)
 
 
 if __name__ == "__main__":

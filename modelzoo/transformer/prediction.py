@@ -23,6 +23,7 @@ from modelzoo.common.metrics.bleu import corpus_bleu
 from modelzoo.common.predictions import (
     output_name,
     predict_folder,
+    predicted_step,
     require_rows,
     tell_left_out,
 )
@@ -211,7 +212,7 @@ def score(rows, processor, folder, checkpoint_path):
     ours, references = ([row[key] for row in rows] for key in ("translation", "reference"))
     bleu = corpus_bleu(ours, references, tokenizer=processor.bleu_tokenizer)
     equal = sum(map(operator.eq, ours, references)) / len(rows)
-    step = int(tf.train.load_variable(checkpoint_path, "global_step"))
+    step = predicted_step(checkpoint_path)
     values = {"bleu": bleu.score, "exact_match": equal, "bleu_signature": bleu.signature}
     write_scalars(folder, step, values)
     tf.logging.info(

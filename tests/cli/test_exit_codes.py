@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from cerebras_tf.cli.exit_codes import format_error, run_main
+from cerebras_tf.cli.exit_codes import format_error, run_main, tell_if_stopped
 from cerebras_tf.errors import CheckpointError, ConfigError
 
 
@@ -67,6 +67,30 @@ def test_an_unexpected_exception_keeps_its_traceback_and_exits_1(capsys):
 def test_ctrl_c_exits_130_silently(capsys):
     assert run_main(ends_with(KeyboardInterrupt()), []) == 130
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("becomes", [None, ImportError("an extension module")])
+def test_a_signal_ends_with_the_last_line_that_was_set(capsys, number, becomes):
+    inherited = signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def main(argv):
+        tell_if_stopped("stopped before its first step")
+        try:
+            signal.raise_signal(number)
+        except BaseException:
+            if becomes is None:
+                raise
+            raise becomes from None
+
+    try:
+        assert run_main(main, []) == 128 + number
+        assert capsys.readouterr().err == f"{number.name}: stopped before its first step\n"
+        assert run_main(ends_with(KeyboardInterrupt()), []) == 130
+        assert capsys.readouterr().err == ""
+    finally:
+        signal.signal(number, inherited)
 
 
 def test_output_that_nobody_reads_any_more_ends_the_program_silently():

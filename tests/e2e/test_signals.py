@@ -80,6 +80,40 @@ def test_a_signal_ends_the_step_and_the_next_run_goes_on(
     assert any(line.startswith(f"training from step {step} to") for line in result.lines)
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_while_tensorflow_loads_says_that_nothing_was_begun(start, command_line, number):
+    process = start()
+    wait_for(process, "loading TensorFlow")
+    process.send_signal(number)
+    _, rest = process.communicate(timeout=120)
+    assert process.returncode == 128 + number
+    says = f"{number.name}: stopped while TensorFlow was loading; nothing was begun"
+    assert rest.splitlines() == [says]
+    assert not (command_line.folder / "out").exists()
+
+
+# Raises a signal as the data of a run are looked for, behind the loading of TensorFlow.
+LATER = """
+import signal, sys
+from modelzoo.common import run
+def stopped(*_):
+    signal.raise_signal(signal.SIGTERM)
+run.start_mode = stopped
+sys.argv = ["run", "-m", "train", *sys.argv[1:]]
+run.run()
+"""
+
+
+def test_a_signal_before_the_first_step_says_so(command_line):
+    command = [sys.executable, "-c", LATER, "-p", str(command_line.params)]
+    command += ["-o", str(command_line.folder / "out")]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 143
+    says = "SIGTERM: train was stopped before its first step; give the same command to begin anew"
+    assert done.stderr.splitlines()[-1] == says
+
+
 # Runs the runner's module, sending Ctrl-C as soon as its own imports have begun.
 EARLY = """
 import builtins, runpy, signal, sys

@@ -69,7 +69,7 @@ def score(requests, model_dir, checkpoint_path):
 
     pairs = [(request.text, request.key[2].others[REFERENCE]) for request in requests]
     scores = mean_rouge(*zip(*pairs))
-    step = int(tf.train.load_variable(checkpoint_path, "global_step"))
+    step = predictions.predicted_step(checkpoint_path)
     write_scalars(os.path.join(model_dir, "eval"), step, scores)
     told = ", ".join(f"{name} {value:.2f}" for name, value in scores.items() if "f1" in name)
     tf.logging.info("ROUGE of %d completions, percent: %s", len(pairs), told)

@@ -67,3 +67,18 @@ def test_of_a_damaged_source_the_one_before_it_is_told(tmp_path):
         read_variable(open_checkpoint(copy), copy, "a")
     assert f"checkpoint {last}, variable a: must be whole" in str(error.value)
     assert f"--resume_from {first} " in str(error.value)
+    data.write_bytes(b"")
+    with pytest.raises(CheckpointError) as error, resumed(runconfig):
+        pytest.fail("begun")
+    assert f"checkpoint {last}, variable global_step: must be whole" in str(error.value)
+    assert str(error.value).endswith(f"--resume_from {first} with another -o to train.")
+    assert not (tmp_path / "out").exists() or not list((tmp_path / "out").iterdir())
+
+
+def test_a_source_without_a_step_may_be_a_warm_start(tmp_path):
+    prefix = str(tmp_path / "source" / "model.ckpt")
+    write_checkpoint(prefix, [{"a": np.ones(3)}])
+    runconfig = SimpleNamespace(model_dir=str(tmp_path / "out"), resume_from=prefix)
+    says = "Received: no global_step. Start from its weights with --checkpoint_path"
+    with pytest.raises(CheckpointError, match=says), resumed(runconfig):
+        pytest.fail("begun")

@@ -16,7 +16,7 @@ tf = pytest.importorskip("tensorflow.compat.v1")
 from cerebras_tf.errors import CheckpointError, ConfigError, DataError  # noqa: E402
 from cerebras_tf.estimator.checkpoint_writer import write_checkpoint  # noqa: E402
 from cerebras_tf.estimator.hooks import GracefulStopHook  # noqa: E402
-from modelzoo.common import run  # noqa: E402
+from modelzoo.common import predictions, run  # noqa: E402
 from modelzoo.common.checkpoint_files import remove_checkpoint  # noqa: E402
 from modelzoo.common.checkpoints.tensorflow_checkpoint import write_tensorflow  # noqa: E402
 from modelzoo.common.model_dir import default_model_dir  # noqa: E402
@@ -343,25 +343,50 @@ def test_a_section_sparsity_prunes_what_training_starts_from(call, mode):
     assert tables and all(found[name].any(axis=1).all() for name in tables)
 
 
+def write_step(folder, step):
+    prefix = str(folder / f"model.ckpt-{step}")
+    write_checkpoint(prefix, [{"global_step": np.int64(step)}])
+    tf.train.update_checkpoint_state(str(folder), prefix)
+
+
+def test_a_checkpoint_that_training_removes_is_not_predicted_with(tmp_path, caplog, monkeypatch):
+    steps = []
+
+    def predict(estimator, inputs, params, path, use_cs):
+        steps.append(predictions.predicted_step(path))
+        if len(steps) == 1:  # what training beside it does
+            write_step(tmp_path, 4)
+            remove_checkpoint(path)
+            assert predictions.predicted_step(path) == 3
+            raise CheckpointError("no such file")
+        if len(steps) == 2:
+            raise DataError("of another cause")
+
+    write_step(tmp_path, 3)
+    room = SimpleNamespace(predict=predict)
+    monkeypatch.setattr(run.registry, "find_prediction", lambda name: room)
+    runconfig = SimpleNamespace(model_dir=str(tmp_path), checkpoint_path=None)
+    params = SimpleNamespace(model_name="it", runconfig=runconfig)
+    with pytest.raises(DataError, match="of another cause"):
+        run.predict(None, SimpleNamespace(INPUTS=None), params, True)
+    assert steps == [3, 4]
+    assert "model.ckpt-3 was removed meanwhile" in caplog.text
+
+
 @pytest.mark.parametrize("mode, wanted", [("eval", [3, 4]), ("eval_all", [1, 2, 3])])
 def test_checkpoints_that_training_removes_are_not_evaluated(tmp_path, caplog, mode, wanted):
-    def write(step):
-        prefix = str(tmp_path / f"model.ckpt-{step}")
-        write_checkpoint(prefix, [{"global_step": np.int64(step)}])
-        tf.train.update_checkpoint_state(str(tmp_path), prefix)
-
     class Estimator:
         steps = []
 
         def evaluate(self, input_fn, steps, hooks, path, use_cs):
             self.steps.append(int(path[-1]))
             if len(self.steps) == 1:  # what training beside it does
-                write(4)
+                write_step(tmp_path, 4)
                 remove_checkpoint(path)
                 raise CheckpointError("no such file")
 
     for step in (1, 2, 3):
-        write(step)
+        write_step(tmp_path, step)
     runconfig = SimpleNamespace(model_dir=str(tmp_path), checkpoint_path=None, eval_steps=None)
     data = SimpleNamespace(INPUTS=SimpleNamespace(eval=None))
     run.evaluate(Estimator(), data, mode, runconfig, True)
