@@ -22,6 +22,10 @@ class DataError(CerebrasError, ValueError):
     """Input data is missing, truncated or of another shape than configured."""
 
 
+class BoundsError(DataError):
+    """A number of the data is no row of a table, no place in a sequence, or no class."""
+
+
 class CheckpointError(CerebrasError, ValueError):
     """A checkpoint is missing, damaged or does not fit the model."""
 

@@ -10,7 +10,7 @@ from typing import Any, Optional
 
 import numpy as np
 
-from cerebras_tf.errors import DataError
+from cerebras_tf.errors import BoundsError
 from cerebras_tf.kernels.matmul import matmul
 from cerebras_tf.kernels.registry import plain
 
@@ -18,11 +18,11 @@ Pair = tuple[np.ndarray, np.ndarray]
 
 
 def check_labels(labels: np.ndarray, classes: int) -> None:
-    """Raises DataError, naming the first, where a label is not in [0, classes)."""
+    """Raises BoundsError, naming the first, where a label is not in [0, classes)."""
     if not labels.size or (labels.min() >= 0 and labels.max() < classes):
         return
     at = int(np.flatnonzero((labels < 0) | (labels >= classes))[0])
-    raise DataError(
+    raise BoundsError(
         f"softmax cross-entropy: labels must lie in [0, {classes}). Received: {labels.flat[at]} "
         f"at position {at} of {labels.size}. Correct the labels or the vocabulary size."
     )
@@ -45,7 +45,7 @@ def sparse_softmax_xent(logits: np.ndarray, labels: np.ndarray) -> Pair:
         loss [N], and log(sum(e^logits)) [N].
 
     Raises:
-        DataError: a label is not in [0, V).
+        BoundsError: a label is not in [0, V).
     """
     check_labels(labels, logits.shape[-1])
     lse = _log_sum_exp(logits)
@@ -113,7 +113,7 @@ def linear_softmax_xent(
         loss [N], and log(sum(e^logits)) [N].
 
     Raises:
-        DataError: a label is not in [0, V).
+        BoundsError: a label is not in [0, V).
     """
     return sparse_softmax_xent(_project(h, weight, bias, transpose_weight, compute), labels)
 

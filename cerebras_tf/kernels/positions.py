@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cerebras_tf.errors import DataError
+from cerebras_tf.errors import BoundsError
 
 
 def check_positions(indices: np.ndarray, count: int, where: str) -> None:
@@ -19,13 +19,13 @@ def check_positions(indices: np.ndarray, count: int, where: str) -> None:
         where: the operation, for the message.
 
     Raises:
-        DataError: names the first such position.
+        BoundsError: names the first such position.
     """
     if not indices.size or (indices.min() >= 0 and indices.max() < count):
         return
     flat = indices.reshape(-1)
     at = int(np.flatnonzero((flat < 0) | (flat >= count))[0])
-    raise DataError(
+    raise BoundsError(
         f"{where}: indices must lie in [0, {count}). Received: {flat[at]} at position {at} of "
         f"{flat.size}. Correct the indices or the size of the table."
     )

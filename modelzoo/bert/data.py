@@ -22,7 +22,7 @@ LABELS = "next_sentence_labels"
 DRAWN = ("input_ids", "input_mask", "masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
 
 
-class BertTfRecordsProcessor:
+class BertTfRecordsProcessor(tf_records.RecordProcessor):
     """Reads TFRecords for masked words and the next sentence.
 
     They hold int64 input_ids, input_mask (1 = real token), segment_ids [S]; masked_lm_positions,
@@ -34,9 +34,6 @@ class BertTfRecordsProcessor:
     """
 
     token_columns: tuple[str, ...] = ("input_ids", "input_mask", "segment_ids")
-
-    def __init__(self, section):
-        self.section = section
 
     def create_dataset(self, training, skip, predicting=False):
         """Returns the batches, without the first `skip`; see ``InputFunctions``.
@@ -59,7 +56,7 @@ class BertTfRecordsProcessor:
         }
         return self._example(batch)
 
-    def layout(self):
+    def layout(self, predicting=False):
         """Returns the layout of a record; see tf_records.check_files."""
         length, places = self.section.max_sequence_length, self.section.max_predictions_per_seq
         return {
@@ -114,7 +111,8 @@ class BertMlmOnlyTfRecordsDynamicMaskProcessor:
         files = tf_records.find_record_files(section.data_dir)
         tf_records.check_section(section, files)
         tf_records.check_files(files, {}, section.batch_size if training else 1)
-        check_tokens(files, section.max_sequence_length)
+        for path in files:
+            check_tokens(path, tf_records.read_first_record(path), section.max_sequence_length)
         masker = TokenMasker(section)
         group = bucketing(section, _token_count, not training)
         dataset = tf_records.record_batches(section, files, skip, not training, group)
@@ -124,6 +122,14 @@ class BertMlmOnlyTfRecordsDynamicMaskProcessor:
             return _drawn(masker.batch, [number, tokens, lengths], section, training)
 
         return dataset.enumerate(skip).map(example).prefetch(2)
+
+    def find_fault(self, bounds, predicting=False):
+        """Returns what is wrong with the first record that cannot be read, or None."""
+        length = self.section.max_sequence_length
+        files = tf_records.find_record_files(self.section.data_dir)
+        return tf_records.find_fault(
+            files, lambda where, record: check_tokens(where, record, length)
+        )
 
     def blank(self):
         """Returns a batch of zeros."""
@@ -228,27 +234,31 @@ def bucketing(section, length_of, keep_rest):
     return lambda dataset: dataset.group_by_window(bucket, batch, section.batch_size)
 
 
-def check_tokens(files, length):
-    """Checks the first record of files with the feature list ``tokens``.
+def check_tokens(where, record, length):
+    """Checks a record with the feature list ``tokens``.
+
+    Args:
+        where: the record, for messages.
+        record: its bytes.
+        length: most tokens.
 
     Raises:
-        DataError: names the first bad file.
+        DataError: it is none, or has too many tokens or none.
     """
-    for path in files:
-        try:
-            example = tf.train.SequenceExample.FromString(tf_records.read_first_record(path))
-            tokens = example.feature_lists.feature_list["tokens"].feature
-        except Exception as error:  # protobuf's own error type differs between its implementations
-            raise DataError(
-                f"{path}: must be a TFRecord file of tf.train.SequenceExample. Received: a first "
-                f"record that is none ({error}). Make the file again."
-            ) from error
-        if not 0 < len(tokens) <= length:
-            raise DataError(
-                f"{path}: each record must have a feature list tokens, 1 to {length} long. "
-                f"Received: {len(tokens)} tokens. Make the file with --mlm_only "
-                "--disable_masking, or set max_sequence_length to what it holds."
-            )
+    try:
+        example = tf.train.SequenceExample.FromString(record)
+        tokens = example.feature_lists.feature_list["tokens"].feature
+    except Exception as error:  # protobuf's own error type differs between its implementations
+        raise DataError(
+            f"{where}: must be a TFRecord file of tf.train.SequenceExample. Received: a "
+            f"record that is none ({error}). Make the file again."
+        ) from error
+    if not 0 < len(tokens) <= length:
+        raise DataError(
+            f"{where}: each record must have a feature list tokens, 1 to {length} long. "
+            f"Received: {len(tokens)} tokens. Make the file with --mlm_only "
+            "--disable_masking, or set max_sequence_length to what it holds."
+        )
 
 
 def _real_tokens(section):

@@ -7,6 +7,7 @@ from typing import Any, Optional
 
 from modelzoo.bert.input_sections import INHERITED_KEYS, build_bert_input
 from modelzoo.common.base_params import INPUT_SECTIONS, BaseParams
+from modelzoo.common.input.bounds import MASK, Bound, token_bound
 from modelzoo.common.model_sections import NONLINEARITIES, CommonModelParams, count_vocabulary
 from modelzoo.common.sections import field
 
@@ -66,6 +67,19 @@ class BertModelParams(CommonModelParams):
         return self.encoder_nonlinearity or self.nonlinearity
 
 
+def encoder_bounds(tokens, model):
+    """Returns what the encoder's features may hold: Bounds by feature.
+
+    Args:
+        tokens: Bound of tokens.
+        model: BertModelParams.
+    """
+    bounds = {"input_ids": tokens, "input_mask": MASK}
+    if model.use_segment_embedding and model.num_segments > 1:
+        bounds["segment_ids"] = Bound(model.num_segments, "as model.num_segments tells")
+    return bounds
+
+
 @dataclass(frozen=True, kw_only=True)
 class Params(BaseParams):
     """The whole YAML of BERT pre-training."""
@@ -109,6 +123,22 @@ class Params(BaseParams):
         expected = self.vocab_size
         if count_vocabulary(section) != expected:
             yield "vocab_size", f"must equal train_input.vocab_size ({expected})."
+
+    def record_bounds(self, name):
+        """Returns what the numbers of records may be; see BaseParams."""
+        section, model = getattr(self, name), self.model
+        tokens = token_bound(name, section)
+        places = Bound(section.max_sequence_length, f"as {name}.max_sequence_length tells")
+        bounds = {
+            **encoder_bounds(tokens, model),
+            "masked_lm_positions": places,
+        }
+        if name != "predict_input":
+            bounds["masked_lm_ids"] = tokens
+            if not model.disable_nsp:
+                classes = Bound(model.num_cls_classes, "as model.num_cls_classes tells")
+                bounds["next_sentence_labels"] = classes
+        return bounds
 
     @property
     def vocab_size(self):

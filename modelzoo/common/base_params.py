@@ -120,6 +120,14 @@ class BaseParams:
         """Examples of a step, of all its batches."""
         return self.train_input.batch_size * self.batches_per_step
 
+    def record_bounds(self, name):
+        """Returns what the numbers of records may be: Bounds by feature, see input/bounds.py.
+
+        Args:
+            name: of the input section that reads them.
+        """
+        return {}
+
     def inputs(self):
         """Yields name and section of every input section that is given."""
         for name in INPUT_SECTIONS:

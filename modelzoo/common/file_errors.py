@@ -1,4 +1,4 @@
-"""Turns what TensorFlow and the system say of files into one paragraph that names the file."""
+"""Turns what is said of files, and of records in them, into one paragraph that names the file."""
 
 from __future__ import annotations
 
@@ -7,7 +7,14 @@ import errno
 import os
 import threading
 
-from cerebras_tf.errors import CerebrasError, CheckpointError, ConfigError, DataError
+from cerebras_tf.errors import (
+    BoundsError,
+    CerebrasError,
+    CheckpointError,
+    ConfigError,
+    DataError,
+)
+from modelzoo.common import registry
 from modelzoo.common.path_advice import advice_on_path
 
 # Errors of the system that a user mends: no space, no permission, something else in the way.
@@ -44,18 +51,25 @@ def file_errors_named(params, sections):
     Raises:
         CheckpointError: a checkpoint is damaged.
         ConfigError: a file cannot be written.
-        DataError: an input file is damaged.
+        DataError: an input file is damaged, or a record holds what the model cannot have.
     """
     show = threading.excepthook
     # What stops the thread that writes events is raised where they are flushed.
     threading.excepthook = lambda args: None if refused(args.exc_value) else show(args)
     try:
         yield
+    except BoundsError as error:
+        named = unreadable_record(params, sections)
+        if named is None:
+            raise
+        raise named from error
     except CerebrasError:
         raise
     except Exception as error:
         if getattr(getattr(error, "op", None), "type", "") == "RestoreV2":
             named = damaged_checkpoint(params.runconfig)
+        elif type(error).__name__ == "InvalidArgumentError":
+            named = unreadable_record(params, sections)
         elif type(error).__name__ == "DataLossError":
             named = damaged_input(params, sections, error)
         else:
@@ -144,6 +158,24 @@ def damaged_input(params, sections, error):
         or f"{', '.join(map(str, folders))}: must hold whole TFRecord files. Received: {error}. "
         "Make or copy the files again."
     )
+
+
+def unreadable_record(params, sections):
+    """Returns the error for the first record that the model cannot read, None where none is.
+
+    Such as one with a token that the vocabulary lacks; nothing before looks at every number.
+    """
+    import tensorflow.compat.v1 as tf
+
+    _, data = registry.load_room(params.model_name)
+    for name in sections:
+        processor = data.INPUTS.processor(getattr(params, name))
+        if hasattr(processor, "find_fault"):
+            tf.logging.info("a step failed: looking for its cause in the records of %s ...", name)
+            fault = processor.find_fault(params.record_bounds(name), name == "predict_input")
+            if fault is not None:
+                return DataError(fault)
+    return None
 
 
 def unwritten(error, folder):

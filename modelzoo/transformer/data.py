@@ -19,8 +19,9 @@ import tensorflow.compat.v1 as tf
 
 from cerebras_tf.errors import DataError
 from modelzoo.common.input import tf_records
+from modelzoo.common.input.bounds import Bound, check_bounds
 from modelzoo.common.input.functions import InputFunctions
-from modelzoo.common.input.prepared import check_prepared, check_tokens
+from modelzoo.common.input.prepared import check_prepared
 from modelzoo.transformer.identifiers import identifier_pairs
 from modelzoo.transformer.pairs import FEATURES, PairBatches, Pairs
 from modelzoo.transformer.params import Params
@@ -186,17 +187,11 @@ class TransformerTfRecordsProcessor(PairProcessor):
     def tokens(self, training):
         """Reads all records into memory."""
         files = tf_records.find_record_files(self.section.data_dir)
-        keys = ("src_vocab_size", "tgt_vocab_size")
-        folders = as_list(self.section.data_dir)
-        check_prepared(folders, {key: getattr(self.section, key) for key in keys})
-        for path in files:
-            tf_records.check_frames(path)
+        sizes = {key: getattr(self.section, key) for key in ("src_vocab_size", "tgt_vocab_size")}
+        check_prepared(as_list(self.section.data_dir), sizes)
+        bounds = [Bound(size, f"as {key} tells") for key, size in sizes.items()]
         with tf.Graph().as_default(), tf.Session() as session:
-            sides = read_records(files, session)
-        for key, rows in zip(keys, sides):
-            largest = [int(row.max()) for row in rows if len(row)]
-            check_tokens(folders[0], largest, getattr(self.section, key), key)
-        return sides
+            return read_records(files, session, dict(zip(RECORD_FEATURES, bounds)))
 
 
 class IdentifierDataProcessor(PairProcessor):
@@ -223,19 +218,21 @@ class IdentifierDataProcessor(PairProcessor):
         return ByteVocabulary()
 
 
-def read_records(files, session):
+def read_records(files, session, bounds):
     """Reads the tokens of all records.
 
     Args:
         files: paths.
         session: of a graph that may be added to.
+        bounds: Bounds of both features.
 
     Returns:
         Sources and targets, two lists of [n] int32.
 
     Raises:
-        DataError: if a record lacks a feature.
+        DataError: if a file is cut off, or a record lacks a feature or has tokens out of bounds.
     """
+    ends = np.cumsum([tf_records.check_frames(path) for path in files])
     layout = {name: tf.io.RaggedFeature(tf.int64) for name in RECORD_FEATURES}
     dataset = tf.data.TFRecordDataset(files).batch(RECORDS_AT_A_TIME)
     dataset = dataset.map(lambda records: tf.io.parse_example(records, layout))
@@ -253,8 +250,19 @@ def read_records(files, session):
                 "scripts/create_translation_tfrecords.py."
             ) from error
         for name, rows in values.items():
-            ids, ends = rows.values.astype(np.int32), rows.row_splits
-            read[name] += np.split(ids, ends[1:-1])
+            ids, splits = rows.values, rows.row_splits
+            wrong = np.flatnonzero((ids < 0) | (ids >= bounds[name].below))
+            if len(wrong):
+                row = int(np.searchsorted(splits, wrong[0], side="right")) - 1
+                where = _named_record(files, ends, len(read[name]) + row)
+                check_bounds(where, {name: ids[splits[row] : splits[row + 1]]}, bounds)
+            read[name] += np.split(ids.astype(np.int32), splits[1:-1])
+
+
+def _named_record(files, ends, number):
+    """Names a record by its number in all files, which end at `ends`."""
+    file = int(np.searchsorted(ends, number, side="right"))
+    return f"{files[file]}, record {number - (ends[file - 1] if file else 0)} (counted from 0)"
 
 
 def _joined(sentences):

@@ -17,9 +17,10 @@ from typing import ClassVar, Optional
 
 from cerebras_tf.errors import ConfigError
 from modelzoo.bert.input_sections import VocabularyKeys
-from modelzoo.bert.params import BertModelParams
+from modelzoo.bert.params import BertModelParams, encoder_bounds
 from modelzoo.common import schema
 from modelzoo.common.base_params import BaseParams
+from modelzoo.common.input.bounds import token_bound
 from modelzoo.common.model_sections import StreamKeys, count_vocabulary
 from modelzoo.common.params import load_params
 from modelzoo.common.sections import field
@@ -97,6 +98,10 @@ class FineTuningParams(BaseParams):
                 yield f"{name}.max_sequence_length", text
             if section.vocab_size != vocab_size:
                 yield f"{name}.vocab_size", f"must equal train_input.vocab_size ({vocab_size})."
+
+    def record_bounds(self, name):
+        """Returns what the numbers of records may be; see BaseParams."""
+        return encoder_bounds(token_bound(name, getattr(self, name)), self.model)
 
     @property
     def vocab_size(self):

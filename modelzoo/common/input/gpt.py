@@ -11,6 +11,7 @@ import tensorflow.compat.v1 as tf
 
 from cerebras_tf.errors import DataError
 from modelzoo.common.input import hdf5_files, text_files, tf_records
+from modelzoo.common.input.bounds import check_bounds
 from modelzoo.common.input.order import EpochOrder
 from modelzoo.common.input.prepared import check_prepared, check_tokens
 from modelzoo.common.input.prompts import read_prompts
@@ -19,15 +20,16 @@ from modelzoo.common.tokenizers import load_tokenizer
 RECORD_FEATURES = ("input_ids", "input_mask", "labels")
 
 
-class GptTfRecordsProcessor:
+class GptTfRecordsProcessor(tf_records.RecordProcessor):
     """Reads TFRecords with int64 [S] features input_ids, input_mask (1 = real token) and labels.
 
     Args:
         section: GptTfRecordsInput.
     """
 
-    def __init__(self, section):
-        self.section = section
+    def layout(self, predicting=False):
+        """Returns the layout of a record; see tf_records.check_files."""
+        return tf_records.integers(RECORD_FEATURES, self.section.max_sequence_length)
 
     def create_dataset(self, training, skip, predicting=False):
         """Returns the batches, without the first `skip`; see ``functions.py``.
@@ -35,13 +37,12 @@ class GptTfRecordsProcessor:
         Raises:
             DataError: for a missing, truncated or misshapen file.
         """
-        layout = tf_records.integers(RECORD_FEATURES, self.section.max_sequence_length)
 
         def example(parsed):
             features = {"input_ids": parsed["input_ids"], "input_mask": 1 - parsed["input_mask"]}
             return features, parsed["labels"]
 
-        dataset = tf_records.read_batches(self.section, layout, skip, not training)
+        dataset = tf_records.read_batches(self.section, self.layout(), skip, not training)
         return dataset.map(example, num_parallel_calls=2, deterministic=True).prefetch(2)
 
     def blank(self):
@@ -129,6 +130,16 @@ class GptHDF5DataProcessor:
 
         last = tf.int64.max if section.repeat else order.batches_per_epoch
         return tf.data.Dataset.range(skip, last).map(example).prefetch(2)
+
+    def find_fault(self, bounds, predicting=False):
+        """Returns what is wrong with the first record that the model cannot read, or None."""
+        records = hdf5_files.Hdf5Records(self.section.data_dir, self.section.max_sequence_length)
+        try:
+            for where, record in records.named():
+                check_bounds(where, record, bounds)
+        except DataError as error:
+            return str(error)
+        return None
 
     def blank(self):
         """Returns a batch of zeros."""

@@ -139,14 +139,13 @@ def _digest_of(vocab_file):
     return vocabulary_facts(word_pieces(text))["vocabulary_sha256"]
 
 
-def check_tokens(where, tokens, vocab_size, key="vocab_size"):
+def check_tokens(where, tokens, vocab_size):
     """Checks that tokens are among the model's, also of records that no manifest describes.
 
     Args:
         where: file of the tokens.
         tokens: sequence of integers, such as those of the first record.
         vocab_size: tokens that the model has; None where it is not known.
-        key: what gives that number.
 
     Raises:
         DataError: if one of them is not.
@@ -154,7 +153,7 @@ def check_tokens(where, tokens, vocab_size, key="vocab_size"):
     largest = max(tokens, default=0)
     if vocab_size is not None and largest >= vocab_size:
         raise DataError(
-            f"{where}: must hold tokens below {key}, {vocab_size}. Received: {largest}. Name "
+            f"{where}: must hold tokens below vocab_size, {vocab_size}. Received: {largest}. Name "
             "another data_dir, or make the records again with the vocabulary of the model."
         )
 

@@ -13,6 +13,7 @@ import struct
 import tensorflow.compat.v1 as tf
 
 from cerebras_tf.errors import DataError
+from modelzoo.common.input.bounds import check_bounds
 from modelzoo.common.input.prepared import check_prepared, check_tokens
 from modelzoo.common.model_sections import count_vocabulary
 from modelzoo.common.path_advice import LOOKED_UP, advice_on_path
@@ -89,30 +90,49 @@ def check_files(files, layout, batch_size=1, vocab_size=None):
 
 def check_first_record(path, layout, vocab_size=None):
     """Raises a DataError if the first record of `path` does not fit; see `check_files`."""
-    data = read_first_record(path)
+    values = read_example(path, read_first_record(path), layout)
+    if "input_ids" in layout:
+        check_tokens(path, values["input_ids"], vocab_size)
+
+
+def read_example(where, record, layout):
+    """Reads a record.
+
+    Args:
+        where: the record, for messages.
+        record: its bytes.
+        layout: see `check_files`.
+
+    Returns:
+        The values of each feature, sequences by name.
+
+    Raises:
+        DataError: it is no tf.train.Example, or its features do not fit.
+    """
     try:
-        features = tf.train.Example.FromString(data).features.feature
+        features = tf.train.Example.FromString(record).features.feature
     except Exception as error:  # protobuf's own error type differs between its implementations
         raise DataError(
-            f"{path}: must be a TFRecord file of tf.train.Example. Received: a first record that "
+            f"{where}: must be a TFRecord file of tf.train.Example. Received: a record that "
             f"is none ({error}). Make the file again."
         ) from error
+    found = {}
     for name, (length, kind) in layout.items():
         if name not in features:
             raise DataError(
-                f"{path}: each record must have the features {', '.join(layout)}. Received: "
+                f"{where}: each record must have the features {', '.join(layout)}. Received: "
                 f"{', '.join(sorted(features)) or 'none'}. Make the file again."
             )
         values = features[name].int64_list if kind == INTEGER else features[name].float_list
+        found[name] = values.value
         received = len(values.value)
         if received != length:
             raise DataError(
-                f"{path}: feature {name} must have {length} values of {kind}. Received: "
+                f"{where}: feature {name} must have {length} values of {kind}. Received: "
                 f"{received}. Set the key it follows from (max_sequence_length for tokens) to "
                 "what the files hold, or make the files again with that length."
             )
-    if "input_ids" in layout:
-        check_tokens(path, features["input_ids"].int64_list.value, vocab_size)
+    return found
 
 
 def check_frames(path):
@@ -177,6 +197,26 @@ def find_damage(data_dir):
                 f"{path}: must be a whole TFRecord file. Received: the record at byte {position} "
                 "fails its checksum. Make or copy the file again."
             )
+    return None
+
+
+def find_fault(files, check):
+    """Returns what is wrong with the first record that `check` refuses, or None.
+
+    Reads all files up to it; what is damaged is left to `find_damage`.
+
+    Args:
+        files: paths.
+        check: function of a record's name, for messages, and its bytes that raises a DataError.
+    """
+    for path in files:
+        try:
+            for number, record in enumerate(tf.io.tf_record_iterator(path)):
+                check(f"{path}, record {number} (counted from 0)", record)
+        except DataError as error:
+            return str(error)
+        except tf.errors.DataLossError:
+            continue
     return None
 
 
@@ -276,3 +316,40 @@ def read_batches(section, layout, skip, keep_rest=False, group=None, files=None)
     check_files(files, layout, 1 if keep_rest else section.batch_size, count_vocabulary(section))
     dataset = record_batches(section, files, skip, keep_rest, group)
     return dataset.map(parse_records(layout), num_parallel_calls=2, deterministic=True)
+
+
+class RecordProcessor:
+    """What data processors share that read records of `layout`.
+
+    Args:
+        section: the input section.
+    """
+
+    predicts_records = True  # prediction reads records, too
+
+    def __init__(self, section):
+        self.section = section
+
+    def layout(self, predicting=False):
+        """Returns the layout of a record; see `check_files`."""
+        raise NotImplementedError
+
+    def files(self):
+        """Returns the paths of the records."""
+        return find_record_files(self.section.data_dir)
+
+    def find_fault(self, bounds, predicting=False):
+        """Returns what is wrong with the first record that the model cannot read, or None.
+
+        Args:
+            bounds: Bounds by feature, see bounds.py.
+            predicting: whether prediction failed.
+        """
+        if predicting and not self.predicts_records:
+            return None
+        layout = self.layout(predicting)
+
+        def check(where, record):
+            check_bounds(where, read_example(where, record, layout), bounds)
+
+        return find_fault(self.files(), check)

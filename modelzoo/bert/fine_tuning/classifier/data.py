@@ -78,15 +78,17 @@ class TsvDataProcessor:
         return blank(self.section, self.section.task.has_parts)
 
 
-class GlueTfRecordsProcessor:
+class GlueTfRecordsProcessor(tf_records.RecordProcessor):
     """Reads TFRecords of scripts/create_glue_tfrecords.py, the mask on disk 1 for a real token.
 
     Args:
         section: GlueRecordsInput.
     """
 
-    def __init__(self, section):
-        self.section = section
+    def layout(self, predicting=False):
+        """Returns the layout of a record; see tf_records.check_files."""
+        tokens = tf_records.integers(TOKENS, self.section.max_sequence_length)
+        return {**tokens, **tf_records.integers(("label", "is_matched"), 1)}
 
     def create_dataset(self, training, skip, predicting=False):
         """Returns the batches, without the first `skip`; evaluation sees every record.
@@ -95,10 +97,7 @@ class GlueTfRecordsProcessor:
             DataError: for a missing, truncated or misshapen file.
         """
         section = self.section
-        length = section.max_sequence_length
-        layout = tf_records.integers(TOKENS, length)
-        layout.update(tf_records.integers(("label", "is_matched"), 1))
-        dataset = tf_records.read_batches(section, layout, skip, not training)
+        dataset = tf_records.read_batches(section, self.layout(), skip, not training)
 
         def example(parsed):
             lengths = tf.reduce_sum(parsed["input_mask"], axis=1)

@@ -11,6 +11,7 @@ from modelzoo.bert.fine_tuning.sections import (
     FineTuningModelParams,
     FineTuningParams,
 )
+from modelzoo.common.input.bounds import Bound
 from modelzoo.common.model_sections import RecordInput
 from modelzoo.common.schema import build_variant
 from modelzoo.common.sections import field
@@ -111,6 +112,11 @@ class Params(FineTuningParams):
         given = tree.get("predict_input")
         records = isinstance(given, dict) and given.get("data_processor") == RECORDS_PROCESSOR
         return {k: v for k, v in tree.items() if k != "predict_input"} if records else tree
+
+    def record_bounds(self, name):
+        """Returns what the numbers of records may be; see BaseParams."""
+        classes = Bound(self.model.num_cls_classes, "as model.num_cls_classes tells")
+        return {**super().record_bounds(name), "label": classes}
 
     def problems(self):
         """Yields what is wrong between the sections."""

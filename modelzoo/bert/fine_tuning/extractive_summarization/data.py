@@ -28,15 +28,14 @@ from modelzoo.common.preparation import cnn_dailymail, documents
 TOKENS = ("input_ids", "input_mask", "segment_ids")
 
 
-class BertSumTfRecordsProcessor:
+class BertSumTfRecordsProcessor(tf_records.RecordProcessor):
     """Reads articles cut into sentences.
 
     Args:
         section: BertSumInput.
     """
 
-    def __init__(self, section):
-        self.section = section
+    predicts_records = False
 
     def create_dataset(self, training, skip, predicting=False):
         """Returns the batches, without the first `skip`.
@@ -66,7 +65,7 @@ class BertSumTfRecordsProcessor:
 
         return dataset.map(example, num_parallel_calls=2, deterministic=True).prefetch(4)
 
-    def layout(self):
+    def layout(self, predicting=False):
         """Returns the layout of a record; see tf_records.check_files."""
         section = self.section
         layout = tf_records.integers(TOKENS, section.max_sequence_length)

@@ -11,6 +11,7 @@ from modelzoo.bert.fine_tuning.sections import (
     FineTuningModelParams,
     FineTuningParams,
 )
+from modelzoo.common.input.bounds import Bound
 from modelzoo.common.model_sections import RecordInput
 from modelzoo.common.schema import build_variant
 from modelzoo.common.sections import field
@@ -88,3 +89,11 @@ class Params(FineTuningParams):
         "min_tokens_per_sentence",
         "max_tokens_per_sentence",
     )
+
+    def record_bounds(self, name):
+        """Returns what the numbers of records may be; see BaseParams."""
+        section = getattr(self, name)
+        mask = None if section.original_records else "input_mask"
+        places = Bound(section.max_sequence_length, "places of the record's tokens", mask)
+        labels = Bound(2, "1 for a sentence of the summary")
+        return {**super().record_bounds(name), "cls_indices": places, "labels": labels}

@@ -28,15 +28,14 @@ TOKENS = ("input_ids", "input_mask", "segment_ids")
 LABELS = ("start_positions", "end_positions")
 
 
-class QuestionAnsweringDataProcessor:
+class QuestionAnsweringDataProcessor(tf_records.RecordProcessor):
     """Reads windows of questions and paragraphs, the mask on disk 1 for a real token.
 
     Args:
         section: QuestionAnsweringInput.
     """
 
-    def __init__(self, section):
-        self.section = section
+    predicts_records = False
 
     def create_dataset(self, training, skip, predicting=False):
         """Returns the batches, without the first `skip`.
@@ -51,11 +50,9 @@ class QuestionAnsweringDataProcessor:
         if predicting:
             return self._predict_batches(skip)
         section = self.section
-        length = section.max_sequence_length
-        layout = {**tf_records.integers(TOKENS, length), **tf_records.integers(LABELS, 1)}
-        files = [section.data_file] if section.data_file else None
-        check_exists(files or [])
-        group = bucketing(section, tokens_of(length), not training)
+        check_exists([section.data_file] if section.data_file else [])
+        group = bucketing(section, tokens_of(section.max_sequence_length), not training)
+        files, layout = self.files(), self.layout()
         dataset = tf_records.read_batches(section, layout, skip, not training, group, files)
 
         def example(parsed):
@@ -68,6 +65,15 @@ class QuestionAnsweringDataProcessor:
             return {**parsed, "input_mask": 1 - parsed["input_mask"]}, labels
 
         return dataset.map(example, num_parallel_calls=2, deterministic=True).prefetch(4)
+
+    def layout(self, predicting=False):
+        """Returns the layout of a record; see tf_records.check_files."""
+        tokens = tf_records.integers(TOKENS, self.section.max_sequence_length)
+        return {**tokens, **tf_records.integers(LABELS, 1)}
+
+    def files(self):
+        """Returns the paths of the records."""
+        return [self.section.data_file] if self.section.data_file else super().files()
 
     def _predict_batches(self, skip):
         section = self.section

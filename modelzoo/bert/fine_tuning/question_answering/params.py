@@ -11,6 +11,7 @@ from modelzoo.bert.fine_tuning.sections import (
     FineTuningModelParams,
     FineTuningParams,
 )
+from modelzoo.common.input.bounds import Bound
 from modelzoo.common.model_sections import SequenceInput
 from modelzoo.common.schema import build_variant
 from modelzoo.common.sections import field
@@ -92,6 +93,17 @@ class Params(FineTuningParams):
         "version_2_with_negative",
         "mark_question_words",
     )
+
+    def record_bounds(self, name):
+        """Returns what the numbers of records may be; see BaseParams.
+
+        Where words of the question are marked, segment 2 is made from 1 while records are read.
+        """
+        section, bounds = getattr(self, name), super().record_bounds(name)
+        if section.mark_question_words:
+            bounds["segment_ids"] = Bound(2, f"as {name}.mark_question_words needs")
+        places = Bound(section.max_sequence_length, "places of the record's tokens", "input_mask")
+        return {**bounds, "start_positions": places, "end_positions": places}
 
     def problems(self):
         """Yields what is wrong between the sections."""

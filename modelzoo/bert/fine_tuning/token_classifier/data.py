@@ -25,15 +25,21 @@ from modelzoo.common.input.prepared import MANIFEST, read_facts
 RECORD_FEATURES = ("input_ids", "input_mask", "segment_ids", "label_ids")
 
 
-class NerDataProcessor:
+class NerDataProcessor(tf_records.RecordProcessor):
     """Reads TFRecords of tagged sentences, the mask on disk 1 for a real token.
 
     Args:
         section: NerInput.
     """
 
-    def __init__(self, section):
-        self.section = section
+    def layout(self, predicting=False):
+        """Returns the layout of a record; see tf_records.check_files."""
+        length = self.section.max_sequence_length
+        layout = tf_records.integers(RECORD_FEATURES, length)
+        if predicting:
+            layout["word_ids"] = (length, tf_records.INTEGER)
+            layout["sentence_ids"] = (1, tf_records.INTEGER)
+        return layout
 
     def create_dataset(self, training, skip, predicting=False):
         """Returns the batches, without the first `skip`.
@@ -47,17 +53,12 @@ class NerDataProcessor:
                 than the records.
         """
         section = self.section
-        length = section.max_sequence_length
         # Prediction reads no labels; its records may have been made with fewer than the model has.
         if predicting:
             read_label_names(section.label_vocab_file)
         else:
             check_label_names(section)
-        layout = tf_records.integers(RECORD_FEATURES, length)
-        if predicting:
-            layout["word_ids"] = (length, tf_records.INTEGER)
-            layout["sentence_ids"] = (1, tf_records.INTEGER)
-        dataset = tf_records.read_batches(section, layout, skip, not training)
+        dataset = tf_records.read_batches(section, self.layout(predicting), skip, not training)
 
         def example(parsed):
             if section.buckets is not None and not predicting:

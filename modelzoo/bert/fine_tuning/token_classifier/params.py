@@ -10,6 +10,7 @@ from modelzoo.bert.fine_tuning.sections import (
     FineTuningModelParams,
     FineTuningParams,
 )
+from modelzoo.common.input.bounds import Bound
 from modelzoo.common.model_sections import RecordInput
 from modelzoo.common.schema import build_variant
 from modelzoo.common.sections import field
@@ -68,3 +69,12 @@ class Params(FineTuningParams):
     predict_input: Any = field(None, build=build_input)
 
     INHERITED_KEYS = (*FineTuningParams.INHERITED_KEYS, "label_vocab_file")
+
+    def record_bounds(self, name):
+        """Returns what the numbers of records may be; see BaseParams."""
+        bounds = super().record_bounds(name)
+        if name == "predict_input":
+            return bounds
+        classes = self.model.num_classes
+        assert classes is not None  # or the section has problems
+        return {**bounds, "label_ids": Bound(classes, "as model.num_classes tells")}

@@ -10,6 +10,7 @@ tf = pytest.importorskip("tensorflow.compat.v1")
 pytest.importorskip("h5py", reason="HDF5 files need h5py")
 
 from cerebras_tf.errors import DataError  # noqa: E402
+from modelzoo.common.input.bounds import Bound  # noqa: E402
 from modelzoo.common.input.gpt import GptHDF5DataProcessor  # noqa: E402
 from modelzoo.common.input.hdf5_files import Hdf5Records  # noqa: E402
 from modelzoo.common.input_sections import GptHdf5Input  # noqa: E402
@@ -74,6 +75,16 @@ def test_other_length_and_empty_folder_are_named(folder, tmp_path):
         Hdf5Records(folder, 4)
     with pytest.raises(DataError, match="without any"):
         Hdf5Records(str(tmp_path / "absent"), LENGTH)
+
+
+def test_a_token_that_the_model_lacks_is_named_by_file_and_record(folder, tmp_path):
+    bounds = {"input_ids": Bound(9, "as vocab_size tells"), "labels": Bound(200, "")}
+    last = sorted(tmp_path.glob("*.h5"))[-1]
+    says = f"{last}, record 3 (counted from 0): input_ids must hold numbers from 0 to 8, "
+    found = GptHDF5DataProcessor(section(folder)).find_fault(bounds)
+    assert found.startswith(says) and "Received: 9 at place 0." in found
+    bounds["input_ids"] = Bound(10, "")
+    assert GptHDF5DataProcessor(section(folder)).find_fault(bounds) is None
 
 
 def test_too_few_records_for_a_batch_are_counted(folder):

@@ -1,0 +1,109 @@
+"""A record behind the first that a model cannot read is named, with file, number and feature."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.tf
+tf = pytest.importorskip("tensorflow.compat.v1")
+
+from cerebras_tf.errors import BoundsError, DataError  # noqa: E402
+from modelzoo.common import registry, schema  # noqa: E402
+from modelzoo.common.estimator import make_estimator  # noqa: E402
+from modelzoo.common.file_errors import file_errors_named  # noqa: E402
+from tests.modelzoo.made_records import S, V, make_params, write_records  # noqa: E402
+
+BAD = 5  # number of the record
+NUMBERS = [
+    ("gpt3", "input_ids", V, V),
+    ("gpt3", "labels", -1, V),
+    ("gptj", "input_ids", V + 100, V),
+    ("bert", "masked_lm_positions", S, S),
+    ("bert", "masked_lm_ids", V, V),
+    ("bert", "segment_ids", 2, 2),
+    ("bert", "next_sentence_labels", 2, 2),
+    ("bert by word", "masked_lm_ids", -2, V),
+    ("classifier", "label", 2, 2),
+    ("tags", "label_ids", 3, 3),
+    ("answers", "end_positions", S, None),
+    ("summaries", "labels", 2, 2),
+    ("summaries", "cls_indices", S, S),
+    ("transformer", "target_ids", V, V),
+]
+SIDES = [0, 3, 9, 12]  # of NUMBERS: tokens, positions, labels of tokens, sentences
+
+
+def write_bad(folder, task, feature, number):
+    """Writes records, one of them with a number at place 0 of a feature; returns their file."""
+
+    def spoil(row, record):
+        if row == BAD:
+            record[feature] = np.array(record[feature])
+            record[feature][0] = number
+
+    write_records(folder, task, spoil)
+    (path,) = folder.glob("*.tfrecord*")
+    return path
+
+
+def says(path, feature, number, below):
+    named = f"{path}, record {BAD} (counted from 0): {feature} must hold numbers from 0 to "
+    return f"{named}{'' if below is None else below - 1}", f"Received: {number} at place 0."
+
+
+@pytest.mark.parametrize("task, feature, number, below", NUMBERS)
+def test_every_reader_names_it(tmp_path, task, feature, number, below):
+    path = write_bad(tmp_path, task, feature, number)
+    params = make_params(tmp_path, task, 3)
+    _, data = registry.load_room(params.model_name)
+    with pytest.raises(DataError) as error, file_errors_named(params, ["eval_input"]):
+        data.INPUTS.processor(params.eval_input).create_dataset(False, 0)
+        raise BoundsError("gather: indices must lie in [0, 40).")
+    start, received = says(path, feature, number, below)
+    assert str(error.value).startswith(start)
+    assert received in str(error.value)
+
+
+@pytest.mark.parametrize("use_cs", [False, True])
+@pytest.mark.parametrize("task, feature, number, below", [NUMBERS[each] for each in SIDES])
+def test_a_step_that_meets_it_tells(tmp_path, use_cs, task, feature, number, below):
+    path = write_bad(tmp_path, task, feature, number)
+    params = make_params(tmp_path, task, 3)
+    model, data = registry.load_room(params.model_name)
+    estimator = make_estimator(model.model_fn, params, use_cs)
+    with pytest.raises(DataError) as error, file_errors_named(params, ["train_input"]):
+        estimator.train(data.INPUTS.train, max_steps=3)
+    start, received = says(path, feature, number, below)
+    assert str(error.value).startswith(start)
+    assert received in str(error.value)
+
+
+def test_a_record_of_another_length_is_told_when_it_is_met(tmp_path):
+    def cut(row, record):
+        if row == BAD:
+            record["labels"] = record["labels"][:-1]
+
+    write_records(tmp_path, "gpt3", cut)
+    params = make_params(tmp_path, "gpt3", 3)
+    model, data = registry.load_room(params.model_name)
+    named = rf"record {BAD} \(counted from 0\): feature labels must have {S} values of int64"
+    with (
+        pytest.raises(DataError, match=named),
+        file_errors_named(params, ["eval_input"]),
+        tf.Graph().as_default(),
+        tf.Session() as session,
+    ):
+        batches = data.INPUTS.eval(schema.as_tree(params))
+        batch = tf.data.make_one_shot_iterator(batches).get_next()
+        while True:
+            session.run(batch)
+
+
+def test_an_error_of_another_cause_passes(tmp_path):
+    write_records(tmp_path, "gpt3")
+    params = make_params(tmp_path, "gpt3", 3)
+    for error in (BoundsError("x"), tf.errors.InvalidArgumentError(None, None, "x")):
+        with pytest.raises(type(error)) as raised, file_errors_named(params, ["eval_input"]):
+            raise error
+        assert raised.value is error
