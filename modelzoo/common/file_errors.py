@@ -138,7 +138,7 @@ def damaged_checkpoint(runconfig):
 
     path = latest_checkpoint(runconfig.model_dir)
     if runconfig.checkpoint_path and (path is None or "train" not in runconfig.mode):
-        path = runconfig.checkpoint_path
+        path = find_checkpoint(runconfig.checkpoint_path)
     if path is None:  # the copy of what training was to go on from is gone by now
         path = find_checkpoint(runconfig.resume_from, "resume_from")
     return CheckpointError(

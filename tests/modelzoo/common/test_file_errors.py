@@ -61,6 +61,16 @@ def test_a_damaged_source_of_a_run_is_named_where_its_copy_is_gone(tmp_path):
     assert str(damaged_checkpoint(runconfig)).startswith(says)
 
 
+def test_a_damaged_warm_start_that_a_folder_names_is_told_with_the_one_before(tmp_path):
+    folder = str(tmp_path / "source")
+    for step in (3, 5):
+        write_checkpoint(f"{folder}/model.ckpt-{step}", [{"a": np.float32(step)}])
+    runconfig = RunConfigParams(model_dir=str(tmp_path), mode="train", checkpoint_path=folder)
+    said = str(damaged_checkpoint(runconfig))
+    assert said.startswith(f"{folder}/model.ckpt-5: must be a whole checkpoint.")
+    assert f"--checkpoint_path {folder}/model.ckpt-3 " in said
+
+
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES, errno.EROFS])
 def test_a_file_that_cannot_be_written_is_named(tmp_path, number):
     with pytest.raises(ConfigError) as error, named(tmp_path):

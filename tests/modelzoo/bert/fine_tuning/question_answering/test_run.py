@@ -12,10 +12,12 @@ pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow.compat.v1")
 
 from cerebras_tf.errors import ConfigError, DataError  # noqa: E402
+from modelzoo.bert import preparation as bert_preparation  # noqa: E402
 from modelzoo.bert.fine_tuning.question_answering.preparation import (  # noqa: E402
     Settings,
     prepare,
 )
+from modelzoo.bert.preparation import PreparationSettings  # noqa: E402
 from modelzoo.common import run  # noqa: E402
 from tests.modelzoo.bert.fine_tuning.made_data import MODEL, write_vocabulary  # noqa: E402
 from tests.modelzoo.bert.fine_tuning.question_answering.made_squad import (  # noqa: E402
@@ -100,6 +102,46 @@ def test_wafer_and_host_agree_on_marked_words(tmp_path):
         found.append(evaluated(call(tmp_path, content, "train_and_eval", *flags, out=name))["loss"])
         call(tmp_path, content, "predict", *flags, out=name)
     assert found[1] == pytest.approx(found[0], rel=1e-4)
+
+
+@pytest.mark.parametrize("flags", [HOST, WAFER], ids=["host", "wafer"])
+def test_encoder_starts_from_masked_words_and_the_head_anew(tmp_path, flags):
+    content = tree(tmp_path, 1, trained=8)
+    tokens = {"vocab_file": content["train_input"]["vocab_file"], "max_sequence_length": 20}
+    settings = PreparationSettings(
+        vocab_file=tokens["vocab_file"],
+        do_lower_case=True,
+        mlm_only=True,
+        disable_masking=True,
+        max_seq_length=20,
+    )
+    (tmp_path / "a.txt").write_text("the film was a story of rain and fever . " * 40)
+    bert_preparation.prepare([str(tmp_path / "a.txt")], str(tmp_path / "words"), settings)
+    words = {"data_processor": "BertMlmOnlyTfRecordsDynamicMaskProcessor", "data_dir": "words"}
+    before = {
+        **content,
+        "model_name": "bert",
+        "train_input": {**words, **tokens, "batch_size": 4, "max_predictions_per_seq": 4},
+        "model": {**MODEL, "disable_nsp": True},
+    }
+    for name in ("eval_input", "predict_input"):
+        del before[name]
+    first = tf.train.load_checkpoint(str(call(tmp_path, before, "train", *flags, out="before")))
+    (tmp_path / "params_before.yaml").write_text(yaml.safe_dump(before))
+    content["model"] = {"pretrain_params_path": "params_before.yaml"}
+    source = str(tmp_path / "before")
+    out = call(tmp_path, content, "train", "--checkpoint_path", source, *flags)
+    start = tf.train.load_checkpoint(str(out / "model.ckpt-0"))
+    names = start.get_variable_to_shape_map()
+    names = [name for name in names if "Adam" not in name and not name.endswith("_power")]
+    new = sorted(name for name in names if not first.has_tensor(name))
+    assert new == ["qa_logits/qa_logits/bias", "qa_logits/qa_logits/kernel"]
+    taken = [name for name in names if name not in (*new, "global_step")]
+    assert len(taken) > 15
+    for name in taken:
+        np.testing.assert_array_equal(start.get_tensor(name), first.get_tensor(name), name)
+    head = start.get_tensor("qa_logits/qa_logits/kernel")
+    assert head.any() and start.get_tensor("global_step") == 0
 
 
 def test_evaluation_reads_one_file_as_well(tmp_path):
