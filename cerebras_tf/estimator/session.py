@@ -8,8 +8,8 @@ reads or assigns by itself are those of the store.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Any, Optional
 
 import numpy as np
@@ -22,6 +22,9 @@ from cerebras_tf.estimator.cluster import ENDED
 from cerebras_tf.estimator.structures import leaves, map_fetches
 from cerebras_tf.estimator.wiring import TRAINS, Wiring
 from cerebras_tf.runtime.capacity import return_freed_memory
+
+# What different runs fetch that is remembered; a script may fetch something new in every one.
+_PLANS = 64
 
 
 class WaferHook(tf.estimator.SessionRunHook):
@@ -47,6 +50,7 @@ class WaferHook(tf.estimator.SessionRunHook):
         self._stored = stored
         self._session: Any = None
         self._uses: dict[Any, _Use] = {}
+        self._plans: dict[tuple[int, ...], _Plan] = {}
 
     def begin(self) -> None:
         """Re-routes readers of wafer values; compiles now where shapes are known."""
@@ -64,6 +68,7 @@ class WaferHook(tf.estimator.SessionRunHook):
         if session is self._session:
             return
         self._session = session
+        self._plans.clear()
         self._start(session)
         run = session.run
 
@@ -82,18 +87,35 @@ class WaferHook(tf.estimator.SessionRunHook):
 
     def _run(self, run: Any, graph: Any, fetches: Any, *rest: Any) -> Any:
         """Runs the step where it is asked for, then what concerns variables alone."""
-        wanted = fetched_leaves(fetches)
-        uses = [self._use(graph, leaf) for leaf in wanted]
-        if all(use == _Use() for use in uses):  # such as a queue's threads, beside a step
+        given = leaves(fetches)
+        key = tuple(map(id, given))
+        plan = self._plans.get(key)
+        if plan is None:
+            if len(self._plans) >= _PLANS:
+                self._plans.clear()
+            plan = self._plans[key] = self._plan(graph, given)
+        if plan.is_plain:
             return run(fetches, *rest)
+        values = self._run_step(run, plan, *rest)
+        for index in plan.alone:
+            values[index] = self._stored.value(run, graph, plan.wanted[index], rest[0])
+        made = iter(plan.contracted(values))
+        return map_fetches(fetches, lambda leaf: next(made))
+
+    def _plan(self, graph: Any, given: list[Any]) -> _Plan:
+        """What a run of these leaves does."""
+        expanded = [_expanded(leaf) for leaf in given]
+        wanted = [part for parts, _ in expanded for part in parts]
+        uses = [self._use(graph, leaf) for leaf in wanted]
+        plan = _Plan(given, wanted, [(len(parts), contract) for parts, contract in expanded])
+        if all(use == _Use() for use in uses):  # such as a queue's threads, beside a step
+            plan.is_plain = True
+            return plan
         trains = any(use.trains for use in uses)
-        alone = [use.assigns or (use.reads and not trains) for use in uses]
-        beside = [self._nothing if apart else leaf for leaf, apart in zip(wanted, alone)]
-        values = self._run_step(run, graph, beside, *rest)
-        for index, apart in enumerate(alone):
-            if apart:
-                values[index] = self._stored.value(run, graph, wanted[index], rest[0])
-        return with_values(fetches, values)
+        plan.alone = [i for i, use in enumerate(uses) if use.assigns or (use.reads and not trains)]
+        beside = [self._nothing if i in plan.alone else leaf for i, leaf in enumerate(wanted)]
+        self._plan_step(graph, beside, plan)
+        return plan
 
     def _use(self, graph: Any, fetch: Any) -> _Use:
         """What a fetch does with variables of the wafer.
@@ -127,9 +149,8 @@ class WaferHook(tf.estimator.SessionRunHook):
             return _Use(steps)
         return _Use(steps, assigns=bool(assigned), reads=not assigned)
 
-    def _run_step(self, run: Any, graph: Any, wanted: list[Any], *rest: Any) -> list[Any]:
-        """Values of leaves, those of the wafer computed in this run's step."""
-        direct: dict[int, str] = {}
+    def _plan_step(self, graph: Any, wanted: list[Any], plan: _Plan) -> None:
+        """Finds what the session computes for leaves, and what they need of the wafer's step."""
         names: set[str] = set()
         wiring = self._wiring
 
@@ -141,26 +162,84 @@ class WaferHook(tf.estimator.SessionRunHook):
             elif wiring.placement.on_wafer(op):
                 if isinstance(element, tf.Tensor):
                     wiring.step.tensors.setdefault(element.name, element)
-                    direct[index] = element.name
+                    plan.direct[index] = element.name
                     names.add(element.name)
                 return wiring.token.op
             names.update(wiring.needs(element))
             return element
 
-        fetches = [replaced(index, item) for index, item in enumerate(wanted)]
-        wiring.step.want(names - {TRAINS}, update=TRAINS in names)
+        plan.fetches = [replaced(index, item) for index, item in enumerate(wanted)]
+        plan.names, plan.updates = frozenset(names - {TRAINS}), TRAINS in names
+
+    def _run_step(self, run: Any, plan: _Plan, *rest: Any) -> list[Any]:
+        """Values of leaves, those of the wafer computed in this run's step."""
+        step = self._wiring.step
+        step.want(plan.names, plan.updates)
         try:
-            values = run(fetches, *rest)
+            values = list(self._values(run, plan, *rest))
         except tf.errors.OpError as stopped:
-            error, wiring.step.error = wiring.step.error, None
-            if isinstance(stopped, tf.errors.OutOfRangeError) and TRAINS in names:
-                wiring.step.meet(ENDED)
+            error, step.error = step.error, None
+            if isinstance(stopped, tf.errors.OutOfRangeError) and plan.updates:
+                step.meet(ENDED)
             if isinstance(error, CerebrasError):
                 raise error from None
             raise
-        for index, name in direct.items():
-            values[index] = wiring.step.result(name)
-        return list(values)
+        for index, name in plan.direct.items():
+            values[index] = step.result(name)
+        return values
+
+    def _values(
+        self, run: Any, plan: _Plan, feed_dict: Any, options: Any, run_metadata: Any
+    ) -> Any:
+        """What the session computes: where nothing is fed and no option is set, by a callable.
+
+        TensorFlow's run looks every fetch up anew; without options it fills no metadata.
+        """
+        session = self._session
+        is_own = (
+            getattr(run, "__func__", None) is client_session.BaseSession.run
+            and type(session).make_callable is client_session.BaseSession.make_callable
+        )
+        if feed_dict or (options is not None and options.ByteSize()) or not is_own:
+            return run(plan.fetches, feed_dict, options, run_metadata)
+        if plan.call is None:
+            plan.call = session.make_callable(plan.fetches)
+        # Private API of TF 2.15: what says of an error where the operation was built.
+        return session._do_call(plan.call)
+
+
+@dataclass(eq=False)
+class _Plan:
+    """How a run makes what it is asked for: found once for all runs that ask for the same objects.
+
+    Attributes:
+        given: leaves of what is fetched; kept, so that their identities stay theirs.
+        wanted: tensors and operations that they consist of.
+        parts: how many of them each leaf is, and what makes their values into its value.
+        is_plain: whether they are no affair of the wafer.
+        alone: numbers of those that are served from the store.
+        fetches: what the session computes, for each.
+        direct: names of those whose values the wafer's step has, by number.
+        names: values that the step must return.
+        updates: whether it trains.
+        call: runs the fetches, once it was made.
+    """
+
+    given: list[Any]
+    wanted: list[Any]
+    parts: list[tuple[int, Callable[[list[Any]], Any]]]
+    is_plain: bool = False
+    alone: list[int] = field(default_factory=list)
+    fetches: list[Any] = field(default_factory=list)
+    direct: dict[int, str] = field(default_factory=dict)
+    names: frozenset[str] = frozenset()
+    updates: bool = False
+    call: Optional[Callable[[], Any]] = None
+
+    def contracted(self, values: list[Any]) -> Iterator[Any]:
+        """Values of the leaves, given those of what they consist of."""
+        given = iter(values)
+        return (contract([next(given) for _ in range(count)]) for count, contract in self.parts)
 
 
 @dataclass(frozen=True)

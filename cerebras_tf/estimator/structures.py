@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any, Optional
@@ -26,12 +27,22 @@ def leaves(structure: Any) -> list[Any]:
 
 def _parts(structure: Any) -> Optional[list[Any]]:
     """What a structure holds, in its order; None of a leaf. Structures are TensorFlow's own."""
-    if isinstance(structure, Mapping):
-        return list(structure.values())
-    if isinstance(structure, (list, tuple)):
-        return list(structure)
-    fields = getattr(type(structure), "__attrs_attrs__", None)  # of classes made by attrs
-    return None if fields is None else [getattr(structure, field.name) for field in fields]
+    kind: Any = type(structure)
+    taken = _taken_apart(kind)
+    return None if taken is None else taken(structure)
+
+
+@functools.cache
+def _taken_apart(kind: Any) -> Optional[Callable[[Any], list[Any]]]:
+    """How structures of a class are taken apart; None of leaves."""
+    if issubclass(kind, Mapping):
+        return lambda structure: list(structure.values())
+    if issubclass(kind, (list, tuple)):
+        return list
+    fields = getattr(kind, "__attrs_attrs__", None)  # of classes made by attrs
+    if fields is None:
+        return None
+    return lambda structure: [getattr(structure, field.name) for field in fields]
 
 
 def _like(structure: Any, parts: list[Any]) -> Any:

@@ -20,6 +20,7 @@ from cerebras_tf.estimator.hooks import (
     LossWatch,
     NanGuardHook,
     PerformanceSummaryHook,
+    SaverHook,
 )
 from cerebras_tf.estimator.prediction import predict_program, replicas_line
 from cerebras_tf.estimator.profile import ProfileHook
@@ -44,18 +45,17 @@ def guarded(spec: Any, given: list[Any], listeners: Any, call: Call, config: Any
     Returns:
         (spec, hooks, saving listeners).
     """
-    saver_type = tf.compat.v1.train.CheckpointSaverHook
     savers = [
         hook
         for hook in [*given, *spec.training_hooks, *spec.training_chief_hooks]
-        if isinstance(hook, saver_type)
+        if isinstance(hook, tf.compat.v1.train.CheckpointSaverHook)
     ]
     watch = LossWatch(spec.loss)
     chief: list[Any] = [watch]
     if not savers and (config.save_checkpoints_secs or config.save_checkpoints_steps):
         # tf.estimator would put its own ahead of the watch, and save before the loss is seen.
         savers = [
-            saver_type(
+            SaverHook(
                 config.model_dir,
                 save_secs=config.save_checkpoints_secs,
                 save_steps=config.save_checkpoints_steps,

@@ -196,37 +196,41 @@ class MemoryStore(UnlinkedStore):
         self._arrays: dict[str, Array] = {}
         self._set: set[str] = set()
         self._users: Counter[str] = Counter()
-        self._version = 0
+        self._version = self._resident_bytes = 0
 
     def acquire(self, names: Sequence[str], fresh: bool = False) -> list[Array]:
         """See Store.acquire."""
-        if not fresh:
+        if not (fresh or self._set.issuperset(names)):
             require_values(self, names)
-        arrays = [self._array(name) for name in names]
-        self._users.update(names)
+        held, users = self._arrays, self._users
+        arrays = [held[name] if name in held else self._made(name) for name in names]
+        for name in names:
+            users[name] += 1
         return arrays
 
-    def _array(self, name: str) -> Array:
-        held = self._arrays.get(name)
-        if held is None:
-            type = self._type(name)
-            try:
-                held = np.empty(type.static_shape, type.storage_dtype)
-            except MemoryError as error:
-                raise CapacityError(
-                    f"variable {name}: must fit in memory. Received: {type.bytes} bytes, beside "
-                    f"{self.resident_bytes} of other variables. Use a smaller model or a machine "
-                    "with more memory."
-                ) from error
-            self._arrays[name] = held
-        return held
+    def _made(self, name: str) -> Array:
+        """The array of a variable that has none yet."""
+        type = self._type(name)
+        try:
+            made = np.empty(type.static_shape, type.storage_dtype)
+        except MemoryError as error:
+            raise CapacityError(
+                f"variable {name}: must fit in memory. Received: {type.bytes} bytes, beside "
+                f"{self.resident_bytes} of other variables. Use a smaller model or a machine "
+                "with more memory."
+            ) from error
+        self._arrays[name] = made
+        self._resident_bytes += made.nbytes
+        return made
 
     def release(self, names: Iterable[str], dirty: Collection[str] = ()) -> None:
         """See Store.release."""
+        users = self._users
         for name in names:
-            if not self._users[name]:
+            count = users[name]
+            if not count:
                 raise RuntimeError(f"store: {name} is released, but it was not acquired.")
-            self._users[name] -= 1
+            users[name] = count - 1
         self._set.update(dirty)
         self._version += any(name in self._specs for name in dirty)
 
@@ -248,11 +252,12 @@ class MemoryStore(UnlinkedStore):
         """See Store.close."""
         self._arrays.clear()
         self._set.clear()
+        self._resident_bytes = 0
 
     @property
     def resident_bytes(self) -> int:
         """Bytes of the variables that are allocated."""
-        return sum(array.nbytes for array in self._arrays.values())
+        return self._resident_bytes
 
 
 def require_values(store: Store, names: Sequence[str]) -> None:

@@ -13,8 +13,9 @@ from typing import Any, Optional, Protocol
 from cerebras_tf.ir import Array, TensorType
 from cerebras_tf.ir.program import Cost, Instruction
 
-# call(inputs, outputs): outputs are arrays to fill, or None where the result decides its shape.
-Call = Callable[[Sequence[Array], "list[Optional[Array]]"], Sequence[Array]]
+# call(inputs, outputs): outputs are arrays to fill, or None where the result decides its shape. It
+# returns the results, those of `outputs` where given.
+Call = Callable[[Sequence[Array], Sequence[Optional[Array]]], Sequence[Array]]
 
 
 class Backend(Protocol):
@@ -38,11 +39,6 @@ class Backend(Protocol):
         Raises:
             UnsupportedOpError: the op has no kernel.
         """
-
-    def run(
-        self, call: Call, arrays: Sequence[Array], out: list[Optional[Array]]
-    ) -> Sequence[Array]:
-        """Makes a call; returns its results, those of `out` where given."""
 
     def price(
         self,

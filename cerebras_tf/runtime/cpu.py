@@ -57,12 +57,6 @@ class CpuBackend:
             return self._exchanges.load(instruction)
         return choose(instruction, inputs, outputs, self._kernels)
 
-    def run(
-        self, call: Call, arrays: Sequence[Array], out: list[Optional[Array]]
-    ) -> Sequence[Array]:
-        """See Backend.run."""
-        return call(arrays, out)
-
     def price(
         self,
         op: str,

@@ -97,7 +97,7 @@ def _fused(body: Graph, inputs: Types, outputs: Types, kernels: KernelTable) -> 
 
 
 def _filling(kernel: Callable[..., Any]) -> Call:
-    def call(arrays: Sequence[Array], out: list[Any]) -> Sequence[Array]:
+    def call(arrays: Sequence[Array], out: Sequence[Any]) -> Sequence[Array]:
         kernel(arrays, out)
         return out
 
@@ -111,7 +111,7 @@ def copying(kernel: Callable[..., Any], view: bool = False) -> Call:
     memory is used anew, by the next output already where an operand is written over.
     """
 
-    def call(arrays: Sequence[Array], out: list[Optional[Array]]) -> Sequence[Array]:
+    def call(arrays: Sequence[Array], out: Sequence[Optional[Array]]) -> Sequence[Array]:
         results = kernel(*arrays)
         if not isinstance(results, tuple):
             results = (results,)

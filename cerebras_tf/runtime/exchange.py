@@ -52,7 +52,7 @@ class Exchanges:
             self._pending.popitem()[1].wait()
 
     def _start(
-        self, arrays: Sequence[Array], out: list[Optional[Array]], in_place: bool, root: int
+        self, arrays: Sequence[Array], out: Sequence[Optional[Array]], in_place: bool, root: int
     ) -> Sequence[Array]:
         (x,) = arrays
         if not in_place:
@@ -62,7 +62,7 @@ class Exchanges:
         self._pending[_address(x)] = self._swarm.start_mean(x, None if root < 0 else root)
         return [x]
 
-    def _wait(self, arrays: Sequence[Array], out: list[Optional[Array]]) -> Sequence[Array]:
+    def _wait(self, arrays: Sequence[Array], out: Sequence[Optional[Array]]) -> Sequence[Array]:
         (x,) = arrays
         self._pending.pop(_address(x)).wait()
         return [x]

@@ -94,8 +94,10 @@ class Machine:
         self._table: list[Optional[Array]] = [None] * len(program.slots)
         places = {**program.variables, **program.staged}
         self._names = {slot: name for name, slot in places.items()}
+        self._moved = self._find_moved()
         self._swarm = swarm or Alone()
         self._here = store.here if isinstance(store, SharedStore) else store
+        self._stores = [store] if self._here is store else [store, self._here]
         self._alone = 0  # steps from here on that only this wafer runs
         self._skipped = 0  # steps from here on that another one runs
         self._held: dict[str, Store] = {}  # variables acquired now, and where
@@ -103,9 +105,7 @@ class Machine:
         for index, content in program.constants.items():
             self._table[index] = at_rest(content, program.slots[index].type.dtype)
         self.acquisitions = [
-            [self._names[slot] for slot in step.slots]
-            for step in _of_all(program.steps)
-            if isinstance(step, StreamIn)
+            self._moved[id(step)] for step in _of_all(program.steps) if isinstance(step, StreamIn)
         ]
         self.held_together = self._find_held_together()
         store.reserve(
@@ -153,6 +153,14 @@ class Machine:
     def acquisitions_here(self) -> list[list[str]]:
         """With several wafers, names that this one's own store is asked for, call by call."""
         return acquired_here(self.plan, self._swarm.rank)
+
+    def _find_moved(self) -> dict[int, list[str]]:
+        """Names of the variables that a step takes or gives back, by the step's identity."""
+        return {
+            id(step): [self._names[slot] for slot in step.slots if slot in self._names]
+            for step in self.plan.steps
+            if isinstance(step, (StreamIn, Free))
+        }
 
     def _find_held_together(self) -> list[list[str]]:
         found, held = [], set[int]()
@@ -223,7 +231,8 @@ class Machine:
                 step.apply(self)
                 for listener in self._listeners:
                     listener.after(step)
-                self._alone = max(self._alone - 1, 0)
+                if self._alone:
+                    self._alone -= 1
 
     def value(self, name: str) -> Array:
         """A wanted value of the last step where it was made; the next step overwrites it."""
@@ -233,20 +242,20 @@ class Machine:
 
     def compute(self, step: Run) -> None:
         """Runs a body on its slots."""
-        table, run = self._table, self.backend.run
+        table = self._table
         for call, (take, place, made) in zip(self._calls[step.body], self._places[id(step)]):
-            results = run(call, take(table), place(table))
+            results = call(take(table), place(table))
             for at, slot in made:
                 table[slot] = results[at]
 
     def stream_in(self, step: StreamIn) -> None:
         """Acquires variables."""
-        names = [self._names[slot] for slot in step.slots]
+        names, table = self._moved[id(step)], self._table
         store = self._here if self._alone else self.store
         arrays = store.acquire(names)
-        self._held.update((name, store) for name in names)
+        self._held.update(dict.fromkeys(names, store))
         for slot, array in zip(step.slots, arrays):
-            self._table[slot] = array
+            table[slot] = array
             self.bytes_in += array.nbytes
 
     def stream_out(self, step: StreamOut) -> None:
@@ -269,9 +278,10 @@ class Machine:
 
     def free(self, step: Free) -> None:
         """Forgets slots, and releases the variables among them."""
+        table = self._table
         for slot in step.slots:
-            self._table[slot] = None
-        self._release({self._names[slot] for slot in step.slots if slot in self._names})
+            table[slot] = None
+        self._release(self._moved[id(step)])
 
     def on_wafer(self, step: OnWafer) -> None:
         """Leaves out what another wafer runs; what this one runs alone uses what it keeps."""
@@ -294,14 +304,12 @@ class Machine:
                 self.store.share(name, step.wafer)
 
     def _release(self, names: Iterable[str]) -> None:
-        names = [name for name in names if name in self._held]
-        by_store: dict[int, tuple[Store, list[str]]] = {}
-        for name in names:
-            store = self._held.pop(name)
-            by_store.setdefault(id(store), (store, []))[1].append(name)
-        for store, found in by_store.values():
-            store.release(found, self._dirty.intersection(found))
-        self._dirty.difference_update(names)
+        held = {name: self._held.pop(name) for name in names if name in self._held}
+        for store in self._stores:
+            found = [name for name in held if held[name] is store]
+            if found:
+                store.release(found, self._dirty.intersection(found))
+        self._dirty.difference_update(held)
 
     def _read(self, slot: int) -> Array:
         array = self._table[slot]
@@ -344,6 +352,9 @@ def _places(inputs: list[int], outputs: list[int], fresh: list[bool]) -> _Places
     made = [(at, slot) for at, (slot, new) in enumerate(zip(outputs, fresh)) if new]
     if not made:
         return _taker(inputs), _taker(outputs), made
+    if all(fresh):
+        nothing = (None,) * len(outputs)
+        return _taker(inputs), lambda table: nothing, made
     kept = [None if new else slot for slot, new in zip(outputs, fresh)]
     return (
         _taker(inputs),
@@ -353,9 +364,10 @@ def _places(inputs: list[int], outputs: list[int], fresh: list[bool]) -> _Places
 
 
 def _taker(slots: list[int]) -> Callable[[_Table], Any]:
-    if len(slots) > 1:
-        return operator.itemgetter(*slots)
-    return lambda table: [table[slot] for slot in slots]
+    if len(slots) == 1:
+        (slot,) = slots
+        return lambda table: (table[slot],)
+    return operator.itemgetter(*slots) if slots else lambda table: ()
 
 
 def _of_all(steps: Sequence[Step]) -> Iterator[Step]:

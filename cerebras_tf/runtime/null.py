@@ -49,17 +49,11 @@ class NullBackend:
         """See Backend.load."""
         results = [stand_in(type) for type in outputs]
 
-        def call(arrays: Sequence[Array], out: list[Optional[Array]]) -> Sequence[Array]:
+        def call(arrays: Sequence[Array], out: Sequence[Optional[Array]]) -> Sequence[Array]:
             self._peak_bytes = max(self._peak_bytes, instruction.cost.scratch_bytes)
             return results
 
         return call
-
-    def run(
-        self, call: Call, arrays: Sequence[Array], out: list[Optional[Array]]
-    ) -> Sequence[Array]:
-        """See Backend.run."""
-        return call(arrays, out)
 
     def price(
         self,

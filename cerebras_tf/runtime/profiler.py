@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Optional
 
-from cerebras_tf.ir import Array
+from cerebras_tf.ir import Array, TensorType
 from cerebras_tf.ir.program import Cost, Instruction, Program
 from cerebras_tf.ir.schedule import Run, Step
 from cerebras_tf.kernels.timeline import Span, Timeline, record, recording
@@ -124,7 +124,7 @@ class Profiler:
             self.timeline.add(EXCHANGE, what, start, end, bytes=size)
 
     def timed(
-        self, call: Call, arrays: Sequence[Array], out: list[Optional[Array]]
+        self, call: Call, arrays: Sequence[Array], out: Sequence[Optional[Array]]
     ) -> Sequence[Array]:
         """Makes the call of the next instruction, and keeps its time.
 
@@ -139,7 +139,7 @@ class Profiler:
             self._is_inside = False
 
     def _timed(
-        self, item: Instruction, call: Call, arrays: Sequence[Array], out: list[Optional[Array]]
+        self, item: Instruction, call: Call, arrays: Sequence[Array], out: Sequence[Optional[Array]]
     ) -> Sequence[Array]:
         self.timeline.current = item.op
         cpu, start = time.process_time(), time.perf_counter()
@@ -163,11 +163,12 @@ class TimedBackend(CpuBackend):
         super().__init__(swarm)
         self._profiler = profiler
 
-    def run(
-        self, call: Call, arrays: Sequence[Array], out: list[Optional[Array]]
-    ) -> Sequence[Array]:
-        """See Backend.run."""
-        return self._profiler.timed(call, arrays, out)
+    def load(
+        self, instruction: Instruction, inputs: Sequence[TensorType], outputs: Sequence[TensorType]
+    ) -> Call:
+        """See Backend.load."""
+        call = super().load(instruction, inputs, outputs)
+        return lambda arrays, out: self._profiler.timed(call, arrays, out)
 
 
 def timed(

@@ -7,6 +7,7 @@ process that has only a saved program, the other end of a socket. Nothing here n
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Optional, Protocol
@@ -239,7 +240,7 @@ class Session:
             CerebrasError: the features, the memory or the variables do not allow it.
         """
         arrays = {name: _contiguous(array) for name, array in features.items()}
-        types = {name: TensorType(_dtype(a), a.shape) for name, a in arrays.items()}
+        types = {name: TensorType(_name(a.dtype), a.shape) for name, a in arrays.items()}
         variant, machine, derived = self._find(Request(types, wanted, updates, part=part), arrays)
         slots, program = machine.plan.slots, machine.plan
         given = {
@@ -457,8 +458,10 @@ def _contiguous(array: Any) -> Array:
     return np.require(array if isinstance(array, np.ndarray) else np.array(array), None, "C")
 
 
-def _dtype(array: Array) -> str:
-    return str(array.dtype.name)
+@functools.cache
+def _name(dtype: np.dtype[Any]) -> str:
+    """A dtype's name, which NumPy makes anew each time."""
+    return str(dtype.name)
 
 
 def _shown(types: Mapping[str, TensorType]) -> str:

@@ -28,7 +28,7 @@ def conditional(instruction: Instruction, backend: Backend) -> Call:
     """
     then, orelse = (_Branch(instruction.attrs[key], backend) for key in ("then", "orelse"))
 
-    def call(arrays: Sequence[Array], out: list[Optional[Array]]) -> Sequence[Array]:
+    def call(arrays: Sequence[Array], out: Sequence[Optional[Array]]) -> Sequence[Array]:
         predicate, *operands = arrays
         return (then if bool(predicate) else orelse).run(operands, out)
 
@@ -44,7 +44,7 @@ class _Branch:
             self._machine = Machine(program, MemoryStore([]), backend, arena=memory)
             self._address = _address(memory)
 
-    def run(self, operands: Sequence[Array], out: list[Optional[Array]]) -> list[Array]:
+    def run(self, operands: Sequence[Array], out: Sequence[Optional[Array]]) -> list[Array]:
         machine = self._machine
         with self._backend.borrow(machine.program.arena_bytes) as memory:
             if _address(memory) != self._address:

@@ -9,9 +9,11 @@ of SST-2, or in seconds at one too small to tell::
     cerebras-tf bench --smoke
     cerebras-tf bench --bfloat16 --peers --json bench.json --plot bench.svg
     cerebras-tf bench --memoryx_dir /data --memoryx_ram_gb 1.9 --hidden 2048 --batch 4
+    cerebras-tf bench --overhead
 
-The last one compares the wafer with weights on files with the wafer with all of them in memory; the
-one before adds PyTorch, where it is installed.
+The last one measures a step without its kernels (bench_overhead.py), and the one before compares
+the wafer with weights on files with the wafer with all of them in memory; the one before that adds
+PyTorch, where it is installed.
 
 Both sides run tf.estimator's own loop on the same model_fn, the same batch and the same initial
 values; each lives in a process of its own, so that neither's threads and memory pools are in the
@@ -38,6 +40,7 @@ from typing import Any, Optional
 
 from cerebras_tf.cli.arguments import gigabytes, positive_int
 from cerebras_tf.errors import CerebrasError, ConfigError
+from modelzoo.commands import bench_overhead
 from modelzoo.commands.bench_models import (
     MODELS,
     PADDINGS,
@@ -335,6 +338,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(f"--{name}", type=positive_int, metavar="N", help=text)
     text = "compare weights on files of this folder with weights in memory"
     against.add_argument("--memoryx_dir", metavar="FOLDER", help=text)
+    against.add_argument(
+        "--overhead",
+        action="store_true",
+        help="measure a step of GPT tiny without its kernels instead; takes no other option",
+    )
     text = "what of them may be in memory, GB (default: the program's choice)"
     parser.add_argument("--memoryx_ram_gb", type=gigabytes, metavar="GB", help=text)
     for name, default in (("rounds", 3), ("steps", 3)):
@@ -345,6 +353,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def check_given(args: argparse.Namespace) -> None:
     """Raises ConfigError where an argument would have no effect."""
+    if args.overhead:
+        parser = argparse.ArgumentParser()
+        add_arguments(parser)
+        usual = vars(parser.parse_args(["--overhead"]))
+        given = [f"--{name}" for name, value in usual.items() if getattr(args, name) != value]
+        if given:
+            raise ConfigError(
+                "bench --overhead: measures one model in one way. Received: "
+                f"{', '.join(given)} besides. Leave them out."
+            )
     if args.memoryx_ram_gb and not args.memoryx_dir:
         raise ConfigError(
             f"bench --memoryx_ram_gb: needs --memoryx_dir. Received: {args.memoryx_ram_gb:g} "
@@ -365,6 +383,9 @@ def check_given(args: argparse.Namespace) -> None:
 def run(args: argparse.Namespace) -> None:
     """Runs the benchmark and prints what it found."""
     check_given(args)
+    if args.overhead:
+        bench_overhead.run()
+        return
     given = {name: value for name, value in vars(args).items() if value and hasattr(Shape, name)}
     shape = dataclasses.replace(SMOKE if args.smoke else SHAPES[args.model], **given)
     read_params(shape)  # tells mistakes before anything starts

@@ -10,6 +10,7 @@ pytest.importorskip("tensorflow")
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.client import session as client_session
 
 from cerebras_tf.errors import ConfigError
 from cerebras_tf.estimator.session import with_values
@@ -313,3 +314,28 @@ def test_metrics_of_weights_alone_are_had_when_the_data_has_ended(tmp_path):
     made.train(dataset, max_steps=1)
     host, wafer = (made.evaluate(regression.ragged_dataset, use_cs=cs) for cs in (False, True))
     assert host == pytest.approx(wafer, rel=1e-6) and {"norm", "first"} < set(host)
+
+
+def test_steps_run_by_a_callable_that_is_made_once(tmp_path, monkeypatch):
+    """Every step fetches the same; TensorFlow's run would look all of it up each time."""
+    made, make = [], v1.Session.make_callable
+
+    def noted(session, fetches, *rest):
+        made.append(fetches)
+        return make(session, fetches, *rest)
+
+    monkeypatch.setattr(client_session.BaseSession, "make_callable", noted)
+    build(tmp_path).train(dataset, steps=5)
+    assert len(made) == 1
+
+
+def test_errors_of_the_input_are_those_of_the_host(tmp_path):
+    def bad_input():
+        return dataset().map(lambda x, y: (x, tf.debugging.check_numerics(y / 0.0, "labels")))
+
+    messages = []
+    for use_cs in (False, True):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="labels") as found:
+            build(tmp_path / str(use_cs)).train(bad_input, steps=2, use_cs=use_cs)
+        messages.append(found.value.message)
+    assert messages[0] == messages[1]

@@ -40,14 +40,14 @@ def test_a_step_begins_when_what_was_on_its_way_has_arrived():
     start, wait = calls(backend)
     one, other = np.zeros(4, "f"), np.zeros(4, "f")
     backend.begin()
-    backend.run(start, [one], [one])
-    backend.run(start, [other], [other])
-    backend.run(wait, [one], [one])
+    start([one], [one])
+    start([other], [other])
+    wait([one], [one])
     assert swarm.waited == 1
     backend.begin()  # the step before ended with an error
     assert swarm.waited == 2
-    backend.run(start, [other], [other])
-    backend.run(wait, [other], [other])
+    start([other], [other])
+    wait([other], [other])
     assert swarm.waited == 3
     backend.begin()
     assert swarm.waited == 3

@@ -101,6 +101,21 @@ def test_bench_measures_bfloat16_beside_float32():
     assert re.search(r"^bfloat16: \d+\.\d\d times as fast as the host \(by", ran.stdout, re.M)
 
 
+@pytest.mark.tf
+def test_bench_measures_what_a_step_takes_beside_its_kernels():
+    ran = bench("--overhead")
+    assert ran.returncode == 0, ran.stderr
+    *parts, step, least = (float(word) for word in re.findall(r"(\S+) ms$", ran.stdout, re.M)[:6])
+    assert len(parts) == 4 and min(parts) > 0
+    assert sum(parts) == pytest.approx(step, abs=0.003) and least <= step
+    assert re.search(r"^a step with the input of its page +\S+ ms: input \S+ ms$", ran.stdout, re.M)
+
+
+def test_bench_refuses_options_that_have_no_effect_on_the_overhead():
+    ran = bench("--overhead", "--rounds", "5")
+    assert ran.returncode == 2 and "--rounds" in ran.stderr
+
+
 def test_bench_refuses_a_width_that_its_heads_do_not_divide():
     ran = bench("--smoke", "--hidden", "200")
     assert ran.returncode == 2
