@@ -52,8 +52,8 @@ def model_fn(features, labels, mode, params):
     word_cost = masked_lm_loss(words, weights, model.mlm_loss_scaling, batch_size)
     loss = word_cost * model.mlm_loss_weight
     masked = tf.reduce_sum(tf.cast(weights > 0, tf.float32))
-    of_batch = model.mlm_loss_scaling == "batch_size"
-    costs = [(loss, batch_size if of_batch else masked)]
+    counts = {"batch_size": [batch_size], "num_masked": [masked]}
+    costs = [(loss, *counts.get(model.mlm_loss_scaling, [masked, batch_size]))]
     summaries = {"train/cost_masked_lm": loss}
     if sentence_logits is not None:
         sentence_cost = tf.reduce_mean(token_cross_entropy(sentence_logits, labels))

@@ -21,8 +21,10 @@ def loss_spec(mode, params, costs, metrics, summaries=None, derived=None):
     Args:
         mode: ``tf.estimator.ModeKeys.TRAIN`` or ``EVAL``.
         params: BaseParams of the model.
-        costs: list of pairs, whose first parts make up the loss: a float32 scalar, the mean over
-            something, and the number of what it is the mean of, a scalar.
+        costs: list of tuples, whose first parts make up the loss: a float32 scalar, the mean over
+            something, and the number of what it is the mean of, a scalar. Where the data have that
+            number of the whole batch in their weights, and the cost is a sum of them divided by its
+            records, the number of records is third: parts of a batch count by it.
         metrics: function that returns what ``host_call`` takes, a function of tensors and a list of
             them. It is called in evaluation, unless ``eval_input.disable_eval_metrics`` is set.
         summaries: float32 scalars by the tags they have in training, averaged as the loss is; None
@@ -34,7 +36,8 @@ def loss_spec(mode, params, costs, metrics, summaries=None, derived=None):
     """
     training = mode == tf.estimator.ModeKeys.TRAIN
     splits = training and (job.wafers() > 1 or params.runconfig.micro_batches > 1)
-    loss = sum_of(over_parts(*pair) if splits else pair[0] for pair in costs)
+    counted = 1 if job.wafers() > 1 else -1
+    loss = sum_of(over_parts(cost[0], cost[counted]) if splits else cost[0] for cost in costs)
     if training:
         shown = {"train/cost": loss} if summaries is None else summaries
         train_op, (mean, *means) = make_train_op(
@@ -50,7 +53,7 @@ def loss_spec(mode, params, costs, metrics, summaries=None, derived=None):
         return CSEstimatorSpec(mode=mode, loss=mean, train_op=train_op)
     wanted = not getattr(params.eval_input, "disable_eval_metrics", False)
     metric_fn, tensors = metrics() if wanted else (dict, [])
-    parts = [tensor for pair in costs for tensor in pair]
+    parts = [tensor for cost in costs for tensor in cost[:2]]
 
     def with_loss(*given):
         return {**metric_fn(*given[len(parts) :]), "loss": mean_loss(given[: len(parts)])}

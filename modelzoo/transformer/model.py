@@ -71,7 +71,7 @@ def model_fn(features, labels, mode, params):
         tensors = [tf.reshape(labels, [-1]), choices, cross_entropy, weights]
         return metrics.seq2seq_lm_metrics, tensors
 
-    costs = [(loss, tf.reduce_sum(weights))]
+    costs = [(loss, tf.reduce_sum(weights), batch_size)]
     return loss_spec(mode, params, costs, token_metrics, {"loss/total_loss": loss})
 
 

@@ -21,11 +21,12 @@ CONFIG = Path(__file__).parents[2] / "configs" / "params_bert_tiny.yaml"
 B, S, P, V = 3, 12, 4, 260
 
 
-def bert(**model):
+def bert(micro_batches=1, **model):
     """The zoo's model_fn with the tiny configuration, made tinier."""
     tree = yaml.safe_load(CONFIG.read_text(encoding="utf-8"))
     shapes = {"max_sequence_length": S, "max_predictions_per_seq": P, "batch_size": B}
     tree["train_input"].update(shapes)
+    tree["runconfig"]["micro_batches"] = micro_batches
     if not model.get("disable_nsp", True):
         records = {"data_processor": "BertTfRecordsProcessor", "data_dir": "x", "vocab_size": V}
         tree["train_input"] = {**shapes, **records}

@@ -19,10 +19,11 @@ CONFIG = Path(__file__).parents[2] / "configs" / "params_gpt3_tiny.yaml"
 LENGTH = 12
 
 
-def gpt(mixed_precision=False, **model):
+def gpt(mixed_precision=False, micro_batches=1, **model):
     """The zoo's model_fn with the tiny configuration, made tinier."""
     tree = yaml.safe_load(CONFIG.read_text(encoding="utf-8"))
     tree["train_input"].update(max_sequence_length=LENGTH, batch_size=3)
+    tree["runconfig"]["micro_batches"] = micro_batches
     sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_heads": 2, "filter_size": 32}
     tree["model"].update(sizes, mixed_precision=mixed_precision, **model)
     if mixed_precision:

@@ -19,11 +19,12 @@ pytestmark = pytest.mark.tf
 CONFIG = Path(__file__).parents[2] / "configs" / "params_transformer_tiny.yaml"
 
 
-def transformer(**model):
+def transformer(micro_batches=1, **model):
     """The zoo's model_fn with the tiny configuration, made tinier."""
     tree = yaml.safe_load(CONFIG.read_text(encoding="utf-8"))
     sizes = {"hidden_size": 16, "num_heads": 2, "filter_size": 32}
     tree["model"].update(sizes, **model)
+    tree["runconfig"]["micro_batches"] = micro_batches
 
     def with_params(features, labels, mode, params):
         return model_fn(features, labels, mode, tree)
