@@ -10,7 +10,7 @@ pytest.importorskip("tensorflow")
 import tensorflow as tf
 
 from cerebras_tf import cross_wafer_sum
-from cerebras_tf.errors import ConfigError, UnsupportedOpError
+from cerebras_tf.errors import ConfigError, DataError, UnsupportedOpError
 from tests.estimator.regression import (
     assert_equal,
     build,
@@ -183,10 +183,28 @@ def masked(scores, labels):
     return tf.reduce_sum(weights * tf.square(scores - labels)) / tf.reduce_sum(weights)
 
 
+def more_rows_than_told():
+    shapes = ([4, 3], [4])
+    made = tf.numpy_function(
+        lambda: [np.ones([6, *s[1:]], np.float32) for s in shapes], [], [tf.float32] * 2
+    )
+    for tensor, shape in zip(made, shapes):
+        tensor.set_shape(shape)
+    return tuple(made)
+
+
 def checked(features, labels, mode, params):
     with tf.control_dependencies([v1.assert_less(labels, 1e9)]):
         labels = tf.identity(labels)
     return model_fn(features, labels, mode, params)
+
+
+def test_a_check_of_features_that_sees_the_first_part_alone_is_told(tmp_path, monkeypatch):
+    said = []
+    monkeypatch.setattr(v1.logging, "warning", lambda text, *given: said.append(text % given))
+    build(tmp_path, model=checked, micro_batches=2).train(dataset, steps=1)
+    (told,) = [line for line in said if "micro_batches" in line]
+    assert "'assert_less" in told and "sees the first part of every batch alone" in told
 
 
 @pytest.mark.parametrize(
@@ -217,7 +235,7 @@ def test_losses_as_they_are_written_are_those_of_the_whole_batch(tmp_path, loss_
         (with_loss(lambda s, t: tf.reduce_sum(tf.square(s - t))), dataset, 2, UnsupportedOpError,
          "a sum over the batch. Take tf.reduce_mean"),
         (with_loss(masked), dataset, 2, UnsupportedOpError, "no sum and no mean over the batch"),
-        (checked, dataset, 2, UnsupportedOpError, "what is checked or printed .*'assert_less"),
+        (model_fn, more_rows_than_told, 2, DataError, "rows that its shape says, 4. Received: 6"),
         (moving, dataset, 2, UnsupportedOpError, "gradients of variables alone. Received: .kept"),
         (counting_what_is_learnt, dataset, 2, UnsupportedOpError, "what depends on variables"),
         (model_fn, dataset, 3, ConfigError, "must divide the rows of a batch. Received: 3, 4 rows"),
