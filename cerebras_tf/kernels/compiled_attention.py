@@ -6,74 +6,44 @@ stands in compiled_heads.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, Optional
+import math
+from typing import Any, Optional
 
 import numpy as np
 
 from cerebras_tf.kernels.attention import Dropout, bias_and_dropout
-from cerebras_tf.kernels.compiled_heads import Drop, Rows, attend, attend_grad, block_bytes
+from cerebras_tf.kernels.compiled_heads import (
+    AllDrops,
+    AllRows,
+    attend_all,
+    attend_grad_all,
+    block_bytes,
+)
 from cerebras_tf.kernels.compiled_layout import floats_are_float32, ordinary
 from cerebras_tf.kernels.compiled_random import stream_of
-from cerebras_tf.kernels.compiled_threads import for_chunks, threads
+from cerebras_tf.kernels.compiled_threads import for_rows
 from cerebras_tf.kernels.registry import Scratch, compiled
-from cerebras_tf.kernels.scratch import rounded
 
 F = np.float32
 Out = tuple[np.ndarray, ...]
-# Products S T D up to which all heads of an item are one block: a call costs more than its
-# arithmetic there, and NumPy's BLAS takes them one after another without waking its threads.
-SHORT = 1 << 18
 
 
-class _Bias(NamedTuple):
-    """A bias as rows of T numbers, and the steps between rows along batch, heads and queries."""
-
-    rows: np.ndarray
-    batch: int
-    head: int
-    query: int
-
-    def of(self, item: int, head: int, scale: float, causal: bool, lse: np.ndarray) -> Rows:
-        """What the heads of an item from one on need of it, and of the rest."""
-        row = self.batch * item + self.head * head
-        bias = self.rows, row, self.head, self.query
-        return Rows(F(scale), causal, *bias, lse[item], head, 0)
-
-
-def _bias_rows(bias: Optional[np.ndarray], keys: int) -> _Bias:
-    """Rows of a bias that broadcasts to [B, A, S, T]; an empty matrix for none."""
+def _rows(
+    bias: Optional[np.ndarray], keys: int, scale: float, causal: bool, lse: np.ndarray
+) -> AllRows:
+    """Rows of scores of all heads, with a bias that broadcasts to [B, A, S, T], or none."""
     if bias is None:
-        return _Bias(np.empty((0, 0), F), 0, 0, 0)
+        return AllRows(F(scale), causal, np.empty((0, 0), F), 0, 0, 0, lse)
     bias = bias.reshape((1,) * (4 - bias.ndim) + bias.shape)
     if bias.shape[3] != keys:
         bias = np.broadcast_to(bias, (*bias.shape[:3], keys))
-    rows = ordinary(bias).reshape(-1, keys)
     batch, heads, queries = bias.shape[:3]
-    return _Bias(
-        rows,
+    steps = (
         heads * queries if batch > 1 else 0,
         queries if heads > 1 else 0,
         1 if queries > 1 else 0,
     )
-
-
-def _for_heads(
-    shape: tuple[int, int, int, int], size: int, work: int, run: Callable[[int, slice], None]
-) -> None:
-    """run(item, heads) for all of them, several on a thread; shape is [B, A, S, T]."""
-    batch, heads, queries, keys = shape
-    if queries * keys * size <= SHORT:
-        pairs = [(item, slice(0, heads)) for item in range(batch)]
-    else:
-        pairs = [(item, slice(head, head + 1)) for item in range(batch) for head in range(heads)]
-    chunks = min(len(pairs), 4 * threads())
-
-    def part(i: int) -> None:
-        for pair in pairs[len(pairs) * i // chunks : len(pairs) * (i + 1) // chunks]:
-            run(*pair)
-
-    for_chunks(part, chunks, work)
+    return AllRows(F(scale), causal, ordinary(bias).reshape(-1, keys), *steps, lse)
 
 
 def _heads_first(array: np.ndarray) -> np.ndarray:
@@ -83,24 +53,17 @@ def _heads_first(array: np.ndarray) -> np.ndarray:
     return array.transpose(0, 2, 1, 3)
 
 
-def _drop(
-    dropout: Optional[Dropout], item: int, head: int, shape: tuple[int, int, int, int]
-) -> Optional[Drop]:
-    """Dropout of an item's heads from one on; shape is [B, A, S, T]."""
+def _drops(dropout: Optional[Dropout], shape: tuple[int, int, int, int]) -> Optional[AllDrops]:
+    """Dropout of all heads; shape is [B, A, S, T]."""
     if dropout is None:
         return None
-    batch, heads, queries, keys = shape
-    stream = stream_of(dropout.step, dropout.seeds, batch * heads * queries * keys)
-    row = (item * heads + head) * queries
-    return Drop(F(dropout.rate), F(dropout.kept_scale), stream, row, queries, keys)
+    stream = stream_of(dropout.step, dropout.seeds, math.prod(shape))
+    return AllDrops(F(dropout.rate), F(dropout.kept_scale), stream, shape[2], shape[3])
 
 
 def _scratch(query: Any, key: Any, *others: Any, **attrs: Any) -> Scratch:
     """One block of scores a thread."""
-    (_, queries, heads, size), keys = query.shape, key.shape[1]
-    if queries * keys * size <= SHORT:
-        return Scratch(0, rounded(4 * heads * queries * keys))
-    return Scratch(0, block_bytes(queries, keys))
+    return Scratch(0, block_bytes(query.shape[1], key.shape[1]))
 
 
 def _scratch_of_gradient(dout: Any, *operands: Any, **attrs: Any) -> Scratch:
@@ -119,18 +82,12 @@ def attention(
     **dropout: Any,
 ) -> None:
     """attention into out [B, S, A, D] and lse [B, A, S]."""
-    (batch, queries, heads, size), keys = q.shape, k.shape[1]
+    (batch, queries, heads, _), keys = q.shape, k.shape[1]
     shape = batch, heads, queries, keys
     bias, dropped = bias_and_dropout(others, dropout)
-    added = _bias_rows(bias, keys)
-    query, key, value, result = (_heads_first(x) for x in (q, k, v, out[0]))
-
-    def run(item: int, some: slice) -> None:
-        operands = [x[item, some] for x in (query, key, value, result)]
-        rows = added.of(item, some.start, scale, causal, out[1])
-        attend(operands, rows, _drop(dropped, item, some.start, shape))
-
-    _for_heads(shape, size, 4 * batch * heads * queries * keys, run)
+    rows, drops = _rows(bias, keys, scale, causal, out[1]), _drops(dropped, shape)
+    operands = tuple(_heads_first(x) for x in (q, k, v, out[0]))
+    for_rows(attend_all, batch * heads, 4 * math.prod(shape), operands, rows, drops)
 
 
 @compiled("attention_grad", supports=floats_are_float32, scratch=_scratch_of_gradient)
@@ -148,17 +105,9 @@ def attention_grad(
     **dropout: Any,
 ) -> None:
     """attention_grad into dq, dk, dv, each [B, S or T, A, D]; y, attention's out, is not read."""
-    (batch, queries, heads, size), keys = q.shape, k.shape[1]
+    (batch, queries, heads, _), keys = q.shape, k.shape[1]
     shape = batch, heads, queries, keys
     bias, dropped = bias_and_dropout(others, dropout)
-    added = _bias_rows(bias, keys)
-    query, key, value, cotangent = (_heads_first(x) for x in (q, k, v, dout))
-    dq, dk, dv = (_heads_first(x) for x in out)
-    sums = ordinary(lse)
-
-    def run(item: int, some: slice) -> None:
-        operands = [x[item, some] for x in (cotangent, query, key, value, dq, dk, dv)]
-        rows = added.of(item, some.start, scale, causal, sums)
-        attend_grad(operands, rows, _drop(dropped, item, some.start, shape))
-
-    _for_heads(shape, size, 8 * batch * heads * queries * keys, run)
+    rows, drops = _rows(bias, keys, scale, causal, ordinary(lse)), _drops(dropped, shape)
+    operands = tuple(_heads_first(x) for x in (dout, q, k, v, *out))
+    for_rows(attend_grad_all, batch * heads, 8 * math.prod(shape), operands, rows, drops)

@@ -9,7 +9,7 @@ softmax over blocks of keys: one block's scores fit the cache.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
@@ -23,6 +23,7 @@ from cerebras_tf.kernels.compiled_rows import exp_in_place, row_max
 from cerebras_tf.kernels.scratch import borrowed, rounded
 
 F = np.float32
+Operands = tuple[np.ndarray, ...]
 # Queries of a block: fewer skip more of what a causal mask hides, more make larger products. Best
 # of 64, 96, 128, 192 and 256 for length 512 and width 64.
 QUERIES = 96
@@ -212,75 +213,167 @@ def block_bytes(queries: int, keys: int) -> int:
     return rounded(4 * min(QUERIES, queries) * keys)
 
 
-def attend(operands: Sequence[np.ndarray], rows: Rows, drop: Optional[Drop]) -> None:
-    """Attention of some heads.
+class AllRows(NamedTuple):
+    """What the softmax of all heads of a batch needs: as `Rows`, steps counting rows of `bias`.
+
+    Attributes:
+        scale: of scores.
+        causal: whether query i sees keys up to i + T - S only.
+        bias: rows of T numbers; none for no bias.
+        batch: rows from item to item.
+        head: rows from head to head.
+        query: rows from query to query.
+        lse: [B, A, S], for logarithms of sums.
+    """
+
+    scale: np.float32
+    causal: bool
+    bias: np.ndarray
+    batch: int
+    head: int
+    query: int
+    lse: np.ndarray
+
+
+class AllDrops(NamedTuple):
+    """Dropout of all heads of a batch, as `Drop`; each has `queries` rows of `keys` numbers."""
+
+    rate: np.float32
+    kept_scale: np.float32
+    stream: Stream
+    queries: int
+    keys: int
+
+
+def attend_all(
+    start: int, stop: int, operands: Operands, rows: AllRows, drops: Optional[AllDrops]
+) -> None:
+    """Attention of heads `start` to `stop` of a batch, those of an item behind each other.
 
     Args:
-        operands: q [heads, S, D], k and v [heads, T, D], and what becomes the result, as q.
-        rows: of the first head.
-        drop: dropout of the first head; None for none.
+        start: the first head, of B A.
+        stop: behind the last one.
+        operands: q [B, A, S, D], k and v [B, A, T, D], and what becomes the result, as q.
+        rows: of all heads.
+        drops: of all heads; None for none.
+    """
+    queries, keys = operands[0].shape[2], operands[1].shape[2]
+    if SGEMM:
+        compiled = _attend_heads if drops is None else _attend_heads_dropped
+        with borrowed((min(QUERIES, queries) * keys,)) as room:
+            compiled(start, stop, SGEMM, QUERIES, operands, room, rows, *_given(drops))
+        return
+    for number in range(start, stop):
+        attend(*_one_head(number, operands, rows, drops))
+
+
+def attend_grad_all(
+    start: int, stop: int, operands: Operands, rows: AllRows, drops: Optional[AllDrops]
+) -> None:
+    """Derivatives of the attention of heads `start` to `stop`.
+
+    Args:
+        start, stop, rows, drops: as `attend_all` was given them.
+        operands: the result's cotangent, q, k, v, and what become dq, dk, dv.
+    """
+    queries, keys = operands[1].shape[2], operands[2].shape[2]
+    if SGEMM:
+        compiled = _attend_heads_grad if drops is None else _attend_heads_grad_dropped
+        with borrowed((2 * min(QUERIES, queries) * keys,)) as room:
+            compiled(start, stop, SGEMM, QUERIES, operands, room, rows, *_given(drops))
+        return
+    for number in range(start, stop):
+        attend_grad(*_one_head(number, operands, rows, drops))
+
+
+def _one_head(
+    number: int, operands: Operands, rows: AllRows, drops: Optional[AllDrops]
+) -> tuple[Operands, Rows, Optional[Drop]]:
+    """What `attend` or `attend_grad` takes of a head."""
+    item, head = divmod(number, operands[0].shape[1])
+    drop = None if drops is None else _drop_of(drops, number)
+    return tuple(x[item, head] for x in operands), _rows_of(rows, item, head), drop
+
+
+def _rows_of(rows: Any, item: Any, head: Any) -> Any:
+    """The rows of a head, from its first query on."""
+    row = rows.batch * item + rows.head * head
+    scale, lse = rows.scale, rows.lse[item]
+    return Rows(scale, rows.causal, rows.bias, row, rows.head, rows.query, lse, head, 0)
+
+
+def _drop_of(drops: Any, number: Any) -> Any:
+    """The dropout of a head, counted over all items."""
+    row = number * drops.queries
+    return Drop(drops.rate, drops.kept_scale, drops.stream, row, drops.queries, drops.keys)
+
+
+_rows_of_head, _drop_of_head = inlined(_rows_of), inlined(_drop_of)
+
+
+def attend(operands: Operands, rows: Rows, drop: Optional[Drop]) -> None:
+    """Attention of a head.
+
+    Args:
+        operands: q [S, D], k and v [T, D], and what becomes the result, as q.
+        rows: of the head.
+        drop: its dropout; None for none.
     """
     q, k, v, out = operands
-    keys = k.shape[1]
-    if len(q) == 1 and SGEMM:
+    keys = len(k)
+    if SGEMM:
         compiled = _attend if drop is None else _attend_dropped
-        with borrowed((min(QUERIES, q.shape[1]) * keys,)) as room:
-            compiled(SGEMM, QUERIES, (q[0], k[0], v[0], out[0]), room, rows, *_given(drop))
+        with borrowed((min(QUERIES, len(q)) * keys,)) as room:
+            compiled(SGEMM, QUERIES, operands, room, rows, *_given(drop))
         return
-    for some, seen, arguments in _blocks(q, keys, rows, drop):
-        with borrowed((len(q), some.stop - some.start, seen)) as scores:
-            _multiply(q[:, some], k[:, :seen].swapaxes(1, 2), scores)
+    for some, seen, arguments in _blocks(len(q), keys, rows, drop):
+        with borrowed((1, some.stop - some.start, seen)) as scores:
+            gemm(q[some], k[:seen].T, scores[0])
             kernel = softmax_scores if drop is None else dropped_softmax_scores
-            kernel(0, scores.shape[0] * scores.shape[1], scores, *arguments)
-            _multiply(scores, v[:, :seen], out[:, some])
+            kernel(0, scores.shape[1], scores, *arguments)
+            gemm(scores[0], v[:seen], out[some])
 
 
-def attend_grad(operands: Sequence[np.ndarray], rows: Rows, drop: Optional[Drop]) -> None:
-    """Derivatives of some heads' attention.
+def attend_grad(operands: Operands, rows: Rows, drop: Optional[Drop]) -> None:
+    """Derivatives of a head's attention.
 
     Args:
         operands: the result's cotangent, q, k, v, and what become dq, dk, dv; see `attend`.
-        rows: of the first head, with the sums that `attend` found.
+        rows: of the head, with the sums that `attend` found.
         drop: as `attend` was given it.
     """
     dout, q, k, v, dq, dk, dv = operands
-    keys = k.shape[1]
-    if len(q) == 1 and SGEMM:
+    keys = len(k)
+    if SGEMM:
         compiled = _attend_grad if drop is None else _attend_grad_dropped
-        with borrowed((2 * min(QUERIES, q.shape[1]) * keys,)) as room:
-            one = dout[0], q[0], k[0], v[0], dq[0], dk[0], dv[0]
-            compiled(SGEMM, QUERIES, one, room, rows, *_given(drop))
+        with borrowed((2 * min(QUERIES, len(q)) * keys,)) as room:
+            compiled(SGEMM, QUERIES, operands, room, rows, *_given(drop))
         return
-    for some, seen, arguments in _blocks(q, keys, rows, drop):
-        size = len(q), some.stop - some.start, seen
+    for some, seen, arguments in _blocks(len(q), keys, rows, drop):
+        size = 1, some.stop - some.start, seen
         with borrowed(size) as scores, borrowed(size) as dscores:
-            _multiply(q[:, some], k[:, :seen].swapaxes(1, 2), scores)
-            _multiply(dout[:, some], v[:, :seen].swapaxes(1, 2), dscores)
+            gemm(q[some], k[:seen].T, scores[0])
+            gemm(dout[some], v[:seen].T, dscores[0])
             kernel = softmax_scores_grad if drop is None else dropped_softmax_scores_grad
-            kernel(0, size[0] * size[1], scores, dscores, *arguments)
-            first = some.stop == q.shape[1]
-            for total, left, right in ((dv, scores, dout), (dk, dscores, q)):
-                _multiply(left.swapaxes(1, 2), right[:, some], total[:, :seen], add=not first)
+            kernel(0, size[1], scores, dscores, *arguments)
+            first = some.stop == len(q)
+            for total, left, right in ((dv, scores[0], dout), (dk, dscores[0], q)):
+                gemm(left.T, right[some], total[:seen], add=not first)
                 if first:
-                    total[:, seen:] = 0
-            _multiply(dscores, k[:, :seen], dq[:, some])
+                    total[seen:] = 0
+            gemm(dscores[0], k[:seen], dq[some])
 
 
-def _given(drop: Optional[Drop]) -> tuple[Drop, ...]:
+def _given(drop: Any) -> tuple[Any, ...]:
     return () if drop is None else (drop,)
 
 
 def _blocks(
-    q: np.ndarray, keys: int, rows: Rows, drop: Optional[Drop]
+    queries: int, keys: int, rows: Rows, drop: Optional[Drop]
 ) -> Iterator[tuple[slice, int, tuple[Any, ...]]]:
-    """Queries, keys that the last one sees, what kernels take behind scores; the last ones first.
-
-    Several heads have one block, so that NumPy's BLAS takes them one behind the other.
-    """
-    queries = q.shape[1]
-    width = min(QUERIES, queries) if len(q) == 1 else queries
-    for stop in range(queries, 0, -width):
-        start = max(0, stop - width)
+    """Queries, keys that the last one sees, and what kernels take; the last ones first."""
+    for stop in range(queries, 0, -QUERIES):
+        start = max(0, stop - QUERIES)
         seen = max(0, min(keys, stop + keys - queries)) if rows.causal else keys
         moved = () if drop is None else (drop._replace(row=drop.row + start),)
         yield slice(start, stop), seen, (*moved, *_row_arguments(rows, start, queries, keys, seen))
@@ -303,14 +396,6 @@ def _row_arguments(rows: Any, start: Any, queries: Any, keys: Any, seen: Any) ->
 
 
 _row_arguments_of_block = inlined(_row_arguments)
-
-
-def _multiply(left: np.ndarray, right: np.ndarray, total: np.ndarray, add: bool = False) -> None:
-    """total [heads, ...] (+)= left right of each head; several heads never add."""
-    if len(left) == 1:
-        gemm(left[0], right[0], total[0], add=add)
-    else:
-        np.matmul(left, right, out=total)
 
 
 @jit()
@@ -425,3 +510,57 @@ def _attend_grad_dropped(
     address: Any, width: Any, operands: Any, room: Any, rows: Any, drop: Any
 ) -> None:
     _backward(_dropped_rows_grad, address, width, operands, room, rows, drop)
+
+
+@inlined
+def _operands_of(operands: Any, item: Any, head: Any) -> Any:
+    q, k, v, out = operands
+    return q[item, head], k[item, head], v[item, head], out[item, head]
+
+
+@inlined
+def _operands_of_grad(operands: Any, item: Any, head: Any) -> Any:
+    dout, q, k, v, dq, dk, dv = operands
+    given = dout[item, head], q[item, head], k[item, head], v[item, head]
+    return *given, dq[item, head], dk[item, head], dv[item, head]
+
+
+@jit()
+def _attend_heads(
+    start: Any, stop: Any, address: Any, width: Any, operands: Any, room: Any, rows: Any
+) -> None:
+    """Heads `start` to `stop` in one call; see `attend_all`."""
+    for number in range(start, stop):
+        item, head = divmod(number, operands[0].shape[1])
+        some = _operands_of(operands, item, head)
+        _attend(address, width, some, room, _rows_of_head(rows, item, head))
+
+
+@jit()
+def _attend_heads_dropped(
+    start: Any, stop: Any, address: Any, width: Any, operands: Any, room: Any, rows: Any, drops: Any
+) -> None:
+    for number in range(start, stop):
+        item, head = divmod(number, operands[0].shape[1])
+        some, drop = _operands_of(operands, item, head), _drop_of_head(drops, number)
+        _attend_dropped(address, width, some, room, _rows_of_head(rows, item, head), drop)
+
+
+@jit()
+def _attend_heads_grad(
+    start: Any, stop: Any, address: Any, width: Any, operands: Any, room: Any, rows: Any
+) -> None:
+    for number in range(start, stop):
+        item, head = divmod(number, operands[0].shape[1])
+        some = _operands_of_grad(operands, item, head)
+        _attend_grad(address, width, some, room, _rows_of_head(rows, item, head))
+
+
+@jit()
+def _attend_heads_grad_dropped(
+    start: Any, stop: Any, address: Any, width: Any, operands: Any, room: Any, rows: Any, drops: Any
+) -> None:
+    for number in range(start, stop):
+        item, head = divmod(number, operands[0].shape[1])
+        some, drop = _operands_of_grad(operands, item, head), _drop_of_head(drops, number)
+        _attend_grad_dropped(address, width, some, room, _rows_of_head(rows, item, head), drop)

@@ -309,7 +309,7 @@ def packed_attention(
         mine, theirs = sequences.places(item)
         operands = query[mine, head], key[theirs, head], value[theirs, head], result[mine, head]
         rest = _head(sequences, item, head, dropped, scale, causal, lse)
-        attend([x[None] for x in operands], *rest)
+        attend(operands, *rest)
 
     given = sequences.arguments(dropped, scale, causal)
     pairs = len(sequences.short) * heads
@@ -347,7 +347,7 @@ def packed_attention_grad(
         operands = cotangent[mine, head], query[mine, head], key[theirs, head], value[theirs, head]
         results = dq[mine, head], dk[theirs, head], dv[theirs, head]
         rest = _head(sequences, item, head, dropped, scale, causal, sums)
-        attend_grad([x[None] for x in (*operands, *results)], *rest)
+        attend_grad((*operands, *results), *rest)
 
     given = sequences.arguments(dropped, scale, causal)
     pairs = len(sequences.short) * heads

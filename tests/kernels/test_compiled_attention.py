@@ -10,7 +10,7 @@ from tests.tolerances import TOLERANCES
 
 pytest.importorskip("numba")
 
-from cerebras_tf.kernels import compiled_attention, compiled_heads
+from cerebras_tf.kernels import compiled_heads
 from cerebras_tf.kernels.registry import COMPILED, PLAIN
 
 NEAR = TOLERANCES["attention"]
@@ -28,12 +28,10 @@ def _check(q, k, v, others=(), **attrs):
     check_compiled("attention_grad", operands, NEAR, **attrs)
 
 
-@pytest.fixture(params=["blocks", "blocks without the library", "short"])
+@pytest.fixture(params=["blocks", "blocks without the library"])
 def small_blocks(request, monkeypatch):
-    """Blocks of 4 queries, so that small operands cross every boundary; or all heads in one."""
+    """Blocks of 4 queries, so that small operands cross every boundary."""
     monkeypatch.setattr(compiled_heads, "QUERIES", 4)
-    if request.param != "short":
-        monkeypatch.setattr(compiled_attention, "SHORT", 0)
     if request.param == "blocks without the library":
         monkeypatch.setattr(compiled_heads, "SGEMM", 0)
 
