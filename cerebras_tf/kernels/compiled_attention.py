@@ -7,25 +7,103 @@ stands in compiled_heads.
 from __future__ import annotations
 
 import math
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 
 from cerebras_tf.kernels.attention import Dropout, bias_and_dropout
 from cerebras_tf.kernels.compiled_heads import (
     AllDrops,
-    AllRows,
-    attend_all,
-    attend_grad_all,
+    Kernels,
+    Operands,
+    Rows,
+    attend,
+    attend_grad,
+    attend_grad_head,
+    attend_head,
     block_bytes,
+    block_size,
+    drop_of,
+    drop_of_head,
+    run_heads,
 )
+from cerebras_tf.kernels.compiled_jit import inlined, jit
 from cerebras_tf.kernels.compiled_layout import floats_are_float32, ordinary
 from cerebras_tf.kernels.compiled_random import stream_of
-from cerebras_tf.kernels.compiled_threads import for_rows
+from cerebras_tf.kernels.compiled_threads import split
 from cerebras_tf.kernels.registry import Scratch, compiled
 
 F = np.float32
 Out = tuple[np.ndarray, ...]
+
+
+class AllRows(NamedTuple):
+    """What the softmax of all heads of a batch needs: as `Rows`, steps counting rows of `bias`.
+
+    Attributes:
+        scale: of scores.
+        causal: whether query i sees keys up to i + T - S only.
+        bias: rows of T numbers; none for no bias.
+        batch: rows from item to item.
+        head: rows from head to head.
+        query: rows from query to query.
+        lse: [B, A, S], for logarithms of sums.
+    """
+
+    scale: np.float32
+    causal: bool
+    bias: np.ndarray
+    batch: int
+    head: int
+    query: int
+    lse: np.ndarray
+
+
+def _rows_of(rows: Any, item: Any, head: Any) -> Any:
+    """The rows of a head, from its first query on."""
+    row = rows.batch * item + rows.head * head
+    scale, lse = rows.scale, rows.lse[item]
+    return Rows(scale, rows.causal, rows.bias, row, rows.head, rows.query, lse, head, 0)
+
+
+_rows_of_head = inlined(_rows_of)
+
+
+@jit()
+def _attend_heads(
+    numbers: Any, address: Any, width: Any, operands: Any, room: Any, rows: Any, drops: Any
+) -> None:
+    """attend_head of some heads of a batch, counted over all items."""
+    q, k, v, out = operands
+    for number in numbers:
+        item, head = divmod(number, q.shape[1])
+        one = q[item, head], k[item, head], v[item, head], out[item, head]
+        some, drop = _rows_of_head(rows, item, head), drop_of_head(drops, number)
+        attend_head(address, width, one, room, some, drop)
+
+
+@jit()
+def _attend_grad_heads(
+    numbers: Any, address: Any, width: Any, operands: Any, room: Any, rows: Any, drops: Any
+) -> None:
+    dout, q, k, v, dq, dk, dv = operands
+    for number in numbers:
+        item, head = divmod(number, q.shape[1])
+        given = dout[item, head], q[item, head], k[item, head], v[item, head]
+        one = (*given, dq[item, head], dk[item, head], dv[item, head])
+        some, drop = _rows_of_head(rows, item, head), drop_of_head(drops, number)
+        attend_grad_head(address, width, one, room, some, drop)
+
+
+def _head(number: int, operands: Operands, rows: AllRows, drops: Optional[AllDrops]) -> Any:
+    """What `attend` or `attend_grad` takes of a head."""
+    item, head = divmod(number, operands[0].shape[1])
+    one = tuple(x[item, head] for x in operands)
+    return one, _rows_of(rows, item, head), drop_of(drops, number)
+
+
+_FORWARD = Kernels(_attend_heads, attend, _head)
+_BACKWARD = Kernels(_attend_grad_heads, attend_grad, _head)
 
 
 def _rows(
@@ -87,7 +165,9 @@ def attention(
     bias, dropped = bias_and_dropout(others, dropout)
     rows, drops = _rows(bias, keys, scale, causal, out[1]), _drops(dropped, shape)
     operands = tuple(_heads_first(x) for x in (q, k, v, out[0]))
-    for_rows(attend_all, batch * heads, 4 * math.prod(shape), operands, rows, drops)
+    work, size = 4 * math.prod(shape), block_size(queries, keys)
+    parts = np.array_split(np.arange(batch * heads), split(batch * heads, work))
+    run_heads(_FORWARD, parts, work, size, operands, rows, drops)
 
 
 @compiled("attention_grad", supports=floats_are_float32, scratch=_scratch_of_gradient)
@@ -110,4 +190,6 @@ def attention_grad(
     bias, dropped = bias_and_dropout(others, dropout)
     rows, drops = _rows(bias, keys, scale, causal, ordinary(lse)), _drops(dropped, shape)
     operands = tuple(_heads_first(x) for x in (dout, q, k, v, *out))
-    for_rows(attend_grad_all, batch * heads, 8 * math.prod(shape), operands, rows, drops)
+    work, size = 8 * math.prod(shape), 2 * block_size(queries, keys)
+    parts = np.array_split(np.arange(batch * heads), split(batch * heads, work))
+    run_heads(_BACKWARD, parts, work, size, operands, rows, drops)

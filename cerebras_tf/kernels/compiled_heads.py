@@ -9,7 +9,7 @@ softmax over blocks of keys: one block's scores fit the cache.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
@@ -20,6 +20,7 @@ from cerebras_tf.kernels.compiled_jit import inlined, jit
 from cerebras_tf.kernels.compiled_math import exp, log
 from cerebras_tf.kernels.compiled_random import Stream, uniform_row
 from cerebras_tf.kernels.compiled_rows import exp_in_place, row_max
+from cerebras_tf.kernels.compiled_threads import for_chunks
 from cerebras_tf.kernels.scratch import borrowed, rounded
 
 F = np.float32
@@ -208,35 +209,8 @@ def dropped_softmax_scores_grad(
         drop_row(scores[head, query, :seen], numbers, drop.rate, drop.kept_scale)
 
 
-def block_bytes(queries: int, keys: int) -> int:
-    """Bytes of the scores of a block; derivatives take twice as many."""
-    return rounded(4 * min(QUERIES, queries) * keys)
-
-
-class AllRows(NamedTuple):
-    """What the softmax of all heads of a batch needs: as `Rows`, steps counting rows of `bias`.
-
-    Attributes:
-        scale: of scores.
-        causal: whether query i sees keys up to i + T - S only.
-        bias: rows of T numbers; none for no bias.
-        batch: rows from item to item.
-        head: rows from head to head.
-        query: rows from query to query.
-        lse: [B, A, S], for logarithms of sums.
-    """
-
-    scale: np.float32
-    causal: bool
-    bias: np.ndarray
-    batch: int
-    head: int
-    query: int
-    lse: np.ndarray
-
-
 class AllDrops(NamedTuple):
-    """Dropout of all heads of a batch, as `Drop`; each has `queries` rows of `keys` numbers."""
+    """Dropout of many heads, as `Drop`; each has `queries` rows of `keys` numbers."""
 
     rate: np.float32
     kept_scale: np.float32
@@ -245,74 +219,74 @@ class AllDrops(NamedTuple):
     keys: int
 
 
-def attend_all(
-    start: int, stop: int, operands: Operands, rows: AllRows, drops: Optional[AllDrops]
-) -> None:
-    """Attention of heads `start` to `stop` of a batch, those of an item behind each other.
-
-    Args:
-        start: the first head, of B A.
-        stop: behind the last one.
-        operands: q [B, A, S, D], k and v [B, A, T, D], and what becomes the result, as q.
-        rows: of all heads.
-        drops: of all heads; None for none.
-    """
-    queries, keys = operands[0].shape[2], operands[1].shape[2]
-    if SGEMM:
-        compiled = _attend_heads if drops is None else _attend_heads_dropped
-        with borrowed((min(QUERIES, queries) * keys,)) as room:
-            compiled(start, stop, SGEMM, QUERIES, operands, room, rows, *_given(drops))
-        return
-    for number in range(start, stop):
-        attend(*_one_head(number, operands, rows, drops))
-
-
-def attend_grad_all(
-    start: int, stop: int, operands: Operands, rows: AllRows, drops: Optional[AllDrops]
-) -> None:
-    """Derivatives of the attention of heads `start` to `stop`.
-
-    Args:
-        start, stop, rows, drops: as `attend_all` was given them.
-        operands: the result's cotangent, q, k, v, and what become dq, dk, dv.
-    """
-    queries, keys = operands[1].shape[2], operands[2].shape[2]
-    if SGEMM:
-        compiled = _attend_heads_grad if drops is None else _attend_heads_grad_dropped
-        with borrowed((2 * min(QUERIES, queries) * keys,)) as room:
-            compiled(start, stop, SGEMM, QUERIES, operands, room, rows, *_given(drops))
-        return
-    for number in range(start, stop):
-        attend_grad(*_one_head(number, operands, rows, drops))
-
-
-def _one_head(
-    number: int, operands: Operands, rows: AllRows, drops: Optional[AllDrops]
-) -> tuple[Operands, Rows, Optional[Drop]]:
-    """What `attend` or `attend_grad` takes of a head."""
-    item, head = divmod(number, operands[0].shape[1])
-    drop = None if drops is None else _drop_of(drops, number)
-    return tuple(x[item, head] for x in operands), _rows_of(rows, item, head), drop
-
-
-def _rows_of(rows: Any, item: Any, head: Any) -> Any:
-    """The rows of a head, from its first query on."""
-    row = rows.batch * item + rows.head * head
-    scale, lse = rows.scale, rows.lse[item]
-    return Rows(scale, rows.causal, rows.bias, row, rows.head, rows.query, lse, head, 0)
-
-
-def _drop_of(drops: Any, number: Any) -> Any:
-    """The dropout of a head, counted over all items."""
+def drop_of(drops: Any, number: Any) -> Any:
+    """The dropout of the head of a number; None for none."""
+    if drops is None:
+        return None
     row = number * drops.queries
     return Drop(drops.rate, drops.kept_scale, drops.stream, row, drops.queries, drops.keys)
 
 
-_rows_of_head, _drop_of_head = inlined(_rows_of), inlined(_drop_of)
+drop_of_head = inlined(drop_of)
+
+
+def block_size(queries: int, keys: int) -> int:
+    """Scores of a block; derivatives take twice as many."""
+    return min(QUERIES, queries) * keys
+
+
+def block_bytes(queries: int, keys: int) -> int:
+    """Bytes of them."""
+    return rounded(4 * block_size(queries, keys))
+
+
+class Kernels(NamedTuple):
+    """Attention or its derivatives, of many heads.
+
+    Attributes:
+        compiled: (numbers of heads, BLAS's address, queries of a block, operands, room, rows,
+            drops).
+        plain: `attend` or `attend_grad`, for where BLAS's address is not known.
+        head: what `plain` takes of a head: (its number, operands, rows, drops).
+    """
+
+    compiled: Callable[..., None]
+    plain: Callable[..., None]
+    head: Callable[..., Any]
+
+
+def run_heads(
+    kernels: Kernels,
+    parts: Sequence[np.ndarray],
+    work: int,
+    size: int,
+    operands: Operands,
+    rows: Any,
+    drops: Optional[AllDrops],
+) -> None:
+    """Runs parts of heads on threads.
+
+    Args:
+        kernels: what to run.
+        parts: numbers of heads, int64 [any].
+        work: as `for_chunks` takes it.
+        size: scores that a thread has room for.
+        operands, rows, drops: of all heads, as kernels take them.
+    """
+
+    def run(i: int) -> None:
+        if not SGEMM:
+            for number in parts[i]:
+                kernels.plain(*kernels.head(int(number), operands, rows, drops))
+            return
+        with borrowed((size,)) as room:
+            kernels.compiled(parts[i], SGEMM, QUERIES, operands, room, rows, drops)
+
+    for_chunks(run, len(parts), work)
 
 
 def attend(operands: Operands, rows: Rows, drop: Optional[Drop]) -> None:
-    """Attention of a head.
+    """Attention of a head where BLAS's address is not known; else see `attend_head`.
 
     Args:
         operands: q [S, D], k and v [T, D], and what becomes the result, as q.
@@ -321,11 +295,6 @@ def attend(operands: Operands, rows: Rows, drop: Optional[Drop]) -> None:
     """
     q, k, v, out = operands
     keys = len(k)
-    if SGEMM:
-        compiled = _attend if drop is None else _attend_dropped
-        with borrowed((min(QUERIES, len(q)) * keys,)) as room:
-            compiled(SGEMM, QUERIES, operands, room, rows, *_given(drop))
-        return
     for some, seen, arguments in _blocks(len(q), keys, rows, drop):
         with borrowed((1, some.stop - some.start, seen)) as scores:
             gemm(q[some], k[:seen].T, scores[0])
@@ -335,7 +304,7 @@ def attend(operands: Operands, rows: Rows, drop: Optional[Drop]) -> None:
 
 
 def attend_grad(operands: Operands, rows: Rows, drop: Optional[Drop]) -> None:
-    """Derivatives of a head's attention.
+    """Derivatives of a head's attention; dk and dv become 0 where there is no query.
 
     Args:
         operands: the result's cotangent, q, k, v, and what become dq, dk, dv; see `attend`.
@@ -344,11 +313,8 @@ def attend_grad(operands: Operands, rows: Rows, drop: Optional[Drop]) -> None:
     """
     dout, q, k, v, dq, dk, dv = operands
     keys = len(k)
-    if SGEMM:
-        compiled = _attend_grad if drop is None else _attend_grad_dropped
-        with borrowed((2 * min(QUERIES, len(q)) * keys,)) as room:
-            compiled(SGEMM, QUERIES, operands, room, rows, *_given(drop))
-        return
+    if not len(q):  # else the first block's queries see all keys
+        dk[:] = dv[:] = 0
     for some, seen, arguments in _blocks(len(q), keys, rows, drop):
         size = 1, some.stop - some.start, seen
         with borrowed(size) as scores, borrowed(size) as dscores:
@@ -356,16 +322,10 @@ def attend_grad(operands: Operands, rows: Rows, drop: Optional[Drop]) -> None:
             gemm(dout[some], v[:seen].T, dscores[0])
             kernel = softmax_scores_grad if drop is None else dropped_softmax_scores_grad
             kernel(0, size[1], scores, dscores, *arguments)
-            first = some.stop == len(q)
-            for total, left, right in ((dv, scores[0], dout), (dk, dscores[0], q)):
-                gemm(left.T, right[some], total[:seen], add=not first)
-                if first:
-                    total[seen:] = 0
+            more = some.stop < len(q)
+            gemm(scores[0].T, dout[some], dv[:seen], add=more)
+            gemm(dscores[0].T, q[some], dk[:seen], add=more)
             gemm(dscores[0], k[:seen], dq[some])
-
-
-def _given(drop: Any) -> tuple[Any, ...]:
-    return () if drop is None else (drop,)
 
 
 def _blocks(
@@ -419,33 +379,32 @@ def _moved(drop: Any, start: Any) -> Any:
 
 
 @inlined
-def _plain_rows(scores: Any, drop: Any, start: Any, arguments: Any) -> None:
-    softmax_scores(0, scores.shape[1], scores, *arguments)
+def _softmax(scores: Any, drop: Any, start: Any, arguments: Any) -> None:
+    """The probabilities of a block from query `start` on, in place."""
+    if drop is None:
+        softmax_scores(0, scores.shape[1], scores, *arguments)
+    else:
+        dropped_softmax_scores(0, scores.shape[1], scores, _moved(drop, start), *arguments)
 
 
 @inlined
-def _dropped_rows(scores: Any, drop: Any, start: Any, arguments: Any) -> None:
-    dropped_softmax_scores(0, scores.shape[1], scores, _moved(drop, start), *arguments)
+def _softmax_grad(scores: Any, dscores: Any, drop: Any, start: Any, arguments: Any) -> None:
+    if drop is None:
+        softmax_scores_grad(0, scores.shape[1], scores, dscores, *arguments)
+    else:
+        moved = _moved(drop, start)
+        dropped_softmax_scores_grad(0, scores.shape[1], scores, dscores, moved, *arguments)
 
 
-@inlined
-def _plain_rows_grad(scores: Any, dscores: Any, drop: Any, start: Any, arguments: Any) -> None:
-    softmax_scores_grad(0, scores.shape[1], scores, dscores, *arguments)
+@jit()
+def attend_head(address: Any, width: Any, operands: Any, room: Any, rows: Any, drop: Any) -> None:
+    """`attend` in compiled code.
 
-
-@inlined
-def _dropped_rows_grad(scores: Any, dscores: Any, drop: Any, start: Any, arguments: Any) -> None:
-    moved = _moved(drop, start)
-    dropped_softmax_scores_grad(0, scores.shape[1], scores, dscores, moved, *arguments)
-
-
-@inlined
-def _forward(
-    kernel: Any, address: Any, width: Any, operands: Any, room: Any, rows: Any, drop: Any
-) -> None:
-    """`attend` of one head; operands are its q, k, v and result, room holds a block of scores.
-
-    `width` is the number of a block's queries.
+    Args:
+        address: of cblas_sgemm.
+        width: queries of a block.
+        operands, rows, drop: as `attend` takes them.
+        room: float32, for a block of scores.
     """
     q, k, v, out = operands
     queries, keys = q.shape[0], k.shape[0]
@@ -455,18 +414,27 @@ def _forward(
         seen = max(0, min(keys, stop + keys - queries)) if rows.causal else keys
         scores = room[: (stop - start) * seen].reshape(1, stop - start, seen)
         _product(address, q[start:stop], k[:seen].T, scores[0], False)
-        kernel(scores, drop, start, _row_arguments_of_block(rows, start, queries, keys, seen))
+        _softmax(scores, drop, start, _row_arguments_of_block(rows, start, queries, keys, seen))
         _product(address, scores[0], v[:seen], out[start:stop], False)
         stop = start
 
 
-@inlined
-def _backward(
-    kernel: Any, address: Any, width: Any, operands: Any, room: Any, rows: Any, drop: Any
+@jit()
+def attend_grad_head(
+    address: Any, width: Any, operands: Any, room: Any, rows: Any, drop: Any
 ) -> None:
-    """`attend_grad` of one head; operands are in its order, room holds two blocks of scores."""
+    """`attend_grad` in compiled code.
+
+    Args:
+        address, width, rows, drop: as `attend_head` takes them.
+        operands: as `attend_grad` takes them.
+        room: float32, for two blocks of scores.
+    """
     dout, q, k, v, dq, dk, dv = operands
     queries, keys = q.shape[0], k.shape[0]
+    if queries == 0:  # else the first block's queries see all keys
+        dk[:] = F(0)
+        dv[:] = F(0)
     stop = queries
     while stop > 0:
         start = max(0, stop - width)
@@ -477,90 +445,9 @@ def _backward(
         _product(address, q[start:stop], k[:seen].T, scores[0], False)
         _product(address, dout[start:stop], v[:seen].T, dscores[0], False)
         arguments = _row_arguments_of_block(rows, start, queries, keys, seen)
-        kernel(scores, dscores, drop, start, arguments)
+        _softmax_grad(scores, dscores, drop, start, arguments)
         first = stop == queries
         _product(address, scores[0].T, dout[start:stop], dv[:seen], not first)
         _product(address, dscores[0].T, q[start:stop], dk[:seen], not first)
-        if first:
-            dv[seen:] = F(0)
-            dk[seen:] = F(0)
         _product(address, dscores[0], k[:seen], dq[start:stop], False)
         stop = start
-
-
-@jit()
-def _attend(address: Any, width: Any, operands: Any, room: Any, rows: Any) -> None:
-    _forward(_plain_rows, address, width, operands, room, rows, 0)
-
-
-@jit()
-def _attend_dropped(
-    address: Any, width: Any, operands: Any, room: Any, rows: Any, drop: Any
-) -> None:
-    _forward(_dropped_rows, address, width, operands, room, rows, drop)
-
-
-@jit()
-def _attend_grad(address: Any, width: Any, operands: Any, room: Any, rows: Any) -> None:
-    _backward(_plain_rows_grad, address, width, operands, room, rows, 0)
-
-
-@jit()
-def _attend_grad_dropped(
-    address: Any, width: Any, operands: Any, room: Any, rows: Any, drop: Any
-) -> None:
-    _backward(_dropped_rows_grad, address, width, operands, room, rows, drop)
-
-
-@inlined
-def _operands_of(operands: Any, item: Any, head: Any) -> Any:
-    q, k, v, out = operands
-    return q[item, head], k[item, head], v[item, head], out[item, head]
-
-
-@inlined
-def _operands_of_grad(operands: Any, item: Any, head: Any) -> Any:
-    dout, q, k, v, dq, dk, dv = operands
-    given = dout[item, head], q[item, head], k[item, head], v[item, head]
-    return *given, dq[item, head], dk[item, head], dv[item, head]
-
-
-@jit()
-def _attend_heads(
-    start: Any, stop: Any, address: Any, width: Any, operands: Any, room: Any, rows: Any
-) -> None:
-    """Heads `start` to `stop` in one call; see `attend_all`."""
-    for number in range(start, stop):
-        item, head = divmod(number, operands[0].shape[1])
-        some = _operands_of(operands, item, head)
-        _attend(address, width, some, room, _rows_of_head(rows, item, head))
-
-
-@jit()
-def _attend_heads_dropped(
-    start: Any, stop: Any, address: Any, width: Any, operands: Any, room: Any, rows: Any, drops: Any
-) -> None:
-    for number in range(start, stop):
-        item, head = divmod(number, operands[0].shape[1])
-        some, drop = _operands_of(operands, item, head), _drop_of_head(drops, number)
-        _attend_dropped(address, width, some, room, _rows_of_head(rows, item, head), drop)
-
-
-@jit()
-def _attend_heads_grad(
-    start: Any, stop: Any, address: Any, width: Any, operands: Any, room: Any, rows: Any
-) -> None:
-    for number in range(start, stop):
-        item, head = divmod(number, operands[0].shape[1])
-        some = _operands_of_grad(operands, item, head)
-        _attend_grad(address, width, some, room, _rows_of_head(rows, item, head))
-
-
-@jit()
-def _attend_heads_grad_dropped(
-    start: Any, stop: Any, address: Any, width: Any, operands: Any, room: Any, rows: Any, drops: Any
-) -> None:
-    for number in range(start, stop):
-        item, head = divmod(number, operands[0].shape[1])
-        some, drop = _operands_of_grad(operands, item, head), _drop_of_head(drops, number)
-        _attend_grad_dropped(address, width, some, room, _rows_of_head(rows, item, head), drop)

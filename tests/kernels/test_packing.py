@@ -11,7 +11,7 @@ from tests.tolerances import TOLERANCES
 
 pytest.importorskip("numba")
 
-from cerebras_tf.kernels import compiled_packing
+from cerebras_tf.kernels import compiled_heads
 
 NEAR = TOLERANCES["attention"]
 RANDOM = np.random.default_rng(3)
@@ -63,11 +63,14 @@ def test_packed_attention_is_attention_whose_padding_is_hidden(causal, drops):
         np.testing.assert_allclose(got, _packed(wanted, space), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("shortest", [0, 5, 40])
+@pytest.mark.parametrize("library", [True, False])
 @pytest.mark.parametrize("drops", [False, True])
 @pytest.mark.parametrize("causal", [False, True])
-def test_compiled_equals_plain(causal, drops, shortest, monkeypatch):
-    monkeypatch.setattr(compiled_packing, "SHORTEST", shortest)
+def test_compiled_equals_plain(causal, drops, library, monkeypatch):
+    """With blocks of 4 queries, and without the library too."""
+    monkeypatch.setattr(compiled_heads, "QUERIES", 4)
+    if not library:
+        monkeypatch.setattr(compiled_heads, "SGEMM", 0)
     keys = QUERIES if causal else KEYS
     totals = sum(QUERIES[1]), sum(keys[1])
     tensors = [_normal(totals[0], HEADS, WIDTH), *(_normal(totals[1], HEADS, WIDTH),) * 2]
@@ -91,9 +94,12 @@ def test_long_sequences_run_in_several_blocks():
     check_compiled("packed_attention_grad", given, NEAR, **attrs)
 
 
+@pytest.mark.parametrize("library", [True, False])
 @pytest.mark.parametrize("keys", [60, 5])
-def test_keys_that_no_query_reads_have_a_gradient_of_0(keys):
+def test_keys_that_no_query_reads_have_a_gradient_of_0(keys, library, monkeypatch):
     """Of a sequence without weights all queries are left out; few keys and many."""
+    if not library:
+        monkeypatch.setattr(compiled_heads, "SGEMM", 0)
     queries, counts = [0, 3, 0], [4, keys, keys]
     totals = sum(queries), sum(counts)
     tensors = [_normal(totals[0], HEADS, WIDTH), *(_normal(totals[1], HEADS, WIDTH),) * 2]
