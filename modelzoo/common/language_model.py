@@ -12,6 +12,7 @@ import tensorflow.compat.v1 as tf
 
 from modelzoo.common import metrics
 from modelzoo.common.estimator import CSEstimatorSpec
+from modelzoo.common.input.tokens_per_byte import tokens_per_byte
 from modelzoo.common.layers.lm_head import lm_loss, token_cross_entropy
 from modelzoo.common.loss_spec import loss_spec
 
@@ -49,7 +50,7 @@ def language_model_spec(
         summaries[COST] = lm_loss(cross_entropy, weights, "num_tokens", None)
 
     def token_metrics():
-        ratio = metrics.tokens_per_byte(getattr(params.eval_input, "data_dir", None))
+        ratio = tokens_per_byte(params.eval_input)
         tensors = [tf.reshape(labels, [-1]), choices, cross_entropy, weights]
         return functools.partial(metrics.lm_metrics, ratio=ratio), tensors
 
@@ -58,13 +59,13 @@ def language_model_spec(
 
 
 def other_units(params, shown):
-    """Returns the mean cost of a token as perplexity and bits per byte, by their tags."""
+    """Returns the mean cost of a token as perplexity and, where known, bits per byte, by tags."""
     cost = shown[COST]
-    ratio = metrics.tokens_per_byte(getattr(params.train_input, "data_dir", None))
-    return {
-        "train/lm_perplexity": metrics.perplexity(cost),
-        "train/lm_bpb": metrics.bits_per_byte(cost, ratio),
-    }
+    ratio = tokens_per_byte(params.train_input)
+    found = {"train/lm_perplexity": metrics.perplexity(cost)}
+    if ratio is not None:
+        found["train/lm_bpb"] = metrics.bits_per_byte(cost, ratio)
+    return found
 
 
 def predict(features, logits, choices):

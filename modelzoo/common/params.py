@@ -229,12 +229,17 @@ def _collect_lines(node, path, where, lines, above):
 
 
 def set_key(tree, key, value):
-    """Sets the dotted `key` of a nested dictionary, making sections on the way."""
+    """Sets the dotted `key` of a nested dictionary, making sections on the way.
+
+    What stands in place of a section stays, for `schema.build` to refuse.
+    """
     *sections, last = key.split(".")
     for section in sections:
-        if not isinstance(tree.get(section), dict):
+        if tree.get(section) is None:
             tree[section] = {}
         tree = tree[section]
+        if not isinstance(tree, dict):
+            return
     tree[last] = value
 
 

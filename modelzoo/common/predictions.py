@@ -41,7 +41,7 @@ def predicted_rows(estimator, inputs, params, checkpoint_path, use_cs):
     """
     from modelzoo.common.estimator import CheckpointHook
 
-    steps = params.runconfig.predict_steps
+    steps = params.runconfig.predict_steps or 1
     others: list[int] = []
     rows = estimator.predict(
         _first_batches(inputs.predict, steps, others),

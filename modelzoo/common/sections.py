@@ -368,7 +368,8 @@ class RunConfigParams:
 
     `checkpoint_path` gives a run its first weights, `resume_from` its step and optimizer state too.
     `eval_steps` are the batches of an evaluation; null, 0 or less, or more than there are, stand
-    for the whole set.
+    for the whole set. `predict_steps` are the batches of a prediction; null stands for all prompts,
+    and for one batch of anything else.
 
     With `restore_partially` training goes on from a checkpoint of model_dir that fits in part:
     variables that the model lacks are left out, those that the checkpoint lacks start anew.
@@ -411,7 +412,7 @@ class RunConfigParams:
     max_steps: Optional[int] = field(None, minimum=0, long=True)
     steps: Optional[int] = field(None, minimum=0, long=True)
     eval_steps: Optional[int] = field(None, long=True)
-    predict_steps: int = field(1, minimum=1)
+    predict_steps: Optional[int] = field(None, minimum=1)
     save_summary_steps: int = field(100, minimum=1, long=True)
     save_checkpoints_steps: int = field(1000, minimum=1, long=True)
     keep_checkpoint_max: int = field(5, minimum=0)

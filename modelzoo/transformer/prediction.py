@@ -59,7 +59,8 @@ def predict(estimator, inputs, params, checkpoint_path, use_cs):
         )
     batches = processor.batches(False, predicting=True)
     first = section.skip_steps or 0
-    last = min(batches.batches_per_epoch, first + params.runconfig.predict_steps)
+    steps = params.runconfig.predict_steps or 1
+    last = min(batches.batches_per_epoch, first + steps)
     require_rows(max(0, last - first), section)
     found = {}
     with open_translator(estimator, params, checkpoint_path, use_cs) as translate:
@@ -67,7 +68,7 @@ def predict(estimator, inputs, params, checkpoint_path, use_cs):
             found.update(translate(batches.batch(number)))
             tf.logging.info("translated %d of %d sentences", len(found), len(batches.pairs))
     if last < batches.batches_per_epoch:
-        tell_left_out(params.runconfig.predict_steps)
+        tell_left_out(steps)
     name = output_name("translations", estimator, use_cs)
     folder = predict_folder(params)
     rows = as_rows(found, processor)

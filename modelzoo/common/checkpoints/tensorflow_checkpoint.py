@@ -9,7 +9,7 @@ import numpy as np
 
 from cerebras_tf.errors import CheckpointError
 from cerebras_tf.memoryx.bundle_writer import BundleWriter
-from modelzoo.common.path_advice import advice_on_checkpoint
+from modelzoo.common.path_advice import CHECKPOINT_END, advice_on_checkpoint
 from modelzoo.common.whole_file import write_whole
 
 STATE = "checkpoint"
@@ -20,8 +20,8 @@ class TensorFlowReader:
     """The variables of a checkpoint.
 
     Args:
-        path: its prefix, such as ``model_dir/model.ckpt-100``; or a folder: its latest checkpoint,
-            or the only one where none is recorded.
+        path: its prefix, such as ``model_dir/model.ckpt-100``, or one of its files; or a folder:
+            its latest checkpoint, or the only one where none is recorded.
 
     Attributes:
         path: its prefix.
@@ -29,7 +29,7 @@ class TensorFlowReader:
         shapes: shape by variable name.
 
     Raises:
-        CheckpointError: there is no such checkpoint.
+        CheckpointError: there is no such checkpoint, or it holds no variables.
     """
 
     def __init__(self, path):
@@ -47,6 +47,10 @@ class TensorFlowReader:
         tell_of_cut_files(self.path)
         shapes = self._reader.get_variable_to_shape_map()
         self.shapes = {name: tuple(shapes[name]) for name in sorted(shapes)}
+        if not self.shapes:
+            raise CheckpointError(
+                f"{self.path}: must hold variables. Received: none. Name another checkpoint."
+            )
 
     def read(self, name):
         """Reads one variable."""
@@ -67,7 +71,7 @@ class TensorFlowReader:
 
 def _find(tf, path):
     if not os.path.isdir(path):
-        return path
+        return CHECKPOINT_END.sub("", path)
     found = tf.train.latest_checkpoint(path)
     candidates = [str(index.with_suffix("")) for index in Path(path).glob("*.index")]
     if found or len(candidates) == 1:

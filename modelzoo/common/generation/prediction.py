@@ -46,6 +46,10 @@ def predict(estimator, inputs, params, checkpoint_path, use_cs):
     prompts = read_prompts(section.prompt_file, tokenizer, params.train_input.vocab_size, limit)
     prompts = prompts[(section.skip_steps or 0) * section.batch_size :]
     predictions.require_rows(len(prompts), section)
+    steps = params.runconfig.predict_steps
+    if steps is not None and len(prompts) > steps * section.batch_size:
+        prompts = prompts[: steps * section.batch_size]
+        predictions.tell_left_out(steps)
     requests = make_requests(prompts, section)
     name = predictions.output_name("completions", estimator, use_cs)
     with open_decoder(estimator, params, checkpoint_path, use_cs) as decoder:

@@ -30,6 +30,7 @@ class Facts:
 
     `made_with` names the file (or files) of the vocabulary whose tokens and numbers have the digest
     `vocabulary_sha256`. `labels` are those of tagged sentences, in the order of their numbers.
+    `tokens_and_bytes` are how many tokens stand for how many bytes of text.
     """
 
     vocab_size: Optional[int]
@@ -37,6 +38,7 @@ class Facts:
     vocabulary_sha256: Optional[str]
     made_with: Optional[str]
     labels: Optional[list]
+    tokens_and_bytes: Optional[tuple[int, int]] = None
 
 
 def check_prepared(folders, vocab_sizes, length=None, vocab_file=None):
@@ -188,6 +190,7 @@ def read_facts(folder):
             manifest.get("vocabulary_sha256"),
             " and ".join(files) or "the 256 bytes",
             settings.get("labels"),
+            _tokens_and_bytes(settings, manifest.get("counts", {})),
         )
     except OSError:
         return None
@@ -196,6 +199,13 @@ def read_facts(folder):
             f"{path}: must be what a preparation wrote. Received: {error}. Restore it, or make the "
             "records again."
         ) from error
+
+
+def _tokens_and_bytes(settings, counts):
+    text_bytes, tokens = counts.get("text_bytes"), counts.get("tokens")
+    if settings.get("tokenizer_type") == "ByteTokenizer":
+        tokens = text_bytes  # the ends of texts left out, as where text is read as it is
+    return (tokens, text_bytes) if tokens and text_bytes else None
 
 
 @functools.cache  # one line a folder and run

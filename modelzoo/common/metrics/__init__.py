@@ -8,10 +8,7 @@ from __future__ import annotations
 import importlib
 
 _FILES = {
-    "language_model": (
-        "TOKENS_PER_BYTE bits_per_byte lm_metrics masked_lm_metrics perplexity seq2seq_lm_metrics "
-        "tokens_per_byte"
-    ),
+    "language_model": ("bits_per_byte lm_metrics masked_lm_metrics perplexity seq2seq_lm_metrics"),
     "classification": "classifier_metrics next_sentence_metrics",
     "summarization": "rouge_metrics",
     "token_classification": "token_classification_metrics",

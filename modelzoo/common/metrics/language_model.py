@@ -13,18 +13,6 @@ import tensorflow.compat.v1 as tf
 from modelzoo.common.metrics.streaming import flat, streaming_accuracy, streaming_mean
 
 LARGEST_EXPONENT = 100.0
-# GPT-2 tokens per byte of the Pile and of OpenWebText2, as Gao et al., The Pile (2020), count them.
-# Where the tokens are bytes it is 1.
-TOKENS_PER_BYTE = {"pile": 0.29335, "owt": 0.2434, "openwebtext2": 0.2434}
-
-
-def tokens_per_byte(data_dir):
-    """Returns the tokens per byte of a data set, recognised by its path or paths; else 1."""
-    paths = [data_dir] if isinstance(data_dir, str) else list(data_dir or [])
-    for key, ratio in TOKENS_PER_BYTE.items():
-        if any(key in path.lower() for path in paths):
-            return ratio
-    return 1.0
 
 
 def perplexity(loss):
@@ -45,17 +33,20 @@ def lm_metrics(labels, predictions, cross_entropy, weights, ratio):
         predictions: [T] int32, the likeliest tokens.
         cross_entropy: [T] float32, -log p(label).
         weights: [T] float32, 1 for a token that counts.
-        ratio: tokens per byte.
+        ratio: tokens per byte; None where that is not known, and then neither are bits per byte.
 
     Returns:
         Pairs ``(value, update)`` by name.
     """
     loss, update = streaming_mean(cross_entropy, weights, "lm_loss")
-    return {
+    found = {
         "eval/accuracy": streaming_accuracy(labels, predictions, weights, "accuracy"),
         "eval/lm_perplexity": (perplexity(loss), perplexity(update)),
-        "eval/bits_per_byte": (bits_per_byte(loss, ratio), bits_per_byte(update, ratio)),
     }
+    if ratio is not None:
+        pair = (bits_per_byte(loss, ratio), bits_per_byte(update, ratio))
+        found["eval/bits_per_byte"] = pair
+    return found
 
 
 def masked_lm_metrics(labels, predictions, cross_entropy, weights):

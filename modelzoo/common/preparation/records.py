@@ -137,6 +137,20 @@ def _files_changed(before, now):
     return f" ({', '.join(list(names)[:MOST_NAMED])}{more})"
 
 
+def _lost_file(folder, described):
+    """Says what is wrong with the first file that a preparation lists and that is not whole."""
+    try:
+        for entry in described["files"]:
+            path, size = folder / entry["file"], entry["bytes"]
+            found = path.stat().st_size if path.is_file() else None
+            if found != size:
+                told = "gone" if found is None else f"of {found} bytes in place of {size}"
+                return f"{entry['file']}, which is {told}"
+    except (LookupError, TypeError):
+        return "a list of files without names and sizes"
+    return None
+
+
 class Progress:
     """Remembers which units of a preparation are done, so that it can be started again.
 
@@ -174,14 +188,28 @@ class Progress:
             )
 
     def manifest(self):
-        """Returns the manifest of a finished run, or None."""
+        """Returns the manifest of a finished run, or None.
+
+        Raises:
+            DataError: if a file that it lists is gone or has another size, or it is damaged.
+        """
         path = self.folder / MANIFEST
-        return read_json(path) if path.exists() else None
+        if not path.exists():
+            return None
+        manifest = read_json(path, "counts")
+        problem = _lost_file(self.folder, manifest)
+        if problem:
+            raise DataError(
+                f"{self.folder}: must hold the files that its {MANIFEST} lists. Received: "
+                f"{problem}. Remove {MANIFEST} to make all of them again, or restore them."
+            )
+        return manifest
 
     def done(self, unit):
-        """Returns what was recorded for `unit`, or None."""
+        """Returns what was recorded for `unit`, or None; also where its files are not whole."""
         path = self._marks / f"unit-{unit:05d}.json"
-        return read_json(path, "counts") if path.exists() else None
+        found = read_json(path, "counts") if path.exists() else None
+        return None if found is None or _lost_file(self.folder, found) else found
 
     def mark(self, unit, result):
         """Records that `unit` is done."""

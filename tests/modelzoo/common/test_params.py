@@ -213,3 +213,12 @@ def test_a_batch_of_more_tokens_than_sizes_can_count_is_refused(write):
     says = r"train_input.max_sequence_length times .* Received: 1073741824 x 2. Lower one of them."
     with pytest.raises(ConfigError, match=says):
         load_params(write(text))
+
+
+@pytest.mark.parametrize("given", ["[[max_steps, 2]]", "max_steps 2"])
+def test_a_runconfig_that_is_no_section_is_refused_with_options_too(write, given):
+    path = write(TINY.replace("runconfig:\n    max_steps: 5", f"runconfig: {given}"))
+    for overrides in ({}, {"runconfig.max_steps": 7}):
+        with pytest.raises(ConfigError, match="runconfig must be a section of keys. Received: "):
+            load_params(path, overrides)
+    assert load_params(write(TINY.replace("    max_steps: 5", "")), {"runconfig.max_steps": 7})

@@ -50,7 +50,7 @@ def predict(estimator, inputs, params, checkpoint_path, use_cs):
     if not choices:
         raise DataError(
             f"{section.predict_file}: at least one question must be predicted. Received: the "
-            f"windows of {runconfig.predict_steps} batches. Raise runconfig.predict_steps."
+            f"windows of {runconfig.predict_steps or 1} batches. Raise runconfig.predict_steps."
         )
     folder = predictions.predict_folder(params)
     texts = write_answers(choices, section, folder)

@@ -39,3 +39,13 @@ def test_copy_has_every_variable_and_another_step(tmp_path):
     renumber(tmp_path / "first", tmp_path / "second", 39, overwrite=True)
     assert checkpoint_step(str(tmp_path / "second")) == 39
     assert not list((tmp_path / "second").glob("model.ckpt-38*"))
+
+
+def test_a_file_of_the_checkpoint_names_it_and_one_without_variables_is_refused(tmp_path):
+    write_tensorflow(tmp_path, "model.ckpt-6", iter({"kernel": np.ones(3)}.items()), 6)
+    path = renumber(tmp_path / "model.ckpt-6.index", tmp_path / "out", 7)
+    assert set(TensorFlowReader(path).shapes) == {"kernel", "global_step"}
+    (tmp_path / "copy").write_bytes((tmp_path / "model.ckpt-6.index").read_bytes())
+    with pytest.raises(CheckpointError, match="copy: must hold variables. Received: none"):
+        renumber(tmp_path / "copy", tmp_path / "other", 7)
+    assert not list((tmp_path / "other").glob("*"))

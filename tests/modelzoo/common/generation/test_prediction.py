@@ -134,6 +134,14 @@ def test_mistakes_in_section_and_prompts_are_told_before_the_model_runs(tmp_path
         predict(tmp_path, "gpt3", skip_steps=99)
 
 
+def test_predict_steps_bounds_the_batches_of_prompts(tmp_path, monkeypatch):
+    SmallModel("gpt3", tmp_path)
+    made = small_tree("gpt3")
+    made.setdefault("runconfig", {})["predict_steps"] = 1
+    monkeypatch.setattr(f"{__name__}.small_tree", lambda room: made)
+    assert [row["prompt_number"] for row in predict(tmp_path, "gpt3")] == [0, 1]
+
+
 def test_prompts_without_generation_are_batches_that_the_model_compiles_for(tmp_path):
     SmallModel("gpt3", tmp_path)
     predict(tmp_path, "gpt3", place=())

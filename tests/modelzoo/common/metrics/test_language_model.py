@@ -42,6 +42,8 @@ def test_lm_metrics_are_those_of_the_whole_set():
     assert found["eval/lm_perplexity"] == pytest.approx(math.exp(loss), rel=1e-6)
     assert found["eval/bits_per_byte"] == pytest.approx(loss * 0.25 / math.log(2), rel=1e-6)
     assert len(found) == 3
+    unknown = evaluate(functools.partial(metrics.lm_metrics, ratio=None), *columns())
+    assert set(unknown) == set(found) - {"eval/bits_per_byte"}
 
 
 @pytest.mark.parametrize(
@@ -69,9 +71,3 @@ def test_perplexity_of_a_diverged_model_is_no_error():
     labels, predictions, cross_entropy, weights = columns()
     found = evaluate(metrics.masked_lm_metrics, labels, predictions, cross_entropy + 1e6, weights)
     assert found["eval/mlm_perplexity"] > 1e38
-
-
-def test_tokens_per_byte_are_those_of_the_data_set_its_path_names():
-    assert metrics.tokens_per_byte("/data/Pile/train") == 0.29335
-    assert metrics.tokens_per_byte(["a", "b/openwebtext2"]) == 0.2434
-    assert metrics.tokens_per_byte(None) == metrics.tokens_per_byte("shakespeare") == 1.0

@@ -158,3 +158,30 @@ def test_records_of_arrays_reach_the_files(tmp_path):
 def write_array(unit, output):
     output.writer().write({"x": np.arange(unit)})
     return {}
+
+
+@pytest.mark.parametrize("change", ["removed", "cut"])
+def test_files_that_are_not_whole_are_made_again_or_refused(tmp_path, change):
+    def damage():
+        path = tmp_path / "numbers-00000-00001.tfrecords"
+        path.unlink() if change == "removed" else path.write_bytes(b"1")
+
+    with pytest.raises(DataError, match="x.txt:7"):
+        pipeline.prepare(UNITS, functools.partial(count_down, fail_at=2), tmp_path, {"a": 1})
+    damage()
+    pipeline.prepare(UNITS, count_down, tmp_path, {"a": 1})
+    whole = contents(tmp_path)
+    assert whole["numbers-00000-00001.tfrecords"] == b"2\n"
+    damage()
+    with pytest.raises(DataError, match="Received: numbers-00000-00001.tfrecords, which is"):
+        pipeline.prepare(UNITS, count_down, tmp_path, {"a": 1})
+    (tmp_path / "manifest.json").unlink()
+    pipeline.prepare(UNITS, count_down, tmp_path, {"a": 1})
+    assert contents(tmp_path) == whole
+
+
+@pytest.mark.parametrize("content", ['"counts": []', '"counts": {}, "files": [1]', '"x": 1'])
+def test_a_manifest_without_counts_or_files_is_named(tmp_path, content):
+    (tmp_path / "manifest.json").write_text(f'{{"settings": {{"a": 1}}, {content}}}')
+    with pytest.raises(DataError, match="manifest.json"):
+        pipeline.prepare(UNITS, count_down, tmp_path, {"a": 1})

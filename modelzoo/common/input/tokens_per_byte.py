@@ -1,0 +1,60 @@
+"""Finds how many tokens stand for a byte of the text that an input section reads."""
+
+from __future__ import annotations
+
+import functools
+import re
+from pathlib import Path
+
+import tensorflow.compat.v1 as tf
+
+from modelzoo.common.input.prepared import differs, read_facts
+
+# GPT-2 tokens per byte of the Pile and of OpenWebText2, as Gao et al., The Pile (2020), count them.
+PUBLISHED = {"pile": 0.29335, "owt": 0.2434, "openwebtext2": 0.2434}
+GPT2_TOKENS = 50257
+OF_BYTES = "GptTextDataProcessor"
+
+
+def tokens_per_byte(section):
+    """Returns the tokens per byte of an input section's text, None where nothing tells them.
+
+    They are 1 where tokens are bytes. Of records the manifest of their preparation tells them; of
+    others the name of their folder or of the one above, such as ``pile_gpt2_msl2048/train``. A line
+    of the log says where neither does.
+
+    Args:
+        section: an input section of a language model, or None.
+
+    Raises:
+        DataError: if a manifest is damaged.
+    """
+    if section is None:
+        return None
+    if section.data_processor == OF_BYTES:
+        return 1.0
+    folders = section.data_dir
+    folders = (folders,) if isinstance(folders, str) else tuple(folders)
+    return _of_records(folders, section.vocab_size)
+
+
+@functools.cache  # one line of the log a run
+def _of_records(folders, vocab_size):
+    found = [read_facts(folder) for folder in folders]
+    counts = [facts.tokens_and_bytes for facts in found if facts and facts.tokens_and_bytes]
+    if counts and len(counts) == len(folders):
+        tokens, text_bytes = map(sum, zip(*counts))
+        return tokens / text_bytes
+    ratios = {None if facts else _published(folder) for facts, folder in zip(found, folders)}
+    if len(ratios) == 1 and None not in ratios and not differs(GPT2_TOKENS, vocab_size):
+        return ratios.pop()
+    tf.logging.info(
+        "bits per byte are left out: nothing tells how many bytes the tokens of %s stand for",
+        ", ".join(folders),
+    )
+    return None
+
+
+def _published(folder):
+    words = (re.split(r"[\W_]", name.lower())[0] for name in reversed(Path(folder).parts[-2:]))
+    return next((PUBLISHED[word] for word in words if word in PUBLISHED), None)
