@@ -112,3 +112,29 @@ def test_a_chosen_kernel_type_is_respected(monkeypatch):
     monkeypatch.setattr(blas, "_is_zen", lambda: True)
     with blas._kernels_chosen():
         assert os.environ["OPENBLAS_CORETYPE"] == "SkylakeX"
+
+
+@pytest.mark.parametrize(
+    ("rows", "inner", "columns", "parts"),
+    [(256, 1373, 128, 2), (128, 800, 256, 2), (128, 800, 128, 2), (128, 400, 128, 1)],
+)
+def test_a_deep_product_of_few_rows_is_shared_where_it_pays(
+    rows, inner, columns, parts, monkeypatch
+):
+    if blas._LIBRARY is None:
+        pytest.skip("scipy-openblas32 is not installed")
+    taken = []
+
+    def for_chunks(run, chunks, work):
+        taken.append(chunks)
+        for chunk in range(chunks):
+            run(chunk)
+
+    monkeypatch.setattr(blas, "threads", lambda: 2)
+    monkeypatch.setattr(blas, "for_chunks", for_chunks)
+    a, b = normal(inner, rows).T, normal(inner, columns)
+    out, whole = (np.empty((rows, columns), "f") for _ in range(2))
+    blas.product(a, b, out)
+    blas.gemm(a, b, whole)
+    np.testing.assert_allclose(out, whole, rtol=1e-6, atol=1e-4)
+    assert taken == ([parts] if parts > 1 else [])
