@@ -120,6 +120,11 @@ class BaseParams:
         """Examples of a step, of all its batches."""
         return self.train_input.batch_size * self.batches_per_step
 
+    @property
+    def label_count(self):
+        """Number of labels that the data are of; None where nothing follows from it."""
+        return None
+
     def record_bounds(self, name):
         """Returns what the numbers of records may be: Bounds by feature, see input/bounds.py.
 

@@ -14,11 +14,19 @@ from pathlib import Path
 import tensorflow.compat.v1 as tf
 
 from cerebras_tf.errors import ConfigError, DataError
+from cerebras_tf.estimator.checkpoint_reader import CheckpointReader
 from cerebras_tf.swarmx import job
-from modelzoo.common.checkpoint_files import copy_checkpoint, remove_checkpoint
+from modelzoo.common.checkpoint_files import (
+    POSITION,
+    all_checkpoints,
+    copy_checkpoint,
+    remove_checkpoint,
+)
 from modelzoo.common.whole_file import write_whole
 
 BEST = "best"  # folder in model_dir
+# Of model_dir, for who trains on from the best checkpoint or converts it.
+BESIDE = (POSITION, "params.yaml")
 
 
 class Evaluations(tf.estimator.Exporter):
@@ -33,11 +41,13 @@ class Evaluations(tf.estimator.Exporter):
     """
 
     def __init__(self, runconfig, step):
+        self._runconfig = runconfig
         self._folder = runconfig.model_dir
         self._path = Path(runconfig.model_dir, "eval", "evaluations.json")
         self._keep = runconfig.keep_best_checkpoint
         self._stopping = runconfig.early_stopping
         self._metrics = {at: found for at, found in read(self._path).items() if at <= step}
+        self._lost = None  # step of the best checkpoint, once it was told that it is gone
         self.stopped = self._reason()
 
     @property
@@ -63,7 +73,54 @@ class Evaluations(tf.estimator.Exporter):
         told = {str(at): metrics for at, metrics in sorted(self._metrics.items())}
         write_whole(self._path, json.dumps(told, indent=2) + "\n")
         if self._keep and best_step(self._values(self._keep), self._keep.mode) == step:
-            self._put_aside(checkpoint_path, step, found[self._keep.metric])
+            self._put_aside(checkpoint_path, step)
+        else:
+            self.keep_best()
+
+    def lacks(self, step, end):
+        """Tells whether a stop has cost the evaluation of a checkpoint to go on from.
+
+        Those of steps between two evaluations have none. With `throttle_secs` only the last has
+        one for sure; with `restore_partially` another model may go on.
+
+        Args:
+            step: of the checkpoint, 0 for none.
+            end: last step of training.
+        """
+        given = self._runconfig
+        sure = step % given.save_checkpoints_steps == 0 and not given.throttle_secs
+        due = step > 0 and (sure or step >= end) and not given.restore_partially
+        return due and step not in self._metrics and not self.stopped
+
+    def keep_best(self):
+        """Decides anew which checkpoint is kept, if the best that is known is not.
+
+        That is so where the rule is new or another, or the best was lost before it was put aside.
+        """
+        if not self._keep or not job.is_first():
+            return
+        values, folder = self._values(self._keep), Path(self._folder, BEST)
+        kept = {CheckpointReader.step_of(path.stem) for path in folder.glob("*.index")}
+        best = best_step(values, self._keep.mode)
+        if best is None or best in kept:
+            return
+        there = {
+            CheckpointReader.step_of(os.path.basename(prefix)): prefix
+            for prefix in all_checkpoints(self._folder)
+        }
+        left = {at: value for at, value in values.items() if at in there or at in kept}
+        found = best_step(left, self._keep.mode)
+        if best not in there and best != self._lost:
+            self._lost = best
+            tf.logging.warning(
+                "the best so far, %s = %.6g at step %d, has no checkpoint any more: best/ holds %s",
+                self._keep.metric,
+                values[best],
+                best,
+                "none until a better one comes" if found is None else f"that of step {found}",
+            )
+        if found in there and found not in kept:
+            self._put_aside(there[found], found)
 
     def check_metrics(self, names):
         """Raises a ConfigError if a metric that decides is not among the names."""
@@ -85,13 +142,20 @@ class Evaluations(tf.estimator.Exporter):
             at: found[rule.metric] for at, found in self._metrics.items() if rule.metric in found
         }
 
-    def _put_aside(self, prefix, step, value):
+    def _put_aside(self, prefix, step):
         folder = os.path.join(self._folder, BEST)
+        for name in BESIDE:
+            beside = Path(self._folder, name)
+            if beside.exists():
+                write_whole(Path(folder, name), beside.read_text(encoding="utf-8"))
         copy_checkpoint(prefix, folder, os.path.basename(prefix))
         for path in Path(folder).glob("*.index"):
             if path.stem != os.path.basename(prefix):
                 remove_checkpoint(str(path.with_suffix("")))
-        tf.logging.info("best so far: %s = %.6g at step %d", self._keep.metric, value, step)
+        metric = self._keep.metric
+        tf.logging.info(
+            "best so far: %s = %.6g at step %d", metric, self._metrics[step][metric], step
+        )
 
     def _reason(self):
         rule = self._stopping

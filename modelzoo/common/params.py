@@ -255,7 +255,7 @@ def resolve_path(value, base):
         return value
     for folder in [Path.cwd(), *_folders_up_to_root(Path(base))]:
         candidate = str(folder / value)
-        if glob.glob(candidate):
+        if os.path.exists(candidate) or glob.glob(candidate):
             return candidate
     return value
 

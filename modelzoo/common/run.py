@@ -205,7 +205,7 @@ def start_mode(mode, params):
 
     runconfig = params.runconfig
     sections = [getattr(params, name) for name in dict.fromkeys(("train_input", *SECTIONS[mode]))]
-    check_sections(sections)
+    check_sections(sections, params.label_count)
     model, data = registry.load_room(params.model_name)
     use_cs = not runconfig.device
     check_device(runconfig.device)
@@ -309,6 +309,8 @@ def train(estimator, model, data, mode, params, use_cs):
     step = checkpoint_step(runconfig.model_dir)
     end = last_step(runconfig, step)
     evaluations = Evaluations(runconfig, step)
+    if mode == "train_and_eval":
+        catch_up(estimator, model, data, params, evaluations, end)
     if step >= end or evaluations.stopped:
         bounds = ["--max_steps"] if step >= end else []
         bounds += ["runconfig.early_stopping.patience"] if evaluations.stopped else []
@@ -339,6 +341,26 @@ def train(estimator, model, data, mode, params, use_cs):
             reached,
             end,
         )
+
+
+def catch_up(estimator, model, data, params, evaluations, end):
+    """Makes the evaluation that a stop has cost, if any, and decides what it would have decided."""
+    import tensorflow.compat.v1 as tf
+
+    from modelzoo.common.checkpoint_files import latest_checkpoint
+    from modelzoo.common.estimator import BatchesHook, CheckpointHook
+    from modelzoo.common.input.resume import checkpoint_step
+
+    runconfig = params.runconfig
+    if evaluations.lacks(checkpoint_step(runconfig.model_dir), end):
+        check_evaluation(model, data, params, evaluations)
+        path = latest_checkpoint(runconfig.model_dir)
+        tf.logging.info("evaluating %s, which was stopped before its evaluation", path)
+        tell_if_stopped(f"stopped before its first step; the same command goes on from {path}")
+        hooks = [CheckpointHook(path), BatchesHook()]
+        found = estimator.evaluate(data.INPUTS.eval, eval_steps(runconfig), hooks, path)
+        evaluations.export(estimator, "", path, found, False)
+    evaluations.keep_best()
 
 
 def check_evaluation(model, data, params, evaluations):

@@ -209,6 +209,17 @@ class Params(BaseParams):
 
     INHERITED_KEYS = INHERITED_KEYS
 
+    @classmethod
+    def with_defaults(cls, tree):
+        """Returns `tree` with what its sections take over; sources to predict keep their targets.
+
+        Those of evaluation belong to other sources.
+        """
+        given = tree.get("predict_input")
+        if isinstance(given, dict) and "src_data_dir" in given:
+            tree = {**tree, "predict_input": {"tgt_data_dir": None, **given}}
+        return super().with_defaults(tree)
+
     def problems(self):
         """Yields what is wrong between the sections."""
         yield from super().problems()

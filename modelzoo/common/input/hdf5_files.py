@@ -42,7 +42,8 @@ class Hdf5Records:
                 f"data_dir: HDF5 needs the package h5py. Received: {error}. Run: pip install h5py"
             ) from error
         folders = as_folders(data_dir)
-        paths = [path for f in folders for path in sorted(glob.glob(os.path.join(f, "*.h5")))]
+        patterns = [os.path.join(glob.escape(folder), "*.h5") for folder in folders]
+        paths = [path for pattern in patterns for path in sorted(glob.glob(pattern))]
         if not paths:
             advice = "Make them with --file_format HDF5, or use GptTfRecordsProcessor."
             for folder in folders:

@@ -13,9 +13,9 @@ from typing import Optional
 
 import tensorflow.compat.v1 as tf
 
-from cerebras_tf.errors import DataError
+from cerebras_tf.errors import ConfigError, DataError
 from modelzoo.common.preparation.records import MANIFEST
-from modelzoo.common.tokenizers import vocabulary_facts, word_pieces
+from modelzoo.common.tokenizers import load_tokenizer, vocabulary_facts, word_pieces
 
 LENGTH_KEYS = ("max_seq_length", "max_sequence_length")
 # A table of embeddings may have rows that no token uses, to be of a round size: those of GPT-J and
@@ -29,8 +29,8 @@ class Facts:
     """What a manifest tells of records, each None where it does not.
 
     `made_with` names the file (or files) of the vocabulary whose tokens and numbers have the digest
-    `vocabulary_sha256`. `labels` are those of tagged sentences, in the order of their numbers.
-    `tokens_and_bytes` are how many tokens stand for how many bytes of text.
+    `vocabulary_sha256`. `labels` are those of classes or of tagged sentences, in the order of their
+    numbers. `tokens_and_bytes` are how many tokens stand for how many bytes of text.
     """
 
     vocab_size: Optional[int]
@@ -108,29 +108,103 @@ def check_one_vocabulary(folders, vocab_file=None):
     return name, expected
 
 
-def check_sections(sections):
-    """Checks that folders and vocab.txt files of several input sections have one vocabulary.
+def check_sections(sections, classes=None):
+    """Checks that what several input sections name has one vocabulary and one order of labels.
 
     Args:
         sections: input sections; what they do not name counts for nothing.
+        classes: number of labels that the model tells apart; None where it has none.
 
     Raises:
         DataError: names what differs; see `check_one_vocabulary`.
     """
-    found = [getattr(section, "data_dir", None) or [] for section in sections]
-    lists = ([each] if isinstance(each, str) else each for each in found)
-    name, expected = check_one_vocabulary([folder for each in lists for folder in each])
+    folders = [folder for section in sections for folder in _folders(section)]
+    name, expected = check_one_vocabulary(folders)
+    known = [facts for facts in map(read_facts, folders) if facts and facts.vocabulary_sha256]
+    size = known[0].vocab_size if known else None
     for section in sections:
-        # Files of a section with a tokenizer_type are of other forms.
-        path = None if hasattr(section, "tokenizer_type") else getattr(section, "vocab_file", None)
-        digest = _digest_of(path)
-        if expected is None:
-            name, expected = path, digest
-        elif digest not in (None, expected):
-            raise DataError(
-                f"{path}: vocab_file must hold the tokens of {name}, on the same lines. Received: "
-                "others, or other numbers. Name the vocab.txt that training has."
-            )
+        for key, path, digest in _own_vocabularies(section, size):
+            if expected is None:
+                name, expected = path, digest
+            elif digest not in (None, expected):
+                raise DataError(
+                    f"{path}: {key} must hold the tokens of {name}, under the same numbers. "
+                    "Received: others, or other numbers. Name the file that training has."
+                )
+    check_labels(sections, classes)
+
+
+def check_labels(sections, classes=None):
+    """Checks that the labels of sections to classify have one order, by manifests and keys.
+
+    Those of tagged sentences are compared with their label_vocab_file, where they are read.
+
+    Args:
+        sections: input sections.
+        classes: see `check_sections`.
+
+    Raises:
+        DataError: names the first folder or data_dir that differs, its labels and the others.
+    """
+    name, expected = None, None
+    for section in sections:
+        if hasattr(section, "label_vocab_file"):
+            continue
+        found = [(folder, read_facts(folder)) for folder in _folders(section)]
+        told = [(folder, facts.labels) for folder, facts in found if facts and facts.labels]
+        if task := getattr(section, "task", None):
+            told.append((f"{section.data_dir} with {section.data_processor}", list(task.labels)))
+        for where, labels in told:
+            if classes not in (None, len(labels)):
+                raise DataError(
+                    f"{where}: must have as many labels as model.num_cls_classes, {classes}. "
+                    f"Received: {', '.join(labels)}. Set the key to {len(labels)}, or name other "
+                    "data."
+                )
+            if expected is None:
+                name, expected = where, labels
+            elif labels != expected:
+                raise DataError(
+                    f"{where}: must have the labels of {name}, under the same numbers: "
+                    f"{', '.join(expected)}. Received: {', '.join(labels)}. Name other data, or "
+                    f"prepare the records with --labels {' '.join(expected)}."
+                )
+
+
+def _folders(section):
+    given = getattr(section, "data_dir", None) or []
+    return [given] if isinstance(given, str) else given
+
+
+def _own_vocabularies(section, size):
+    """Yields key, path and digest of the vocabulary that a section itself names, if it does.
+
+    Of a tokenizer the first `size` tokens count: those of the records. Files of some tokenizers
+    have more behind them, which the records do not use.
+    """
+    kind = getattr(section, "tokenizer_type", None)
+    joint = getattr(section, "tokenizer_file", None)
+    path = getattr(section, "vocab_file", None)
+    if joint:
+        yield "tokenizer_file", joint, _tokenizer_digest(size, "JsonTokenizer", joint)
+    elif kind:
+        encoder = section.encoder_file
+        named = " and ".join(filter(None, (path, encoder))) or kind
+        key = "vocab_file" if path else "tokenizer_type"
+        yield key, named, _tokenizer_digest(size, kind, path, encoder)
+    elif path:
+        yield "vocab_file", path, _digest_of(path)
+
+
+def _tokenizer_digest(size, *files):
+    try:
+        tokenizer = load_tokenizer(*files)
+    except ConfigError:  # its reader says so
+        return None
+    if size is None or not hasattr(tokenizer, "library"):
+        return tokenizer.facts["vocabulary_sha256"]
+    tokens = {k: v for k, v in tokenizer.library.get_vocab().items() if v < size}
+    return vocabulary_facts(tokens)["vocabulary_sha256"]
 
 
 def _digest_of(vocab_file):

@@ -33,7 +33,7 @@ def find_record_files(data_dir):
     folders = [data_dir] if isinstance(data_dir, str) else list(data_dir)
     files = []
     for folder in folders:
-        found = sorted(glob.glob(os.path.join(folder, "*.tfrecord*")))
+        found = sorted(glob.glob(os.path.join(glob.escape(folder), "*.tfrecord*")))
         if not found:
             state = "no such file" if os.path.isdir(folder) else "no such folder"
             meant = advice_on_path(folder, "")

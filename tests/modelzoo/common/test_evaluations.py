@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import math
 
+import numpy as np
 import pytest
 
 pytestmark = pytest.mark.tf
 pytest.importorskip("tensorflow")
 
 from cerebras_tf.errors import ConfigError, DataError  # noqa: E402
+from cerebras_tf.estimator.checkpoint_writer import write_checkpoint  # noqa: E402
 from modelzoo.common.evaluations import Evaluations, best_step, last_gain  # noqa: E402
 from modelzoo.common.sections import EarlyStopping, KeepBest, RunConfigParams  # noqa: E402
 
@@ -25,6 +27,11 @@ def tell(told, folder, step, **metrics):
     for end in (".index", ".data-00000-of-00001"):
         (folder / f"{prefix.name}{end}").write_text(f"{step}{end}")
     told.export(None, "", str(prefix), {"global_step": step, **metrics}, False)
+
+
+def make_checkpoint(folder, step):
+    """Writes a whole checkpoint of that step."""
+    write_checkpoint(str(folder / f"model.ckpt-{step}"), [{"global_step": np.int64(step)}])
 
 
 def best(folder):
@@ -58,6 +65,53 @@ def test_the_best_checkpoint_is_put_aside_alone(tmp_path):
     assert best(tmp_path) == files
     assert (tmp_path / "best" / files[1]).read_text() == "10.index"
     assert 'model_checkpoint_path: "model.ckpt-10"' in (tmp_path / "best/checkpoint").read_text()
+
+
+def test_where_data_go_on_and_the_parameters_lie_beside_the_best_checkpoint(tmp_path):
+    for name in ("data_position.json", "params.yaml"):
+        (tmp_path / name).write_text(f"of {name}")
+    told = evaluations(tmp_path, 0, keep_best_checkpoint=KeepBest())
+    tell(told, tmp_path, 5, loss=1.0)
+    for name in ("data_position.json", "params.yaml"):
+        assert (tmp_path / "best" / name).read_text() == f"of {name}"
+
+
+def test_another_rule_decides_anew_by_the_checkpoints_that_are_there(tmp_path, caplog):
+    told = evaluations(tmp_path, 0)
+    for step, loss in ((2, 4.0), (4, 1.0), (6, 3.0), (8, 2.0)):
+        tell(told, tmp_path, step, loss=loss)
+        for path in tmp_path.glob("model.ckpt-*"):
+            path.unlink()
+    for step in (6, 8):
+        make_checkpoint(tmp_path, step)
+    with caplog.at_level("WARNING"):
+        evaluations(tmp_path, 8, keep_best_checkpoint=KeepBest()).keep_best()
+    assert {name.split(".")[1] for name in best(tmp_path)} == {"ckpt-8"}
+    assert "the best so far, loss = 1 at step 4, has no checkpoint any more" in caplog.text
+    assert "best/ holds that of step 8" in caplog.text
+    evaluations(tmp_path, 8, keep_best_checkpoint=KeepBest("loss", "max")).keep_best()
+    assert {name.split(".")[1] for name in best(tmp_path)} == {"ckpt-6"}
+
+
+@pytest.mark.parametrize(
+    ("step", "end", "keys", "expected"),
+    [
+        (4, 9, {}, True),
+        (5, 9, {}, False),
+        (9, 9, {}, True),
+        (2, 9, {}, False),
+        (0, 9, {}, False),
+        (4, 9, {"throttle_secs": 60}, False),
+        (9, 9, {"throttle_secs": 60}, True),
+        (4, 9, {"restore_partially": True}, False),
+    ],
+)
+def test_an_evaluation_is_missing_where_an_uninterrupted_run_makes_one(
+    tmp_path, step, end, keys, expected
+):
+    tell(evaluations(tmp_path, 0), tmp_path, 2, loss=1.0)
+    again = evaluations(tmp_path, step, save_checkpoints_steps=2, **keys)
+    assert again.lacks(step, end) is expected
 
 
 def test_patience_lasts_over_a_restart_and_forgets_what_was_taken_back(tmp_path):

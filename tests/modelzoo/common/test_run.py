@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import shutil
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow.compat.v1")
 
+from cerebras_tf import CerebrasEstimator  # noqa: E402
 from cerebras_tf.errors import CheckpointError, ConfigError, DataError  # noqa: E402
 from cerebras_tf.estimator.checkpoint_writer import write_checkpoint  # noqa: E402
 from cerebras_tf.estimator.hooks import GracefulStopHook  # noqa: E402
@@ -230,6 +232,31 @@ def test_train_and_eval_evaluates_every_checkpoint(call):
                 steps.add(event.step)
     assert {3, 6} <= steps
     call("eval_all")
+
+
+def test_an_evaluation_that_was_stopped_is_made_up_for_by_the_same_command(call, monkeypatch):
+    call.path.write_text(YAML + "    keep_best_checkpoint: {}\n")
+    folder = Path(call("train_and_eval", out="whole"))
+    whole = json.loads((folder / "eval" / "evaluations.json").read_text())
+    evaluate, calls = CerebrasEstimator.evaluate, []
+
+    def stopped(self, *given, **keys):
+        calls.append(1)
+        if len(calls) in (1, 3):
+            raise KeyboardInterrupt
+        return evaluate(self, *given, **keys)
+
+    monkeypatch.setattr(CerebrasEstimator, "evaluate", stopped)
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            call("train_and_eval")
+    folder = Path(call("train_and_eval"))
+    assert len(calls) == 4
+    again = json.loads((folder / "eval" / "evaluations.json").read_text())
+    assert again == whole
+    assert (folder / "best" / "model.ckpt-6.index").exists()
+    call("train_and_eval")
+    assert len(calls) == 4
 
 
 def test_predict_writes_arrays_and_lines(call):

@@ -31,6 +31,21 @@ def test_evaluation_and_prediction_take_over_vocabulary_lengths_and_buckets():
     assert small.eval_input.batch_size == 128 and small.predict_input.batch_size == 50
 
 
+def test_sources_to_predict_do_not_take_over_the_targets_of_evaluation():
+    text = {
+        "data_processor": "TransformerDynamicDataProcessor",
+        "src_data_dir": "val.s",
+        "tgt_data_dir": "val.t",
+        "tokenizer_file": "tokenizer.json",
+    }
+    given = {"train_input": text, "eval_input": text}
+    lengths = dict.fromkeys(("src_max_sequence_length", "tgt_max_sequence_length"), 8)
+    for section in ({}, {"src_data_dir": "test.s"}, {"src_data_dir": "a", "tgt_data_dir": "b"}):
+        tree = {**given, "predict_input": {**lengths, **section}}
+        made = Params.with_defaults(tree)["predict_input"]
+        assert made["tgt_data_dir"] == (section.get("tgt_data_dir") if section else "val.t")
+
+
 def test_a_number_of_buckets_makes_equal_steps():
     assert params(train_input__buckets=3).train_input.bucket_lengths == (8, 16, 24)
 

@@ -113,6 +113,11 @@ class Params(FineTuningParams):
         records = isinstance(given, dict) and given.get("data_processor") == RECORDS_PROCESSOR
         return {k: v for k, v in tree.items() if k != "predict_input"} if records else tree
 
+    @property
+    def label_count(self):
+        """Number of labels that the data are of."""
+        return self.model.num_cls_classes
+
     def record_bounds(self, name):
         """Returns what the numbers of records may be; see BaseParams."""
         classes = Bound(self.model.num_cls_classes, "as model.num_cls_classes tells")

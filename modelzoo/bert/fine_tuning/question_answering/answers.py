@@ -6,6 +6,7 @@ piece of the paragraph's own text.
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,8 +50,11 @@ class Choice:
 
     @property
     def null_odds(self):
-        """How much likelier no answer is than the best one, as a difference of logits."""
-        return self.null.score - self.best[0].score if self.best else np.inf
+        """How much likelier no answer is than the best one, as a difference of logits.
+
+        Without any it is the largest number, as JSON has no infinity.
+        """
+        return self.null.score - self.best[0].score if self.best else sys.float_info.max
 
     def text(self, version_2=False, threshold=0.0, by_expected_f1=False):
         """Returns the answer; empty if there is none, and in version 2 where that is likelier.

@@ -129,7 +129,9 @@ def score(windows, choices, texts, section):
     scoring: Callable[..., dict] = squad_v2 if section.version_2_with_negative else squad_v1
     if section.version_2_with_negative:
         odds = {key: choice.null_odds for key, choice in choices.items()}
-        best = squad_v2(true, {key: choice.text() for key, choice in choices.items()}, odds)
+        by_f1 = section.answer_by == "expected_f1"
+        named = {key: choice.text(by_expected_f1=by_f1) for key, choice in choices.items()}
+        best = squad_v2(true, named, odds)
         best = {key: best[key] for key in best if key.startswith("best_")}
     else:
         best = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,7 +15,10 @@ tf = pytest.importorskip("tensorflow.compat.v1")
 from cerebras_tf.errors import DataError  # noqa: E402
 from modelzoo.bert.data import PROCESSORS as BERT  # noqa: E402
 from modelzoo.bert.fine_tuning.classifier import data as classifier  # noqa: E402
-from modelzoo.bert.fine_tuning.classifier.params import GlueRecordsInput  # noqa: E402
+from modelzoo.bert.fine_tuning.classifier.params import (  # noqa: E402
+    ClassifierInput,
+    GlueRecordsInput,
+)
 from modelzoo.bert.fine_tuning.extractive_summarization import data as summarization  # noqa: E402
 from modelzoo.bert.fine_tuning.extractive_summarization.params import BertSumInput  # noqa: E402
 from modelzoo.bert.fine_tuning.question_answering import data as answering  # noqa: E402
@@ -214,6 +218,62 @@ def test_vocabulary_file_of_another_section_is_compared_with_training(tmp_path, 
     prepared.check_sections([train, sections[0], None])
     with pytest.raises(DataError, match=f"{files[1]}: vocab_file must hold the tokens of .*one"):
         prepared.check_sections([train, *sections])
+
+
+def make_tokenizer(path, tokens):
+    """Writes a tokenizer.json of whole words."""
+    vocabulary = {token: number for number, token in enumerate(tokens)}
+    model = {"type": "WordLevel", "vocab": vocabulary, "unk_token": tokens[0]}
+    path.write_text(json.dumps({"version": "1.0", "model": model}))
+    return str(path), vocabulary_facts(vocabulary)["vocabulary_sha256"]
+
+
+@pytest.mark.parametrize("known", ["file", "records"])
+def test_tokenizers_of_other_tokens_than_those_of_training_are_refused(tmp_path, known):
+    one, digest = make_tokenizer(tmp_path / "one.json", ["a", "b"])
+    two, _ = make_tokenizer(tmp_path / "two.json", ["b", "a"])
+    longer, _ = make_tokenizer(tmp_path / "longer.json", ["a", "b", "padding"])
+    (tmp_path / "made").mkdir()
+    folder = make_folder(tmp_path / "made", 2)
+    facts = {"settings": {}, "vocab_size": 2, "vocabulary_sha256": digest}
+    (tmp_path / "made" / "manifest.json").write_text(json.dumps(facts))
+    given = {"tokenizer_type": "JsonTokenizer", "encoder_file": None}
+    train = SimpleNamespace(**({"tokenizer_file": one} if known == "file" else {}))
+    train.data_dir = folder if known == "records" else None
+    for fits in (one, *([longer] if known == "records" else []), str(tmp_path / "nowhere.json")):
+        prepared.check_sections([train, SimpleNamespace(vocab_file=fits, **given)])
+    for key, section in (
+        ("vocab_file", SimpleNamespace(vocab_file=two, **given)),
+        ("tokenizer_file", SimpleNamespace(tokenizer_file=two)),
+    ):
+        with pytest.raises(DataError, match=f"{two}: {key} must hold the tokens of .*"):
+            prepared.check_sections([train, section])
+
+
+def make_labelled(folder, labels):
+    folder.mkdir()
+    (folder / "manifest.json").write_text(json.dumps({"settings": {"labels": labels}}))
+    return str(folder)
+
+
+def test_labels_in_another_order_and_another_number_of_them_are_refused(tmp_path):
+    one = make_labelled(tmp_path / "one", ["0", "1"])
+    two = make_labelled(tmp_path / "two", ["1", "0"])
+    given = {**GIVEN, "data_processor": "GlueTfRecordsProcessor"}
+    train, other, both = (GlueRecordsInput(**given, data_dir=d) for d in (one, two, [one, two]))
+    prepared.check_sections([train, train, None], 2)
+    words = f"{two}: must have the labels of {one}, under the same numbers: 0, 1. Received: 1, 0"
+    for sections in ([train, other], [both]):
+        with pytest.raises(DataError, match=words):
+            prepared.check_sections(sections, 2)
+    text = ClassifierInput(
+        **{**given, "data_processor": "Sst2DataProcessor", "vocab_file": "v"}, data_dir="sst2"
+    )
+    prepared.check_sections([train, text], 2)
+    with pytest.raises(DataError, match="sst2 with Sst2DataProcessor: must have the labels of"):
+        prepared.check_sections([other, text], 2)
+    with pytest.raises(DataError, match=f"{one}: must have as many labels as model.num_cls_cl"):
+        prepared.check_sections([train], 3)
 
 
 @pytest.mark.parametrize("kind", ["tfrecords", "hdf5"])

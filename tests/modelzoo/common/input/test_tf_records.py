@@ -13,6 +13,7 @@ tf = pytest.importorskip("tensorflow.compat.v1")
 from cerebras_tf.errors import DataError  # noqa: E402
 from modelzoo.common.input import resume, tf_records  # noqa: E402
 from modelzoo.common.input_sections import GptTfRecordsInput  # noqa: E402
+from modelzoo.common.params import resolve_path  # noqa: E402
 from modelzoo.common.sections import RunConfigParams  # noqa: E402
 
 NAMES = ("input_ids", "labels")
@@ -93,6 +94,15 @@ def test_more_workers_than_files_are_refused(files, monkeypatch):
     monkeypatch.setenv("TF_CONFIG", '{"cluster": {"worker": ["a", "b", "c", "d"]}}')
     with pytest.raises(DataError, match="a file for each of the 4 workers. Received: 3"):
         tf_records.record_batches(section(use_multiple_workers=True), files, 0)
+
+
+def test_a_folder_may_have_the_letters_of_a_glob_in_its_name(tmp_path, monkeypatch):
+    folder = tmp_path / "dd[1]"
+    folder.mkdir()
+    write(folder / "a.tfrecords", [1])
+    assert tf_records.find_record_files(str(folder)) == [str(folder / "a.tfrecords")]
+    monkeypatch.chdir(tmp_path)
+    assert resolve_path("dd[1]", tmp_path / "configs") == str(folder)
 
 
 def test_empty_and_missing_folders_are_told_apart(tmp_path):

@@ -10,6 +10,7 @@ import pytest
 pytestmark = pytest.mark.tf
 pytest.importorskip("tensorflow")
 
+from modelzoo.bert.fine_tuning.question_answering.answers import Answer, Choice  # noqa: E402
 from modelzoo.bert.fine_tuning.question_answering.data import read_windows  # noqa: E402
 from modelzoo.bert.fine_tuning.question_answering.encoding import token_span  # noqa: E402
 from modelzoo.bert.fine_tuning.question_answering.params import (  # noqa: E402
@@ -99,6 +100,26 @@ def test_threshold_decides_between_an_answer_and_none(tmp_path, threshold, empty
     assert scores["best_exact"] == scores["best_f1"] == 100.0
     assert -6.0 <= scores["best_exact_thresh"] < 4.0
     assert ("" in texts.values()) == empty
+
+
+def test_best_scores_are_those_of_the_answers_by_expected_f1(tmp_path):
+    keys = section(
+        tmp_path,
+        articles(6, with_negative=True),
+        version_2_with_negative=True,
+        answer_by="expected_f1",
+    )
+    windows, _ = read_windows(keys)
+    choices = {}
+    for question, _, _ in windows:
+        likeliest, alike = Answer("alone", 1.0, 1.0, 50, 50), Answer("alike", 0.8, 0.8, 0, 4)
+        true = [Answer(text, 0.9, 0.9, 0, 5) for text, _ in question.answers[:1]]
+        found = [likeliest, *true, alike] if true else []
+        choices[question.id] = Choice(found, Answer("", 0.0, 0.0))
+    scores = score(windows, choices, write_answers(choices, keys, tmp_path / "predict"), keys)
+    assert scores["f1"] == scores["best_f1"] == scores["best_exact"] == 100.0
+    for text in (json.dumps(scores), (tmp_path / "predict" / "null_odds.json").read_text()):
+        assert "Infinity" not in text
 
 
 def test_question_counts_once_all_its_windows_are_predicted(tmp_path):
