@@ -99,6 +99,13 @@ def copy_configs(names, folder, overwrite):
             "folder after -o."
         )
     folder.mkdir(parents=True, exist_ok=True)
-    for path in sources:
-        write_whole(folder / path.name, path.read_text(encoding="utf-8"))
-        print(folder / path.name)
+    made = []
+    try:
+        for path in sources:
+            made.append(write_whole(folder / path.name, path.read_text(encoding="utf-8")))
+    except OSError:  # such as a full disk
+        for path in made:
+            if str(path) not in there:
+                path.unlink()
+        raise
+    print(*made, sep="\n")

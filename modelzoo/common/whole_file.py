@@ -20,8 +20,12 @@ def write_whole(path, text):
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}")
-    partial.write_text(text, encoding="utf-8")
-    return partial.replace(path)
+    try:
+        partial.write_text(text, encoding="utf-8")
+        return partial.replace(path)
+    except BaseException:  # such as a full disk
+        partial.unlink(missing_ok=True)
+        raise
 
 
 def write_json_lines(path, rows):

@@ -30,6 +30,7 @@ from modelzoo.transformer.vocabulary import JOINT, ByteVocabulary, load_vocabula
 
 RECORD_FEATURES = ("source_ids", "target_ids")
 RECORDS_AT_A_TIME = 4096
+_RAISE = "Raise src_max_sequence_length and tgt_max_sequence_length, or add text."
 VECTORS = ("encoder_input_length", "decoder_input_length", "pair_index")
 
 
@@ -42,6 +43,13 @@ class PairProcessor:
 
     def __init__(self, section):
         self.section = section
+
+    def source(self):
+        """Returns what the pairs are read from, for errors."""
+        found = (getattr(self.section, key, None) for key in ("src_data_dir", "tgt_data_dir"))
+        given = [*filter(None, found), *filter(None, [getattr(self.section, "data_dir", None)])]
+        named = [path for each in given for path in as_list(each)]
+        return " and ".join(named) or self.section.data_processor
 
     def tokens(self, training):
         """Returns the tokens of sources and targets of a split, two lists of [n] int32."""
@@ -67,10 +75,12 @@ class PairProcessor:
             sources = [row[::-1] for row in sources]
         pairs = Pairs(sources, targets, *longest, cut)
         if not len(pairs):
+            empty = sum(not len(row) or not len(other) for row, other in zip(sources, targets))
+            advice = "Add text." if empty == len(sources) else _RAISE
             raise DataError(
-                f"{section.data_processor}: must find pairs of at most {longest[0]} and "
-                f"{longest[1] - 1} tokens. Received: {len(sources)} pairs, none of them so short. "
-                "Raise src_max_sequence_length and tgt_max_sequence_length, or add text."
+                f"{self.source()}: must hold pairs of at most {longest[0]} and {longest[1] - 1} "
+                f"tokens. Received: {len(sources)} pairs, of which {empty} are empty and "
+                f"{len(sources) - empty} longer. {advice}"
             )
         if pairs.dropped:
             tf.logging.info(
@@ -145,8 +155,8 @@ class TransformerDynamicDataProcessor(PairProcessor):
 
     def tokens(self, training):
         """Returns the tokens of both texts; empty targets where the section names none."""
-        source, target = load_vocabularies(self.section)
         sources, targets = self.sentences()
+        source, target = load_vocabularies(self.section)
         return source.encode_batch(sources), target.encode_batch(targets or [""] * len(sources))
 
     def sentences(self):

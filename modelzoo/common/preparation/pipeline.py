@@ -87,10 +87,16 @@ def prepare(
         their records, bytes and sha256.
 
     Raises:
-        ConfigError: if the folder holds records made with other settings.
+        ConfigError: if the folder holds records made with other settings, or another preparation
+            writes to it.
         DataError: whatever `work` raises.
         CapacityError: if a worker process was killed.
     """
+    with records.in_use(output_dir):
+        return _prepare(units, work, output_dir, settings, processes, on_progress, facts)
+
+
+def _prepare(units, work, output_dir, settings, processes, on_progress, facts):
     progress = records.Progress(output_dir, settings)
     finished = progress.manifest()
     if finished:

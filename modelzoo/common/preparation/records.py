@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import json
 import os
@@ -149,6 +151,31 @@ def _lost_file(folder, described):
     except (LookupError, TypeError):
         return "a list of files without names and sizes"
     return None
+
+
+@contextlib.contextmanager
+def in_use(folder):
+    """Makes a folder, and within keeps other preparations from writing to it.
+
+    Raises:
+        ConfigError: if one does.
+    """
+    os.makedirs(folder, exist_ok=True)
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(opened)
+        raise ConfigError(
+            f"{folder}: must not be in use by another preparation. Received: one that writes to "
+            "it. Wait for it to end, or name another --output_dir."
+        ) from error
+    except OSError:  # a file system without locks
+        pass
+    try:
+        yield
+    finally:
+        os.close(opened)
 
 
 class Progress:

@@ -164,3 +164,10 @@ def test_the_program_starts_without_tensorflow():
         "sys.exit(code or 'tensorflow' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
+
+
+def test_a_conversion_to_an_empty_path_is_refused(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert program.main(["convert", "from_tf", "model", ""]) == 2
+    assert "output: must name the folder of the model. Received: ''." in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())

@@ -21,3 +21,9 @@ def test_a_row_that_cannot_be_written_leaves_the_file_before(tmp_path):
         write_json_lines(path, [{"a": 1}, {"b": object()}])
     assert path.read_text(encoding="utf-8") == '{"é": 1}\n{"b": [2]}\n'
     assert [file.name for file in tmp_path.iterdir()] == ["rows.jsonl"]
+
+
+def test_a_text_that_cannot_be_written_leaves_no_part_of_it(tmp_path):
+    with pytest.raises(UnicodeEncodeError):
+        write_whole(tmp_path / "a.txt", "\ud800")
+    assert not list(tmp_path.iterdir())

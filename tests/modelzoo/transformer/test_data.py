@@ -140,3 +140,15 @@ def test_bytes_come_back_as_text():
     vocabulary = ByteVocabulary()
     (ids,) = vocabulary.encode_batch(["Größe"])
     assert ids.min() >= 4 and vocabulary.decode([2, *ids, 3]) == "Größe"
+
+
+def test_pairs_that_are_empty_or_too_long_are_told_apart(texts):
+    long = section(texts, src_max_sequence_length=2, tgt_max_sequence_length=2)
+    (texts / "a.src").write_text("w@@ ide sea\n\n")
+    (texts / "a.tgt").write_text("das Meer\nMeer\n")
+    words = "a.src and .*a.tgt: must hold .* 2 pairs, of which 1 are empty and 1 longer. Raise src_"
+    with pytest.raises(DataError, match=words):
+        batches(long)
+    (texts / "a.src").write_text("\n\n")
+    with pytest.raises(DataError, match="2 pairs, of which 2 are empty and 0 longer. Add text."):
+        batches(long)

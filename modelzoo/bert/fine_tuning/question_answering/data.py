@@ -181,6 +181,11 @@ def read_windows(section):
                 windows += [
                     (question, shown, window) for window in encoder.windows(question.text, context)
                 ]
+    if not windows:
+        raise DataError(
+            f"{section.predict_file}: must hold a question to predict. Received: none in articles "
+            f"{first} to {last}. Name another file, or other articles."
+        )
     return tuple(windows), encoder.pad_id
 
 

@@ -53,12 +53,12 @@ class NerDataProcessor(tf_records.RecordProcessor):
                 than the records.
         """
         section = self.section
+        dataset = tf_records.read_batches(section, self.layout(predicting), skip, not training)
         # Prediction reads no labels; its records may have been made with fewer than the model has.
         if predicting:
             read_label_names(section.label_vocab_file)
         else:
             check_label_names(section)
-        dataset = tf_records.read_batches(section, self.layout(predicting), skip, not training)
 
         def example(parsed):
             if section.buckets is not None and not predicting:

@@ -58,3 +58,15 @@ def test_a_manifest_that_is_none_is_named(tmp_path, content):
     (tmp_path / "manifest.json").write_text(content)
     with pytest.raises(DataError, match="manifest.json: must be what a preparation wrote. Rec"):
         records.Progress(tmp_path, {"a": 1})
+
+
+def test_a_folder_takes_one_preparation_at_a_time(tmp_path):
+    folder = tmp_path / "made"
+    with (
+        records.in_use(folder),
+        pytest.raises(ConfigError, match="must not be in use by another preparation"),
+        records.in_use(folder),
+    ):
+        pass
+    with records.in_use(folder):
+        assert not list(folder.iterdir())

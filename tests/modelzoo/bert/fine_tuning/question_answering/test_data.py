@@ -86,3 +86,13 @@ def test_two_questions_with_one_id_are_refused(tmp_path):
     given = {"predict_file": str(path), "vocab_file": str(write_vocabulary(tmp_path))}
     with pytest.raises(DataError, match=f"a.json: every question .* Received: '{name}' twice"):
         read_windows(QuestionAnsweringInput(**SECTION, **given))
+
+
+def test_a_file_without_questions_is_refused_by_name(tmp_path):
+    made = articles(1)
+    for paragraph in made[0]["paragraphs"]:
+        paragraph["qas"] = []
+    path = str(write_squad(tmp_path / "none.json", made))
+    given = {**SECTION, "vocab_file": str(write_vocabulary(tmp_path)), "predict_file": path}
+    with pytest.raises(DataError, match=f"{path}: must hold a question to predict"):
+        read_windows(QuestionAnsweringInput(**given))

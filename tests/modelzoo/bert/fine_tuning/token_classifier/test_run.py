@@ -165,3 +165,13 @@ def test_labels_that_training_does_not_have_are_refused_in_every_mode(tmp_path, 
         content = {**records, key: {**records[key], "label_vocab_file": str(path)}}
         with pytest.raises(ConfigError, match=f"{path}: .* the labels of .*{told}, under the same"):
             call(tmp_path, content, mode, *HOST, *(["--max_steps", "2"] * (mode == "train")))
+
+
+def test_it_compiles_without_records_and_their_labels(tmp_path, records):
+    for key in ("train_input", "eval_input"):
+        records[key] |= {"data_dir": "nowhere", "label_vocab_file": "nowhere.json"}
+    del records["predict_input"]
+    out = call(tmp_path, records, "train_and_eval", "--compile_only")
+    assert (out / "compiled" / "report.html").exists()
+    with pytest.raises(DataError, match="nowhere"):
+        call(tmp_path, records, "train_and_eval")
