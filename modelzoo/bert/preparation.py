@@ -18,6 +18,7 @@ from modelzoo.bert import sentences
 from modelzoo.bert.masking import MaskSettings, draw_masks
 from modelzoo.bert.next_sentence import sentence_pairs, truncate_pair
 from modelzoo.common import tokenizers
+from modelzoo.common.input.json_lines import read_lines
 from modelzoo.common.preparation import documents, pipeline, records, text_cleaning
 
 UNIT_BYTES = 8 << 20  # input of one unit of work; its records are shuffled together
@@ -389,14 +390,12 @@ def listed_inputs(metadata_files, prefix=""):
     """
     paths = []
     for listing in documents.find_inputs(metadata_files, (".txt",)):
-        with open(listing, encoding="utf-8") as file:
-            for number, line in enumerate(file, start=1):
-                path = os.path.join(prefix, line.strip())
-                if line.strip() and not os.path.isfile(path):
-                    raise DataError(
-                        f"{listing}:{number}: must name a file. Received: {path!r}. Correct the "
-                        "line, or give the folder with --input_files_prefix."
-                    )
-                if line.strip():
-                    paths.append(path)
+        for where, line in read_lines(listing):
+            path = os.path.join(prefix, line.strip())
+            if not os.path.isfile(path):
+                raise DataError(
+                    f"{where}: must name a file. Received: {path!r}. Correct the line, or give the "
+                    "folder with --input_files_prefix."
+                )
+            paths.append(path)
     return paths

@@ -70,8 +70,9 @@ def read_params(shape: Any) -> Any:
             },
         )
     if shape.model == "gptj":
-        sizes = {"model.rotary_dim": 64 if shape.hidden // shape.heads >= 64 else 2}
+        sizes: dict[str, Any] = {"model.rotary_dim": 64 if shape.hidden // shape.heads >= 64 else 2}
         sizes["model.max_position_embeddings"] = shape.sequence
+        sizes["optimizer.max_loss_scale"] = 2.0**15  # the default: it is of dynamic scales
         return load_params(config_folder() / "params_gptj_6b.yaml", {**common, **sizes})
     loss = {"model.loss_weight": 1.0 / shape.sequence}  # the mean of the tokens' losses
     return load_params(config_folder() / "params_gpt2_small.yaml", {**common, **loss})

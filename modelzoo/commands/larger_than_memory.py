@@ -77,6 +77,7 @@ CASES = {
             "runconfig.restore_partially": True,
             "optimizer.max_gradient_norm": 0.0,
             "optimizer.loss_scaling_factor": 1.0,
+            "optimizer.max_loss_scale": 2.0**15,  # the default: it is of dynamic scales
             "optimizer.log_summaries": False,
         },
         limit_gib=10.0,

@@ -27,7 +27,6 @@ from cerebras_tf.memoryx.bundle import data_path, data_paths
 from cerebras_tf.swarmx import job, mpi
 from modelzoo.common.params import saved_runconfig
 from modelzoo.common.path_advice import CHECKPOINT_END, advice_on_checkpoint
-from modelzoo.common.whole_file import write_whole
 
 LIST = "checkpoint"
 POSITION = "data_position.json"  # see modelzoo/common/input/resume.py
@@ -254,7 +253,8 @@ def resumed(runconfig):
     name = f"model.ckpt-{step_of(prefix)}"
     position = Path(os.path.dirname(prefix), POSITION)
     if position.exists():
-        write_whole(Path(model_dir, POSITION), position.read_text())
+        os.makedirs(model_dir, exist_ok=True)
+        shutil.copyfile(position, Path(model_dir, POSITION))
     copy_checkpoint(prefix, model_dir, name)
     mpi.swarm().objects(None)
     copy, began = (os.path.join(model_dir, file) for file in (name, "params.yaml"))

@@ -19,6 +19,7 @@ from modelzoo.common.path_advice import advice_on_path
 from modelzoo.common.whole_file import write_whole
 
 MOST_FILES_NAMED = 8
+STARTS = ("checkpoint_path", "resume_from")
 
 
 def load_params(path, overrides=None, model_name=None):
@@ -76,10 +77,17 @@ def saved_runconfig(model_dir):
     """Returns the section ``runconfig`` that the run before saved in `model_dir`, {} without one.
 
     Raises:
-        ConfigError: if the saved file is no YAML.
+        ConfigError: if the saved file is no YAML, or was changed to what no run saves.
     """
     path = Path(model_dir) / "params.yaml"
-    return (read_yaml(path)[0].get("runconfig") or {}) if path.exists() else {}
+    saved = (read_yaml(path)[0].get("runconfig") or {}) if path.exists() else {}
+    starts = [saved.get(key) for key in STARTS] if isinstance(saved, dict) else [saved]
+    if not all(isinstance(start, (str, type(None))) for start in starts):
+        raise ConfigError(
+            f"{path}: runconfig must be a section, and {' and '.join(STARTS)} in it texts, as a "
+            f"run saved them. Received: {schema.shortened(saved)}. Restore the file."
+        )
+    return saved
 
 
 def saved_difference(params, model_dir, sections=None):
@@ -181,7 +189,7 @@ def read_yaml(path):
         if loader is not None:
             loader.dispose()
     if not isinstance(tree, dict):
-        raise ConfigError(f"{path}: must hold sections of keys. Received: {tree!r}.")
+        raise ConfigError(f"{path}: must hold sections of keys. Received: {tree!r:.300}.")
     return tree, lines
 
 

@@ -31,6 +31,13 @@ LONG_END = 2**63
 LARGEST_FLOAT = 3.4028234e38
 SMALLEST_FLOAT = 1.1754944e-38  # above 0, with all digits
 _MISSING = object()
+SHOWN = 300  # characters of a value in a message
+
+
+def shortened(value):
+    """Returns a value as a message shows it."""
+    text = repr(value)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}... ({len(text)} characters)"
 
 
 class Report:
@@ -52,7 +59,7 @@ class Report:
         """Adds one mistake, worded *where: what must hold. Received: value. What to do.*"""
         words = [f"{self.where}: {text}"]
         if received is not _MISSING:
-            words.append(f"Received: {received!r}.")
+            words.append(f"Received: {shortened(received)}.")
         if advice:
             words.append(advice)
         line = self.lines.get(path)
@@ -198,6 +205,8 @@ def _build_field(field, hint, value, path, report):
         bits = end.bit_length()
         report.add(path, f"{path} must be below {end}: it is a number of {bits} bits.", value)
     if metadata.get("path"):
+        if "" in (built if isinstance(built, tuple) else (built,)):
+            report.add(path, f"{path} must name a file or folder, not be empty.", value)
         return _resolve(built, report.resolve)
     return built
 

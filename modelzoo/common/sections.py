@@ -246,6 +246,12 @@ class OptimizerParams:
         "use_bias_correction": ("adam", "adamw"),
         "weight_decay_rate": ("adamw",),
     }
+    # The same for words of loss_scaling_factor.
+    OF_SCALES: ClassVar[dict[str, tuple[str, ...]]] = {
+        "initial_loss_scale": LOSS_SCALING_WORDS,
+        "steps_per_increase": LOSS_SCALING_WORDS,
+        **dict.fromkeys(("min_loss_scale", "max_loss_scale", "overflow_tolerance"), ("dynamic",)),
+    }
 
     optimizer_type: str = field(choices=("sgd", "momentum", "adam", "adamw", "rmsprop"))
     learning_rate: Any = field(build=build_schedule)
@@ -286,10 +292,13 @@ class OptimizerParams:
                     f"must hold regular expressions of names of variables: {pattern!r} is none "
                     f"({error}).",
                 )
-        for name, kinds in self.OF_KINDS.items():
+        for name, kinds in {**self.OF_KINDS, **self.OF_SCALES}.items():
             given = getattr(self, name) != type(self).__dataclass_fields__[name].default
-            if given and self.optimizer_type not in kinds:
-                yield name, f"has no effect with {self.optimizer_type}. Use {' or '.join(kinds)}."
+            is_scale = name in self.OF_SCALES
+            chosen = self.loss_scaling_factor if is_scale else self.optimizer_type
+            if given and chosen not in kinds:
+                told = f"loss_scaling_factor {chosen}" if is_scale else chosen
+                yield name, f"has no effect with {told}. Use {' or '.join(kinds)}."
         if self.epsilon_mode == "corrected" and not self.use_bias_correction:
             yield "epsilon_mode", "needs use_bias_correction. Set that to True."
         if self.min_loss_scale > self.max_loss_scale:

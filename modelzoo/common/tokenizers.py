@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from cerebras_tf.errors import ConfigError
+from modelzoo.common.json_text import parse_json
 from modelzoo.common.path_advice import advice_on_path
 
 KINDS = ("GPT2Tokenizer", "NeoXTokenizer", "BertTokenizer", "JsonTokenizer", "ByteTokenizer")
@@ -244,9 +245,14 @@ def load_tokenizer(kind, vocab_file=None, encoder_file=None, eos_id=None, do_low
         A ByteTokenizer, FileTokenizer or ByteLevelTokenizer.
 
     Raises:
-        ConfigError: if a file is missing or of another kind.
+        ConfigError: if a file is missing or of another kind, or `eos_id` has no effect.
     """
     if kind == "ByteTokenizer":
+        if eos_id not in (None, ByteTokenizer.eos_id):
+            raise ConfigError(
+                f"eos_id: must be {ByteTokenizer.eos_id}, which ends a text of ByteTokenizer. "
+                f"Received: {eos_id}. Leave it out."
+            )
         return ByteTokenizer()
     if kind not in KINDS:
         raise ConfigError(
@@ -383,11 +389,15 @@ def _is_byte_level(library):
 
 def _parsed(path, text):
     try:
-        value = json.loads(text)
+        value = parse_json(text)
     except json.JSONDecodeError as error:
         raise ConfigError(
             f"{path}:{error.lineno}: must be JSON. Received: {error.msg} at column {error.colno}. "
             "Copy the file again."
+        ) from error
+    except ValueError as error:
+        raise ConfigError(
+            f"{path}: must be JSON. Received: {error}. Copy the file again."
         ) from error
     if not isinstance(value, dict):
         raise ConfigError(

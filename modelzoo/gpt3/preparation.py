@@ -74,7 +74,7 @@ class Packer:
 
     def _draw_length(self):
         if self._short_seq_prob and self._random.random() < self._short_seq_prob:
-            return int(self._random.integers(min(SHORTEST, self._length), self._length))
+            return int(self._random.integers(SHORTEST, self._length))
         return self._length
 
     def add(self, tokens):
@@ -202,6 +202,12 @@ def prepare(inputs, output_dir, settings, processes=1, on_progress=lambda size: 
         raise ConfigError(
             f"overlap_size: must be at least 0 and less than max_seq_length "
             f"({settings.max_seq_length}). Received: {settings.overlap_size}. Lower it."
+        )
+    if settings.short_seq_prob and settings.max_seq_length <= SHORTEST:
+        raise ConfigError(
+            f"max_seq_length: must be above {SHORTEST} for records to be shortened. Received: "
+            f"{settings.max_seq_length}, with short_seq_prob {settings.short_seq_prob}. Raise it, "
+            "or leave short_seq_prob out."
         )
     records.check_name("output_name", settings.output_name)
     files = documents.find_inputs(inputs)

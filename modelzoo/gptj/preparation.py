@@ -108,8 +108,14 @@ def load_tokenizer(settings):
 
 
 def special_ids(settings):
-    """Returns the numbers of the tokens (EOS, SEP, PAD) of records made with these settings."""
+    """Returns the numbers of the tokens (EOS, SEP, PAD) of records made with these settings.
+
+    Raises:
+        ConfigError: if one is none of the vocabulary, or for SEP the first number beyond it.
+    """
     tokenizer = load_tokenizer(settings)
+    for key, more in (("eos_id", 0), ("pad_id", 0), ("sep_id", 1)):
+        tokenizers.check_number(key, getattr(settings, key), tokenizer.vocab_size + more)
     sep_id = tokenizer.vocab_size if settings.sep_id is None else settings.sep_id
     pad_id = tokenizer.eos_id if settings.pad_id is None else settings.pad_id
     return tokenizer.eos_id, sep_id, pad_id

@@ -10,7 +10,8 @@ import os
 from pathlib import Path
 
 from cerebras_tf.errors import ConfigError, DataError
-from modelzoo.common.preparation import cnn_dailymail, documents
+from modelzoo.common.preparation import cnn_dailymail, documents, records
+from modelzoo.common.whole_file import write_whole
 from modelzoo.gptj.preparation import MARKS, load_tokenizer, special_ids
 
 
@@ -32,7 +33,7 @@ def write_prompts(inputs, output_dir, settings, max_new_tokens, on_progress=lamb
 
     Raises:
         DataError: names the file and line of a bad row, or says that there is no article.
-        ConfigError: if no room is left, or a tokenizer file is wrong.
+        ConfigError: if no room is left, a tokenizer file is wrong, or other prompts are there.
     """
     room = settings.max_seq_length - MARKS - max_new_tokens
     if room < 1:
@@ -55,9 +56,7 @@ def write_prompts(inputs, output_dir, settings, max_new_tokens, on_progress=lamb
             f"{', '.join(inputs)}: must hold at least one article with its abstract. Received: "
             "none. Add files."
         )
-    folder = Path(output_dir)
-    folder.mkdir(parents=True, exist_ok=True)
-    target, partial = folder / "prompts.jsonl", folder / f".prompts.jsonl.{os.getpid()}"
-    partial.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
-    partial.replace(target)
-    return target, len(rows)
+    text = "".join(f"{json.dumps(row)}\n" for row in rows)
+    target = Path(output_dir) / "prompts.jsonl"
+    records.check_same(target, text)
+    return write_whole(target, text), len(rows)

@@ -10,6 +10,7 @@ from modelzoo.common.model_sections import MOST_LAYERS, NONLINEARITIES, StreamKe
 from modelzoo.common.schema import build_variant
 from modelzoo.common.sections import build_initializer, field
 
+LARGEST_PENALTY = 32.0  # powers of 10^8, more than all lengths, are still finite
 BYTE_VOCAB_SIZE = 260  # four special tokens and 256 byte values
 INHERITED_KEYS = (
     "data_processor",
@@ -103,7 +104,7 @@ class PairInput(StreamKeys):
     source_reverse: bool = False
     buckets: Union[int, list[int]] = 1
     beam_size: int = field(4, minimum=1)
-    length_penalty: float = field(0.6, minimum=0.0)
+    length_penalty: float = field(0.6, minimum=0.0, below=LARGEST_PENALTY)
     extra_length: int = field(50, minimum=0)
 
     def problems(self):

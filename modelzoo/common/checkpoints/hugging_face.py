@@ -17,6 +17,7 @@ from modelzoo.common.checkpoints.safetensors_file import (
     SafetensorsReader,
     SafetensorsWriter,
 )
+from modelzoo.common.json_text import parse_json
 from modelzoo.common.path_advice import advice_on_path
 
 CONFIG, GENERATION_CONFIG = "config.json", "generation_config.json"
@@ -141,14 +142,14 @@ def read_json(path):
     """
     path = Path(path)
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = parse_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise CheckpointError(
             f"{path}: must be a JSON file. Received: {error}. "
             f"{advice_on_path(path.parent, 'Give the folder with all files of the model.')}"
         ) from error
     if not isinstance(value, dict):
-        raise CheckpointError(f"{path}: must hold an object. Received: {value!r}. Replace it.")
+        raise CheckpointError(f"{path}: must hold an object. Received: {value!r:.100}. Replace it.")
     return value
 
 

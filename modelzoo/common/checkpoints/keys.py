@@ -34,7 +34,7 @@ def our_nonlinearity(config, key, default, where):
         ConfigError: there is none.
     """
     name = config.get(key, default)
-    if name not in NONLINEARITIES:
+    if not isinstance(name, str) or name not in NONLINEARITIES:
         raise ConfigError(
             f"{where}: {key} must be one of {', '.join(NONLINEARITIES)}. Received: {name!r}. This "
             "zoo has no such activation, so the model cannot be converted."

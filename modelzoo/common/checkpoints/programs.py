@@ -99,7 +99,8 @@ def architecture_of(reader):
             f"{path}: model_type must be one of {', '.join(kinds)}. Received: "
             f"{config.get('model_type')!r}. This zoo has no such model."
         )
-    named = (config.get("architectures") or [None])[0]
+    listed = config.get("architectures") or [None]
+    named = listed[0] if isinstance(listed, list) else listed
     if named is None:
         return next(item for item in known if item.is_theirs(reader.shapes))
     for item in known:

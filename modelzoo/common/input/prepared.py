@@ -6,7 +6,6 @@ Records are not read here: who reads them hands in their tokens, and checks thei
 from __future__ import annotations
 
 import functools
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
@@ -14,6 +13,7 @@ from typing import Optional
 import tensorflow.compat.v1 as tf
 
 from cerebras_tf.errors import ConfigError, DataError
+from modelzoo.common.json_text import parse_json
 from modelzoo.common.preparation.records import MANIFEST
 from modelzoo.common.tokenizers import load_tokenizer, vocabulary_facts, word_pieces
 
@@ -248,7 +248,7 @@ def read_facts(folder):
     """
     path = Path(folder, MANIFEST)
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
+        manifest = parse_json(path.read_text(encoding="utf-8"))
         settings = manifest.get("settings")
         if "settings" not in manifest:
             return None
@@ -268,7 +268,7 @@ def read_facts(folder):
         )
     except OSError:
         return None
-    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, TypeError, AttributeError) as error:
         raise DataError(
             f"{path}: must be what a preparation wrote. Received: {error}. Restore it, or make the "
             "records again."

@@ -17,6 +17,8 @@ import tensorflow.compat.v1 as tf
 from cerebras_tf.errors import CheckpointError, DataError
 from cerebras_tf.estimator.checkpoint_content import read_variable
 from modelzoo.common.checkpoint_files import POSITION, advice_instead, latest_checkpoint
+from modelzoo.common.json_text import parse_json
+from modelzoo.common.schema import LONG_END
 from modelzoo.common.whole_file import write_whole
 
 PARTS = "accum_step_counter"  # batches of a step that has not ended
@@ -75,11 +77,13 @@ def read_history(model_dir):
         return []
     path = Path(model_dir, POSITION)
     try:
-        history = [[int(number) for number in entry] for entry in json.loads(path.read_text())]
+        text = path.read_text(encoding="utf-8")
+        history = [[int(number) for number in entry] for entry in parse_json(text)]
         if {len(entry) for entry in history} - {3, 5} or history != sorted(history):
             raise ValueError(f"{history}, which is no ascending list of 3 or 5 numbers each")
         if any(min(entry) < 0 or entry[2] < 1 for entry in history):
             raise ValueError(f"{history}, with a number below 0, or a step of less than one batch")
+        _check_counts(history)
         return history
     except FileNotFoundError:
         return []
@@ -88,6 +92,16 @@ def read_history(model_dir):
             f"{path}: must hold how many batches were read. Received: {error}. Restore it; or "
             "remove it, if every step here had as many batches as the params file says."
         ) from error
+
+
+def _check_counts(history):
+    """Raises a ValueError where batches are not those that the steps before had."""
+    if any(max(entry) >= LONG_END for entry in history):
+        raise ValueError("a number of more than 63 bits")
+    for before, (step, batches, *_) in zip([None, *history], history):
+        expected = before[1] + (step - before[0]) * before[2] if before else 0
+        if batches != expected and (before or not step):
+            raise ValueError(f"{batches} batches by step {step}, where {expected} were read")
 
 
 def batches_by(step, history, batches_per_step):

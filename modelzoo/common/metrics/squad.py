@@ -7,7 +7,6 @@ holds none.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import string
@@ -15,6 +14,7 @@ from collections import Counter
 from typing import NamedTuple
 
 from cerebras_tf.errors import DataError
+from modelzoo.common.json_text import parse_json
 
 ARTICLES = re.compile(r"\b(a|an|the)\b")
 PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -44,7 +44,7 @@ def read_questions(path):
         with open(path, encoding="utf-8") as file:
             return {
                 question["id"]: [answer["text"] for answer in question["answers"]]
-                for article in json.load(file)["data"]
+                for article in parse_json(file.read())["data"]
                 for paragraph in article["paragraphs"]
                 for question in paragraph["qas"]
             }

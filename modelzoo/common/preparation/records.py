@@ -10,6 +10,7 @@ import os
 from pathlib import Path
 
 from cerebras_tf.errors import ConfigError, DataError
+from modelzoo.common.json_text import parse_json
 from modelzoo.common.preparation import examples
 
 MANIFEST = "manifest.json"
@@ -102,12 +103,27 @@ def sha256_of(path):
     return digest.hexdigest()
 
 
+def json_text(value):
+    """Returns the JSON that `write_json` writes."""
+    return json.dumps(value, indent=1) + "\n"
+
+
 def write_json(path, value):
     """Writes JSON, whole or not at all."""
     path = Path(path)
     partial = path.with_name(f".{path.name}.{os.getpid()}")
-    partial.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
+    partial.write_text(json_text(value), encoding="utf-8")
     partial.replace(path)
+
+
+def check_same(path, text):
+    """Raises a ConfigError if a file is there that another preparation wrote, with another text."""
+    path = Path(path)
+    if path.exists() and path.read_bytes() != text.encode("utf-8"):
+        raise ConfigError(
+            f"{path}: is there, made of other input or with other settings. Received: a run that "
+            "would replace it. Name another --output_dir, or remove it."
+        )
 
 
 def read_json(path, key="settings"):
@@ -117,10 +133,10 @@ def read_json(path, key="settings"):
         DataError: if the file holds something else.
     """
     try:
-        value = json.loads(Path(path).read_text(encoding="utf-8"))
+        value = parse_json(Path(path).read_text(encoding="utf-8"))
         if not isinstance(value, dict) or not isinstance(value.get(key), dict):
             raise ValueError(f"no {key}")
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise DataError(
             f"{path}: must be what a preparation wrote. Received: {error}. Name another "
             "--output_dir, or remove this one."

@@ -12,6 +12,7 @@ from modelzoo.common.params import (
     resolve_path,
     save_params,
     saved_difference,
+    saved_runconfig,
 )
 
 TINY = """\
@@ -222,3 +223,16 @@ def test_a_runconfig_that_is_no_section_is_refused_with_options_too(write, given
         with pytest.raises(ConfigError, match="runconfig must be a section of keys. Received: "):
             load_params(path, overrides)
     assert load_params(write(TINY.replace("    max_steps: 5", "")), {"runconfig.max_steps": 7})
+
+
+@pytest.mark.parametrize("saved", ["runconfig: 5", "runconfig: [1]", "runconfig: {resume_from: 5}"])
+def test_saved_parameters_that_no_run_wrote_are_named(tmp_path, saved):
+    (tmp_path / "params.yaml").write_text(saved)
+    with pytest.raises(ConfigError, match="params.yaml: runconfig must be a section"):
+        saved_runconfig(tmp_path)
+
+
+def test_an_empty_path_is_refused(write):
+    text = TINY.replace("    batch_size: 2", "    batch_size: 2\n    data_dir: ''")
+    with pytest.raises(ConfigError, match="train_input.data_dir must name a file or folder"):
+        load_params(write(text))

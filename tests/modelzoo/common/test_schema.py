@@ -136,3 +136,8 @@ def test_numbers_that_are_not_finite_are_refused(value):
     built, (message,) = build({"inner": {"num_hidden_layers": 1, "rate": value}})
     assert built is None
     assert message.startswith("f.yaml: inner.rate must be a finite number. Received: ")
+
+
+def test_long_values_are_shortened():
+    _, messages = build({"inner": {"num_hidden_layers": 1}, "more": "x" * 10**6})
+    assert "(1000002 characters)" in messages[0] and len(messages[0]) < 500

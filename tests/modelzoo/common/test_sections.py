@@ -39,6 +39,22 @@ def test_numbers_that_no_optimizer_can_take_are_refused(key, value, says):
     assert says in report.messages[0]
 
 
+@pytest.mark.parametrize("factor", [1.0, 1024.0, "tf_dynamic"])
+def test_keys_of_other_loss_scales_are_refused(factor):
+    given = {"min_loss_scale": 2.0, "max_loss_scale": 4.0, "overflow_tolerance": 0.1}
+    if factor != "tf_dynamic":
+        given |= {"initial_loss_scale": 8.0, "steps_per_increase": 5}
+    tree = {"optimizer_type": "sgd", "learning_rate": 1.0, **given}
+    report = schema.Report("f.yaml")
+    schema.build(OptimizerParams, {**tree, "loss_scaling_factor": factor}, report)
+    assert len(report.messages) == len(given)
+    for name in given:
+        told = f"f.yaml: {name} has no effect with loss_scaling_factor {factor}. Use dynamic"
+        assert any(message.startswith(told) for message in report.messages)
+    report = schema.Report("f.yaml")
+    assert schema.build(OptimizerParams, {**tree, "loss_scaling_factor": "dynamic"}, report)
+
+
 def test_keys_of_other_kinds_of_optimizer_are_refused():
     given = {"beta1": 0.5, "beta2": 0.5, "epsilon": 0.1, "use_bias_correction": True}
     report = schema.Report("f.yaml")

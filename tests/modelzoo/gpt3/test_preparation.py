@@ -146,8 +146,9 @@ def test_overlapping_records_share_that_many_tokens(inputs, tmp_path):
     [
         ({"overlap_size": -1}, "overlap_size.*Received: -1"),
         ({"overlap_size": 8}, "overlap_size.*Received: 8"),
-        ({"eos_id": 257}, "eos_id: must be the number of a token, 0 to 256. Received: 257"),
+        ({"eos_id": 257}, "eos_id: must be 256, which ends a text of Byte.*Received: 257"),
         ({"pad_id": -1}, "pad_id: must be the number of a token"),
+        ({"max_seq_length": 1, "short_seq_prob": 1.0}, "max_seq_length: must be above 2"),
         ({"output_name": "a/b"}, "--output_name: must be the beginning of file names"),
     ],
 )

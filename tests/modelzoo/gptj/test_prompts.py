@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
@@ -32,6 +33,26 @@ def test_prompt_is_the_article_cut_to_leave_room_between_its_marks(tmp_path):
     assert rows[0] == {"prompt_tokens": [EOS, *b"short", SEP], "reference": "S."}
     assert rows[1] == {"prompt_tokens": [EOS, *b"long long lo", SEP], "reference": "L.\nM."}
     assert len(rows[1]["prompt_tokens"]) + 10 == SETTINGS.max_seq_length
+
+
+def test_other_prompts_are_not_replaced(tmp_path):
+    inputs = write_articles(tmp_path / "a.jsonl", [("a longer article", "S.")])
+    path, _ = write_prompts(inputs, tmp_path, SETTINGS, max_new_tokens=10)
+    before = path.read_text()
+    write_prompts(inputs, tmp_path, SETTINGS, max_new_tokens=10)
+    with pytest.raises(ConfigError, match="prompts.jsonl: is there, made of other input or with"):
+        write_prompts(inputs, tmp_path, SETTINGS, max_new_tokens=15)
+    assert path.read_text() == before
+
+
+@pytest.mark.parametrize(
+    "changes", [{"eos_id": 5}, {"sep_id": -5}, {"sep_id": 258}, {"pad_id": 99999999999}]
+)
+def test_tokens_that_are_none_are_refused(tmp_path, changes):
+    inputs = write_articles(tmp_path / "a.jsonl", [("a longer article", "S.")])
+    (key,) = changes
+    with pytest.raises(ConfigError, match=f"^{key}: must be "):
+        write_prompts(inputs, tmp_path, dataclasses.replace(SETTINGS, **changes), 10)
 
 
 def test_no_room_and_no_article_are_told(tmp_path):

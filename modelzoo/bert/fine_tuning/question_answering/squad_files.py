@@ -7,6 +7,7 @@ import json
 from dataclasses import dataclass
 
 from cerebras_tf.errors import DataError
+from modelzoo.common.json_text import parse_json
 from modelzoo.common.path_advice import advice_on_path
 
 
@@ -56,7 +57,7 @@ def read_articles(path):
     """
     try:
         with open(path, encoding="utf-8") as file:
-            articles = json.load(file)["data"]
+            articles = parse_json(file.read())["data"]
     except json.JSONDecodeError as error:
         raise DataError(
             f"{path}:{error.lineno}: must be JSON. Received: {error.msg} at column {error.colno}. "

@@ -6,11 +6,11 @@ Labels are ``[PAD]``, the tags of the data (``B``, ``I``, ``O``, or with a type 
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 
 from cerebras_tf.errors import ConfigError, DataError
+from modelzoo.common.json_text import parse_json
 from modelzoo.common.path_advice import advice_on_path
 
 PAD, LATER_PIECE, BEGIN, END = "[PAD]", "X", "[CLS]", "[SEP]"
@@ -115,7 +115,7 @@ def read_label_names(path):
     """
     try:
         with open(path, encoding="utf-8") as file:
-            numbers = json.load(file)
+            numbers = parse_json(file.read())
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"{path}: label_vocab_file must be the label2id.json that `cerebras-tf prepare ner` or "

@@ -88,7 +88,7 @@ def prepare(data_dir, split, output_dir, settings, processes=1, on_progress=lamb
 
     Raises:
         DataError: names the file and line of a bad row.
-        ConfigError: if the folder holds other records, or the vocabulary is wrong.
+        ConfigError: if the folder holds other records or labels, or the vocabulary is wrong.
     """
     if settings.max_seq_length < LEAST_TOKENS:
         raise ConfigError(
@@ -103,6 +103,8 @@ def prepare(data_dir, split, output_dir, settings, processes=1, on_progress=lamb
         )
     sentences = {name: read_sentences(path) for name, path in files.items()}
     names = label_names(sentence for part in sentences.values() for sentence in part)
+    numbers = {name: number for number, name in enumerate(names)}
+    records.check_same(Path(output_dir) / LABEL_FILE, records.json_text(numbers))
     path = files[split]
     described = {
         **vars(settings),
@@ -120,7 +122,6 @@ def prepare(data_dir, split, output_dir, settings, processes=1, on_progress=lamb
         on_progress,
         SentenceEncoder(settings, names).vocabulary,
     )
-    numbers = {name: number for number, name in enumerate(names)}
     records.write_json(Path(output_dir) / LABEL_FILE, numbers)
     return manifest
 

@@ -75,5 +75,5 @@ def test_a_vocabulary_larger_than_the_models_is_refused():
     with pytest.raises(ConfigError, match="at most the 256 tokens of the model"):
         section_tokenizer(section, 256)
     section.eos_id = 257
-    with pytest.raises(ConfigError, match="eos_id: must be the number of a token, 0 to 256"):
+    with pytest.raises(ConfigError, match="eos_id: must be 256, which ends a text"):
         section_tokenizer(section, 257)

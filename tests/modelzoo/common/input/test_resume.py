@@ -108,10 +108,17 @@ def test_batches_in_an_order_of_their_own_are_told(tmp_path, caplog):
         "[[0, 0, 0]]",
         "[[0, -5, 1]]",
         "[[-1, 0, 1]]",
+        "[[Infinity, 0, 1]]",
+        "[" * 5000,
+        f"[[0, 0, {10**23}]]",
+        "[[0, 99999999999999, 1]]",
+        "[[0, 0, 4], [20, 81, 6]]",
+        b"\xff\xfe\x80",
     ],
 )
 def test_a_file_that_holds_something_else_is_named(tmp_path, content):
-    (tmp_path / "data_position.json").write_text(content)
+    content = content if isinstance(content, bytes) else content.encode()
+    (tmp_path / "data_position.json").write_bytes(content)
     with pytest.raises(DataError, match="data_position.json: must hold how many batches"):
         resume.read_history(str(tmp_path))
 

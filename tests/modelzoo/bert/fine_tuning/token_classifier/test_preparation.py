@@ -101,6 +101,10 @@ def test_labels_are_those_of_all_files_whichever_is_made(tmp_path):
         "[PAD]", "B-Disease", "B-Gene", "I-Disease", "O", "X", "[CLS]", "[SEP]"
     ]  # fmt: skip
     assert np.array_equal(list(names.values()), np.arange(8))
+    (data / "test.tsv").write_text("pox\tB-Plant\n")
+    with pytest.raises(ConfigError, match="label2id.json: is there, made of other input"):
+        prepare(str(data), "train", str(tmp_path / "out"), settings)
+    assert json.loads((tmp_path / "out/label2id.json").read_text()) == names
 
 
 def test_missing_files_are_told(tmp_path):

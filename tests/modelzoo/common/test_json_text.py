@@ -1,0 +1,24 @@
+"""Tests of json_text.py, and that configurations of other programs are refused by name."""
+
+from __future__ import annotations
+
+import pytest
+
+from cerebras_tf.errors import CerebrasError
+from modelzoo.common.checkpoints.hugging_face import read_json
+from modelzoo.common.checkpoints.keys import our_nonlinearity
+from modelzoo.common.json_text import parse_json
+
+
+@pytest.mark.parametrize("text", ["{", "[" * 5000, "[Infinity]", "[NaN]", "[1e400]"])
+def test_what_cannot_be_read_is_a_value_error(tmp_path, text):
+    with pytest.raises(ValueError):
+        parse_json(text)
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(CerebrasError, match="config.json: must be a JSON file"):
+        read_json(tmp_path / "config.json")
+
+
+def test_an_activation_that_is_no_text_is_refused():
+    with pytest.raises(CerebrasError, match="activation_function must be one of"):
+        our_nonlinearity({"activation_function": ["gelu"]}, "activation_function", "x", "c.json")
