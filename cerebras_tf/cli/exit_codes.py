@@ -99,6 +99,8 @@ def run_main(
     | SystemExit | what it carries, if that is text | its code |
     | nobody reads its output any more, as in `... | head` | - | 1 |
     | another exception | the traceback | 1 |
+    | the same, after Ctrl-C | what `tell_if_stopped` was given | 130 |
+    | the same, after another signal | that, else the traceback | 143, 129 |
 
     Args:
       main: the program; takes the arguments without the program's name.
@@ -133,8 +135,8 @@ def run_main(
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return UNEXPECTED_ERROR
     except Exception:
-        if received:
-            _tell_stopped(received)
-            return 128 + min(received)
-        traceback.print_exc()
-        return UNEXPECTED_ERROR
+        # Behind a signal this may be of what was cut off; else say what was not closed.
+        if not received or (_last_line is None and signal.SIGINT not in received):
+            traceback.print_exc()
+        _tell_stopped(received)
+        return 128 + min(received) if received else UNEXPECTED_ERROR

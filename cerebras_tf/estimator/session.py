@@ -25,6 +25,8 @@ from cerebras_tf.runtime.capacity import return_freed_memory
 
 # What different runs fetch that is remembered; a script may fetch something new in every one.
 _PLANS = 64
+# What a leaf consists of, and what makes their values into the leaf's value.
+_Expanded = tuple[list[Any], Callable[[list[Any]], Any]]
 
 
 class WaferHook(tf.estimator.SessionRunHook):
@@ -99,7 +101,7 @@ class WaferHook(tf.estimator.SessionRunHook):
         values = self._run_step(run, plan, *rest)
         for index in plan.alone:
             values[index] = self._stored.value(run, graph, plan.wanted[index], rest[0])
-        made = iter(plan.contracted(values))
+        made = _contracted(plan.expanded, values)
         return map_fetches(fetches, lambda leaf: next(made))
 
     def _plan(self, graph: Any, given: list[Any]) -> _Plan:
@@ -107,7 +109,7 @@ class WaferHook(tf.estimator.SessionRunHook):
         expanded = [_expanded(leaf) for leaf in given]
         wanted = [part for parts, _ in expanded for part in parts]
         uses = [self._use(graph, leaf) for leaf in wanted]
-        plan = _Plan(given, wanted, [(len(parts), contract) for parts, contract in expanded])
+        plan = _Plan(given, wanted, expanded)
         if all(use == _Use() for use in uses):  # such as a queue's threads, beside a step
             plan.is_plain = True
             return plan
@@ -195,7 +197,7 @@ class WaferHook(tf.estimator.SessionRunHook):
 
         TensorFlow's run looks every fetch up anew; without options it fills no metadata.
         """
-        session = self._session
+        session: Any = getattr(run, "__self__", None)
         is_own = (
             getattr(run, "__func__", None) is client_session.BaseSession.run
             and type(session).make_callable is client_session.BaseSession.make_callable
@@ -215,7 +217,7 @@ class _Plan:
     Attributes:
         given: leaves of what is fetched; kept, so that their identities stay theirs.
         wanted: tensors and operations that they consist of.
-        parts: how many of them each leaf is, and what makes their values into its value.
+        expanded: those of each leaf, and what makes their values into its value.
         is_plain: whether they are no affair of the wafer.
         alone: numbers of those that are served from the store.
         fetches: what the session computes, for each.
@@ -227,7 +229,7 @@ class _Plan:
 
     given: list[Any]
     wanted: list[Any]
-    parts: list[tuple[int, Callable[[list[Any]], Any]]]
+    expanded: list[_Expanded]
     is_plain: bool = False
     alone: list[int] = field(default_factory=list)
     fetches: list[Any] = field(default_factory=list)
@@ -235,11 +237,6 @@ class _Plan:
     names: frozenset[str] = frozenset()
     updates: bool = False
     call: Optional[Callable[[], Any]] = None
-
-    def contracted(self, values: list[Any]) -> Iterator[Any]:
-        """Values of the leaves, given those of what they consist of."""
-        given = iter(values)
-        return (contract([next(given) for _ in range(count)]) for count, contract in self.parts)
 
 
 @dataclass(frozen=True)
@@ -272,16 +269,17 @@ def with_values(fetches: Any, values: Iterable[Any]) -> Any:
         fetches: as given to run.
         values: a value for each of `fetched_leaves(fetches)`.
     """
+    made = _contracted([_expanded(leaf) for leaf in leaves(fetches)], values)
+    return map_fetches(fetches, lambda leaf: next(made))
+
+
+def _contracted(expanded: Iterable[_Expanded], values: Iterable[Any]) -> Iterator[Any]:
+    """Values of leaves, given those of what they consist of."""
     given = iter(values)
-
-    def value(leaf: Any) -> Any:
-        parts, contracted = _expanded(leaf)
-        return contracted([next(given) for _ in parts])
-
-    return map_fetches(fetches, value)
+    return (contract([next(given) for _ in parts]) for parts, contract in expanded)
 
 
-def _expanded(leaf: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
+def _expanded(leaf: Any) -> _Expanded:
     """Tensors of which a leaf consists, and what makes their values into the leaf's value."""
     # Private API of TF 2.15: the table by which its own sessions take composite tensors apart.
     for kind, expand, *_ in client_session._REGISTERED_EXPANSIONS:

@@ -27,7 +27,7 @@ def leaves(structure: Any) -> list[Any]:
 
 def _parts(structure: Any) -> Optional[list[Any]]:
     """What a structure holds, in its order; None of a leaf. Structures are TensorFlow's own."""
-    kind: Any = type(structure)
+    kind: Any = structure.__class__  # of what TensorFlow wraps to track it, what it wraps
     taken = _taken_apart(kind)
     return None if taken is None else taken(structure)
 

@@ -73,12 +73,35 @@ class BatchFacts:
             if node.op == WAFER_SUM:
                 self._shared.update(node.outputs)
                 continue
-            if not self._shared.isdisjoint(node.inputs):
-                self._shared.update(node.outputs)
             found = [self._facts.get(value) for value in node.inputs]
+            if self._follows_from_sums(node, found):
+                self._shared.update(node.outputs)
             if any(found):
                 made = zip(node.outputs, self._of(node, found))
                 self._facts.update((value, fact) for value, fact in made if fact is not None)
+
+    def _follows_from_sums(self, node: Node, found: Sequence[Optional[Fact]]) -> bool:
+        """Whether outputs are sums over wafers, or numbers of a batch that those are a factor of.
+
+        Beside such a number only means may stand, and only what is linear follows: the mean over
+        the parts of a sum, or of a root, is not that of the whole batch.
+        """
+        if self._shared.isdisjoint(node.inputs):
+            return False
+        having = {i for i, fact in enumerate(found) if fact is not None}
+        if not having or node.op == "custom_gradient":  # whose outputs are its operands
+            return True
+        groups = lookup(node.op).linear
+        group = next((g for g in groups if having <= set(g)), None)
+        if group is None:  # a product of such numbers, or nothing linear
+            return having <= {i for g in groups for i in g}
+        if any(i not in group and x in self._shared for i, x in enumerate(node.inputs)):
+            return True
+        return all(
+            node.inputs[i] in self._shared or fact.kind == MEAN
+            for i, fact in enumerate(found)
+            if fact is not None
+        )
 
     def _check(self, node: Node) -> None:
         """Refuses what a gradient is taken of, if need be."""
@@ -179,10 +202,12 @@ class BatchFacts:
         is_divided = node.op in ("div", "div_no_nan") and self._counts(node.inputs[1], count)
         return Fact(MEAN) if is_divided else Fact(TOTAL, node, count)
 
-    def _counts(self, divisor: Value, count: Size) -> bool:
+    def _counts(self, by: Value, count: Size) -> bool:
         """Whether a constant is the number of records or terms of this part, not of the whole."""
-        number = divisor.constant
+        number = by.constant
         if number is None or number.size != 1 or not isinstance(count, int):
             return False
         here = {self._records, count}
-        return float(number.reshape(())) in here - {each * self._parts for each in here}
+        divisor = float(number.reshape(()))
+        # 1 and 2 divide sums for other reasons, too.
+        return divisor > 2 and divisor in here - {each * self._parts for each in here}

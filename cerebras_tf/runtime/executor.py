@@ -157,7 +157,11 @@ class Machine:
     def _find_moved(self) -> dict[int, list[str]]:
         """Names of the variables that a step takes or gives back, by the step's identity."""
         return {
-            id(step): [self._names[slot] for slot in step.slots if slot in self._names]
+            id(step): [
+                self._names[slot]
+                for slot in step.slots
+                if isinstance(step, StreamIn) or slot in self._names
+            ]
             for step in self.plan.steps
             if isinstance(step, (StreamIn, Free))
         }

@@ -155,4 +155,6 @@ def run(steps: int = STEPS) -> None:
     for name, milliseconds in rows:
         print(f"  {name:30}{milliseconds:8.3f} ms")
     print(f"  {'the fastest step':30}{least:8.3f} ms")
-    print(f"a step with the input of its page{own:8.3f} ms: input {own - shown[STEP]:.3f} ms")
+    print(
+        f"a step with the input that {MODEL} names: {own:.3f} ms: input {own - shown[STEP]:.3f} ms"
+    )

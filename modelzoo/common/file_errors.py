@@ -59,7 +59,7 @@ def file_errors_named(params, sections):
     try:
         yield
     except BoundsError as error:
-        named = unreadable_record(params, sections)
+        named = unreadable_record(params, sections, str(error))
         if named is None:
             raise
         raise named from error
@@ -69,7 +69,7 @@ def file_errors_named(params, sections):
         if getattr(getattr(error, "op", None), "type", "") == "RestoreV2":
             named = damaged_checkpoint(params.runconfig)
         elif type(error).__name__ == "InvalidArgumentError":
-            named = unreadable_record(params, sections)
+            named = unreadable_record(params, sections, str(error).partition("\n")[0])
         elif type(error).__name__ == "DataLossError":
             named = damaged_input(params, sections, error)
         else:
@@ -160,10 +160,15 @@ def damaged_input(params, sections, error):
     )
 
 
-def unreadable_record(params, sections):
+def unreadable_record(params, sections, told):
     """Returns the error for the first record that the model cannot read, None where none is.
 
     Such as one with a token that the vocabulary lacks; nothing before looks at every number.
+
+    Args:
+        params: of the run.
+        sections: names of the input sections that were read.
+        told: what the step failed with, for the log: the search may take long.
     """
     import tensorflow.compat.v1 as tf
 
@@ -171,8 +176,14 @@ def unreadable_record(params, sections):
     for name in sections:
         processor = data.INPUTS.processor(getattr(params, name))
         if hasattr(processor, "find_fault"):
-            tf.logging.info("a step failed: looking for its cause in the records of %s ...", name)
-            fault = processor.find_fault(params.record_bounds(name), name == "predict_input")
+            tf.logging.info(
+                "a step failed (%s): looking for its cause in the records of %s ...", told, name
+            )
+            try:
+                fault = processor.find_fault(params.record_bounds(name), name == "predict_input")
+            except (OSError, tf.OpError) as error:  # the step's own error says more
+                tf.logging.warning("the search ended: %s", error)
+                fault = None
             if fault is not None:
                 return DataError(fault)
     return None

@@ -480,6 +480,8 @@ def predict(estimator, data, params, use_cs):
         try:
             room.predict(estimator, data.INPUTS, params, path, use_cs)
             return
+        except (ConfigError, DataError):
+            raise
         except (CheckpointError, tf.OpError, ValueError):
             if os.path.exists(f"{path}.index"):
                 raise

@@ -159,3 +159,14 @@ def test_system_exit_passes_its_code(code, expected):
 def test_system_exit_with_text_prints_it_and_exits_1(capsys):
     assert run_main(ends_with(SystemExit("no more")), []) == 1
     assert capsys.readouterr().err == "no more\n"
+
+
+def test_an_error_behind_a_termination_is_shown_where_nothing_else_is_said(capsys):
+    def main(argv):
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        finally:
+            raise OSError("a checkpoint that was not written")
+
+    assert run_main(main, []) == 143
+    assert "a checkpoint that was not written" in capsys.readouterr().err

@@ -217,12 +217,16 @@ def test_a_check_of_features_that_sees_the_first_part_alone_is_told(tmp_path, mo
     ],
 )
 def test_losses_as_they_are_written_are_those_of_the_whole_batch(tmp_path, loss_of):
-    """A mean is known in the forms that TensorFlow's own functions give it."""
+    """A mean is known in the forms that TensorFlow's own functions give it; parts have 4 rows."""
+
+    def eights():
+        return dataset().unbatch().batch(8, drop_remainder=True)
+
     found = []
     for count in (1, 2):
         hook = Losses()
         made = build(tmp_path / str(count), model=with_loss(loss_of), micro_batches=count)
-        made.train(dataset, hooks=[hook], steps=3)
+        made.train(eights, hooks=[hook], steps=3)
         found.append(hook.found)
     np.testing.assert_allclose(found[1], found[0], rtol=RTOL)
 
@@ -234,6 +238,8 @@ def test_losses_as_they_are_written_are_those_of_the_whole_batch(tmp_path, loss_
         (with_loss(against_the_others), dataset, 2, UnsupportedOpError, "may read several"),
         (with_loss(lambda s, t: tf.reduce_sum(tf.square(s - t))), dataset, 2, UnsupportedOpError,
          "a sum over the batch. Take tf.reduce_mean"),
+        (with_loss(lambda s, t: tf.reduce_sum(tf.square(s - t)) / 2.0), dataset, 2,
+         UnsupportedOpError, "a sum over the batch"),
         (with_loss(masked), dataset, 2, UnsupportedOpError, "no sum and no mean over the batch"),
         (model_fn, more_rows_than_told, 2, DataError, "rows that its shape says, 4. Received: 6"),
         (moving, dataset, 2, UnsupportedOpError, "gradients of variables alone. Received: .kept"),

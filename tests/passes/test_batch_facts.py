@@ -66,6 +66,13 @@ def by_the_count_of_all_parts(m):
     return m.b.op("mul", own, m.b.op("div_no_nan", m.b.op("mul", count, parts), total))
 
 
+def beside_a_count_of_all_parts(other):
+    def loss(m):
+        return m.b.op("add", by_the_count_of_all_parts(m), other(m))
+
+    return loss
+
+
 def attention(m):
     scores = m.b.op("matmul", m.x, m.x, transpose_a=False, transpose_b=True)
     shown = m.b.op("add", scores, np.zeros((1, TOKENS, TOKENS), np.float32))
@@ -87,6 +94,7 @@ def dropped(m):
         divided(RECORDS),
         divided(RECORDS * TOKENS),
         by_the_count_of_all_parts,
+        beside_a_count_of_all_parts(lambda m: m.mean(m.costs)),
         attention,
         dropped,
     ],
@@ -144,6 +152,12 @@ def joined_though_counted(m):
         (turned, "reverse"),
         (of_a_gradient, "gradient"),
         (joined_though_counted, "sub"),
+        (beside_a_count_of_all_parts(lambda m: m.sum(m.costs)), "no sum and no mean"),
+        (
+            beside_a_count_of_all_parts(lambda m: m.b.op("sqrt", m.mean(m.costs))),
+            "no sum and no mean",
+        ),
+        (lambda m: m.b.op("sqrt", by_the_count_of_all_parts(m)), "no sum and no mean"),
     ],
 )
 def test_what_is_no_mean_over_records_is_refused(loss, told):

@@ -108,7 +108,9 @@ def test_bench_measures_what_a_step_takes_beside_its_kernels():
     *parts, step, least = (float(word) for word in re.findall(r"(\S+) ms$", ran.stdout, re.M)[:6])
     assert len(parts) == 4 and min(parts) > 0
     assert sum(parts) == pytest.approx(step, abs=0.003) and least <= step
-    assert re.search(r"^a step with the input of its page +\S+ ms: input \S+ ms$", ran.stdout, re.M)
+    assert re.search(
+        r"^a step with the input that \S+ names: \S+ ms: input \S+ ms$", ran.stdout, re.M
+    )
 
 
 def test_bench_refuses_options_that_have_no_effect_on_the_overhead():

@@ -197,7 +197,8 @@ def batches_to_skip(section, runconfig, batches_per_step=1):
 def records_of(stretches):
     """Returns how many records were read in stretches of (batches, records of a batch, ...).
 
-    Each begins behind the last of its own batches that was read whole by then.
+    Each begins behind the last of its own batches that was read whole by then. Records that fill no
+    batch at the end of an epoch are not counted, as nobody knows here how many an epoch has.
     """
     records = 0
     for batches, size, *_ in stretches:
