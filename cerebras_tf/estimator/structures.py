@@ -47,7 +47,7 @@ def _taken_apart(kind: Any) -> Optional[Callable[[Any], list[Any]]]:
 
 def _like(structure: Any, parts: list[Any]) -> Any:
     """A structure of the same kind that holds other parts, made as TensorFlow's session does."""
-    kind = type(structure)
+    kind: Any = structure.__class__  # as in _parts
     if isinstance(structure, defaultdict):
         return kind(structure.default_factory, zip(structure, parts))
     if isinstance(structure, Mapping):

@@ -74,7 +74,10 @@ class BatchFacts:
                 self._shared.update(node.outputs)
                 continue
             found = [self._facts.get(value) for value in node.inputs]
-            if self._follows_from_sums(node, found):
+            if node.op == "custom_gradient":  # whose outputs are its operands
+                passed = zip(node.outputs, node.inputs)
+                self._shared.update(output for output, x in passed if x in self._shared)
+            elif self._follows_from_sums(node, found):
                 self._shared.update(node.outputs)
             if any(found):
                 made = zip(node.outputs, self._of(node, found))
@@ -89,7 +92,7 @@ class BatchFacts:
         if self._shared.isdisjoint(node.inputs):
             return False
         having = {i for i, fact in enumerate(found) if fact is not None}
-        if not having or node.op == "custom_gradient":  # whose outputs are its operands
+        if not having:
             return True
         groups = lookup(node.op).linear
         group = next((g for g in groups if having <= set(g)), None)

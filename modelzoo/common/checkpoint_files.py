@@ -254,7 +254,9 @@ def resumed(runconfig):
     position = Path(os.path.dirname(prefix), POSITION)
     if position.exists():
         os.makedirs(model_dir, exist_ok=True)
-        shutil.copyfile(position, Path(model_dir, POSITION))
+        partial = Path(model_dir, f".{POSITION}.partial")
+        shutil.copyfile(position, partial)
+        os.replace(partial, Path(model_dir, POSITION))
     copy_checkpoint(prefix, model_dir, name)
     mpi.swarm().objects(None)
     copy, began = (os.path.join(model_dir, file) for file in (name, "params.yaml"))

@@ -13,14 +13,16 @@ from pathlib import Path
 
 import tensorflow.compat.v1 as tf
 
-from cerebras_tf.errors import ConfigError, DataError
+from cerebras_tf.errors import CheckpointError, ConfigError, DataError
 from cerebras_tf.estimator.checkpoint_reader import CheckpointReader
 from cerebras_tf.swarmx import job
 from modelzoo.common.checkpoint_files import (
     POSITION,
     all_checkpoints,
     copy_checkpoint,
+    find_checkpoint,
     remove_checkpoint,
+    step_of,
 )
 from modelzoo.common.whole_file import write_whole
 
@@ -78,10 +80,11 @@ class Evaluations(tf.estimator.Exporter):
             self.keep_best()
 
     def lacks(self, step, end):
-        """Tells whether a stop has cost the evaluation of a checkpoint to go on from.
+        """Tells whether the checkpoint to go on from should have an evaluation, and has none.
 
-        Those of steps between two evaluations have none. With `throttle_secs` only the last has
-        one for sure; with `restore_partially` another model may go on.
+        Those of steps between two evaluations have none, nor has the one that `resume_from` names.
+        With `throttle_secs` only the last has one for sure; with `restore_partially` another model
+        may go on.
 
         Args:
             step: of the checkpoint, 0 for none.
@@ -90,7 +93,17 @@ class Evaluations(tf.estimator.Exporter):
         given = self._runconfig
         sure = step % given.save_checkpoints_steps == 0 and not given.throttle_secs
         due = step > 0 and (sure or step >= end) and not given.restore_partially
-        return due and step not in self._metrics and not self.stopped
+        began = Path(self._folder, "params.yaml").exists() and step != self._resumed_step()
+        return due and began and step not in self._metrics and not self.stopped
+
+    def _resumed_step(self):
+        """Returns the step of resume_from; None without it, or where it is gone by now."""
+        if not self._runconfig.resume_from:
+            return None
+        try:
+            return step_of(find_checkpoint(self._runconfig.resume_from, "resume_from"))
+        except (CheckpointError, ConfigError):
+            return None
 
     def keep_best(self):
         """Decides anew which checkpoint is kept, if the best that is known is not.

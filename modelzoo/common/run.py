@@ -344,7 +344,7 @@ def train(estimator, model, data, mode, params, use_cs):
 
 
 def catch_up(estimator, model, data, params, evaluations, end):
-    """Makes the evaluation that a stop has cost, if any, and decides what it would have decided."""
+    """Makes the evaluation that the last checkpoint should have and lacks, as after a stop."""
     import tensorflow.compat.v1 as tf
 
     from modelzoo.common.checkpoint_files import latest_checkpoint
@@ -355,7 +355,7 @@ def catch_up(estimator, model, data, params, evaluations, end):
     if evaluations.lacks(checkpoint_step(runconfig.model_dir), end):
         check_evaluation(model, data, params, evaluations)
         path = latest_checkpoint(runconfig.model_dir)
-        tf.logging.info("evaluating %s, which was stopped before its evaluation", path)
+        tf.logging.info("evaluating %s, which has no evaluation yet", path)
         tell_if_stopped(f"stopped before its first step; the same command goes on from {path}")
         hooks = [CheckpointHook(path), BatchesHook()]
         found = estimator.evaluate(data.INPUTS.eval, eval_steps(runconfig), hooks, path)

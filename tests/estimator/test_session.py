@@ -14,7 +14,7 @@ from tensorflow.python.client import session as client_session
 
 from cerebras_tf.errors import ConfigError
 from cerebras_tf.estimator.session import with_values
-from cerebras_tf.estimator.structures import map_fetches
+from cerebras_tf.estimator.structures import leaves, map_fetches
 from tests.estimator import regression
 from tests.estimator.regression import build, dataset
 
@@ -31,6 +31,14 @@ def test_fetch_structures_keep_their_shape():
     assert isinstance(changed["b"].right, OrderedDict)
     changed = map_fetches(defaultdict(list, a=1), lambda leaf: leaf * 10)
     assert changed == {"a": 10} and changed["new"] == []
+
+
+def test_structures_that_tensorflow_tracks_are_taken_apart():
+    module = tf.Module()
+    module.held = {"a": [1, (2, 3)], "b": Pair(4, OrderedDict(c=5))}
+    assert leaves(module.held) == [1, 2, 3, 4, 5]
+    changed = map_fetches(module.held, lambda leaf: leaf * 10)
+    assert changed == {"a": [10, (20, 30)], "b": Pair(40, {"c": 50})}
 
 
 def test_values_take_the_places_of_leaves():

@@ -123,10 +123,10 @@ def check_sections(sections, classes=None):
     known = [facts for facts in map(read_facts, folders) if facts and facts.vocabulary_sha256]
     size = known[0].vocab_size if known else None
     for section in sections:
-        for key, path, digest in _own_vocabularies(section, size):
+        for key, path, digests in _own_vocabularies(section, size):
             if expected is None:
-                name, expected = path, digest
-            elif digest not in (None, expected):
+                name, expected = path, next(iter(digests), None)
+            elif digests and expected not in digests:
                 raise DataError(
                     f"{path}: {key} must hold the tokens of {name}, under the same numbers. "
                     "Received: others, or other numbers. Name the file that training has."
@@ -177,34 +177,37 @@ def _folders(section):
 
 
 def _own_vocabularies(section, size):
-    """Yields key, path and digest of the vocabulary that a section itself names, if it does.
+    """Yields key, path and digests of the vocabulary that a section itself names, if it does.
 
-    Of a tokenizer the first `size` tokens count: those of the records. Files of some tokenizers
-    have more behind them, which the records do not use.
+    Of a tokenizer the first `size` tokens count: those of the records, the last of which may be a
+    separator that no file has. Files of some tokenizers have more behind them, which the records do
+    not use. Without digests its own reader says what is wrong.
     """
     kind = getattr(section, "tokenizer_type", None)
     joint = getattr(section, "tokenizer_file", None)
     path = getattr(section, "vocab_file", None)
     if joint:
-        yield "tokenizer_file", joint, _tokenizer_digest(size, "JsonTokenizer", joint)
+        yield "tokenizer_file", joint, _tokenizer_digests(size, "JsonTokenizer", joint)
     elif kind:
         encoder = section.encoder_file
-        named = " and ".join(filter(None, (path, encoder))) or kind
-        key = "vocab_file" if path else "tokenizer_type"
-        yield key, named, _tokenizer_digest(size, kind, path, encoder)
+        reads = kind != "ByteTokenizer"
+        named = " and ".join(filter(None, (path, encoder))) if path and reads else kind
+        key = "vocab_file" if path and reads else "tokenizer_type"
+        yield key, named, _tokenizer_digests(size, kind, path, encoder)
     elif path:
-        yield "vocab_file", path, _digest_of(path)
+        yield "vocab_file", path, list(filter(None, [_digest_of(path)]))
 
 
-def _tokenizer_digest(size, *files):
+def _tokenizer_digests(size, *files):
     try:
         tokenizer = load_tokenizer(*files)
-    except ConfigError:  # its reader says so
-        return None
+    except ConfigError:
+        return []
     if size is None or not hasattr(tokenizer, "library"):
-        return tokenizer.facts["vocabulary_sha256"]
-    tokens = {k: v for k, v in tokenizer.library.get_vocab().items() if v < size}
-    return vocabulary_facts(tokens)["vocabulary_sha256"]
+        return [tokenizer.facts["vocabulary_sha256"]]
+    known = tokenizer.library.get_vocab()
+    firsts = [{k: v for k, v in known.items() if v < end} for end in (size, size - 1)]
+    return [vocabulary_facts(tokens)["vocabulary_sha256"] for tokens in firsts]
 
 
 def _digest_of(vocab_file):

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import tensorflow.compat.v1 as tf
 
-from modelzoo.common.input.prepared import differs, read_facts
+from modelzoo.common.input.prepared import read_facts
 
 # GPT-2 tokens per byte of the Pile and of OpenWebText2, as Gao et al., The Pile (2020), count them.
 PUBLISHED = {"pile": 0.29335, "owt": 0.2434, "openwebtext2": 0.2434}
-GPT2_TOKENS = 50257
+GPT2_SIZES = 50257, 50400  # of its tokens, and with the rows that GPT-J adds
 OF_BYTES = "GptTextDataProcessor"
 
 
@@ -46,7 +46,7 @@ def _of_records(folders, vocab_size):
         tokens, text_bytes = map(sum, zip(*counts))
         return tokens / text_bytes
     ratios = {None if facts else _published(folder) for facts, folder in zip(found, folders)}
-    if len(ratios) == 1 and None not in ratios and not differs(GPT2_TOKENS, vocab_size):
+    if len(ratios) == 1 and None not in ratios and vocab_size in GPT2_SIZES:
         return ratios.pop()
     tf.logging.info(
         "bits per byte are left out: nothing tells how many bytes the tokens of %s stand for",

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cerebras_tf.errors import CapacityError
+from cerebras_tf.errors import CapacityError, DataError
 from modelzoo.common.preparation import records
 
 POLL_S = 0.1  # time between two updates of the progress bar while worker processes work
@@ -111,6 +111,11 @@ def _prepare(units, work, output_dir, settings, processes, on_progress, facts):
         jobs = [(work, units[index], progress, index) for index in waiting]
         _run_in_processes(jobs, processes, on_progress)
     results = [progress.done(index) for index in range(len(units))]
+    if None in results:
+        raise DataError(
+            f"{progress.folder}: files must stay while others are made. Received: one that is gone "
+            "or cut short. Start the same command again."
+        )
     files = [entry for result in results for entry in result["files"]]
     counts: dict[str, int] = {}
     for result in results:

@@ -109,9 +109,24 @@ def test_another_rule_decides_anew_by_the_checkpoints_that_are_there(tmp_path, c
 def test_an_evaluation_is_missing_where_an_uninterrupted_run_makes_one(
     tmp_path, step, end, keys, expected
 ):
+    (tmp_path / "params.yaml").touch()
     tell(evaluations(tmp_path, 0), tmp_path, 2, loss=1.0)
     again = evaluations(tmp_path, step, save_checkpoints_steps=2, **keys)
     assert again.lacks(step, end) is expected
+
+
+def test_where_a_run_begins_no_evaluation_is_missing(tmp_path):
+    """Neither of a checkpoint that was put into the folder, nor of the one that is resumed from."""
+    folder, other = tmp_path / "mine", tmp_path / "other"
+    for made in (folder, other):
+        made.mkdir()
+        make_checkpoint(made, 4)
+    assert not evaluations(folder, 4, save_checkpoints_steps=2).lacks(4, 9)
+    (folder / "params.yaml").touch()
+    assert evaluations(folder, 4, save_checkpoints_steps=2).lacks(4, 9)
+    resumed = {"resume_from": str(other / "model.ckpt-4"), "save_checkpoints_steps": 2}
+    assert not evaluations(folder, 4, **resumed).lacks(4, 9)
+    assert evaluations(folder, 6, **resumed).lacks(6, 9)
 
 
 def test_patience_lasts_over_a_restart_and_forgets_what_was_taken_back(tmp_path):

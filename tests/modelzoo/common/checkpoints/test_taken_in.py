@@ -92,7 +92,7 @@ def test_a_conversion_that_was_stopped_goes_on(sharded, tmp_path, monkeypatch):
                 to_tensorflow(source, output, delete_source=True)
                 break
             except KeyboardInterrupt:
-                assert stop.calls >= number  # what clears up behind it counts too
+                assert stop.calls in (number, number + 1)  # with what clears up behind it
         to_tensorflow(source, output, delete_source=True)
         assert_taken(source, output, wanted)
     assert number > 30

@@ -65,8 +65,8 @@ def test_data_go_on_behind_as_many_records_where_batches_have_another_size(tmp_p
     given = {"data_processor": "GptTextDataProcessor", "max_sequence_length": 8}
 
     def skipped(step, size, **keys):
-        caplog.clear()
         write_step(tmp_path, step)
+        caplog.clear()
         section = GptTextDataInput(**given, batch_size=size, **keys)
         found = resume.batches_to_skip(section, runconfig)
         resume.remember_position(folder, step, 1, (size, 8))

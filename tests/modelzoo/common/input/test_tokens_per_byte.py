@@ -31,6 +31,7 @@ def test_folder_names_of_the_configs_tell_and_letters_within_words_do_not():
     for folder in ("/data/growth/train", "compiled", "/pile/runs/mine/train", ["Pile", "mine"]):
         assert tokens_per_byte(section(folder)) is None
     assert tokens_per_byte(section("/data/Pile", vocab_size=257)) is None
+    assert tokens_per_byte(section("pile_neox_msl2048/train", vocab_size=50432)) is None
     assert tokens_per_byte(None) is None
 
 
