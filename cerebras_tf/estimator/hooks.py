@@ -333,7 +333,8 @@ class LossWatch(tf.estimator.SessionRunHook):
 class SaverHook(tf.compat.v1.train.CheckpointSaverHook):
     """TensorFlow's hook, which reads the global step apart only where a checkpoint may be due.
 
-    Behind every step it does, unless it knows how many a run makes: as many as runs before did.
+    TensorFlow takes a run for up to 1,000,000 steps, and so reads it after every one; this takes it
+    for as many as the largest run so far.
     """
 
     _fetched: Optional[int] = None

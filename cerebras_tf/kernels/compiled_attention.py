@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Optional
 
 import numpy as np
 
-from cerebras_tf.kernels.attention import Dropout, bias_and_dropout
+from cerebras_tf.kernels.attention import bias_and_dropout
 from cerebras_tf.kernels.compiled_heads import (
     AllDrops,
     Kernels,
@@ -25,11 +25,11 @@ from cerebras_tf.kernels.compiled_heads import (
     block_size,
     drop_of,
     drop_of_head,
+    drops_of,
     run_heads,
 )
 from cerebras_tf.kernels.compiled_jit import inlined, jit
 from cerebras_tf.kernels.compiled_layout import floats_are_float32, ordinary
-from cerebras_tf.kernels.compiled_random import stream_of
 from cerebras_tf.kernels.compiled_threads import split
 from cerebras_tf.kernels.registry import Scratch, compiled
 
@@ -131,14 +131,6 @@ def _heads_first(array: np.ndarray) -> np.ndarray:
     return array.transpose(0, 2, 1, 3)
 
 
-def _drops(dropout: Optional[Dropout], shape: tuple[int, int, int, int]) -> Optional[AllDrops]:
-    """Dropout of all heads; shape is [B, A, S, T]."""
-    if dropout is None:
-        return None
-    stream = stream_of(dropout.step, dropout.seeds, math.prod(shape))
-    return AllDrops(F(dropout.rate), F(dropout.kept_scale), stream, shape[2], shape[3])
-
-
 def _scratch(query: Any, key: Any, *others: Any, **attrs: Any) -> Scratch:
     """One block of scores a thread."""
     return Scratch(0, block_bytes(query.shape[1], key.shape[1]))
@@ -163,7 +155,7 @@ def attention(
     (batch, queries, heads, _), keys = q.shape, k.shape[1]
     shape = batch, heads, queries, keys
     bias, dropped = bias_and_dropout(others, dropout)
-    rows, drops = _rows(bias, keys, scale, causal, out[1]), _drops(dropped, shape)
+    rows, drops = _rows(bias, keys, scale, causal, out[1]), drops_of(dropped, shape)
     operands = tuple(_heads_first(x) for x in (q, k, v, out[0]))
     work, size = 4 * math.prod(shape), block_size(queries, keys)
     parts = np.array_split(np.arange(batch * heads), split(batch * heads, work))
@@ -188,7 +180,7 @@ def attention_grad(
     (batch, queries, heads, _), keys = q.shape, k.shape[1]
     shape = batch, heads, queries, keys
     bias, dropped = bias_and_dropout(others, dropout)
-    rows, drops = _rows(bias, keys, scale, causal, ordinary(lse)), _drops(dropped, shape)
+    rows, drops = _rows(bias, keys, scale, causal, ordinary(lse)), drops_of(dropped, shape)
     operands = tuple(_heads_first(x) for x in (dout, q, k, v, *out))
     work, size = 8 * math.prod(shape), 2 * block_size(queries, keys)
     parts = np.array_split(np.arange(batch * heads), split(batch * heads, work))

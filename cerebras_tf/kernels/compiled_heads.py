@@ -9,16 +9,18 @@ softmax over blocks of keys: one block's scores fit the cache.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
 
+from cerebras_tf.kernels.attention import Dropout
 from cerebras_tf.kernels.blas import SGEMM, gemm
 from cerebras_tf.kernels.compiled_blas import sgemm
 from cerebras_tf.kernels.compiled_jit import inlined, jit
 from cerebras_tf.kernels.compiled_math import exp, log
-from cerebras_tf.kernels.compiled_random import Stream, uniform_row
+from cerebras_tf.kernels.compiled_random import Stream, stream_of, uniform_row
 from cerebras_tf.kernels.compiled_rows import exp_in_place, row_max
 from cerebras_tf.kernels.compiled_threads import for_chunks
 from cerebras_tf.kernels.scratch import borrowed, rounded
@@ -217,6 +219,14 @@ class AllDrops(NamedTuple):
     stream: Stream
     queries: int
     keys: int
+
+
+def drops_of(dropout: Optional[Dropout], shape: Sequence[int]) -> Optional[AllDrops]:
+    """The dropout of all heads, None for none; shape is [B, A, S, T], padded."""
+    if dropout is None:
+        return None
+    stream = stream_of(dropout.step, dropout.seeds, math.prod(shape))
+    return AllDrops(F(dropout.rate), F(dropout.kept_scale), stream, shape[2], shape[3])
 
 
 def drop_of(drops: Any, number: Any) -> Any:

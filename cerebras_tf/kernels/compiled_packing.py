@@ -25,6 +25,7 @@ from cerebras_tf.kernels.compiled_heads import (
     block_size,
     drop_of,
     drop_of_head,
+    drops_of,
     run_heads,
 )
 from cerebras_tf.kernels.compiled_jit import inlined, jit
@@ -148,11 +149,7 @@ def _run(
         dropout: of all heads; None for none.
     """
     heads, count = operands[0].shape[1], len(rows.queries) - 1
-    drops = None
-    if dropout is not None:
-        rate, kept = F(dropout.rate), F(dropout.kept_scale)
-        stream = stream_of(dropout.step, dropout.seeds, count * heads * lengths[0] * lengths[1])
-        drops = AllDrops(rate, kept, stream, *lengths)
+    drops = drops_of(dropout, (count, heads, *lengths))
     queries, keys = np.diff(rows.queries), np.diff(rows.keys)
     items = np.argsort(-(queries * keys), kind="stable")
     numbers = (items[:, None] * heads + np.arange(heads)).ravel()
