@@ -16,6 +16,7 @@ import yaml
 from cerebras_tf.errors import ConfigError
 from modelzoo.common import registry, schema
 from modelzoo.common.path_advice import advice_on_path
+from modelzoo.common.sections import RunConfigParams
 from modelzoo.common.whole_file import write_whole
 
 MOST_FILES_NAMED = 8
@@ -38,14 +39,24 @@ def load_params(path, overrides=None, model_name=None):
         ConfigError: with every mistake found, one a line.
     """
     tree, lines = read_yaml(path)
-    for key, value in (overrides or {}).items():
-        if value is not None:
-            set_key(tree, key, value)
-    tree.setdefault("model_name", model_name)
-    cls = registry.params_class(tree["model_name"], where=str(path))
     base = Path(path).resolve().parent
     report = schema.Report(str(path), lines, lambda value: resolve_path(value, base))
+    overrides = {key: value for key, value in (overrides or {}).items() if value is not None}
+    _check_replaced(tree, overrides, report)
+    for key, value in overrides.items():
+        set_key(tree, key, value)
+    tree.setdefault("model_name", model_name)
+    cls = registry.params_class(tree["model_name"], where=str(path))
     return _build(cls, tree, report)
+
+
+def _check_replaced(tree, overrides, report):
+    """Reports values of the file's runconfig that are none, also where overrides replace them."""
+    section = tree.get("runconfig")
+    for key in overrides:
+        name = key.removeprefix("runconfig.")
+        if isinstance(section, dict) and name != key and name in section:
+            schema.check_key(RunConfigParams, name, section[name], report, key)
 
 
 def params_from_dict(cls, tree, where="params"):

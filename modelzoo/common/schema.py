@@ -106,6 +106,21 @@ def build(cls, tree, report, path=""):
     return instance
 
 
+def check_key(cls, name, value, report, path):
+    """Adds to `report` what is wrong with one value under the key `name` of a section `cls`.
+
+    Args:
+        cls: a frozen dataclass; a key that it lacks counts for nothing.
+        name: the key.
+        value: plain value.
+        report: a Report.
+        path: dotted key of the value.
+    """
+    field = cls.__dataclass_fields__.get(name)
+    if field is not None:
+        _build_field(field, typing.get_type_hints(cls)[name], value, path, report)
+
+
 def taking(build_value, **told):
     """Gives a ``build`` function the attributes that say what it takes; returns it."""
     for name, value in told.items():

@@ -12,6 +12,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, ClassVar, Optional
 
+from cerebras_tf.cli.arguments import MODES
 from cerebras_tf.memoryx.sparsifier import SPARSIFIER_MAP
 from modelzoo.common.schema import build_section, build_variant, convert, in_float32, taking
 
@@ -373,7 +374,7 @@ class EarlyStopping:
 
 @dataclass(frozen=True)
 class RunConfigParams:
-    """The section ``runconfig``; every command line flag lands here.
+    """The section ``runconfig``; every command line flag lands here, `mode` among them.
 
     `checkpoint_path` gives a run its first weights, `resume_from` its step and optimizer state too.
     `eval_steps` are the batches of an evaluation; null, 0 or less, or more than there are, stand
@@ -429,7 +430,7 @@ class RunConfigParams:
     disable_standard_logs: bool = False
     throttle_secs: int = field(0, minimum=0)
     tf_random_seed: Optional[int] = field(None, long=True)
-    mode: Optional[str] = None
+    mode: Optional[str] = field(None, choices=tuple(MODES))
     model_dir: Optional[str] = None
     compile_dir: Optional[str] = None
     cs_ip: Optional[str] = None

@@ -85,6 +85,7 @@ IN_RUNCONFIG = (
     ({"runconfig.max_steps": -1}, "runconfig.max_steps must be at least 0."),
     ({"runconfig.max_steps": GONE}, "needs runconfig.max_steps or --steps"),
     ({"runconfig.save_checkpoints_steps": 0}, "save_checkpoints_steps must be at least 1."),
+    ({"runconfig.mode": "trian"}, "Did you mean train?"),
     ({"runconfig.num_csx": 0}, "runconfig.num_csx must be at least 1."),
     ({"runconfig.memoryx_ram_gb": 1.0}, "has no effect without memoryx_dir"),
     ({"runconfig.memoryx_dir": "text.txt"}, "text.txt"),

@@ -59,6 +59,28 @@ def test_command_line_wins_over_yaml_and_yaml_over_defaults(write):
     assert load_params(path).runconfig.save_checkpoints_steps == 1000
 
 
+def test_a_wrong_value_of_the_file_is_refused_also_where_the_command_line_has_another(write):
+    key = "    max_steps: 5"
+    path = write(TINY.replace(key, f"{key}\n    mode: trian"))
+    for overrides in ({}, {"runconfig.mode": "eval"}):
+        with pytest.raises(ConfigError) as error:
+            load_params(path, overrides)
+        assert str(error.value) == (
+            f"{path}: runconfig.mode must be one of train, eval, train_and_eval, eval_all, "
+            "predict. Received: 'trian'. Did you mean train? Line 17."
+        )
+    path = write(TINY.replace(key, "    max_steps: five"))
+    with pytest.raises(ConfigError, match="runconfig.max_steps must be a whole number"):
+        load_params(path, {"runconfig.max_steps": 5})
+
+
+def test_the_mode_of_the_command_line_wins_over_the_files(write):
+    # params.yaml of a model_dir has the mode that wrote it, and is evaluated as it is.
+    path = write(TINY.replace("    max_steps: 5", "    max_steps: 5\n    mode: train"))
+    assert load_params(path).runconfig.mode == "train"
+    assert load_params(path, {"runconfig.mode": "eval"}).runconfig.mode == "eval"
+
+
 def test_load_params_raises_every_mistake_at_once_with_its_line(write):
     text = TINY.replace("    num_hidden_layers: 1", "    num_layers: 24").replace(
         "    batch_size: 2", "    batch_size: two"
