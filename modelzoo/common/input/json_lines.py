@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
-
 from cerebras_tf.errors import DataError
+from modelzoo.common.json_text import parse_json
 from modelzoo.common.path_advice import advice_on_path
 
 
@@ -22,8 +21,8 @@ def read_json_lines(path):
     """
     for where, line in read_lines(path):
         try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
+            row = parse_json(line)
+        except ValueError as error:
             raise DataError(
                 f"{where}: must be JSON. Received: {line[:60]!r} ({error}). Mend the line."
             ) from error

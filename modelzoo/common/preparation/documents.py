@@ -12,6 +12,7 @@ from pathlib import Path
 
 from cerebras_tf.errors import DataError
 from modelzoo.common.input.json_lines import require_unicode
+from modelzoo.common.json_text import parse_json
 from modelzoo.common.path_advice import advice_on_path
 from modelzoo.common.preparation.compressed import is_compressed, open_decompressed
 from modelzoo.common.preparation.records import sha256_of
@@ -228,8 +229,8 @@ def _decode(data, path, place):
 
 def _row_of(line, path, place, keys):
     try:
-        row = json.loads(line)
-    except (json.JSONDecodeError, RecursionError) as error:
+        row = parse_json(line)
+    except ValueError as error:
         told = getattr(error, "msg", error)
         column = f" at column {error.colno}" if isinstance(error, json.JSONDecodeError) else ""
         raise DataError(

@@ -47,6 +47,7 @@ def test_jsonl_holds_texts_or_tokens_and_keeps_other_keys(tmp_path):
         ('{"prompt_tokens": []}', "a prompt must have a token"),
         ('{"prompt_tokens": ["a"]}', "must be a list of whole numbers"),
         ("[" * 5000, "must be JSON"),
+        ('{"prompt": "a", "score": Infinity}', r"must be JSON.* \(Infinity, which is no finite"),
         ('{"prompt_tokens": [1' + 23 * "0" + "]}", "prompt_tokens must be below 2147483648"),
         ('{"prompt_tokens": [257]}', "tokens must be 0 to 256. Received: 257 to 257"),
         ('{"prompt": "12345678901234567890"}', "must leave room in 20 tokens.*Received: 20"),

@@ -114,6 +114,10 @@ def test_archive_cut_before_it_was_compressed_is_named(tmp_path):
     [
         (b"[" * 5000, "b.jsonl:4: must be a JSON object. Received: "),
         (b"{oops", "b.jsonl:4: must be a JSON object. Received: '{oops"),
+        (b'{"text": "a", "n": NaN}', r"b.jsonl:4: .*Received: '{.* \(NaN, which is no finite"),
+        (b'{"text": "a", "n": [-Infinity]}', r"b.jsonl:4: .*\(-Infinity, which is no finite"),
+        (b'{"text": "a", "n": 1e999}', r"b.jsonl:4: .*\(1e999, which is no finite"),
+        (b'{"text": "a", "n": ' + b"1" * 5000 + b"}", "b.jsonl:4: must be a JSON object. Received"),
         (b'{"body": "x"}', "b.jsonl:4: .*'text'. Received: body. .*--text_key"),
         (b"[1]", "b.jsonl:4: .*Received: list"),
         (b'{"text": null}', r"b.jsonl:4: .*Received: text \(NoneType\)"),
