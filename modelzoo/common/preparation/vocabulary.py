@@ -64,11 +64,17 @@ def train(inputs, output_dir, settings, on_progress=lambda size: None):
         The manifest: settings, vocab_size, counts of lines and text_bytes, files with checksums.
 
     Raises:
-        ConfigError: if the settings do not go together, or the folder holds another vocabulary.
+        ConfigError: if the settings do not go together, or the folder holds another vocabulary, or
+            another preparation writes to it.
         DataError: names what cannot be read, or says that there is no text.
     """
     settings = _checked(settings)
     files = documents.find_inputs(inputs)
+    with records.in_use(output_dir):
+        return _train(inputs, files, output_dir, settings, on_progress)
+
+
+def _train(inputs, files, output_dir, settings, on_progress):
     described = {**vars(settings), "inputs": documents.describe(files)}
     progress = records.Progress(output_dir, described)
     finished = progress.manifest()

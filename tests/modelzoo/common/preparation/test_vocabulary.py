@@ -82,6 +82,17 @@ def test_finished_vocabulary_is_kept_and_another_one_refused(texts, tmp_path):
         train(texts, tmp_path / "out", VocabularySettings("bpe", 81))
 
 
+def test_a_folder_that_another_preparation_writes_to_is_refused(texts, tmp_path):
+    settings = VocabularySettings("bpe", 80)
+    with (
+        records.in_use(tmp_path / "out"),
+        pytest.raises(ConfigError, match="must not be in use by another preparation"),
+    ):
+        train(texts, tmp_path / "out", settings)
+    assert not list((tmp_path / "out").iterdir())
+    train(texts, tmp_path / "out", settings)
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
