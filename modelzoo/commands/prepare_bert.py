@@ -78,6 +78,7 @@ def run(args):
     settings = PreparationSettings(**others)
     command.run(
         functools.partial(prepare, inputs, output_dir, settings, processes),
+        inputs,
         output_dir,
         sum(os.path.getsize(path) for path in documents.find_inputs(inputs)),
         remedy="Add text.",

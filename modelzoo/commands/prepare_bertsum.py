@@ -50,6 +50,7 @@ def run(args):
     files = documents.find_inputs(inputs, cnn_dailymail.SUFFIXES)
     command.run(
         functools.partial(prepare, inputs, output_dir, EncodingSettings(**others), processes),
+        inputs,
         output_dir,
         sum(map(os.path.getsize, files)),
         remedy="Lower --min_sentences_per_sequence or --min_tokens_per_sentence.",

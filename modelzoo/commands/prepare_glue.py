@@ -45,4 +45,4 @@ def run(args):
     settings = Settings(**others)
     for use in USES if wanted == "all" else [wanted]:
         make = functools.partial(prepare, data_dir, use, output_dir, settings, processes)
-        command.run(make, f"{output_dir}/{use}", unit="rows")
+        command.run(make, [data_dir], f"{output_dir}/{use}", unit="rows")

@@ -55,6 +55,7 @@ def run(args):
     settings = PreparationSettings(**others)
     command.run(
         functools.partial(prepare, inputs, output_dir, settings, processes),
+        inputs,
         output_dir,
         sum(os.path.getsize(path) for path in documents.find_inputs(inputs)),
         remedy=f"A record has {settings.max_seq_length} tokens: add text, lower --max_seq_length, "

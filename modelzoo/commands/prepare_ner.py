@@ -43,4 +43,4 @@ def run(args):
         make = functools.partial(
             prepare, data_dir, split, output_dir, Settings(**others), processes
         )
-        command.run(make, f"{output_dir}/{split}", unit="sentences")
+        command.run(make, [data_dir], f"{output_dir}/{split}", unit="sentences")

@@ -52,4 +52,6 @@ def run(args):
     make = functools.partial(
         prepare, input_file, output_dir, Settings(**others), processes, articles=articles
     )
-    command.run(make, output_dir, unit="questions", remedy="Give a file with answers.")
+    command.run(
+        make, [input_file], output_dir, unit="questions", remedy="Give a file with answers."
+    )

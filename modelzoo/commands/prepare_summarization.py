@@ -58,6 +58,7 @@ def run(args):
     files = documents.find_inputs(inputs, cnn_dailymail.SUFFIXES)
     command.run(
         functools.partial(prepare, inputs, output_dir, settings, processes),
+        inputs,
         output_dir,
         sum(map(os.path.getsize, files)),
         remedy="Give --truncate_article, or a larger --max_seq_length.",

@@ -37,4 +37,4 @@ def run(args):
         return prepare(*files, output_dir, others["tokenizer_file"], processes, advance)
 
     total = os.path.getsize(files[0]) if os.path.exists(files[0]) else None
-    command.run(make, output_dir, total, remedy="Add text.")
+    command.run(make, files, output_dir, total, remedy="Add text.")

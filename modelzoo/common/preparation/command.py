@@ -12,6 +12,7 @@ import time
 
 from cerebras_tf.cli.arguments import any_int
 from cerebras_tf.errors import DataError
+from modelzoo.common.preparation import records
 
 CLOCK_TICK_S = 0.01  # what the system's clock of processor time can tell apart
 
@@ -58,12 +59,13 @@ def split_options(args):
     return others.pop("output_dir"), max(1, processes), others
 
 
-def run(prepare, output_dir, total=None, unit="B", remedy="Add input."):
+def run(prepare, inputs, output_dir, total=None, unit="B", remedy="Add input."):
     """Runs a preparation under a progress bar and prints what it made and how fast.
 
     Args:
         prepare: called with a function that takes the amount of input done since its last call;
             returns the manifest of pipeline.prepare.
+        inputs: paths of what the records are made of.
         output_dir: named in the closing line.
         total: amount of input, None if it is not known beforehand.
         unit: of `total`; ``B`` is told in MB.
@@ -73,7 +75,7 @@ def run(prepare, output_dir, total=None, unit="B", remedy="Add input."):
         The manifest.
 
     Raises:
-        DataError: if no record was made.
+        DataError: if no record was made; names the inputs.
     """
     import tqdm
 
@@ -92,7 +94,10 @@ def run(prepare, output_dir, total=None, unit="B", remedy="Add input."):
     cpu_s = max(sum(os.times()[:4]) - busy, CLOCK_TICK_S)
     told = ", ".join(f"{count} {name}" for name, count in manifest["counts"].items())
     if not manifest["counts"]["records"]:
-        raise DataError(f"{output_dir}: must get at least one record. Received: {told}. {remedy}")
+        raise DataError(
+            f"{output_dir}: must get at least one record, of {records.first_names(inputs)}. "
+            f"Received: {told}. {remedy}"
+        )
     scale, name = (1e6, "MB") if unit == "B" else (1, unit)
     speed = (
         f"{done / scale / elapsed_s:.1f} {name}/s, {done / scale / cpu_s:.1f} {name} a CPU second"

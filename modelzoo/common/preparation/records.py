@@ -15,7 +15,7 @@ from modelzoo.common.preparation import examples
 
 MANIFEST = "manifest.json"
 PROGRESS = ".progress"
-MOST_NAMED = 3  # changed files in an error
+MOST_NAMED = 3  # files in an error
 
 
 def check_name(option, name):
@@ -144,6 +144,12 @@ def read_json(path, key="settings"):
     return value
 
 
+def first_names(names):
+    """Returns the first of some names, and how many more there are, as an error tells them."""
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return f"{', '.join(list(names)[:MOST_NAMED])}{more}"
+
+
 def _files_changed(before, now):
     """Names the files that differ between two descriptions of input files, see documents.py."""
     if not all(isinstance(value, list) and value and value[0] for value in (before, now)):
@@ -151,8 +157,7 @@ def _files_changed(before, now):
     if not all(isinstance(entry, list) for value in (before, now) for entry in value):
         return ""
     names = dict.fromkeys(e[0] for e in [*before, *now] if e not in before or e not in now)
-    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    return f" ({', '.join(list(names)[:MOST_NAMED])}{more})"
+    return f" ({first_names(names)})"
 
 
 def _lost_file(folder, described):

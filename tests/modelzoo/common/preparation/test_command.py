@@ -40,20 +40,26 @@ def test_fewer_processes_than_none_are_refused(capsys):
 
 @pytest.mark.parametrize(("unit", "told"), [("B", " MB/s, "), ("row", " row/s, ")])
 def test_closing_line_tells_counts_and_speed(capsys, unit, told):
-    manifest = command.run(preparing(7, 9_000_000), "out", unit=unit)
+    manifest = command.run(preparing(7, 9_000_000), ["a"], "out", unit=unit)
     line = capsys.readouterr().out
     assert line.startswith("5 rows, 7 records in 2 files in out (") and told in line
     assert manifest["counts"]["records"] == 7
 
 
 def test_closing_line_of_a_finished_preparation_tells_no_speed(capsys):
-    command.run(preparing(7, 0), "out")
+    command.run(preparing(7, 0), ["a"], "out")
     assert "s, nothing left to do)" in capsys.readouterr().out
 
 
-def test_no_record_at_all_is_an_error_with_a_remedy():
-    with pytest.raises(DataError, match="out: must get .* Received: 5 rows, 0 records. Add text"):
-        command.run(preparing(0, 1), "out", remedy="Add text.")
+@pytest.mark.parametrize(
+    ("inputs", "named"), [(["a.txt"], "a.txt"), ([*"abcde"], "a, b, c and 2 more")]
+)
+def test_no_record_at_all_is_an_error_with_the_inputs_and_a_remedy(inputs, named):
+    with pytest.raises(DataError) as error:
+        command.run(preparing(0, 1), inputs, "out", remedy="Add text.")
+    assert str(error.value) == (
+        f"out: must get at least one record, of {named}. Received: 5 rows, 0 records. Add text."
+    )
 
 
 @pytest.mark.parametrize("text", ["1.5", "-1"])
