@@ -15,7 +15,7 @@ from pathlib import Path
 
 import tensorflow.compat.v1 as tf
 
-from cerebras_tf.errors import CheckpointError, ConfigError
+from cerebras_tf.errors import CheckpointError, ConfigError, DataError
 from cerebras_tf.estimator.checkpoint_content import (
     advice_on_damage,
     open_checkpoint,
@@ -237,6 +237,7 @@ def resumed(runconfig):
     Raises:
         CheckpointError: if the checkpoint has no global step, or does not fit the model; names
             the checkpoint, not its copy.
+        DataError: if the ``data_position.json`` beside it is damaged; names that one as well.
     """
     model_dir = runconfig.model_dir
     if not runconfig.resume_from or latest_checkpoint(model_dir):
@@ -262,13 +263,14 @@ def resumed(runconfig):
     copy, began = (os.path.join(model_dir, file) for file in (name, "params.yaml"))
     try:
         yield
-    except CheckpointError as error:
+    except (CheckpointError, DataError) as error:
         if os.path.exists(began):
             raise
         said, advice = str(error), advice_instead(prefix)
         for of_copy in (advice_on_damage(copy), advice_instead(copy)):
             said = said.replace(of_copy, advice)
-        raise CheckpointError(said.replace(copy, prefix)) from error
+        said = said.replace(os.path.join(model_dir, POSITION), str(position))
+        raise type(error)(said.replace(copy, prefix)) from error
     finally:
         if not os.path.exists(began):
             remove_checkpoint(copy)

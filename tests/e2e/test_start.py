@@ -69,6 +69,14 @@ def test_a_run_that_was_killed_after_it_had_copied_its_checkpoint_goes_on(traine
     assert_same(trained.variables("again"), trained.variables())
 
 
+def test_a_damaged_position_of_the_data_is_named_where_the_user_has_it(trained, folder):
+    (folder / "data_position.json").write_text("{")
+    result = trained("train", "--resume_from", str(folder), "--max_steps", "12", out="again")
+    assert result.exit_code == 2
+    assert f"{folder}/data_position.json: must hold how many batches were read" in result.error
+    assert "again" not in result.error and not trained.content("again")
+
+
 def test_a_refused_run_leaves_no_copy_behind(trained, folder):
     trained.change(("hidden_size: 32", "hidden_size: 64"))
     for last, exit_code in (("12", 2), ("10", 0)):  # of another model; with nothing to train
