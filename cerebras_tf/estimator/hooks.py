@@ -330,26 +330,6 @@ class LossWatch(tf.estimator.SessionRunHook):
         self.last = float(run_values.results)
 
 
-class SaverHook(tf.compat.v1.train.CheckpointSaverHook):
-    """TensorFlow's hook, which reads the global step apart only where a checkpoint may be due.
-
-    TensorFlow takes a run for up to 1,000,000 steps, and so reads it after every one; this takes it
-    for as many as the largest run so far.
-    """
-
-    _fetched: Optional[int] = None
-    _most = 1
-
-    def after_run(self, run_context: Any, run_values: Any) -> None:
-        """Saves where a checkpoint is due."""
-        before, self._fetched = self._fetched, int(run_values.results)
-        if before is not None:
-            self._most = max(self._most, self._fetched - before)
-            # Private API of TF 2.15: public there is no way to say it.
-            self._set_steps_per_run(self._most)
-        super().after_run(run_context, run_values)
-
-
 class FiniteStateListener(tf.estimator.CheckpointSaverListener):
     """Refuses to save a step whose loss, or weights that are NaN or infinite.
 

@@ -20,12 +20,12 @@ from cerebras_tf.estimator.hooks import (
     LossWatch,
     NanGuardHook,
     PerformanceSummaryHook,
-    SaverHook,
 )
 from cerebras_tf.estimator.prediction import predict_program, replicas_line
 from cerebras_tf.estimator.profile import ProfileHook
 from cerebras_tf.estimator.progress import ProgressHook
 from cerebras_tf.estimator.report_file import PredictionHook
+from cerebras_tf.estimator.saver_hook import SaverHook
 from cerebras_tf.estimator.shown_steps import ShownSteps, SummaryHook
 from cerebras_tf.estimator.structures import leaves
 from cerebras_tf.estimator.traffic import TrafficHook, of_files, of_wafers

@@ -22,7 +22,6 @@ from cerebras_tf.estimator.hooks import (
     LastingObjectsHook,
     NanGuardHook,
     PerformanceSummaryHook,
-    SaverHook,
     _earlier,
     exit_code_of_signal,
 )
@@ -348,28 +347,3 @@ def test_performance_summaries_leave_out_what_is_not_known(tmp_path):
     scalars = read_scalars(tmp_path)
     assert set(scalars["global_step/sec"]) == {2, 4}
     assert not {"examples_per_sec", "tokens_per_sec"} & set(scalars)
-
-
-@pytest.mark.parametrize(("a_run", "saved"), [(1, [0, 5, 10, 12]), (3, [0, 6, 12, 18, 24, 30, 36])])
-def test_a_saver_reads_the_global_step_apart_only_where_a_checkpoint_may_be_due(
-    a_run, saved, tmp_path, monkeypatch
-):
-    runs, run = [], tf.compat.v1.Session.run
-    monkeypatch.setattr(tf.compat.v1.Session, "run", lambda *a, **k: runs.append(0) or run(*a, **k))
-    with tf.Graph().as_default():
-        step = tf.compat.v1.train.get_or_create_global_step()
-        train_op = tf.compat.v1.assign_add(step, a_run)
-        scaffold = tf.compat.v1.train.Scaffold(saver=tf.compat.v1.train.Saver(max_to_keep=20))
-        hook = SaverHook(str(tmp_path), save_steps=5, scaffold=scaffold)
-        with tf.compat.v1.train.MonitoredSession(
-            tf.compat.v1.train.ChiefSessionCreator(scaffold), [hook]
-        ) as session:
-            for _ in range(4):
-                session.run(train_op)
-            before = len(runs)
-            session.run(train_op)
-            assert len(runs) - before == (3 if a_run == 1 else 1)  # the step, and what saves it
-            for _ in range(7):
-                session.run(train_op)
-    found = [int(path.name.split("-")[1].split(".")[0]) for path in tmp_path.glob("*.index")]
-    assert sorted(found) == saved
