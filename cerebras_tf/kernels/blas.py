@@ -242,7 +242,7 @@ def gemm(a: np.ndarray, b: np.ndarray, out: np.ndarray, add: bool = False) -> No
     (a, a_order, a_step), (b, b_order, b_step) = _layout(a), _layout(b)
     target = out
     if not _by_rows(out):
-        target = np.array(out) if add else np.empty(out.shape, out.dtype)
+        target = np.array(out, order="C") if add else np.empty(out.shape, out.dtype)
     letter = _NUMBERS[out.dtype.char][0]
     getattr(_LIBRARY, f"scipy_cblas_{letter}gemm")(
         ROW_MAJOR,

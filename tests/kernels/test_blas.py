@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 
 import numpy as np
@@ -58,9 +59,9 @@ LAYOUTS = ("rows", "columns", "part", "gaps")
 )
 def test_a_product_equals_numpys(library, small_parts, shape, first, second, add):
     rows, inner, columns = shape
-    for dtype in ("float32", "float64"):
+    for dtype, result in itertools.product(("float32", "float64"), ("part", "columns", "gaps")):
         a, b = laid_out(rows, inner, first, dtype), laid_out(inner, columns, second, dtype)
-        out = laid_out(rows, columns, "part", dtype)
+        out = laid_out(rows, columns, result, dtype)
         expected = out * add + a @ b
         blas.product(a, b, out, add=add)
         np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-5)
