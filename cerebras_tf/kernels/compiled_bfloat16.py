@@ -37,6 +37,7 @@ from cerebras_tf.kernels.compiled_tiles import (
     SLAB,
     SLABS,
     TILE_ROWS,
+    chunk,
     tile_product,
     vector_product,
 )
@@ -52,7 +53,7 @@ _HEIGHTS = {isa.VECTOR: 48, isa.TILES: TILE_ROWS}
 # other. On a Zen 5, 1024 x 50257 numbers times 50257 x 768 take 0.196 s of processor time, with
 # four times these 0.223, with all at once 0.209; other products of training differ by less.
 _SHARED_BYTES, _BLOCK_BYTES = 4 << 20, 1 << 20
-_ROOM = (32, 32)  # sums of a block at an edge
+_ROOM = 4 * 32 * 32  # bytes of the sums of a block
 _TRIAL_SHAPE, _TRIAL_S = (192, 768, 768), 0.1
 
 
@@ -105,7 +106,7 @@ def scratch_bytes(rows: int, inner: int, columns: int, parts: Optional[int] = No
         own = rounded(4 * rows * inner) + rounded(4 * inner * columns)
         return own + float_scratch_bytes(rows, inner, columns, 4)
     blocks = _Blocks.of(kind, rows, inner, columns, parts)
-    return blocks.shared_bytes + parts * (blocks.block_bytes + rounded(4 * _ROOM[0] * _ROOM[1]))
+    return blocks.shared_bytes + parts * (blocks.block_bytes + blocks.sums_bytes)
 
 
 def _threads_for(work: int) -> int:
@@ -123,6 +124,7 @@ class _Blocks(NamedTuple):
         units: how many of those there are.
         shared_bytes: of the operand that all threads read.
         block_bytes: of a block of the other one.
+        sums_bytes: of sums that are not complete, of a block.
     """
 
     tall: bool
@@ -132,6 +134,7 @@ class _Blocks(NamedTuple):
     units: int
     shared_bytes: int
     block_bytes: int
+    sums_bytes: int
 
     @classmethod
     def of(cls, kind: str, rows: int, inner: int, columns: int, parts: int) -> _Blocks:
@@ -148,8 +151,11 @@ class _Blocks(NamedTuple):
             min(units, 1 if parts == 1 else _PARTS * parts),
             -(-units // max(1, _BLOCK_BYTES // size(tall, unit))),
         )
-        block = size(tall, -(-units // number) * unit)
-        return cls(tall, inner, number, unit, units, size(not tall, min(rows, columns)), block)
+        most = -(-units // number)
+        waiting = most if kind == isa.TILES and chunk(_up(inner, 32)) < inner else 1
+        shared = size(not tall, min(rows, columns))
+        block = size(tall, most * unit)
+        return cls(tall, inner, number, unit, units, shared, block, _ROOM * waiting)
 
     def bounds(self, index: int, length: int) -> tuple[int, int]:
         """First and last row or column of a block."""
@@ -207,6 +213,8 @@ def _up(size: int, step: int) -> int:
 
 
 def _slab_bytes(kind: str, rows: int, inner: int) -> int:
+    if kind == isa.TILES:
+        return _panel_bytes(inner, rows)
     return rounded(-(-inner // SLAB) * _up(rows, _HEIGHTS[kind]) * PITCH)
 
 
@@ -225,11 +233,12 @@ def _readable(x: np.ndarray) -> np.ndarray:
 
 
 def _pack_left(kind: str, a: np.ndarray, room: np.ndarray, parts: int) -> tuple[int, int]:
-    """Packs A [M, K]; (address, rows of a slab)."""
+    """Packs A [M, K]; (address, rows with those of zeros)."""
     height = _up(a.shape[0], _HEIGHTS[kind])
+    layout = (height, _up(a.shape[1], 32) if kind == isa.TILES else 0)
     by_rows = _by_rows(a)
     pack = pack_rows if by_rows else pack_turned_rows
-    _pack(pack, -(-a.shape[0] // 16), a if by_rows else a.T, room.ctypes.data, height, parts)
+    _pack(pack, height // 16, a if by_rows else a.T, room.ctypes.data, layout, parts)
     return room.ctypes.data, height
 
 
@@ -242,14 +251,14 @@ def _pack_right(b: np.ndarray, room: np.ndarray, parts: int) -> int:
     return room.ctypes.data
 
 
-def _pack(pack: Any, count: int, lying: np.ndarray, target: int, size: int, parts: int) -> None:
+def _pack(pack: Any, count: int, lying: np.ndarray, target: int, layout: Any, parts: int) -> None:
     """`count` groups of rows, or panels, of a matrix that lies by rows, on some threads."""
     chunks = 1 if parts == 1 else min(count, 2 * parts)
     given = (lying.ctypes.data, lying.strides[0], *lying.shape)
     example = lying.dtype.type(0)
 
     def run(i: int) -> None:
-        pack(count * i // chunks, count * (i + 1) // chunks, example, given, target, size)
+        pack(count * i // chunks, count * (i + 1) // chunks, example, given, target, layout)
 
     _run(run, chunks, parts)
 
@@ -290,23 +299,27 @@ def _multiply_part(
     """One operand is packed here, the other block by block."""
     right = _pack_right(b, shared, parts) if blocks.tall else 0
     left = (0, 0) if blocks.tall else _pack_left(kind, a, shared, parts)
-    numbers = (_up(a.shape[1], 32), int(add))
+    inner = _up(a.shape[1], 32)
 
     def run(i: int) -> None:
         first, last = blocks.bounds(i, out.shape[0 if blocks.tall else 1])
-        with borrowed((blocks.block_bytes,), np.uint8) as block, borrowed(_ROOM) as room:
+        with (
+            borrowed((blocks.block_bytes,), np.uint8) as block,
+            borrowed((blocks.sums_bytes,), np.uint8) as room,
+        ):
             if blocks.tall:
                 target = out[first:last]
                 given = (_pack_left(kind, a[first:last], block, 1), right)
             else:
                 target = out[:, first:last]
                 given = (left, _pack_right(b[:, first:last], block, 1))
-            bounds = ((0, target.shape[0], 0, target.shape[1]), numbers)
+            bounds = (*target.shape, inner, int(add))
             place = (target.ctypes.data, out.strides[0])
             if kind == isa.VECTOR:
                 vector_product(bounds, *given, place, room.ctypes.data)
             else:
-                tile_product(bounds, *given, place, room.ctypes.data, _SHAPES.ctypes.data)
+                sums = (room.ctypes.data, chunk(inner), int(blocks.tall))
+                tile_product(bounds, given[0][0], given[1], place, sums, _SHAPES.ctypes.data)
 
     _run(run, blocks.number, parts)
 

@@ -1,9 +1,10 @@
 """Lays operands of a product in bfloat16 out as compiled_tiles.py reads them.
 
 Letters: M, K, N sizes of a product. Of two neighbours along K, a pair, one 32-bit word is made, the
-first in its lower half: float32 numbers are rounded, uint16 are bits of bfloat16 already. A becomes
-slabs [K / SLAB, M, PITCH bytes], B panels [N / 32, K / 2, 32] of words. Where neighbours along K do
-not follow each other as the layout wants them, blocks of 16 x 16 words are turned in registers.
+first in its lower half: float32 numbers are rounded, subnormal ones to zero, as the instructions
+read them; uint16 are bits of bfloat16 already. A becomes slabs [K / SLAB, M, PITCH bytes] or panels
+[M / 32, K / 32, 32, 16] of words, B panels [N / 32, K / 2, 32] of words. Where neighbours along K
+do not follow each other as the layout wants them, blocks of 16 x 16 words are turned in registers.
 What lies beyond an edge becomes zero.
 """
 
@@ -13,55 +14,54 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba.core import types
+from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from cerebras_tf.kernels.compiled_jit import jit
-from cerebras_tf.kernels.compiled_tiles import COLUMNS, PITCH, SLAB
+from cerebras_tf.kernels.compiled_jit import inlined, jit
+from cerebras_tf.kernels.compiled_tiles import COLUMNS, FLOATS, PAIRS, PITCH, SLAB
 
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
-_WORDS, _HALVES = ir.VectorType(_I32, 16), ir.VectorType(ir.IntType(16), 16)
+_WORDS = ir.VectorType(_I32, 16)
+_HALVES, _ALL_HALVES = (ir.VectorType(ir.IntType(16), size) for size in (16, 32))
+# Numbers 0, 16, 1, 17 ... of two halves.
+_IN_TURN = ir.Constant(ir.VectorType(_I32, 32), [i // 2 + 16 * (i % 2) for i in range(32)])
 # Words of a block that is turned.
 _SIDE = 16
-
-
-def _all(number: int) -> Any:
-    return ir.Constant(_WORDS, [number] * _SIDE)
-
-
-def _upper_half(builder: Any, bits: Any) -> Any:
-    """Bits of 16 float32 numbers, rounded to bfloat16 in the upper half; the lower is not zero."""
-    last = builder.and_(builder.lshr(bits, _all(16)), _all(1))
-    rounded = builder.add(builder.add(bits, _all(0x7FFF)), last)
-    unsigned = builder.and_(bits, _all(0x7FFFFFFF))
-    nan = builder.icmp_unsigned(">", unsigned, _all(0x7F800000))
-    return builder.select(nan, builder.or_(bits, _all(0x400000)), rounded)
+# Panels that are made side by side from rows: of one alone, each row gives but two lines.
+_TOGETHER = 8
 
 
 def _load(builder: Any, address: Any, kind: Any) -> Any:
     return builder.load(builder.inttoptr(address, kind.as_pointer()), align=2)
 
 
+def _rounded(builder: Any, low: Any, high: Any) -> Any:
+    """16-bit [32] of two float32 [16], rounded to nearest even by AVX512-BF16; subnormals are 0."""
+    signature = ir.FunctionType(PAIRS, [FLOATS, FLOATS])
+    name = "llvm.x86.avx512bf16.cvtne2ps2bf16.512"
+    round_both = cgutils.get_or_insert_function(builder.module, signature, name)
+    return builder.bitcast(builder.call(round_both, [high, low]), _ALL_HALVES)
+
+
 def _pair_of_rows(builder: Any, is_half: bool, address: Any, step: Any) -> Any:
     """16 words from as many columns of two rows."""
     below = builder.add(address, step)
     if is_half:
-        low, high = (builder.zext(_load(builder, at, _HALVES), _WORDS) for at in (address, below))
-        return builder.or_(low, builder.shl(high, _all(16)))
-    low, high = (_upper_half(builder, _load(builder, at, _WORDS)) for at in (address, below))
-    return builder.or_(builder.lshr(low, _all(16)), builder.and_(high, _all(0xFFFF0000)))
+        low, high = (_load(builder, at, _HALVES) for at in (address, below))
+        both = builder.shuffle_vector(low, high, _IN_TURN)
+    else:
+        low, high = (_load(builder, at, FLOATS) for at in (address, below))
+        both = _rounded(builder, low, high)
+        both = builder.shuffle_vector(both, both, _IN_TURN)
+    return builder.bitcast(both, _WORDS)
 
 
 def _pairs_of_row(builder: Any, is_half: bool, address: Any, step: Any) -> Any:
     """16 words from 32 neighbours of a row."""
     if is_half:
         return _load(builder, address, _WORDS)
-    halves = []
-    for offset in (0, 64):
-        bits = _upper_half(builder, _load(builder, builder.add(address, _I64(offset)), _WORDS))
-        halves.append(builder.trunc(builder.lshr(bits, _all(16)), _HALVES))
-    joined = ir.Constant(ir.VectorType(_I32, 32), list(range(32)))
-    return builder.bitcast(builder.shuffle_vector(halves[0], halves[1], joined), _WORDS)
+    low, high = (_load(builder, builder.add(address, _I64(at)), FLOATS) for at in (0, 64))
+    return builder.bitcast(_rounded(builder, low, high), _WORDS)
 
 
 def _turned(builder: Any, rows: list[Any]) -> list[Any]:
@@ -170,23 +170,33 @@ def _fill(room: Any, source: Any, step: Any, rows: Any, columns: Any) -> None:
             room[i, j] = _number_at(zero, source + i * step + size * j) if inside else zero
 
 
+@inlined
+def _place(i: Any, k: Any, layout: Any) -> Any:
+    """Bytes in front of 32 inner indices from `k`, a multiple of 32, of A's row i."""
+    height, inner = layout
+    if inner:
+        return 64 * (i // 32 * inner + k + i % 32)
+    return (k // SLAB * height + i) * PITCH + 2 * (k % SLAB)
+
+
 @jit()
-def pack_rows(start: Any, stop: Any, zero: Any, x: Any, target: Any, height: Any) -> None:
+def pack_rows(start: Any, stop: Any, zero: Any, x: Any, target: Any, layout: Any) -> None:
     """A's rows [16 start, 16 stop) from x [M, K], whose rows are contiguous.
 
     Args:
         start, stop: range of groups of 16 rows.
         zero: float32 or uint16, as elements are.
         x: (address, bytes from row to row, sizes as it lies).
-        target: address of the slabs.
-        height: rows of a slab.
+        target: address of the slabs or panels.
+        layout: (rows with those of zeros, 0) for slabs, (these, inner indices with those of zeros)
+            for panels.
     """
     source, step, rows, inner = x
     size = _bytes_of(zero)
     room = np.full((32, 32), zero)
-    for i in range(16 * start, min(16 * stop, height)):
+    for i in range(16 * start, min(16 * stop, layout[0])):
         for k in range(0, inner, 32):
-            to = target + (k // SLAB * height + i) * PITCH + 2 * (k % SLAB)
+            to = target + _place(i, k, layout)
             given = source + i * step + size * k
             if i < rows and k + 32 <= inner:
                 _copy_pairs_of_row(zero, given, 0, to)
@@ -196,20 +206,21 @@ def pack_rows(start: Any, stop: Any, zero: Any, x: Any, target: Any, height: Any
 
 
 @jit()
-def pack_turned_rows(start: Any, stop: Any, zero: Any, x: Any, target: Any, height: Any) -> None:
+def pack_turned_rows(start: Any, stop: Any, zero: Any, x: Any, target: Any, layout: Any) -> None:
     """A's rows [16 start, 16 stop) from x [K, M], the transpose, whose rows are contiguous."""
     source, step, inner, rows = x
     size = _bytes_of(zero)
     room = np.full((32, 32), zero)
+    to_step = 64 if layout[1] else PITCH
     for k in range(0, inner, 32):
-        for i in range(16 * start, min(16 * stop, height), 16):
-            to = target + (k // SLAB * height + i) * PITCH + 2 * (k % SLAB)
+        for i in range(16 * start, min(16 * stop, layout[0]), 16):
+            to = target + _place(i, k, layout)
             given = source + k * step + size * i
             if i + 16 <= rows and k + 32 <= inner:
-                _turn_pairs_of_rows(zero, given, step, to, PITCH)
+                _turn_pairs_of_rows(zero, given, step, to, to_step)
             else:
                 _fill(room, given, step, inner - k, rows - i)
-                _turn_pairs_of_rows(zero, room.ctypes.data, 32 * size, to, PITCH)
+                _turn_pairs_of_rows(zero, room.ctypes.data, 32 * size, to, to_step)
 
 
 @jit()
@@ -225,10 +236,11 @@ def pack_columns(start: Any, stop: Any, zero: Any, x: Any, target: Any, pairs: A
     source, step, inner, columns = x
     size = _bytes_of(zero)
     room = np.full((32, 32), zero)
-    for panel in range(start, stop):
+    for first in range(start, stop, _TOGETHER):
+        last = min(first + _TOGETHER, stop)
         for q in range(pairs):
-            for j in range(COLUMNS * panel, COLUMNS * panel + 32, 16):
-                to = target + 4 * (COLUMNS * (panel * pairs + q) + j % COLUMNS)
+            for j in range(COLUMNS * first, COLUMNS * last, 16):
+                to = target + 4 * (COLUMNS * (j // COLUMNS * pairs + q) + j % COLUMNS)
                 given = source + 2 * q * step + size * j
                 if 2 * q + 2 <= inner and j + 16 <= columns:
                     _copy_pairs_of_rows(zero, given, step, to)

@@ -57,6 +57,8 @@ def _tile_refusal() -> str:
     """Why tiles cannot be used; "" where they can, and then this process may use them."""
     if not {"amx-bf16", "amx-tile"} <= features():
         return "the processor has no AMX"
+    if _vector_refusal():  # operands are rounded by it
+        return _vector_refusal()
     if not sys.platform.startswith("linux"):
         return "the system is not Linux"
     libc = ctypes.CDLL(None, use_errno=True)

@@ -246,8 +246,10 @@ ASSEMBLY = """
 from numba import types
 from cerebras_tf.kernels import compiled_tiles as tiles
 i = types.int64
-four, two = types.UniTuple(i, 4), types.UniTuple(i, 2)
-signature = [types.Tuple((four, two)), two, i, two, i] + [i] * {more}
+four, three, two = (types.UniTuple(i, n) for n in (4, 3, 2))
+signature = dict(
+    vector_product=[four, two, i, two, i], tile_product=[four, i, i, two, three, i]
+)["{name}"]
 kernel = tiles.{name}
 kernel.compile(tuple(signature))
 text = kernel.inspect_asm(kernel.signatures[0])
@@ -270,7 +272,7 @@ def test_kernels_consist_of_the_instructions_they_are_named_for(
     name, features, instructions, tmp_path
 ):
     """Compiled anew, for Numba shows no assembly of cached code; on any processor, not run."""
-    code = ASSEMBLY.format(name=name, more=int(name == "tile_product"))
+    code = ASSEMBLY.format(name=name)
     lines = in_process(
         code,
         NUMBA_CPU_NAME="sapphirerapids",
@@ -303,8 +305,8 @@ class Tiles:
             patch(f"_zero{tile}", functools.partial(self.tiles[tile].fill, 0))
             patch(f"_store{tile}", functools.partial(self.store, tile))
             patch(f"_dot{tile}", functools.partial(self.dot, tile, 4 + tile // 2, 6 + tile % 2))
-        patch("_blocks", compiled_tiles._blocks.py_func)
-        patch("_tile_block", compiled_tiles._tile_block.py_func)
+        for name in ("_tile_sums", "_load_sums", "_clear_sums", "_store_sums"):
+            patch(name, getattr(compiled_tiles, name).py_func)
 
     def configure(self, address):
         given = np.frombuffer(ctypes.string_at(address, 64), np.uint8)
@@ -342,7 +344,9 @@ class Tiles:
             ctypes.memmove(target + row * to_step, source + row * from_step, size)
 
 
-@pytest.mark.parametrize("size", [(32, 32, 32), (33, 40, 50), (70, 1600, 33), (5, 31, 64)])
+@pytest.mark.parametrize(
+    "size", [(32, 32, 32), (33, 40, 50), (70, 1600, 33), (5, 31, 64), (33, 700, 70)]
+)
 def test_tiles_are_addressed_as_the_architecture_defines_them(size, monkeypatch):
     """The loops of the AMX kernel, run by Python on an emulation of the instructions."""
     rows, inner, columns = size
