@@ -31,7 +31,7 @@ from cerebras_tf.passes.fuse_layer_norm import fuse_layer_norm
 from cerebras_tf.passes.fuse_linear_loss import fuse_linear_loss, merge_linear_loss
 from cerebras_tf.passes.fuse_sum_of_squares import fuse_sum_of_squares
 from cerebras_tf.passes.inline_conditionals import inline_conditionals
-from cerebras_tf.passes.lower_products import lower_products
+from cerebras_tf.passes.lower_products import check_kept, lower_products
 from cerebras_tf.passes.mask_weights import mask_weights
 from cerebras_tf.passes.merge_common import merge_common
 from cerebras_tf.passes.move_views import move_views
@@ -207,8 +207,11 @@ def compile_layers(
     Raises:
         GraphError: a pass broke an invariant; the message names the passes that ran.
         UnsupportedOpError: an op between weights and loss has no gradient rule.
+        ConfigError: training, and a pattern of keep_float32 names no product.
     """
     run_passes(step, _backward(options))
+    if step.updates:  # a head of training need not be there otherwise
+        check_kept(step.graph, options.keep_float32)
     order_nodes(step, layers)
     if options.fuse:
         groups: list[Pass] = [

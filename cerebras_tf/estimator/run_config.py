@@ -281,7 +281,7 @@ class CSRunConfig(tf.estimator.RunConfig):
         every operation to the graph's own type, slowly, so that overflow and loss scaling can be
         studied. None takes bfloat16 where cs_config has use_cbfloat16, else float32.
       keep_float32: regular expressions; with bfloat16, products of operations whose name one of
-        them is found in stay float32.
+        them is found in stay float32. Training refuses one that is found in none.
       multireplica: whether as many replicas of the model as are fastest share the wafer and every
         batch in training, with their gradients averaged; in pipelined mode only. The emulated wafer
         computes them together; how many there are is said, and what it predicts follows from it.

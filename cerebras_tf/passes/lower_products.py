@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+from cerebras_tf.errors import ConfigError
 from cerebras_tf.ir import Graph, Node, Value, most_of
 from cerebras_tf.ops import lookup
 
@@ -42,6 +43,31 @@ def _lower(graph: Graph, deciding: set[Node], kept: Sequence[re.Pattern[str]]) -
         named = any(pattern.search(node.source) for pattern in kept)
         if not named and node not in deciding and _pays(node):
             node.attrs["compute"] = "bfloat16"
+
+
+def check_kept(graph: Graph, keep_float32: Sequence[str]) -> None:
+    """Refuses patterns that keep nothing: a name misspelt would lower what shall stay as it is.
+
+    Raises:
+        ConfigError: a pattern is found in the name of no operation that has products.
+    """
+    names = sorted(set(_with_products(graph)))
+    for pattern in keep_float32:
+        if not any(re.search(pattern, name) for name in names):
+            raise ConfigError(
+                "keep_float32: each pattern must be found in the name of a matrix product. "
+                f"Received: {pattern!r}, found in none of {len(names)}, such as "
+                f"{', '.join(names[:3]) or 'none'}. Mend the pattern, or leave it out."
+            )
+
+
+def _with_products(graph: Graph) -> Iterator[str]:
+    """Names of the operations that have products, those of inner graphs too."""
+    for node in graph.nodes:
+        for inner in node.subgraphs.values():
+            yield from _with_products(inner)
+        if lookup(node.op).products is not None:
+            yield node.source
 
 
 def _pays(node: Node) -> bool:

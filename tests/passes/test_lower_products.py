@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from cerebras_tf.errors import ConfigError
 from cerebras_tf.ir import parse_type, verify
 from cerebras_tf.ops import infer
-from cerebras_tf.passes.lower_products import lower_products
+from cerebras_tf.passes.lower_products import check_kept, lower_products
 from tests.graphs import graph_of, random_inputs, run_plain
 
 LARGE = ("float32[128,128]", "float32[128,128]")
@@ -86,6 +87,26 @@ def test_operations_that_are_named_stay():
     graph = graph_of(build, *LARGE)
     assert len(lowered(graph, keep_float32=["router/"])) == 1
     assert "compute" not in graph.nodes[0].attrs
+
+
+def test_a_pattern_that_names_no_product_is_refused():
+    def build(b, x, w):
+        b.source = "decoder_1/router/MatMul"
+        y = product(b, x, w)
+        b.source = "decoder_1/tanh"
+        return b.op("tanh", y)
+
+    graph = graph_of(build, *LARGE)
+    check_kept(graph, ["router/", "decoder_[0-9]/router"])
+    with pytest.raises(ConfigError, match="'tanh', found in none of 1, such as decoder_1/router/M"):
+        check_kept(graph, ["router/", "tanh"])
+    inner = graph_of(build, *LARGE)
+    nothing = graph_of(lambda b, x, w: b.op("neg", x), *LARGE)
+
+    def choose(b, which, x, w):
+        return b.multi("cond", which, x, w, then=inner, orelse=nothing)[0]
+
+    check_kept(graph_of(choose, "bool[]", *LARGE), ["router"])
 
 
 def test_products_in_branches_are_lowered():
