@@ -284,6 +284,8 @@ class FileStore:
     def _read_ahead(self) -> None:
         """Starts to read what the next groups need: one, and more while they are small together.
 
+        Of a group that is too large beside those before it, variables are read as far as they fit:
+        an embedding would wait for the tiny group before it, whose work hides no reading.
         To read further ahead would drop what the next step needs: the more of the memory holds what
         comes soon, the less of it keeps what comes late.
         """
@@ -291,17 +293,21 @@ class FileStore:
         self._ahead = max(self._ahead, at.position)
         before = sum(self._size_of(at.group(p)) for p in range(at.position, self._ahead))
         while self._ahead < at.position + len(at.order):
-            size = self._size_of(at.group(self._ahead))
-            if before and before + size > self._window:
-                return
-            before += size
             records = [self._records[name] for name in dict.fromkeys(at.group(self._ahead))]
+            size = _size_of(records)
+            is_whole = not before or before + size <= self._window
             missing = [r for r in records if r.has_value and not r.is_here]
-            need = sum(record.size for record in missing)
+            if not is_whole:
+                room = self._window - before - _size_of(r for r in records if r.is_here)
+                missing = list(_first_of(missing, room))
+            need = _size_of(missing)
             if need and not self._make_room(need, self._ahead):
                 return
             self._taken += need
             self.disk.read(missing)
+            if not is_whole:
+                return
+            before += size
             self._ahead += 1
 
     def _ready(self, record: Record) -> Array:
@@ -318,3 +324,12 @@ class FileStore:
 def _size_of(records: Iterable[Record]) -> int:
     """Bytes of records, of which some may come twice."""
     return sum(record.size for record in dict.fromkeys(records))
+
+
+def _first_of(records: Iterable[Record], room: int) -> Iterator[Record]:
+    """Those of the first records that take so many bytes together at most."""
+    for record in records:
+        room -= record.size
+        if room < 0:
+            return
+        yield record

@@ -147,6 +147,25 @@ def test_the_order_that_is_followed_is_read_ahead(made):
     assert store.traffic.bytes_read <= 4 * 5 * PAGE
 
 
+def test_a_large_group_is_read_beside_all_the_small_ones_before_it():
+    """A page of it with each: read whole, it would have to wait until the last of them is used."""
+    specs = pages(*"abcdefghij")
+    store = FileStore(specs, PlannedDisk(5 * PAGE))
+    for spec in specs:
+        store.acquire([spec.name], fresh=True)
+        store.release([spec.name], dirty=[spec.name])
+    order = [["e"], ["f"], ["g"], ["h"], ["a", "b", "c", "d"], ["i"], ["j"]]
+    store.follow(order)
+    for _ in range(4):
+        read = []
+        for names in order:
+            before = store.traffic.bytes_read
+            store.acquire(names)
+            read.append((store.traffic.bytes_read - before) // PAGE)
+            store.release(names)
+    assert read == [1, 1, 1, 1, 1, 4, 1]
+
+
 def test_a_variable_that_many_hold_is_one_memory(made):
     store = made(pages("a", "b"), 2 * PAGE)
     set_all(store)
