@@ -272,6 +272,8 @@ def compile_model(estimator, data, mode, runconfig, sparsifier):
     """Compiles the model for `mode`, for training and evaluation where it is both; runs nothing."""
     import tensorflow.compat.v1 as tf
 
+    from modelzoo.common.input.functions import files_of_data
+
     modes = tf.estimator.ModeKeys
     training = (data.INPUTS.train, modes.TRAIN, "train_input")
     evaluation = (data.INPUTS.eval, modes.EVAL, "eval_input")
@@ -284,7 +286,7 @@ def compile_model(estimator, data, mode, runconfig, sparsifier):
     }[mode]:
         given = {"validate_only": runconfig.validate_only, "mode": key, "sparsifier": sparsifier}
         try:
-            estimator.compile(input_fn, **given)
+            estimator.compile(files_of_data(input_fn), **given)
         except DataError as missing:
             tf.logging.info("compiling for batches as the params file has them: %s", missing)
             estimator.compile(data.INPUTS.without_data(section), **given)

@@ -168,10 +168,12 @@ def test_labels_that_training_does_not_have_are_refused_in_every_mode(tmp_path, 
 
 
 def test_it_compiles_without_records_and_their_labels(tmp_path, records):
-    for key in ("train_input", "eval_input"):
-        records[key] |= {"data_dir": "nowhere", "label_vocab_file": "nowhere.json"}
     del records["predict_input"]
-    out = call(tmp_path, records, "train_and_eval", "--compile_only")
-    assert (out / "compiled" / "report.html").exists()
-    with pytest.raises(DataError, match="nowhere"):
-        call(tmp_path, records, "train_and_eval")
+    for missing, error in (("label_vocab_file", ConfigError), ("data_dir", DataError)):
+        for key in ("train_input", "eval_input"):
+            records[key] |= {missing: "nowhere"}
+        out = call(tmp_path, records, "train_and_eval", "--compile_only")
+        assert (out / "compiled" / "report.html").exists()
+        (out / "compiled" / "report.html").unlink()
+        with pytest.raises(error, match="nowhere"):
+            call(tmp_path, records, "train_and_eval")
