@@ -80,6 +80,7 @@ def main(argv, model_name=None, program=None):
 
 def execute(args, model_name=None):
     """Does what the RunArguments `args` say; see `main`."""
+    tell_if_stopped(f"{args.mode} was stopped while it read {args.params}; nothing was begun")
     params = read_params(args, model_name)
     runconfig = params.runconfig
     with interrupt.ending_at_once("stopped while TensorFlow was loading; nothing was begun"):

@@ -17,6 +17,7 @@ import pytest
 
 pytest.importorskip("tensorflow")
 
+from modelzoo.common import run
 from tests.e2e.command_line import assert_same
 
 pytestmark = pytest.mark.tf
@@ -112,6 +113,16 @@ def test_a_signal_before_the_first_step_says_so(command_line):
     assert done.returncode == 143
     says = "SIGTERM: train was stopped before its first step; give the same command to begin anew"
     assert done.stderr.splitlines()[-1] == says
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_before_tensorflow_loads_says_so(command_line, monkeypatch, number):
+    monkeypatch.setattr(run, "load_params", lambda *given: signal.raise_signal(number))
+    result = command_line("train")
+    assert result.exit_code == 128 + number
+    told = f"train was stopped while it read {command_line.params}; nothing was begun"
+    assert result.error == f"{number.name}: {told}"
+    assert not (command_line.folder / "out").exists()
 
 
 # Runs the runner's module, sending Ctrl-C as soon as its own imports have begun.
