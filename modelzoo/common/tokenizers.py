@@ -20,6 +20,7 @@ from modelzoo.common.path_advice import advice_on_path
 
 KINDS = ("GPT2Tokenizer", "NeoXTokenizer", "BertTokenizer", "JsonTokenizer", "ByteTokenizer")
 END_OF_TEXT = "<|endoftext|>"
+TRANSLATION_TOKENS = ("<pad>", "<unk>", "<s>", "</s>")
 # What the tokens with a meaning are called in the vocabularies in use, by attribute.
 SPECIAL_TOKENS = {
     "pad": ("<|padding|>", "<pad>", "[PAD]"),
@@ -218,6 +219,17 @@ def word_pieces(text):
     # A line may hold any other break, U+2028 or U+0085 say: those are tokens of their own.
     lines = text.rstrip("\n").split("\n")
     return {line.rstrip("\r"): number for number, line in enumerate(lines)}
+
+
+def line_tokens(lines):
+    """Returns the tokens of a vocabulary for text in tokens, in the order of their numbers.
+
+    Args:
+        lines: of its file, a token each; where it lacks the special tokens they come first.
+    """
+    tokens = [line.split()[0] for line in lines if line.split()]
+    lacks = tokens[: len(TRANSLATION_TOKENS)] != list(TRANSLATION_TOKENS)
+    return [*TRANSLATION_TOKENS, *tokens] if lacks else tokens
 
 
 def check_number(key, number, vocab_size):

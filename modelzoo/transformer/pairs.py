@@ -12,7 +12,6 @@ import numpy as np
 from modelzoo.common.input.batch_plan import BatchPlan, bucket_of
 
 PAD, UNK, SOS, EOS = 0, 1, 2, 3
-SPECIAL_TOKENS = ("<pad>", "<unk>", "<s>", "</s>")
 NO_PAIR = -1  # number of a row that only fills a batch
 FEATURES = (
     "encoder_input_ids",

@@ -11,8 +11,8 @@ import os
 import numpy as np
 
 from cerebras_tf.errors import ConfigError
-from modelzoo.common.tokenizers import load_tokenizer
-from modelzoo.transformer.pairs import SPECIAL_TOKENS, UNK
+from modelzoo.common.tokenizers import TRANSLATION_TOKENS, line_tokens, load_tokenizer
+from modelzoo.transformer.pairs import UNK
 from modelzoo.transformer.text_lines import read_lines
 
 JOINT = "@@ "  # the end of a token that goes on in the next one, as subword-nmt writes it
@@ -26,9 +26,7 @@ class LineVocabulary:
     """
 
     def __init__(self, path):
-        lines = [line.split()[0] for line in read_lines([path]) if line.split()]
-        lacks = lines[: len(SPECIAL_TOKENS)] != list(SPECIAL_TOKENS)
-        self._tokens = [*SPECIAL_TOKENS, *lines] if lacks else lines
+        self._tokens = line_tokens(read_lines([path]))
         self._ids = {token: number for number, token in enumerate(self._tokens)}
         self.vocab_size = len(self._tokens)
 
@@ -42,18 +40,18 @@ class LineVocabulary:
 
     def decode(self, ids):
         """Returns the words of tokens; words are whole, but as they were tokenized."""
-        words = " ".join(self._tokens[i] for i in ids if i >= len(SPECIAL_TOKENS))
+        words = " ".join(self._tokens[i] for i in ids if i >= len(TRANSLATION_TOKENS))
         return (words + " ").replace(JOINT, "").strip()
 
 
 class ByteVocabulary:
     """The 256 bytes after the special tokens."""
 
-    vocab_size = len(SPECIAL_TOKENS) + 256
+    vocab_size = len(TRANSLATION_TOKENS) + 256
 
     def encode_batch(self, sentences):
         """Returns the tokens of each sentence, a list of [n] int32."""
-        shift = np.int32(len(SPECIAL_TOKENS))
+        shift = np.int32(len(TRANSLATION_TOKENS))
         return [
             np.frombuffer(sentence.encode("utf-8"), np.uint8).astype(np.int32) + shift
             for sentence in sentences
@@ -61,7 +59,7 @@ class ByteVocabulary:
 
     def decode(self, ids):
         """Returns the text of tokens, with U+FFFD where it is no UTF-8."""
-        shift = len(SPECIAL_TOKENS)
+        shift = len(TRANSLATION_TOKENS)
         return bytes(int(i) - shift for i in ids if i >= shift).decode("utf-8", errors="replace")
 
 
@@ -72,12 +70,12 @@ def load_joint_tokenizer(path):
         ConfigError: if it is none, or its special tokens are not the first four.
     """
     tokenizer = load_tokenizer("JsonTokenizer", path)
-    received = [tokenizer.token_id(token) for token in SPECIAL_TOKENS]
-    if received != list(range(len(SPECIAL_TOKENS))):
+    received = [tokenizer.token_id(token) for token in TRANSLATION_TOKENS]
+    if received != list(range(len(TRANSLATION_TOKENS))):
         raise ConfigError(
-            f"{path}: tokens 0 to 3 must be {', '.join(SPECIAL_TOKENS)}. Received: "
+            f"{path}: tokens 0 to 3 must be {', '.join(TRANSLATION_TOKENS)}. Received: "
             f"{', '.join(map(str, received))} as their numbers. Make the vocabulary with "
-            f"--special_tokens {' '.join(SPECIAL_TOKENS)}."
+            f"--special_tokens {' '.join(TRANSLATION_TOKENS)}."
         )
     return tokenizer
 

@@ -13,10 +13,19 @@ from typing import Optional
 import tensorflow.compat.v1 as tf
 
 from cerebras_tf.errors import ConfigError, DataError
+from modelzoo.common.input_sections import GptTextDataInput
 from modelzoo.common.json_text import parse_json
 from modelzoo.common.preparation.records import MANIFEST
-from modelzoo.common.tokenizers import load_tokenizer, vocabulary_facts, word_pieces
+from modelzoo.common.tokenizers import (
+    ByteTokenizer,
+    line_tokens,
+    load_tokenizer,
+    vocabulary_facts,
+    word_pieces,
+)
 
+BYTES = ByteTokenizer.vocab_size
+LINE_KEYS = ("src_vocab_file", "tgt_vocab_file")  # of text in tokens, one for each side of pairs
 LENGTH_KEYS = ("max_seq_length", "max_sequence_length")
 # A table of embeddings may have rows that no token uses, to be of a round size: those of GPT-J and
 # GPT-NeoX have 143 and 155. More than that, or than an eighth, is another vocabulary.
@@ -124,14 +133,24 @@ def check_sections(sections, classes=None):
     size = known[0].vocab_size if known else None
     for section in sections:
         for key, path, digests in _own_vocabularies(section, size):
-            if expected is None:
-                name, expected = path, next(iter(digests), None)
-            elif digests and expected not in digests:
-                raise DataError(
-                    f"{path}: {key} must hold the tokens of {name}, under the same numbers. "
-                    "Received: others, or other numbers. Name the file that training has."
-                )
+            name, expected = _same_tokens(key, path, digests, name, expected)
+    for key in LINE_KEYS:
+        told = name, expected
+        for path in filter(None, (getattr(section, key, None) for section in sections)):
+            told = _same_tokens(key, path, _line_digests(path), *told)
     check_labels(sections, classes)
+
+
+def _same_tokens(key, path, digests, name, expected):
+    """Compares one vocabulary with `name`, whose digest is `expected`; returns what is known."""
+    if expected is None:
+        return path, next(iter(digests), None)
+    if digests and expected not in digests:
+        raise DataError(
+            f"{path}: {key} must hold the tokens of {name}, under the same numbers. "
+            "Received: others, or other numbers. Name what training has."
+        )
+    return name, expected
 
 
 def check_labels(sections, classes=None):
@@ -196,6 +215,9 @@ def _own_vocabularies(section, size):
         yield key, named, _tokenizer_digests(size, kind, path, encoder)
     elif path:
         yield "vocab_file", path, list(filter(None, [_digest_of(path)]))
+    elif isinstance(section, GptTextDataInput) and not differs(BYTES, section.vocab_size):
+        processor = section.data_processor
+        yield "data_processor", processor, _tokenizer_digests(None, "ByteTokenizer")
 
 
 def _tokenizer_digests(size, *files):
@@ -211,11 +233,23 @@ def _tokenizer_digests(size, *files):
 
 
 def _digest_of(vocab_file):
+    text = _text_of(vocab_file)
+    return None if text is None else vocabulary_facts(word_pieces(text))["vocabulary_sha256"]
+
+
+def _line_digests(path):
+    text = _text_of(path)
+    if text is None:
+        return []
+    tokens = {token: number for number, token in enumerate(line_tokens(text.split("\n")))}
+    return [vocabulary_facts(tokens)["vocabulary_sha256"]]
+
+
+def _text_of(path):
     try:
-        text = Path(vocab_file or "").read_bytes().decode("utf-8")
+        return Path(path or "").read_bytes().decode("utf-8")
     except (OSError, UnicodeDecodeError):
         return None
-    return vocabulary_facts(word_pieces(text))["vocabulary_sha256"]
 
 
 def check_tokens(where, tokens, vocab_size):

@@ -22,12 +22,11 @@ from cerebras_tf.errors import ConfigError, DataError
 from modelzoo.common import tokenizers
 from modelzoo.common.preparation import documents, records
 
-TRANSLATION_TOKENS = ("<pad>", "<unk>", "<s>", "</s>")
 SPECIAL_TOKENS = {
     "byte_bpe": (tokenizers.END_OF_TEXT,),
     "wordpiece": ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
-    "bpe": TRANSLATION_TOKENS,
-    "unigram": TRANSLATION_TOKENS,
+    "bpe": tokenizers.TRANSLATION_TOKENS,
+    "unigram": tokenizers.TRANSLATION_TOKENS,
 }
 UNKNOWN = {"wordpiece": "[UNK]", "bpe": "<unk>", "unigram": "<unk>"}
 BYTES = 256

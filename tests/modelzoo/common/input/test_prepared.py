@@ -33,7 +33,12 @@ from modelzoo.bert.input_sections import (  # noqa: E402
     BertTfRecordsInput,
 )
 from modelzoo.common.input import gpt, prepared  # noqa: E402
-from modelzoo.common.input_sections import GptHdf5Input, GptTfRecordsInput  # noqa: E402
+from modelzoo.common.input_sections import (  # noqa: E402
+    GptHdf5Input,
+    GptPromptsInput,
+    GptTextDataInput,
+    GptTfRecordsInput,
+)
 from modelzoo.common.preparation.hdf5 import Hdf5Writer  # noqa: E402
 from modelzoo.common.preparation.records import RecordWriter  # noqa: E402
 from modelzoo.common.tokenizers import vocabulary_facts  # noqa: E402
@@ -248,6 +253,47 @@ def test_tokenizers_of_other_tokens_than_those_of_training_are_refused(tmp_path,
     ):
         with pytest.raises(DataError, match=f"{two}: {key} must hold the tokens of .*"):
             prepared.check_sections([train, section])
+
+
+@pytest.mark.parametrize("size", [257, 50257])
+def test_prompts_of_a_model_of_bytes_are_bytes(tmp_path, size):
+    path, _ = make_tokenizer(tmp_path / "one.json", ["a", "b"])
+    given = {"max_sequence_length": 8, "batch_size": 2, "vocab_size": size}
+    train = GptTextDataInput(data_processor="GptTextDataProcessor", **given)
+    prompts = {"data_processor": "GptPromptsProcessor", "prompt_file": "a.txt", "batch_size": 2}
+    prepared.check_sections([train, GptPromptsInput(**prompts)])
+    sections = [train, GptPromptsInput(**prompts, tokenizer_type="JsonTokenizer", vocab_file=path)]
+    if size == 50257:  # most of whose tokens no byte uses: another vocabulary's model
+        prepared.check_sections(sections)
+        return
+    words = f"{path}: vocab_file must hold the tokens of GptTextDataProcessor, under the same"
+    with pytest.raises(DataError, match=words):
+        prepared.check_sections(sections)
+
+
+def test_vocabularies_of_text_in_tokens_are_compared_side_by_side(tmp_path):
+    files = {"one": "a\nb\n", "same": "<pad>\n<unk>\n<s>\n</s>\na 9\nb 3\n", "other": "b\na\n"}
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    one, same, other = (str(tmp_path / name) for name in files)
+    sections = {
+        name: SimpleNamespace(src_vocab_file=source, tgt_vocab_file=target)
+        for name, (source, target) in {
+            "train": (one, other),
+            "fits": (same, other),
+            "gone": (str(tmp_path / "gone"), None),
+            "exchanged": (other, one),
+        }.items()
+    }
+    train = sections["train"]
+    prepared.check_sections([train, sections["fits"], sections["gone"]])
+    with pytest.raises(DataError, match=f"{other}: src_vocab_file must hold the tokens of {one}"):
+        prepared.check_sections([train, sections["exchanged"]])
+    path, digest = make_tokenizer(tmp_path / "j", ["<pad>", "<unk>", "<s>", "</s>", "a", "b"])
+    joint = SimpleNamespace(tokenizer_file=path)
+    prepared.check_sections([joint, SimpleNamespace(src_vocab_file=one, tgt_vocab_file=same)])
+    with pytest.raises(DataError, match=f"{other}: tgt_vocab_file must hold the tokens of {path}"):
+        prepared.check_sections([joint, train])
 
 
 def make_labelled(folder, labels):
