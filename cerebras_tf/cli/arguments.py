@@ -189,6 +189,7 @@ def add_arguments(parser: argparse.ArgumentParser, command: Optional[str] = None
 def _add_place_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cs_ip",
+        type=str,
         nargs="?",
         const="",
         metavar="IP",
@@ -199,7 +200,10 @@ def _add_place_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--num_csx", type=positive_int, metavar="N", help="number of wafers")
     parser.add_argument(
-        "--device", metavar="DEVICE", help="/cpu:0 runs the model on the host, with TensorFlow"
+        "--device",
+        type=str,
+        metavar="DEVICE",
+        help="/cpu:0 runs the model on the host, with TensorFlow",
     )
 
 

@@ -10,6 +10,7 @@ import itertools
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from cerebras_tf.cli.exit_codes import USER_ERROR, format_error
@@ -20,6 +21,10 @@ def format_rows(texts: Mapping[str, str]) -> str:
     """Returns an aligned line for each name and its text, for the end of a help."""
     width = max(map(len, texts))
     return "\n".join(f"  {name:<{width}}  {text}" for name, text in texts.items())
+
+
+def _optional(action: argparse.Action) -> bool:
+    return bool(action.option_strings) and not action.required
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
@@ -36,7 +41,9 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
 class Parser(argparse.ArgumentParser):
     """An `argparse.ArgumentParser` that ends with status 2 and a paragraph at a mistake.
 
-    Unlike argparse's, its `parse_known_args` leaves nothing over.
+    Unlike argparse's, its `parse_known_args` leaves nothing over. Paths and names, which are
+    arguments without a `type` or of the type Path, must not be empty, as a shell variable that is
+    not set leaves them; with `type=str` any text is taken.
     """
 
     def __init__(self, **settings: Any) -> None:
@@ -69,6 +76,13 @@ class Parser(argparse.ArgumentParser):
             told.append(f"unknown {kind} {word}. {hint}".rstrip())
         if told:
             self.error(" ".join(told))
+
+    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
+        names = action.choices is None and action.type in (None, Path)
+        if names and "" in arg_strings:
+            advice = " Name one, or leave it out." if _optional(action) else " Name one."
+            raise argparse.ArgumentError(action, f"must not be empty. Received: ''.{advice}")
+        return super()._get_values(action, arg_strings)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is None or value in action.choices:

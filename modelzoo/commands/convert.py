@@ -89,9 +89,6 @@ def run(args):
     """Converts or compares."""
     import tqdm
 
-    for name, what in OPERANDS[args.what].items():
-        if not getattr(args, name):
-            raise ConfigError(f"{name}: must name the {what}. Received: ''. Give its path.")
     # Read when TensorFlow is imported. The pool of oneDNN keeps what was given back to it, several
     # times the largest tensor.
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")

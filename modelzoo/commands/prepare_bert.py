@@ -31,7 +31,7 @@ def add_arguments(parser):
         "--input_dir", nargs="+", help=f"files, or folders of them: {', '.join(documents.SUFFIXES)}"
     )
     add("--metadata_files", nargs="+", help="files that name a document file on each line")
-    add("--input_files_prefix", default="", help="folder of the files that those name")
+    add("--input_files_prefix", type=str, default="", help="folder of the files that those name")
     add_text_options(add)
     add("--vocab_file", required=True, help="vocab.txt of BERT, a token on each line")
     add("--do_lower_case", action="store_true", help="lower case without accents")
@@ -58,7 +58,7 @@ def add_text_options(add):
     several = "files hold several documents"
     add("--multiple_docs_in_single_file", action="store_true", help=several)
     line = "the line between those; a blank one if empty"
-    add("--multiple_docs_separator", default="", help=line)
+    add("--multiple_docs_separator", type=str, default="", help=line)
     add("--single_sentence_per_line", action="store_true", help="split at line breaks only")
     add("--spacy_model", help="split sentences with this model of spaCy, not by rules")
     add("--wikitext-detokenize", action="store_true", help="undo the word splitting of WikiText")

@@ -2,10 +2,11 @@
 
 The keys of a model are dataclasses elsewhere. A field's ``metadata``
 may hold ``choices`` (allowed values), ``minimum`` (smallest allowed number), ``above`` and
-``below`` (numbers too small and too large; of a list, for each of them), ``path`` (True: a file
-system path, resolved on loading) and ``build`` (a function of value, path and report, for values no
-plain type describes; its attributes, read by ``modelzoo/common/reference.py``, say what it takes:
-``words``, and ``classes`` by the value of the key ``tag``). A dataclass may have ``problems()``,
+``below`` (numbers too small and too large; of a list, for each of them), ``path`` (a file
+system path: True for one that is resolved on loading) and ``build`` (a function of value, path and
+report, for values no plain type describes; its attributes, read by
+``modelzoo/common/reference.py``, say what it takes: ``words``, and ``classes`` by the value of the
+key ``tag``). A dataclass may have ``problems()``,
 which yields ``(key, text)`` for mistakes that concern several fields. Numbers are those of float32,
 and whole ones below SIZES_END; where ``long`` is set, such as for steps, below LONG_END.
 """
@@ -222,7 +223,8 @@ def _build_field(field, hint, value, path, report):
     if metadata.get("path"):
         if "" in (built if isinstance(built, tuple) else (built,)):
             report.add(path, f"{path} must name a file or folder, not be empty.", value)
-        return _resolve(built, report.resolve)
+        if metadata["path"] is True:
+            return _resolve(built, report.resolve)
     return built
 
 

@@ -431,16 +431,16 @@ class RunConfigParams:
     throttle_secs: int = field(0, minimum=0)
     tf_random_seed: Optional[int] = field(None, long=True)
     mode: Optional[str] = field(None, choices=tuple(MODES))
-    model_dir: Optional[str] = None
-    compile_dir: Optional[str] = None
+    model_dir: Optional[str] = field(None, path="as given")
+    compile_dir: Optional[str] = field(None, path="as given")
     cs_ip: Optional[str] = None
     device: Optional[str] = None
-    checkpoint_path: Optional[str] = None
-    resume_from: Optional[str] = None
+    checkpoint_path: Optional[str] = field(None, path="as given")
+    resume_from: Optional[str] = field(None, path="as given")
     keep_best_checkpoint: Any = field(None, build=build_section(KeepBest))
     early_stopping: Any = field(None, build=build_section(EarlyStopping))
     restore_partially: bool = False
-    memoryx_dir: Optional[str] = None
+    memoryx_dir: Optional[str] = field(None, path="as given")
     memoryx_ram_gb: Optional[float] = field(None, above=0.0, below=MOST_GB)
     memoryx_moment_dtype: Optional[str] = field(None, choices=("bfloat16",))
     wafer_memory_gb: Optional[float] = field(None, above=0.0, below=MOST_GB)

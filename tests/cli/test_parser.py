@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 import pytest
 
@@ -63,6 +64,28 @@ def test_values_that_look_like_options_come_behind_an_equals_sign_or_a_dash():
     parser.add_argument("words", nargs="*")
     args = parser.parse_args(["--mark=--size", "--", "--other"])
     assert (args.mark, args.words) == ("--size", ["--other"])
+
+
+@pytest.mark.parametrize("words", [("--name", ""), ("--name=",), ("--folder", "")])
+def test_empty_paths_and_names_are_refused(parser, capsys, words):
+    """A shell variable that is not set leaves them; nothing would be done with them, unsaid."""
+    parser.add_argument("--folder", type=Path)
+    told = mistake(parser, capsys, "--color", "red", *words)
+    name = words[0].rstrip("=")
+    assert told == (
+        f"tool: argument {name}: must not be empty. Received: ''. Name one, or leave it out. "
+        "See tool -h."
+    )
+    parser.add_argument("file", nargs="+")
+    assert "argument file: must not be empty. Received: ''. Name one. See" in mistake(
+        parser, capsys, "--color", "red", "a", ""
+    )
+
+
+def test_a_text_may_be_empty_where_that_is_said():
+    parser = Parser(prog="tool")
+    parser.add_argument("--mark", type=str)
+    assert parser.parse_args(["--mark", ""]).mark == ""
 
 
 def test_help_shows_defaults_only_where_they_tell_something(parser):

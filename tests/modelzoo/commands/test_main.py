@@ -169,5 +169,5 @@ def test_the_program_starts_without_tensorflow():
 def test_a_conversion_to_an_empty_path_is_refused(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert program.main(["convert", "from_tf", "model", ""]) == 2
-    assert "output: must name the folder of the model. Received: ''." in capsys.readouterr().err
+    assert "output: must not be empty. Received: ''." in capsys.readouterr().err
     assert not list(tmp_path.iterdir())

@@ -51,6 +51,13 @@ def test_load_params_reads_numbers_yaml_takes_for_texts(write):
     assert params.optimizer.learning_rate[0].learning_rate == 1e-3
 
 
+@pytest.mark.parametrize("key", ["model_dir", "checkpoint_path", "resume_from", "memoryx_dir"])
+def test_empty_paths_of_the_runconfig_are_refused(write, key):
+    path = write(f"{TINY}    {key}: ''\n")
+    with pytest.raises(ConfigError, match=f"{key} must name a file or folder, not be empty"):
+        load_params(path)
+
+
 def test_command_line_wins_over_yaml_and_yaml_over_defaults(write):
     path = write(TINY)
     assert load_params(path).runconfig.max_steps == 5
