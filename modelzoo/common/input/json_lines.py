@@ -33,8 +33,12 @@ def read_json_lines(path):
         yield where, row
 
 
-def read_lines(path):
+def read_lines(path, keep_spaces=False):
     """Yields the lines of a UTF-8 text file that are not blank, each after its place.
+
+    Args:
+        path: the file; a byte order mark before its text is left out.
+        keep_spaces: also yields lines of spaces.
 
     Raises:
         DataError: if the file is missing or no UTF-8 text.
@@ -42,8 +46,8 @@ def read_lines(path):
     try:
         with open(path, "rb") as file:
             for number, line in enumerate(file, start=1):
-                text = _decoded(line, f"{path}:{number}").rstrip("\r\n")
-                if text.strip():
+                text = _decoded(line, f"{path}:{number}", number == 1).rstrip("\r\n")
+                if text.strip() or (text and keep_spaces):
                     yield f"{path}:{number}", text
     except OSError as error:
         raise DataError(
@@ -52,9 +56,9 @@ def read_lines(path):
         ) from error
 
 
-def _decoded(line, where):
+def _decoded(line, where, first):
     try:
-        return line.decode("utf-8")
+        return line.decode("utf-8-sig" if first else "utf-8")
     except UnicodeDecodeError as error:
         raise DataError(
             f"{where}: must be UTF-8 text. Received: {error}. Convert the file."

@@ -58,7 +58,8 @@ def read_prompts(path, tokenizer, vocab_size, limit):
     """Reads all prompts, so that a mistake in the last is told before anything runs.
 
     Args:
-        path: jsonl, or any other text with one prompt a line; see GptPromptsInput.
+        path: JSON lines (.jsonl or .json), or any other text with one prompt a line; see
+            GptPromptsInput.
         tokenizer: what makes tokens of text.
         vocab_size: tokens of the model.
         limit: most tokens of prompt and completion; None where there is no limit.
@@ -69,10 +70,10 @@ def read_prompts(path, tokenizer, vocab_size, limit):
     Raises:
         DataError: with file and line, for a row that is no prompt, empty or too long.
     """
-    if str(path).endswith(".jsonl"):
+    if str(path).lower().endswith((".jsonl", ".json")):
         prompts = [_of_row(row, where, tokenizer) for where, row in read_json_lines(path)]
     else:
-        prompts = [Prompt(where, line, tokenizer.encode(line)) for where, line in read_lines(path)]
+        prompts = [_of_line(line, where, tokenizer) for where, line in read_lines(path, True)]
     if not prompts:
         raise DataError(f"{path}: must hold prompts. Received: an empty file. Add some.")
     for prompt in prompts:
@@ -83,7 +84,22 @@ def read_prompts(path, tokenizer, vocab_size, limit):
     ]
 
 
+def _of_line(line, where, tokenizer):
+    if not line.strip():
+        raise DataError(
+            f"{where}: a prompt must be more than spaces. Received: {line!r:.60}. Remove the line; "
+            "JSON lines may have such prompts."
+        )
+    return Prompt(where, line, tokenizer.encode(line))
+
+
 def _of_row(row, where, tokenizer):
+    texts = [key for key in TEXT_KEYS if key in row]
+    if texts and TOKENS_KEY in row:
+        raise DataError(
+            f"{where}: a prompt must be a text or tokens. Received: both {texts[0]} and "
+            f"{TOKENS_KEY}. Remove one."
+        )
     taken = next((key for key in (*TEXT_KEYS, TOKENS_KEY) if key in row), TEXT_KEYS[0])
     others = {key: value for key, value in row.items() if key != taken}
     if taken != TOKENS_KEY:

@@ -27,6 +27,26 @@ def test_a_text_file_holds_one_prompt_a_line(tmp_path):
     assert prompts[1].where == f"{tmp_path}/a.txt:3"
 
 
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl"])
+def test_a_byte_order_mark_is_no_part_of_the_first_prompt(tmp_path, name):
+    line = "one" if name == "a.txt" else '{"prompt": "one"}'
+    prompts = read(tmp_path / name, b"\xef\xbb\xbf" + f"{line}\n{line}".encode())
+    assert [prompt.text for prompt in prompts] == ["one", "one"]
+
+
+def test_a_line_of_spaces_is_refused_in_text_and_left_out_of_json_lines(tmp_path):
+    with pytest.raises(
+        DataError, match=r"a.txt:2: a prompt must be more than spaces. Received: ' "
+    ):
+        read(tmp_path / "a.txt", "one\n  \ntwo\n")
+    assert len(read(tmp_path / "a.jsonl", '{"prompt": "one"}\n  \n{"prompt": "  "}\n')) == 2
+
+
+@pytest.mark.parametrize("name", ["a.JSONL", "a.json"])
+def test_json_lines_are_known_by_other_endings_too(tmp_path, name):
+    assert read(tmp_path / name, '{"prompt": "one"}\n')[0].text == "one"
+
+
 def test_jsonl_holds_texts_or_tokens_and_keeps_other_keys(tmp_path):
     rows = [{"prompt": "ab", "id": 7}, {"text": "c\nd"}, {"prompt_tokens": [104, 105]}]
     prompts = read(tmp_path / "a.jsonl", "\n".join(map(json.dumps, rows)))
@@ -44,6 +64,7 @@ def test_jsonl_holds_texts_or_tokens_and_keeps_other_keys(tmp_path):
         ('{"question": "a"}', "prompt must be a text. Received: None among the keys question"),
         (r'{"prompt": "\ud800"}', "must be text of whole characters"),
         ('{"prompt": ""}', "a prompt must have a token"),
+        ('{"text": "a", "prompt_tokens": [1]}', "Received: both text and prompt_tokens"),
         ('{"prompt_tokens": []}', "a prompt must have a token"),
         ('{"prompt_tokens": ["a"]}', "must be a list of whole numbers"),
         ("[" * 5000, "must be JSON"),
