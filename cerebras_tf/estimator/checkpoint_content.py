@@ -61,7 +61,9 @@ def advice_on_damage(path: str) -> str:
     if before is None:
         return "Restore the file; no earlier checkpoint is there."
     listed = os.path.join(os.path.dirname(path), "checkpoint")
-    return f"Restore the file, or go on from the one before: name {before} in {listed}."
+    # TensorFlow looks up relative names beside the list.
+    line = f'model_checkpoint_path: "{os.path.basename(before)}"'
+    return f"Restore the file, or go on from the one before: make {listed} the line {line}"
 
 
 def tell_of_cut_files(path: str) -> None:

@@ -78,16 +78,26 @@ def latest_checkpoint(folder):
     path = os.path.join(folder, LIST)
     if not os.path.exists(path):
         return None
+    prefix = _listed(folder)
+    if not prefix:
+        size = os.path.getsize(path)
+        raise without_list(folder, f"{size} bytes of something else" if size else "an empty file")
+    try:
+        check_files(prefix)
+    except CheckpointError:
+        if _listed(folder) in (prefix, ""):
+            raise
+        return latest_checkpoint(folder)  # training there has removed it meanwhile
+    return prefix
+
+
+def _listed(folder):
+    """Returns the latest checkpoint by a folder's list, "" where that is damaged or empty."""
     try:
         state = tf.train.get_checkpoint_state(folder)
     except ValueError:  # an empty file, or no text
         state = None
-    prefix = state.model_checkpoint_path if state else ""
-    if not prefix:
-        size = os.path.getsize(path)
-        raise without_list(folder, f"{size} bytes of something else" if size else "an empty file")
-    check_files(prefix)
-    return prefix
+    return state.model_checkpoint_path if state else ""
 
 
 def without_list(folder, received):
@@ -250,17 +260,10 @@ def resumed(runconfig):
         yield
         return
     mpi.swarm().objects(None)
-    prefix = find_checkpoint(runconfig.resume_from, "resume_from")
-    name = f"model.ckpt-{step_of(prefix)}"
+    prefix, copy = copy_source(runconfig)
     position = Path(os.path.dirname(prefix), POSITION)
-    if position.exists():
-        os.makedirs(model_dir, exist_ok=True)
-        partial = Path(model_dir, f".{POSITION}.partial")
-        shutil.copyfile(position, partial)
-        os.replace(partial, Path(model_dir, POSITION))
-    copy_checkpoint(prefix, model_dir, name)
     mpi.swarm().objects(None)
-    copy, began = (os.path.join(model_dir, file) for file in (name, "params.yaml"))
+    began = os.path.join(model_dir, "params.yaml")
     try:
         yield
     except (CheckpointError, DataError) as error:
@@ -277,6 +280,35 @@ def resumed(runconfig):
             os.remove(os.path.join(model_dir, LIST))
             with contextlib.suppress(FileNotFoundError):
                 os.remove(os.path.join(model_dir, POSITION))
+
+
+def copy_source(runconfig):
+    """Copies the checkpoint `resume_from` to `model_dir`, and where its data go on.
+
+    Training there may remove it meanwhile: then it is the one that its folder has by then.
+
+    Returns:
+        Its prefix, and that of the copy.
+
+    Raises:
+        CheckpointError: there is none, it is damaged, or has no global step.
+    """
+    model_dir = runconfig.model_dir
+    while True:
+        prefix = find_checkpoint(runconfig.resume_from, "resume_from")
+        position = Path(os.path.dirname(prefix), POSITION)
+        try:
+            name = f"model.ckpt-{step_of(prefix)}"
+            if position.exists():
+                os.makedirs(model_dir, exist_ok=True)
+                partial = Path(model_dir, f".{POSITION}.partial")
+                shutil.copyfile(position, partial)
+                os.replace(partial, Path(model_dir, POSITION))
+            copy_checkpoint(prefix, model_dir, name)
+            return prefix, os.path.join(model_dir, name)
+        except (CheckpointError, FileNotFoundError):
+            if os.path.exists(f"{prefix}.index"):
+                raise
 
 
 def step_of(prefix):
@@ -302,6 +334,8 @@ def copy_checkpoint(prefix, folder, name):
     """Makes a checkpoint the latest of another folder.
 
     Its list names the copy only once that is whole. Files are linked where the file system can.
+    Those of a checkpoint that is removed meanwhile are no longer there, the index first of all:
+    that is a FileNotFoundError, and leaves no copy.
 
     Args:
         prefix: of the checkpoint.
@@ -309,16 +343,23 @@ def copy_checkpoint(prefix, folder, name):
         name: of the copy.
     """
     os.makedirs(folder, exist_ok=True)
-    for path in [*data_files(prefix), f"{prefix}.meta", f"{prefix}.index"]:
-        if not os.path.exists(path):
-            continue
-        target = os.path.join(folder, name) + path[len(prefix) :]
-        partial = f"{target}.{os.getpid()}"
-        try:
-            os.link(path, partial)
-        except OSError:
-            shutil.copyfile(path, partial)
-        os.replace(partial, target)
+    made = os.path.join(folder, name)
+    try:
+        for path in [*data_files(prefix), f"{prefix}.meta", f"{prefix}.index"]:
+            if path.endswith(".meta") and not os.path.exists(path):
+                continue
+            target = made + path[len(prefix) :]
+            partial = f"{target}.{os.getpid()}"
+            try:
+                os.link(path, partial)
+            except OSError:
+                shutil.copyfile(path, partial)
+            os.replace(partial, target)
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(partial)  # stays where both were links to one file
+    except FileNotFoundError:
+        remove_checkpoint(made)
+        raise
     tf.train.update_checkpoint_state(os.path.abspath(folder), name, [name])
 
 

@@ -1,6 +1,7 @@
 """Files of checkpoints that are missing or too many are told by name."""
 
 import re
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,9 +10,19 @@ import pytest
 tf = pytest.importorskip("tensorflow").compat.v1
 
 from cerebras_tf.errors import CheckpointError  # noqa: E402
-from cerebras_tf.estimator.checkpoint_content import open_checkpoint, read_variable  # noqa: E402
+from cerebras_tf.estimator.checkpoint_content import (  # noqa: E402
+    advice_on_damage,
+    open_checkpoint,
+    read_variable,
+)
 from cerebras_tf.estimator.checkpoint_writer import write_checkpoint  # noqa: E402
-from modelzoo.common.checkpoint_files import check_damaged, check_files, resumed  # noqa: E402
+from modelzoo.common import checkpoint_files  # noqa: E402
+from modelzoo.common.checkpoint_files import (  # noqa: E402
+    check_damaged,
+    check_files,
+    latest_checkpoint,
+    resumed,
+)
 
 pytestmark = pytest.mark.tf
 
@@ -75,6 +86,18 @@ def test_of_a_damaged_source_the_one_before_it_is_told(tmp_path):
     assert not (tmp_path / "out").exists() or not list((tmp_path / "out").iterdir())
 
 
+def test_the_advice_on_a_damaged_checkpoint_works_as_it_is_printed(tmp_path, monkeypatch):
+    """Also where the folder is relative: TensorFlow looks up the names of a list beside it."""
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "out"
+    folder.mkdir()
+    write_steps(folder, 1, 2)
+    said = advice_on_damage("out/model.ckpt-2")
+    listed, line = re.search(r"make (\S+) the line (.*)", said).groups()
+    Path(listed).write_text(f"{line}\n")
+    assert latest_checkpoint("out") == "out/model.ckpt-1"
+
+
 def test_a_source_without_a_step_may_be_a_warm_start(tmp_path):
     prefix = str(tmp_path / "source" / "model.ckpt")
     write_checkpoint(prefix, [{"a": np.ones(3)}])
@@ -82,3 +105,28 @@ def test_a_source_without_a_step_may_be_a_warm_start(tmp_path):
     says = "Received: no global_step. Start from its weights with --checkpoint_path"
     with pytest.raises(CheckpointError, match=says), resumed(runconfig):
         pytest.fail("begun")
+
+
+@pytest.mark.parametrize("when", ["looked for", "opened", "copied"])
+def test_a_source_that_is_removed_meanwhile_is_replaced_by_the_one_that_came(
+    tmp_path, monkeypatch, when
+):
+    """As training with keep_checkpoint_max 1 does: it writes, lists and then removes the last."""
+    folder = tmp_path / "source"
+    folder.mkdir()
+    write_steps(folder, 1)
+    name = {"looked for": "check_files", "opened": "step_of", "copied": "copy_checkpoint"}[when]
+    real = getattr(checkpoint_files, name)
+
+    def late(prefix, *rest):
+        if prefix.endswith("-1"):
+            write_steps(folder, 2)
+            for path in folder.glob("model.ckpt-1.*"):
+                path.unlink()
+        return real(prefix, *rest)
+
+    monkeypatch.setattr(checkpoint_files, name, late)
+    out = tmp_path / "out"
+    with resumed(SimpleNamespace(model_dir=str(out), resume_from=str(folder))):
+        assert latest_checkpoint(str(out)) == str(out / "model.ckpt-2")
+        assert not list(out.glob("model.ckpt-1*"))
