@@ -15,6 +15,7 @@ import tensorflow.compat.v1 as tf
 
 from cerebras_tf.errors import CheckpointError, ConfigError, DataError
 from cerebras_tf.estimator.checkpoint_reader import CheckpointReader
+from cerebras_tf.memoryx.bundle import find_cut_files
 from cerebras_tf.swarmx import job
 from modelzoo.common.checkpoint_files import (
     POSITION,
@@ -24,6 +25,7 @@ from modelzoo.common.checkpoint_files import (
     remove_checkpoint,
     step_of,
 )
+from modelzoo.common.path_advice import CHECKPOINT_END
 from modelzoo.common.whole_file import write_whole
 
 BEST = "best"  # folder in model_dir
@@ -108,28 +110,31 @@ class Evaluations(tf.estimator.Exporter):
     def keep_best(self):
         """Decides anew which checkpoint is kept, if the best that is known is not.
 
-        That is so where the rule is new or another, or the best was lost before it was put aside.
+        That is so where the rule is new or another, or the best was lost before it was put aside,
+        or where files of it are gone or cut short.
         """
         if not self._keep or not job.is_first():
             return
-        values, folder = self._values(self._keep), Path(self._folder, BEST)
-        kept = {CheckpointReader.step_of(path.stem) for path in folder.glob("*.index")}
+        values, folder = self._values(self._keep), os.path.join(self._folder, BEST)
+        kept = whole_by_step(folder)
         best = best_step(values, self._keep.mode)
         if best is None or best in kept:
             return
-        there = {
-            CheckpointReader.step_of(os.path.basename(prefix)): prefix
-            for prefix in all_checkpoints(self._folder)
-        }
+        there = whole_by_step(self._folder)
         left = {at: value for at, value in values.items() if at in there or at in kept}
         found = best_step(left, self._keep.mode)
-        if best not in there and best != self._lost:
+        damaged = any(Path(folder).glob(f"model.ckpt-{best}.*"))
+        if best in there and damaged:
+            name = os.path.join(folder, os.path.basename(there[best]))
+            tf.logging.warning("%s is damaged: it is copied anew from %s", name, there[best])
+        elif best not in there and best != self._lost:
             self._lost = best
             tf.logging.warning(
-                "the best so far, %s = %.6g at step %d, has no checkpoint any more: best/ holds %s",
+                "the best so far, %s = %.6g at step %d, has no %s any more: best/ holds %s",
                 self._keep.metric,
                 values[best],
                 best,
+                "whole checkpoint" if damaged else "checkpoint",
                 "none until a better one comes" if found is None else f"that of step {found}",
             )
         if found in there and found not in kept:
@@ -162,9 +167,12 @@ class Evaluations(tf.estimator.Exporter):
             if beside.exists():
                 write_whole(Path(folder, name), beside.read_text(encoding="utf-8"))
         copy_checkpoint(prefix, folder, os.path.basename(prefix))
-        for path in Path(folder).glob("*.index"):
-            if path.stem != os.path.basename(prefix):
-                remove_checkpoint(str(path.with_suffix("")))
+        kept = os.path.join(folder, os.path.basename(prefix))
+        for other in {
+            CHECKPOINT_END.sub("", str(path)) for path in Path(folder).glob("*.ckpt-*.*")
+        }:
+            if other != kept:
+                remove_checkpoint(other)
         metric = self._keep.metric
         tf.logging.info(
             "best so far: %s = %.6g at step %d", metric, self._metrics[step][metric], step
@@ -205,6 +213,20 @@ class EarlyStopHook(tf.estimator.SessionRunHook):
         """Says why training ended."""
         if self._evaluations.stopped:
             tf.logging.info("%s", self._evaluations.stopped)
+
+
+def whole_by_step(folder):
+    """Returns the checkpoints of a folder of which no file is missing or cut short, by step."""
+    whole = filter(is_whole, all_checkpoints(folder))
+    return {CheckpointReader.step_of(os.path.basename(prefix)): prefix for prefix in whole}
+
+
+def is_whole(prefix):
+    """Tells whether the data files of a checkpoint are as long as its index says."""
+    try:
+        return not find_cut_files(prefix)
+    except CheckpointError:
+        return False
 
 
 def best_step(values, mode):

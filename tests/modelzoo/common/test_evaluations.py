@@ -13,6 +13,7 @@ pytest.importorskip("tensorflow")
 
 from cerebras_tf.errors import ConfigError, DataError  # noqa: E402
 from cerebras_tf.estimator.checkpoint_writer import write_checkpoint  # noqa: E402
+from modelzoo.common.checkpoint_files import all_checkpoints  # noqa: E402
 from modelzoo.common.evaluations import Evaluations, best_step, last_gain  # noqa: E402
 from modelzoo.common.sections import EarlyStopping, KeepBest, RunConfigParams  # noqa: E402
 
@@ -23,10 +24,9 @@ def evaluations(folder, step, **rules):
 
 def tell(told, folder, step, **metrics):
     """Tells of an evaluation of a checkpoint that lies in the folder."""
-    prefix = folder / f"model.ckpt-{step}"
-    for end in (".index", ".data-00000-of-00001"):
-        (folder / f"{prefix.name}{end}").write_text(f"{step}{end}")
-    told.export(None, "", str(prefix), {"global_step": step, **metrics}, False)
+    make_checkpoint(folder, step)
+    prefix = str(folder / f"model.ckpt-{step}")
+    told.export(None, "", prefix, {"global_step": step, **metrics}, False)
 
 
 def make_checkpoint(folder, step):
@@ -63,7 +63,7 @@ def test_the_best_checkpoint_is_put_aside_alone(tmp_path):
         tell(told, tmp_path, step, accuracy=accuracy, loss=1.0)
     files = ["model.ckpt-10.data-00000-of-00001", "model.ckpt-10.index"]
     assert best(tmp_path) == files
-    assert (tmp_path / "best" / files[1]).read_text() == "10.index"
+    assert (tmp_path / "best" / files[1]).read_bytes() == (tmp_path / files[1]).read_bytes()
     assert 'model_checkpoint_path: "model.ckpt-10"' in (tmp_path / "best/checkpoint").read_text()
 
 
@@ -91,6 +91,34 @@ def test_another_rule_decides_anew_by_the_checkpoints_that_are_there(tmp_path, c
     assert "best/ holds that of step 8" in caplog.text
     evaluations(tmp_path, 8, keep_best_checkpoint=KeepBest("loss", "max")).keep_best()
     assert {name.split(".")[1] for name in best(tmp_path)} == {"ckpt-6"}
+
+
+@pytest.mark.parametrize("name", ["index", "data-00000-of-00001"])
+@pytest.mark.parametrize("content", [None, b"", b"cut"])
+def test_a_damaged_best_checkpoint_is_told_and_replaced(tmp_path, caplog, name, content):
+    rule = {"keep_best_checkpoint": KeepBest()}
+    told = evaluations(tmp_path, 0, **rule)
+    for step, loss in ((2, 1.0), (4, 3.0), (6, 2.0)):
+        tell(told, tmp_path, step, loss=loss)
+
+    def damage():
+        file = tmp_path / "best" / f"model.ckpt-2.{name}"
+        file.unlink()  # a link: the one in model_dir stays whole
+        if content is not None:
+            file.write_bytes(content)
+
+    damage()
+    evaluations(tmp_path, 6, **rule).keep_best()
+    assert "best/model.ckpt-2 is damaged: it is copied anew from" in caplog.text
+    assert all_checkpoints(str(tmp_path / "best")) == [str(tmp_path / "best/model.ckpt-2")]
+    assert len(best(tmp_path)) == 2
+    damage()
+    (tmp_path / "model.ckpt-2.data-00000-of-00001").write_bytes(b"")
+    evaluations(tmp_path, 6, **rule).keep_best()
+    assert "loss = 1 at step 2, has no whole checkpoint any more: best/ holds that of step 6" in (
+        caplog.text
+    )
+    assert best(tmp_path) == [f"model.ckpt-6.{end}" for end in ("data-00000-of-00001", "index")]
 
 
 @pytest.mark.parametrize(
