@@ -37,6 +37,8 @@ BYTE_END_OF_TEXT = 256
 SAFE_CUT = re.compile(r"(?<=\S)(?=[ \n]\S)")
 # and between a letter and a space or punctuation mark. More cuts make fewer different words.
 WORD_CUT = re.compile(r"(?=[ \n,.;:!?\")])(?:(?<=[a-zA-Z])|(?<=\S)(?=[ \n]\S))")
+# Tokens that stand for themselves: <s>, <|endoftext|>, [PAD], and what RoBERTa fills up with.
+NOT_MERGED = re.compile(r"<.*>$|\[.*\]$|madeupword\d+$")
 CACHED_WORDS = 1 << 19  # words whose tokens are remembered, about 150 MB
 CHUNK_CHARACTERS = 1 << 19  # text that is cut into words at a time
 
@@ -332,6 +334,11 @@ def _gpt2(contents):
     vocabulary = _parsed(jsons[0], contents[jsons[0]])
     lines = contents[merges[0]].splitlines()
     pairs = [tuple(line.split(" ")) for line in lines if line and not line.startswith("#version")]
+    if sorted(map(str, vocabulary.values())) != sorted(map(str, range(len(vocabulary)))):
+        raise ConfigError(
+            f"{jsons[0]}: must number its {len(vocabulary)} tokens from 0, each number once. "
+            "Received: other numbers. Copy the file again."
+        )
     try:
         model = tokenizers.models.BPE(vocab=vocabulary, merges=pairs)
     except Exception as error:  # the library raises plain Exception and TypeError
@@ -339,10 +346,34 @@ def _gpt2(contents):
             f"{merges[0]}: must hold two tokens of {jsons[0]} on each line. Received: {error}. "
             "Take two files that belong together."
         ) from error
+    _check_merges(merges[0], pairs, jsons[0], vocabulary)
     library = tokenizers.Tokenizer(model)
     library.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     library.decoder = tokenizers.decoders.ByteLevel()
     return library
+
+
+def _check_merges(path, pairs, of, vocabulary):
+    """Raises a ConfigError where merges do not make the tokens of a vocabulary, each in its turn.
+
+    Tokens would have other numbers, all of them valid, so that nothing else ever told it.
+    """
+    made, problem = {token for token in vocabulary if len(token) == 1}, ""
+    for pair in pairs:
+        if not made.issuperset(pair):
+            problem = f"{' '.join(pair)!r} before a line that makes its parts"
+            break
+        made.add("".join(pair))
+    if not problem and len(set(pairs)) < len(pairs):
+        problem = "a line that stands twice"
+    lacking = [token for token in vocabulary if token not in made and not NOT_MERGED.match(token)]
+    if not problem and lacking:
+        problem = f"none that makes {lacking[0]!r}, one of {len(lacking)} such tokens"
+    if problem:
+        raise ConfigError(
+            f"{path}: must hold the merges that make the tokens of {of}, in their order. "
+            f"Received: {problem}. Copy the file again."
+        )
 
 
 def _from_json(kind, contents):

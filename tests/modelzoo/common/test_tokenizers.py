@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -170,6 +171,38 @@ def test_merges_of_another_vocabulary_are_refused(tmp_path):
         tokenizers.load_tokenizer(
             "GPT2Tokenizer", str(tmp_path / "v.json"), str(tmp_path / "m.txt")
         )
+
+
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        (lambda lines: [], "none that makes .* tokens"),
+        (lambda lines: lines[:20], "none that makes .* tokens"),
+        (lambda lines: lines[:-1], "none that makes .*one of 1 such tokens"),
+        (lambda lines: [*lines, lines[-1]], "a line that stands twice"),
+        (lambda lines: lines[::-1], "before a line that makes its parts"),
+    ],
+)
+def test_damaged_merges_are_refused(gpt2_files, tmp_path, damage, told):
+    folder, _ = gpt2_files
+    first, *lines = (folder / "merges.txt").read_text().splitlines()
+    path = tmp_path / "merges.txt"
+    path.write_text("\n".join([first, *damage(lines)]))
+    with pytest.raises(ConfigError, match=f"merges.txt: must hold the merges .*{told}"):
+        tokenizers.load_tokenizer("GPT2Tokenizer", str(path), str(folder / "vocab.json"))
+
+
+@pytest.mark.parametrize("number", ["5", "4000000000", "-1", "1.5", '"a"'])
+def test_numbers_of_tokens_that_are_not_those_of_a_vocabulary_are_refused(
+    gpt2_files, tmp_path, number
+):
+    folder, _ = gpt2_files
+    content = (folder / "vocab.json").read_text()
+    path = tmp_path / "vocab.json"
+    path.write_text(re.sub(r'("e"): ?\d+', rf"\1:{number}", content))
+    assert path.read_text() != content
+    with pytest.raises(ConfigError, match="vocab.json: must number its .* tokens from 0, each"):
+        tokenizers.load_tokenizer("GPT2Tokenizer", str(path), str(folder / "merges.txt"))
 
 
 def test_missing_file_is_named(tmp_path):
