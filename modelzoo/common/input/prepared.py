@@ -15,7 +15,7 @@ import tensorflow.compat.v1 as tf
 from cerebras_tf.errors import ConfigError, DataError
 from modelzoo.common.input_sections import GptTextDataInput
 from modelzoo.common.json_text import parse_json
-from modelzoo.common.preparation.records import MANIFEST
+from modelzoo.common.preparation.records import MANIFEST, first_names, lost_file
 from modelzoo.common.tokenizers import (
     ByteTokenizer,
     line_tokens,
@@ -51,7 +51,7 @@ class Facts:
 
 
 def check_prepared(folders, vocab_sizes, length=None, vocab_file=None):
-    """Checks that records are of the model's vocabulary and sequence length.
+    """Checks that records are all there, and of the model's vocabulary and sequence length.
 
     A folder without a manifest of this package was made by hand: a line of the log says that
     nothing tells its vocabulary. What `check_tokens` sees of it is checked all the same.
@@ -71,6 +71,7 @@ def check_prepared(folders, vocab_sizes, length=None, vocab_file=None):
         if facts is None:
             _tell_unchecked(str(folder))
             continue
+        check_listed(folder)
         own_size, own_length = facts.vocab_size, facts.length
         wrong = []
         for key, vocab_size in vocab_sizes.items():
@@ -85,6 +86,31 @@ def check_prepared(folders, vocab_sizes, length=None, vocab_file=None):
                 "make the records again, or set these keys to what the records are."
             )
     check_one_vocabulary(folders, vocab_file)
+
+
+def check_listed(folder):
+    """Checks that a folder has the files of records that its manifest lists, and no others.
+
+    Raises:
+        DataError: if one is gone, of another size, or is not listed.
+    """
+    folder = Path(folder)
+    manifest = parse_json((folder / MANIFEST).read_text(encoding="utf-8"))
+    if "files" not in manifest:
+        return
+    problem = lost_file(folder, manifest)
+    if not problem:
+        listed = {entry["file"] for entry in manifest["files"]}
+        ends = {Path(name).suffix for name in listed}
+        found = sorted(path.name for path in folder.iterdir() if path.suffix in ends)
+        others = [name for name in found if name not in listed and not name.startswith(".")]
+        problem = f"{first_names(others)} as well" if others else None
+    if problem:
+        raise DataError(
+            f"{folder}: must hold the files of records that its {MANIFEST} lists, and no others. "
+            f"Received: {problem}. Restore what is gone, take away what was added, or make the "
+            "records again."
+        )
 
 
 def check_one_vocabulary(folders, vocab_file=None):

@@ -160,7 +160,7 @@ def _files_changed(before, now):
     return f" ({first_names(names)})"
 
 
-def _lost_file(folder, described):
+def lost_file(folder, described):
     """Says what is wrong with the first file that a preparation lists and that is not whole."""
     try:
         for entry in described["files"]:
@@ -245,7 +245,7 @@ class Progress:
         if not path.exists():
             return None
         manifest = read_json(path, "counts")
-        problem = _lost_file(self.folder, manifest)
+        problem = lost_file(self.folder, manifest)
         if problem:
             raise DataError(
                 f"{self.folder}: must hold the files that its {MANIFEST} lists. Received: "
@@ -257,7 +257,7 @@ class Progress:
         """Returns what was recorded for `unit`, or None; also where its files are not whole."""
         path = self._marks / f"unit-{unit:05d}.json"
         found = read_json(path, "counts") if path.exists() else None
-        return None if found is None or _lost_file(self.folder, found) else found
+        return None if found is None or lost_file(self.folder, found) else found
 
     def mark(self, unit, result):
         """Records that `unit` is done."""

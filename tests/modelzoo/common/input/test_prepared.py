@@ -104,6 +104,26 @@ def test_a_damaged_manifest_is_not_taken_for_an_absent_one(tmp_path, text):
         open_reader("gpt", folder)
 
 
+@pytest.mark.parametrize("change", ["gone", "cut", "added"])
+def test_a_folder_with_other_files_than_its_manifest_lists_is_refused(tmp_path, change):
+    writer = RecordWriter(tmp_path, "examples", 1)
+    for number in range(3):
+        writer.write({"input_ids": np.full(S, number)})
+    facts = {"settings": {"max_seq_length": S}, "vocab_size": V, "files": writer.files}
+    (tmp_path / "manifest.json").write_text(json.dumps(facts))
+    prepared.check_prepared([tmp_path], {"vocab_size": V}, S)
+    file = tmp_path / "examples-00001.tfrecords"
+    if change == "gone":
+        file.unlink()
+    elif change == "cut":
+        file.write_bytes(file.read_bytes()[:-5])
+    else:
+        (tmp_path / "zz.tfrecords").write_bytes(file.read_bytes())
+    told = "zz.tfrecords as well" if change == "added" else f"{file.name}, which is "
+    with pytest.raises(DataError, match=f"manifest.json lists, and no others. Received: {told}"):
+        prepared.check_prepared([tmp_path], {"vocab_size": V}, S)
+
+
 def test_pairs_of_another_vocabulary_are_refused(tmp_path):
     lengths = {"src_max_sequence_length": 8, "tgt_max_sequence_length": 8, "batch_size": 2}
     section = TransformerRecordsInput(
