@@ -62,8 +62,8 @@ def advice_on_damage(path: str) -> str:
         return "Restore the file; no earlier checkpoint is there."
     listed = os.path.join(os.path.dirname(path), "checkpoint")
     # TensorFlow looks up relative names beside the list.
-    line = f'model_checkpoint_path: "{os.path.basename(before)}"'
-    return f"Restore the file, or go on from the one before: make {listed} the line {line}"
+    line = f'the line model_checkpoint_path: "{os.path.basename(before)}"'
+    return f"Restore the file, or go on from the one before, {before}: make {listed} {line}"
 
 
 def tell_of_cut_files(path: str) -> None:
