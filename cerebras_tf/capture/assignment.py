@@ -20,7 +20,7 @@ def _nothing(low: Lowering, op: Operation) -> Sequence[Value]:
 
 @lowers("ReadVariableOp")
 def _read(low: Lowering, op: Operation) -> Sequence[Value]:
-    return [low.b.op("identity", low.state.read(op.inputs[0]))]
+    return [low.b.op("identity", low.state.read_apart(low.b, op.inputs[0]))]
 
 
 @lowers("VariableShape")
@@ -55,7 +55,7 @@ _lower_accumulation("AssignSubVariableOp", "sub")
 @lowers("ResourceGather")
 def _gather(low: Lowering, op: Operation) -> Sequence[Value]:
     """Rows of a variable; batch_dims as the op has it."""
-    table, ids = low.state.read(op.inputs[0]), low.value(op.inputs[1])
+    table, ids = low.state.read_apart(low.b, op.inputs[0]), low.value(op.inputs[1])
     dims = op.get_attr("batch_dims")
     rows = low.b.op("gather", table, ids, axis=dims, batch_dims=dims)
     _note_gather(low, op, ids, rows)
@@ -65,7 +65,7 @@ def _gather(low: Lowering, op: Operation) -> Sequence[Value]:
 @lowers("ResourceGatherNd")
 def _gather_nd(low: Lowering, op: Operation) -> Sequence[Value]:
     """Elements or rows of a variable; whole rows have sparse gradients."""
-    table, ids = low.state.read(op.inputs[0]), low.value(op.inputs[1])
+    table, ids = low.state.read_apart(low.b, op.inputs[0]), low.value(op.inputs[1])
     rows = low.b.op("gather_nd", table, ids)
     if ids.type.rank == 2 and ids.shape[1] == 1:
         _note_gather(low, op, low.b.op("reshape", ids, shape=(-1,)), rows)

@@ -80,7 +80,9 @@ def _if(c: GraphLowering, op: Operation) -> Sequence[Value]:
     graphs = [
         _finish(step, outputs, branches, names, assigned, uses_random) for step, outputs in branches
     ]
-    given = [c.value(t) for t in operands] + [c.state.read(handles[name]) for name in names]
+    given = [c.value(t) for t in operands] + [
+        c.state.read_apart(c.b, handles[name]) for name in names
+    ]
     if uses_random:
         given.append(c.random_step())
     results = c.b.multi("cond", predicate, *given, then=graphs[0], orelse=graphs[1])

@@ -6,6 +6,7 @@ numbers beside it, as TensorFlow has it. The reverse pass itself stands in passe
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator
 from typing import Union
 
@@ -31,27 +32,28 @@ def lower_call(capture: GraphLowering, call: GradientCall) -> Iterator[tuple[Ten
     """
     ys = [capture.value(tensor) for tensor in call.ys]
     dys = [None if dy is None else capture.value(dy) for dy in call.dys]
-    stops = [_differentiated(capture, tensor) for tensor in call.stops if capture.has(tensor)]
+    stops = [x for t in call.stops if capture.has(t) for x in _differentiated(capture, t)]
     xs: list[Value] = []
-    results: list[tuple[Tensor, Union[Tensor, tf.IndexedSlices], int, list[Value]]] = []
+    results: list[tuple[Tensor, Union[Tensor, tf.IndexedSlices], range, list[Value]]] = []
     for x, result in zip(call.xs, call.results):
         if result is None:
             continue
         if isinstance(result, tf.IndexedSlices):
             gathers = _gathers(capture, x, ys, stops)
-            results.append((x, result, len(xs), [ids for ids, _ in gathers]))
-            xs.extend(rows for _, rows in gathers)
+            numbers, found = [ids for ids, _ in gathers], [rows for _, rows in gathers]
         else:
-            results.append((x, result, len(xs), []))
-            xs.append(_differentiated(capture, x))
+            numbers, found = [], _differentiated(capture, x)
+        results.append((x, result, range(len(xs), len(xs) + len(found)), numbers))
+        xs += found
     operands = [*ys, *(dy for dy in dys if dy is not None), *xs, *stops]
     given = tuple(dy is not None for dy in dys)
     outputs = capture.b.multi("gradient", *operands, ys=len(ys), dys=given, xs=len(xs))
-    for of, result, start, numbers in results:
+    for of, result, at, numbers in results:
+        parts = [outputs[i] for i in at]
         if not isinstance(result, tf.IndexedSlices):
-            yield result, _boundary(capture, of, outputs[start])[0]
+            total = functools.reduce(lambda x, y: capture.b.op("add", x, y), parts)
+            yield result, _boundary(capture, of, total)[0]
         else:
-            parts = outputs[start : start + len(numbers)]
             values, indices = _slices(capture, result, parts, numbers)
             values, indices = _boundary(capture, of, values, indices)
             yield result.values, values
@@ -117,10 +119,11 @@ def _made_by(value: Value) -> set[Node]:
     return found
 
 
-def _differentiated(capture: GraphLowering, tensor: Tensor) -> Value:
+def _differentiated(capture: GraphLowering, tensor: Tensor) -> list[Value]:
+    """What the gradient by a tensor adds up over."""
     if tensor.dtype == tf.resource:
-        return capture.state.initial(tensor)
-    return capture.value(tensor)
+        return capture.state.leaves(tensor)
+    return [capture.value(tensor)]
 
 
 def _reached(ys: list[Value], stops: list[Value]) -> set[Value]:
@@ -151,7 +154,7 @@ def _gathers(
     found = [(ids, rows) for of, ids, rows in capture.gathers if of == name and rows in reached]
     # TensorFlow has found no other use of the table; what still leads to it is inside of a branch.
     past = _reached(ys, [*stops, *(rows for _, rows in found)])
-    if not found or capture.state.initial(handle) in past:
+    if not found or past.intersection(capture.state.leaves(handle)):
         raise UnsupportedOpError(
             f"gradient of '{handle.op.name}': a sparse gradient must come from rows that every "
             "step gathers. Received: one of another origin, as from a branch of tf.cond. Gather "

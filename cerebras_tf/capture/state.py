@@ -39,6 +39,7 @@ class VariableState:
         self._specs: dict[tuple[Operation, int], Variable] = {} if outer is None else outer._specs
         self._current: dict[str, Value] = {}
         self._assigned: list[str] = []
+        self._behind: dict[str, list[Value]] = {}
 
     def bind_handle(self, handle: Tensor, variable: Variable) -> None:
         """Says that a resource tensor refers to a variable."""
@@ -77,6 +78,19 @@ class VariableState:
         """Value the variable has now."""
         start = self.initial(handle)
         return self._current.get(self.variable(handle).name, start)
+
+    def read_apart(self, b: Builder, handle: Tensor) -> Value:
+        """The same, with no way back to what was assigned: TensorFlow has none from a read."""
+        value = self.read(handle)
+        if value is self.initial(handle):
+            return value
+        apart = b.op("stop_gradient", value)
+        self._behind.setdefault(self.variable(handle).name, []).append(apart)
+        return apart
+
+    def leaves(self, handle: Tensor) -> list[Value]:
+        """What a gradient by the variable adds up over: its initial value, and reads behind it."""
+        return [self.initial(handle), *self._behind.get(self.variable(handle).name, ())]
 
     def assign(self, handle: Tensor, value: Value) -> None:
         """The variable has this value from here on."""

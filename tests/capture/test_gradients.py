@@ -238,3 +238,51 @@ def test_clipping_by_global_norm_counts_rows_named_twice_as_tensorflow_does():
         return Built({"norm": norm}, [optimizer.apply_gradients(zip(clipped, [table, w]))])
 
     check_steps(build, *IDS)
+
+
+def test_a_read_behind_an_assignment_is_no_way_back_to_what_was_assigned():
+    def build(x):
+        w, mean = tf.Variable(START[0]), tf.Variable(START[1], trainable=False)
+        moved = mean.assign(0.9 * mean + 0.1 * tf.reduce_mean(w * x, axis=0))
+        with tf.control_dependencies([moved]):
+            loss = tf.reduce_sum(tf.square(x * w - mean.read_value()))
+        return Built(dense(tf.gradients(loss, [w, x])), [moved.op])
+
+    check_steps(build, *X)
+
+
+def test_a_variable_s_reads_before_and_behind_its_assignment_both_count():
+    def build(x):
+        w = tf.Variable(START[0])
+        before = tf.reduce_sum(w * x)  # its gradient reads no w: TensorFlow may read it late
+        with tf.control_dependencies([before]):
+            clipped = w.assign(tf.clip_by_value(w, -0.5, 0.5) + tf.reduce_mean(x))
+        with tf.control_dependencies([clipped]):
+            behind = tf.reduce_sum(tf.sin(w.read_value() * x))
+        return Built(dense(tf.gradients(before + behind, [w])), [clipped.op])
+
+    check_steps(build, *X)
+
+
+def test_rows_gathered_behind_an_assignment_are_no_way_back_either():
+    def build(ids):
+        scale, table = tf.Variable(2.0), tf.Variable(START)
+        moved = table.assign(table * scale)
+        with tf.control_dependencies([moved]):
+            rows = tf.gather(table, ids)
+        gradients = tf.gradients(tf.reduce_sum(tf.square(rows)), [table, scale])
+        return Built(dense(gradients), [moved.op])
+
+    check_steps(build, *IDS)
+
+
+def test_a_conditional_behind_an_assignment_is_no_way_back_either():
+    def build(x):
+        w, mean = tf.Variable(START[0]), tf.Variable(START[1], trainable=False)
+        moved = mean.assign(0.9 * mean + tf.reduce_mean(w * x, axis=0))
+        with tf.control_dependencies([moved]):
+            shift = tf.cond(x[0, 0] > 0, lambda: mean.read_value(), lambda: 2.0 * mean)
+        loss = tf.reduce_sum(tf.square(x * w - shift))
+        return Built(dense(tf.gradients(loss, [w])), [moved.op])
+
+    check_steps(build, *X)
