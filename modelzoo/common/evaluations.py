@@ -166,13 +166,11 @@ class Evaluations(tf.estimator.Exporter):
             beside = Path(self._folder, name)
             if beside.exists():
                 write_whole(Path(folder, name), beside.read_text(encoding="utf-8"))
-        copy_checkpoint(prefix, folder, os.path.basename(prefix))
-        kept = os.path.join(folder, os.path.basename(prefix))
-        for other in {
-            CHECKPOINT_END.sub("", str(path)) for path in Path(folder).glob("*.ckpt-*.*")
-        }:
-            if other != kept:
-                remove_checkpoint(other)
+        kept = os.path.basename(prefix)
+        copy_checkpoint(prefix, folder, kept)
+        names = {CHECKPOINT_END.sub("", path.name) for path in Path(folder).glob("*.ckpt-*.*")}
+        for other in names - {kept}:
+            remove_checkpoint(os.path.join(folder, other))
         metric = self._keep.metric
         tf.logging.info(
             "best so far: %s = %.6g at step %d", metric, self._metrics[step][metric], step

@@ -67,6 +67,19 @@ def test_the_best_checkpoint_is_put_aside_alone(tmp_path):
     assert 'model_checkpoint_path: "model.ckpt-10"' in (tmp_path / "best/checkpoint").read_text()
 
 
+@pytest.mark.parametrize("model_dir", ["./out", ".", "a//b", "a/./b"])
+def test_the_best_checkpoint_stays_however_its_folder_is_written(tmp_path, monkeypatch, model_dir):
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / model_dir
+    folder.mkdir(parents=True, exist_ok=True)
+    told = evaluations(model_dir, 0, keep_best_checkpoint=KeepBest("loss", "min"))
+    for step, loss in ((5, 2.0), (10, 1.0)):
+        make_checkpoint(folder, step)
+        metrics = {"global_step": step, "loss": loss}
+        told.export(None, "", f"{model_dir}/model.ckpt-{step}", metrics, False)
+    assert best(folder) == ["model.ckpt-10.data-00000-of-00001", "model.ckpt-10.index"]
+
+
 def test_where_data_go_on_and_the_parameters_lie_beside_the_best_checkpoint(tmp_path):
     for name in ("data_position.json", "params.yaml"):
         (tmp_path / name).write_text(f"of {name}")
