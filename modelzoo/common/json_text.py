@@ -6,17 +6,36 @@ import json
 import math
 
 
-def parse_json(text):
+def parse_json(text, finite=True):
     """Returns the value that a JSON text stands for.
+
+    Args:
+        text: the text.
+        finite: whether all numbers must be. Rows of other programs may have NaN, which JSON has
+            not, under keys that nobody reads.
 
     Raises:
         ValueError: if it is no JSON, nests too deep, or has a number that is not finite; a
             JSONDecodeError, which tells the place, for the first of these.
     """
     try:
+        if not finite:
+            return json.loads(text)
         return json.loads(text, parse_float=_finite, parse_constant=_finite)
     except RecursionError as error:
         raise ValueError("values that nest too deep to follow") from error
+
+
+def is_finite(value):
+    """Returns whether all numbers in a value of JSON are finite."""
+    values = [value]
+    while values:  # they may nest as deep as calls can
+        value = values.pop()
+        if isinstance(value, float) and not math.isfinite(value):
+            return False
+        if isinstance(value, dict | list):
+            values += value.values() if isinstance(value, dict) else value
+    return True
 
 
 def _finite(text):

@@ -14,14 +14,15 @@ def read_json_lines(path):
         path: the file.
 
     Yields:
-        The place of the row, ``<path>:<line>``, and its object.
+        The place of the row, ``<path>:<line>``, and its object, where numbers may be NaN or
+        infinite: a row is not refused for what nobody reads.
 
     Raises:
         DataError: with file and line, if the file is missing or a line is no JSON object.
     """
     for where, line in read_lines(path):
         try:
-            row = parse_json(line)
+            row = parse_json(line, finite=False)
         except ValueError as error:
             raise DataError(
                 f"{where}: must be JSON. Received: {line[:60]!r} ({error}). Mend the line."

@@ -8,6 +8,7 @@ import numpy as np
 
 from cerebras_tf.errors import ConfigError, DataError
 from modelzoo.common.input.json_lines import read_json_lines, read_lines, text_of
+from modelzoo.common.json_text import is_finite
 from modelzoo.common.tokenizers import check_number, load_tokenizer
 
 TEXT_KEYS = ("prompt", "text")
@@ -102,6 +103,12 @@ def _of_row(row, where, tokenizer):
         )
     taken = next((key for key in (*TEXT_KEYS, TOKENS_KEY) if key in row), TEXT_KEYS[0])
     others = {key: value for key, value in row.items() if key != taken}
+    for key, value in others.items():
+        if not is_finite(value):
+            raise DataError(
+                f"{where}: {key} goes with the completion and must hold finite numbers, as JSON "
+                f"has no others. Received: {value!r:.60}. Mend the line, or remove the key."
+            )
     if taken != TOKENS_KEY:
         text = text_of(row, taken, where)
         return Prompt(where, text, tokenizer.encode(text), others)

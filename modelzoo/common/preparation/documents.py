@@ -229,7 +229,7 @@ def _decode(data, path, place):
 
 def _row_of(line, path, place, keys):
     try:
-        row = parse_json(line)
+        row = parse_json(line, finite=False)
     except ValueError as error:
         told = getattr(error, "msg", error)
         column = f" at column {error.colno}" if isinstance(error, json.JSONDecodeError) else ""

@@ -7,7 +7,7 @@ import pytest
 from cerebras_tf.errors import CerebrasError
 from modelzoo.common.checkpoints.hugging_face import read_json
 from modelzoo.common.checkpoints.keys import our_nonlinearity
-from modelzoo.common.json_text import parse_json
+from modelzoo.common.json_text import is_finite, parse_json
 
 
 @pytest.mark.parametrize("text", ["{", "[" * 5000, "[Infinity]", "[NaN]", "[1e400]"])
@@ -17,6 +17,16 @@ def test_what_cannot_be_read_is_a_value_error(tmp_path, text):
     (tmp_path / "config.json").write_text(text)
     with pytest.raises(CerebrasError, match="config.json: must be a JSON file"):
         read_json(tmp_path / "config.json")
+
+
+@pytest.mark.parametrize("text", ["[Infinity]", '{"a": [{"b": NaN}]}', "1e400", "-Infinity"])
+def test_numbers_that_are_not_finite_are_read_and_told_on_request(text):
+    assert not is_finite(parse_json(text, finite=False))
+
+
+@pytest.mark.parametrize("text", ["[" * 900 + "]" * 900, '{"a": [1, 2.5, null, "NaN", true]}'])
+def test_finite_values_are_told(text):
+    assert is_finite(parse_json(text, finite=False))
 
 
 def test_an_activation_that_is_no_text_is_refused():

@@ -114,9 +114,7 @@ def test_archive_cut_before_it_was_compressed_is_named(tmp_path):
     [
         (b"[" * 5000, "b.jsonl:4: must be a JSON object. Received: "),
         (b"{oops", "b.jsonl:4: must be a JSON object. Received: '{oops"),
-        (b'{"text": "a", "n": NaN}', r"b.jsonl:4: .*Received: '{.* \(NaN, which is no finite"),
-        (b'{"text": "a", "n": [-Infinity]}', r"b.jsonl:4: .*\(-Infinity, which is no finite"),
-        (b'{"text": "a", "n": 1e999}', r"b.jsonl:4: .*\(1e999, which is no finite"),
+        (b'{"text": NaN}', r"b.jsonl:4: .*'text'. Received: text \(float\)"),
         (b'{"text": "a", "n": ' + b"1" * 5000 + b"}", "b.jsonl:4: must be a JSON object. Received"),
         (b'{"body": "x"}', "b.jsonl:4: .*'text'. Received: body. .*--text_key"),
         (b"[1]", "b.jsonl:4: .*Received: list"),
@@ -131,6 +129,13 @@ def test_bad_row_is_named_with_file_and_line_in_any_part(tmp_path, line, words):
     for start in (0, len(ROWS)):
         with pytest.raises(DataError, match=words):
             read(path, start=start)
+
+
+def test_numbers_that_are_not_finite_are_passed_over_where_nobody_reads_them(tmp_path):
+    (tmp_path / "a.jsonl").write_text(
+        '{"text": "a", "n": NaN}\n{"text": "b", "n": [-Infinity]}\n{"text": "c", "n": 1e999}\n'
+    )
+    assert read(tmp_path / "a.jsonl") == ["a", "b", "c"]
 
 
 def test_bytes_that_are_no_utf8_are_named_with_file_and_line(tmp_path):

@@ -42,6 +42,13 @@ def test_choices_follow_the_context_after_one_space(tmp_path):
     assert rows[3].texts()[0] == ("", "woof")
 
 
+def test_a_row_may_have_numbers_that_are_not_finite_where_nobody_reads_them(tmp_path):
+    (row,) = read_task(
+        write(tmp_path / "a.jsonl", choice_row(score=float("nan"))), "multiple_choice"
+    )
+    assert row.context == "A dog says"
+
+
 def test_accuracies_take_the_likeliest_choice_by_itself_by_character_and_by_byte():
     row = MultipleChoice("a:1", "c", ("né", "a long choice"), 1)
     result = row.result(scores(-3.0, -6.0))
