@@ -101,18 +101,6 @@ def saved_runconfig(model_dir):
     return saved
 
 
-def saved_params(cls, folder):
-    """Returns the parameters that a run saved in a folder, an instance of `cls`.
-
-    None without any, and where they are no longer right, as without a file that they name.
-    """
-    path = Path(folder) / "params.yaml"
-    try:
-        return params_from_dict(cls, read_yaml(path)[0], str(path))
-    except ConfigError:
-        return None
-
-
 def saved_difference(params, model_dir, sections=None):
     """Compares parameters with those that an earlier run saved in `model_dir`.
 

@@ -203,12 +203,10 @@ def start_mode(mode, params):
 
     from modelzoo.common.estimator import make_estimator
     from modelzoo.common.input.prepared import check_sections
-    from modelzoo.common.trained_before import check_trained
 
     runconfig = params.runconfig
     sections = [getattr(params, name) for name in dict.fromkeys(("train_input", *SECTIONS[mode]))]
     check_sections(sections, params.label_count)
-    check_trained(params, sections)
     model, data = registry.load_room(params.model_name)
     use_cs = not runconfig.device
     check_device(runconfig.device)
