@@ -103,7 +103,7 @@ def _branch(
     values = iter([step.graph.add_input(t.name, c.value(t).type) for t in operands])
     for tensor in op.inputs[1:]:
         arguments.append(tensor if tensor.dtype == tf.resource else next(values))
-    state = VariableState(step)
+    state = VariableState(step, in_branch=True)
     outputs = lower_body(c, op, body, arguments, b, state)
     step.updates = state.updates()
     return step, outputs

@@ -25,6 +25,7 @@ class VariableState:
         step: StepGraph,
         outer: Optional[VariableState] = None,
         resting: Optional[Mapping[str, Variable]] = None,
+        in_branch: bool = False,
     ) -> None:
         """An empty state.
 
@@ -32,8 +33,10 @@ class VariableState:
             step: see the attribute.
             outer: resource tensors known there are known here.
             resting: variables that rest in another dtype than the model has them in, by name.
+            in_branch: gradients are taken by what a graph within an operation is given.
         """
         self.step = step
+        self._in_branch = in_branch
         self._resting = resting or {}
         self._starts: dict[str, Value] = {}
         self._specs: dict[tuple[Operation, int], Variable] = {} if outer is None else outer._specs
@@ -80,16 +83,36 @@ class VariableState:
         return self._current.get(self.variable(handle).name, start)
 
     def read_apart(self, b: Builder, handle: Tensor) -> Value:
-        """The same, with no way back to what was assigned: TensorFlow has none from a read."""
-        value = self.read(handle)
-        if value is self.initial(handle):
+        """What `read` gives, with no way back to what was assigned: TensorFlow has none either.
+
+        The gradient of a read is one by the variable, whatever was assigned before it.
+
+        Args:
+            b: emits what the value takes.
+            handle: of the variable.
+
+        Returns:
+            The value; one of `leaves`, or in a branch one that depends on the initial value with
+            derivative 1.
+        """
+        value, start = self.read(handle), self.initial(handle)
+        if value is start or not value.type.is_floating:
             return value
         apart = b.op("stop_gradient", value)
+        if self._in_branch:
+            return b.op("add", apart, b.op("sub", start, b.op("stop_gradient", start)))
         self._behind.setdefault(self.variable(handle).name, []).append(apart)
         return apart
 
     def leaves(self, handle: Tensor) -> list[Value]:
-        """What a gradient by the variable adds up over: its initial value, and reads behind it."""
+        """What a gradient by the variable adds up over.
+
+        Args:
+            handle: of the variable.
+
+        Returns:
+            Its initial value, and what `read_apart` gave so far.
+        """
         return [self.initial(handle), *self._behind.get(self.variable(handle).name, ())]
 
     def assign(self, handle: Tensor, value: Value) -> None:

@@ -23,8 +23,8 @@ class MultiplesTimer(tf.compat.v1.train.SecondOrStepTimer):
         super().__init__(every_steps=every_steps)
 
     def update_last_triggered_step(self, step: int) -> Any:
-        """Notes that it went off, the first time for the step at which it begins."""
-        self._since = int(step) - (int(step) % self._every if self._since is None else 0)
+        """Notes that it went off, at first for the step at which it begins."""
+        self._since = int(step) - int(step) % self._every
         return super().update_last_triggered_step(step)
 
     def should_trigger_for_step(self, step: int) -> bool:

@@ -37,7 +37,7 @@ from cerebras_tf.kernels.compiled_tiles import (
     SLAB,
     SLABS,
     TILE_ROWS,
-    chunk,
+    chunk_size,
     tile_product,
     vector_product,
 )
@@ -152,7 +152,7 @@ class _Blocks(NamedTuple):
             -(-units // max(1, _BLOCK_BYTES // size(tall, unit))),
         )
         most = -(-units // number)
-        waiting = most if kind == isa.TILES and chunk(_up(inner, 32)) < inner else 1
+        waiting = most if kind == isa.TILES and chunk_size(_up(inner, 32)) < inner else 1
         shared = size(not tall, min(rows, columns))
         block = size(tall, most * unit)
         return cls(tall, inner, number, unit, units, shared, block, _ROOM * waiting)
@@ -238,7 +238,7 @@ def _pack_left(kind: str, a: np.ndarray, room: np.ndarray, parts: int) -> tuple[
     layout = (height, _up(a.shape[1], 32) if kind == isa.TILES else 0)
     by_rows = _by_rows(a)
     pack = pack_rows if by_rows else pack_turned_rows
-    _pack(pack, height // 16, a if by_rows else a.T, room.ctypes.data, layout, parts)
+    _pack(pack, -(-a.shape[0] // 16), a if by_rows else a.T, room.ctypes.data, layout, parts)
     return room.ctypes.data, height
 
 
@@ -318,7 +318,7 @@ def _multiply_part(
             if kind == isa.VECTOR:
                 vector_product(bounds, *given, place, room.ctypes.data)
             else:
-                sums = (room.ctypes.data, chunk(inner), int(blocks.tall))
+                sums = (room.ctypes.data, chunk_size(inner), int(blocks.tall))
                 tile_product(bounds, given[0][0], given[1], place, sums, _SHAPES.ctypes.data)
 
     _run(run, blocks.number, parts)
@@ -345,7 +345,7 @@ def _round(start: Any, stop: Any, x: Any, out: Any) -> None:
         bits = np.uint32(bits_of(number))
         nearest = np.uint32(bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1)))
         some = np.uint32(bits | np.uint32(0x400000)) if number != number else nearest
-        tiny = (some & np.uint32(0x7F800000)) == 0
+        tiny = (bits & np.uint32(0x7F800000)) == 0
         kept = np.uint32(0x80000000) if tiny else np.uint32(0xFFFF0000)
         result[i] = float_of(np.int32(some & kept))
 

@@ -270,9 +270,13 @@ def vector_product(bounds: Any, a: Any, b: Any, c: Any, room: Any) -> None:
                         _copy_rows(at, c_step, room, 4 * COLUMNS, high, 4 * wide)
 
 
-def chunk(inner: int) -> int:
-    """Inner indices of a chunk where there are `inner`, a multiple of 32: about CHUNK, evenly."""
-    number = max(1, (inner + CHUNK // 2) // CHUNK)
+def chunk_size(inner: int) -> int:
+    """Inner indices of a chunk of AMX's, at most CHUNK and evenly, a multiple of 32.
+
+    Args:
+        inner: how many there are in all, a multiple of 32.
+    """
+    number = max(1, -(-inner // CHUNK))
     return -(-inner // (32 * number)) * 32
 
 

@@ -62,10 +62,9 @@ def as_read(array: np.ndarray) -> np.ndarray:
         array: float32 of any shape.
 
     Returns:
-        float32 of the same shape: rounded to bfloat16, those smaller than its normal numbers zero
-        with their sign.
+        float32 of the same shape: rounded to bfloat16, subnormal ones zero with their sign.
     """
-    return flushed(to_float32(to_bfloat16(array)))
+    return to_float32(to_bfloat16(flushed(array)))
 
 
 def flushed(array: np.ndarray) -> np.ndarray:

@@ -1,8 +1,9 @@
 """Which of the processor's instructions multiply bfloat16 numbers here, and why these.
 
-AMX where processor and kernel permit it; else AVX512-BF16 where a trial finds it faster than
-float32 products; else none: then numbers are rounded and multiplied in float32, no faster. The
-trial runs at first use, for a tenth of a second, and is remembered beside the compiled kernels.
+AMX where processor and kernel permit it, beside AVX512-BF16, which rounds its operands; else
+AVX512-BF16 where a trial finds it faster than float32 products; else none: then numbers are rounded
+and multiplied in float32, no faster. The trial runs at first use, for a tenth of a second, and is
+remembered beside the compiled kernels.
 """
 
 from __future__ import annotations
@@ -57,8 +58,8 @@ def _tile_refusal() -> str:
     """Why tiles cannot be used; "" where they can, and then this process may use them."""
     if not {"amx-bf16", "amx-tile"} <= features():
         return "the processor has no AMX"
-    if _vector_refusal():  # operands are rounded by it
-        return _vector_refusal()
+    if _vector_refusal():  # which rounds operands
+        return "AMX needs AVX512-BF16 beside it"
     if not sys.platform.startswith("linux"):
         return "the system is not Linux"
     libc = ctypes.CDLL(None, use_errno=True)

@@ -299,12 +299,15 @@ class FileStore:
             missing = [r for r in records if r.has_value and not r.is_here]
             if not is_whole:
                 room = self._window - before - _size_of(r for r in records if r.is_here)
-                missing = list(_first_of(missing, room))
-            need = _size_of(missing)
-            if need and not self._make_room(need, self._ahead):
-                return
-            self._taken += need
-            self.disk.read(missing)
+                parts = [[record] for record in _first_of(missing, room)]
+            else:
+                parts = [missing]
+            for part in parts:
+                need = _size_of(part)
+                if need and not self._make_room(need, self._ahead):
+                    return
+                self._taken += need
+                self.disk.read(part)
             if not is_whole:
                 return
             before += size

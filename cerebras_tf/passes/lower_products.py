@@ -10,6 +10,7 @@ in float32.
 
 from __future__ import annotations
 
+import difflib
 import math
 import re
 from collections.abc import Iterator, Sequence
@@ -46,7 +47,11 @@ def _lower(graph: Graph, deciding: set[Node], kept: Sequence[re.Pattern[str]]) -
 
 
 def check_kept(graph: Graph, keep_float32: Sequence[str]) -> None:
-    """Refuses patterns that keep nothing: a name misspelt would lower what shall stay as it is.
+    """Refuses patterns that name nothing: one misspelt would let be lowered what shall stay.
+
+    Args:
+        graph: as lower_products has it.
+        keep_float32: as there.
 
     Raises:
         ConfigError: a pattern is found in the name of no operation that has products.
@@ -54,10 +59,12 @@ def check_kept(graph: Graph, keep_float32: Sequence[str]) -> None:
     names = sorted(set(_with_products(graph)))
     for pattern in keep_float32:
         if not any(re.search(pattern, name) for name in names):
+            close = difflib.get_close_matches(pattern, names, n=3, cutoff=0.0)
             raise ConfigError(
-                "keep_float32: each pattern must be found in the name of a matrix product. "
+                "keep_float32: each pattern must be found in the name of a matrix product; those "
+                "joined with a loss have its name. "
                 f"Received: {pattern!r}, found in none of {len(names)}, such as "
-                f"{', '.join(names[:3]) or 'none'}. Mend the pattern, or leave it out."
+                f"{', '.join(close) or 'none'}. Mend the pattern, or leave it out."
             )
 
 

@@ -270,7 +270,8 @@ def test_rows_gathered_behind_an_assignment_are_no_way_back_either():
         moved = table.assign(table * scale)
         with tf.control_dependencies([moved]):
             rows = tf.gather(table, ids)
-        gradients = tf.gradients(tf.reduce_sum(tf.square(rows)), [table, scale])
+        loss = tf.reduce_sum(tf.square(rows)) + tf.square(scale)
+        gradients = tf.gradients(loss, [table, scale])
         return Built(dense(gradients), [moved.op])
 
     check_steps(build, *IDS)
@@ -284,5 +285,19 @@ def test_a_conditional_behind_an_assignment_is_no_way_back_either():
             shift = tf.cond(x[0, 0] > 0, lambda: mean.read_value(), lambda: 2.0 * mean)
         loss = tf.reduce_sum(tf.square(x * w - shift))
         return Built(dense(tf.gradients(loss, [w])), [moved.op])
+
+    check_steps(build, *X)
+
+
+def test_a_read_behind_an_assignment_in_the_same_branch_counts():
+    def build(x):
+        w, scale = tf.Variable(START[0]), tf.Variable(2.0)
+
+        def halved():
+            with tf.control_dependencies([w.assign(0.5 * scale * w)]):
+                return tf.reduce_sum(w.read_value() * x)
+
+        loss = tf.cond(x[0, 0] > 0, halved, lambda: tf.reduce_sum(w * scale))
+        return Built(dense(tf.gradients(loss + tf.square(scale), [w, scale])), [loss])
 
     check_steps(build, *X)

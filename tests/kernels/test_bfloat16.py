@@ -148,12 +148,13 @@ def test_subnormal_operands_and_results_are_zero(kind):
     a[0, 0], b[0, 0] = TINY / 2, 2.0**100  # an operand that is subnormal
     a[1, 1], b[1, 1] = TINY * 4, 2.0**-10  # a result that is
     a[2, 2], b[2, 2] = TINY * 4, -1.0
+    a[3, 3], b[3, 3] = np.nextafter(TINY, np.float32(0)), 2.0**100  # bfloat16 would round it up
     out = np.empty((16, 16), np.float32)
     compiled_bfloat16.product(a, b, out)
     plain = PLAIN["matmul"](a, b, compute="bfloat16")
     assert plain[0, 0] == plain[1, 1] == 0 != plain[2, 2] == -4 * TINY
     np.testing.assert_allclose(out, plain, rtol=0, atol=1.2e-38)
-    assert out[0, 0] == 0
+    assert out[0, 0] == out[3, 3] == plain[3, 3] == 0
 
 
 @pytest.mark.parametrize("turned", [(0, 0), (0, 1), (1, 0)])
@@ -347,18 +348,21 @@ class Tiles:
 @pytest.mark.parametrize(
     "size", [(32, 32, 32), (33, 40, 50), (70, 1600, 33), (5, 31, 64), (33, 700, 70)]
 )
-def test_tiles_are_addressed_as_the_architecture_defines_them(size, monkeypatch):
+@pytest.mark.parametrize("turned", [False, True])
+def test_tiles_are_addressed_as_the_architecture_defines_them(size, turned, monkeypatch):
     """The loops of the AMX kernel, run by Python on an emulation of the instructions."""
     rows, inner, columns = size
     random = np.random.default_rng(9)
     Tiles(monkeypatch)
     monkeypatch.setattr(compiled_bfloat16, "tile_product", compiled_tiles.tile_product.py_func)
-    a, b = lying(random, rows, inner, False), lying(random, inner, columns, True)
+    a, b = lying(random, rows, inner, turned), lying(random, inner, columns, not turned)
+    # At rest in bfloat16: rounding takes an instruction.
+    given = [to_bfloat16(x.T).T if x.flags.f_contiguous else to_bfloat16(x) for x in (a, b)]
     out = random.standard_normal((rows, columns)).astype(np.float32)
     wanted = out + rounded(a) @ rounded(b)
-    compiled_bfloat16._by_instructions(isa.TILES, a, b, out, True, 1)
+    compiled_bfloat16._by_instructions(isa.TILES, *given, out, True, 1)
     np.testing.assert_allclose(out, wanted, rtol=1e-5, atol=1e-4)
-    compiled_bfloat16._by_instructions(isa.TILES, a, b, out, False, 1)
+    compiled_bfloat16._by_instructions(isa.TILES, *given, out, False, 1)
     np.testing.assert_allclose(out, rounded(a) @ rounded(b), rtol=1e-5, atol=1e-4)
 
 
@@ -396,6 +400,18 @@ def test_tiles_are_chosen_where_they_are_permitted(monkeypatch):
     monkeypatch.delenv(isa.VARIABLE, raising=False)
     monkeypatch.setattr(isa, "_tile_refusal", lambda: "")
     assert isa.choose(lambda: 9.0, None).kind == isa.TILES
+
+
+def test_tiles_need_the_instruction_that_rounds_their_operands(monkeypatch):
+    monkeypatch.delenv(isa.VARIABLE, raising=False)
+    monkeypatch.setattr(isa, "features", lambda: frozenset({"amx-bf16", "amx-tile"}))
+    isa._tile_refusal.cache_clear()
+    try:
+        choice = isa.choose(lambda: 9.0, None)
+    finally:
+        isa._tile_refusal.cache_clear()
+    reason = "AMX needs AVX512-BF16 beside it, and the processor has no AVX512-BF16"
+    assert choice == isa.Choice(isa.NONE, reason)
 
 
 def test_the_environment_s_wish_is_followed_or_refused(monkeypatch):
