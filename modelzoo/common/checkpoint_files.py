@@ -278,8 +278,7 @@ def resumed(runconfig):
         if not os.path.exists(began):
             remove_checkpoint(copy)
             os.remove(os.path.join(model_dir, LIST))
-            with contextlib.suppress(FileNotFoundError):
-                os.remove(os.path.join(model_dir, POSITION))
+            _discard(os.path.join(model_dir, POSITION))
 
 
 def copy_source(runconfig):
@@ -299,12 +298,10 @@ def copy_source(runconfig):
         position = Path(os.path.dirname(prefix), POSITION)
         try:
             name = f"model.ckpt-{step_of(prefix)}"
-            if position.exists():
-                os.makedirs(model_dir, exist_ok=True)
-                partial = Path(model_dir, f".{POSITION}.partial")
-                shutil.copyfile(position, partial)
-                os.replace(partial, Path(model_dir, POSITION))
-            copy_checkpoint(prefix, model_dir, name)
+            beside = [str(position)] if position.exists() else []
+            if not beside:
+                _discard(os.path.join(model_dir, POSITION))  # of a copy that was killed
+            copy_checkpoint(prefix, model_dir, name, beside)
             return prefix, os.path.join(model_dir, name)
         except (CheckpointError, FileNotFoundError):
             if os.path.exists(f"{prefix}.index"):
@@ -330,41 +327,60 @@ def step_of(prefix):
         raise CheckpointError(said) from error
 
 
-def copy_checkpoint(prefix, folder, name):
+def copy_checkpoint(prefix, folder, name, beside=()):
     """Makes a checkpoint the latest of another folder.
 
-    Its list names the copy only once that is whole. Files are linked where the file system can.
-    Those of a checkpoint that is removed meanwhile are no longer there, the index first of all:
-    that is a FileNotFoundError, and leaves no copy.
+    Its list names the copy only once all files are there whole. Those of the checkpoint are linked
+    where the file system can. Where copying fails, none is left. Of a checkpoint that is removed
+    meanwhile the files are no longer there, the index first of all: that is a FileNotFoundError.
 
     Args:
         prefix: of the checkpoint.
         folder: made if absent.
         name: of the copy.
+        beside: paths of other files to copy into the folder.
     """
     os.makedirs(folder, exist_ok=True)
     made = os.path.join(folder, name)
+    meta = [path for path in (f"{prefix}.meta",) if os.path.exists(path)]
+    files = [*data_files(prefix), *meta, f"{prefix}.index"]
+    others = {path: os.path.join(folder, os.path.basename(path)) for path in beside}
     try:
-        for path in [*data_files(prefix), f"{prefix}.meta", f"{prefix}.index"]:
-            if path.endswith(".meta") and not os.path.exists(path):
-                continue
-            target = made + path[len(prefix) :]
-            partial = f"{target}.{os.getpid()}"
-            try:
-                os.link(path, partial)
-            except OSError:
-                shutil.copyfile(path, partial)
-            os.replace(partial, target)
-            with contextlib.suppress(FileNotFoundError):
-                os.remove(partial)  # stays where both were links to one file
-    except FileNotFoundError:
+        for path in files:
+            _place(path, made + path[len(prefix) :], _link)
+        for path, target in others.items():
+            _place(path, target, shutil.copyfile)
+        tf.train.update_checkpoint_state(os.path.abspath(folder), name, [name])
+    except BaseException:
         remove_checkpoint(made)
+        for target in others.values():
+            _discard(target)
         raise
-    tf.train.update_checkpoint_state(os.path.abspath(folder), name, [name])
+
+
+def _place(path, target, copy):
+    partial = f"{target}.{os.getpid()}"
+    _discard(partial)  # of a process of this number that was killed; it may be a link to `path`
+    try:
+        copy(path, partial)
+        os.replace(partial, target)
+    finally:
+        _discard(partial)  # stays where both were links to one file
+
+
+def _link(path, target):
+    try:
+        os.link(path, target)
+    except OSError:
+        shutil.copyfile(path, target)
+
+
+def _discard(path):
+    with contextlib.suppress(FileNotFoundError):
+        os.remove(path)
 
 
 def remove_checkpoint(prefix):
     """Removes the files of a checkpoint, its index first, and the graph that is saved with it."""
     checkpoint.remove_checkpoint(prefix)
-    with contextlib.suppress(FileNotFoundError):
-        os.remove(f"{prefix}.meta")
+    _discard(f"{prefix}.meta")

@@ -1,6 +1,9 @@
 """Files of checkpoints that are missing or too many are told by name."""
 
+import errno
+import os
 import re
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -130,3 +133,44 @@ def test_a_source_that_is_removed_meanwhile_is_replaced_by_the_one_that_came(
     with resumed(SimpleNamespace(model_dir=str(out), resume_from=str(folder))):
         assert latest_checkpoint(str(out)) == str(out / "model.ckpt-2")
         assert not list(out.glob("model.ckpt-1*"))
+
+
+@pytest.mark.parametrize("full_at", ["data-00000-of-00001", "index", "data_position.json"])
+def test_a_copy_that_fails_leaves_no_file(tmp_path, monkeypatch, full_at):
+    """As on a disk that is full, of another file system than the source's."""
+    folder, out = tmp_path / "source", tmp_path / "out"
+    folder.mkdir()
+    write_steps(folder, 1)
+    (folder / "data_position.json").write_text("[[0, 0, 1]]")
+
+    def no_link(path, target):
+        raise OSError(errno.EXDEV, "another file system")
+
+    def full(path, target):
+        Path(target).write_bytes(b"part")
+        if str(path).endswith(full_at):
+            raise OSError(errno.ENOSPC, "no space left")
+
+    monkeypatch.setattr(os, "link", no_link)
+    monkeypatch.setattr(shutil, "copyfile", full)
+    runconfig = SimpleNamespace(model_dir=str(out), resume_from=str(folder))
+    with pytest.raises(OSError, match="no space left"), resumed(runconfig):
+        pytest.fail("begun")
+    assert not list(out.iterdir())
+
+
+def test_what_a_killed_copy_left_is_no_part_of_the_next(tmp_path):
+    folder, out = tmp_path / "source", tmp_path / "out"
+    folder.mkdir()
+    out.mkdir()
+    write_steps(folder, 1)
+    index = folder / "model.ckpt-1.index"
+    os.link(index, out / f"model.ckpt-1.index.{os.getpid()}")
+    (out / "data_position.json").write_text("[[0, 0, 7]]")  # the source has none
+    with resumed(SimpleNamespace(model_dir=str(out), resume_from=str(folder))):
+        assert (out / "model.ckpt-1.index").read_bytes() == index.read_bytes()
+        assert sorted(path.name for path in out.iterdir()) == [
+            "checkpoint",
+            "model.ckpt-1.data-00000-of-00001",
+            "model.ckpt-1.index",
+        ]
