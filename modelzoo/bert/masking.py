@@ -132,13 +132,14 @@ def read_vocabulary(path):
     """Reads a vocabulary: the number of each token, as bytes.
 
     Raises:
-        ConfigError: if the file cannot be read or lacks [UNK] or [MASK].
+        ConfigError: if the file lacks [UNK] or [MASK].
+        DataError: if it cannot be opened.
     """
     try:
         with open(path, "rb") as file:
             numbers = {line.rstrip(b"\r\n"): index for index, line in enumerate(file)}
     except OSError as error:
-        raise ConfigError(
+        raise DataError(
             f"vocab_file: must be a readable file. Received: {path!r} ({error.strerror}). Check "
             "the path."
         ) from error

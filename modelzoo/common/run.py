@@ -242,7 +242,7 @@ def show_difference(mode, params):
         names.remove("runconfig")
     try:
         lines = saved_difference(params, params.runconfig.model_dir, names)
-    except ConfigError as error:
+    except (ConfigError, DataError) as error:
         tf.logging.warning("parameters of the runs before are not compared: %s", error)
         return
     if lines:
@@ -273,8 +273,6 @@ def compile_model(estimator, data, mode, runconfig, sparsifier):
     """Compiles the model for `mode`, for training and evaluation where it is both; runs nothing."""
     import tensorflow.compat.v1 as tf
 
-    from modelzoo.common.input.functions import files_of_data
-
     modes = tf.estimator.ModeKeys
     training = (data.INPUTS.train, modes.TRAIN, "train_input")
     evaluation = (data.INPUTS.eval, modes.EVAL, "eval_input")
@@ -287,7 +285,7 @@ def compile_model(estimator, data, mode, runconfig, sparsifier):
     }[mode]:
         given = {"validate_only": runconfig.validate_only, "mode": key, "sparsifier": sparsifier}
         try:
-            estimator.compile(files_of_data(input_fn), **given)
+            estimator.compile(input_fn, **given)
         except DataError as missing:
             tf.logging.info("compiling for batches as the params file has them: %s", missing)
             estimator.compile(data.INPUTS.without_data(section), **given)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cerebras_tf.errors import ConfigError
+from cerebras_tf.errors import ConfigError, DataError
 from modelzoo.common.json_text import parse_json
 from modelzoo.common.path_advice import advice_on_path
 
@@ -261,7 +261,8 @@ def load_tokenizer(kind, vocab_file=None, encoder_file=None, eos_id=None, do_low
         A ByteTokenizer, FileTokenizer or ByteLevelTokenizer.
 
     Raises:
-        ConfigError: if a file is missing or of another kind, or `eos_id` has no effect.
+        ConfigError: if a file is of another kind, or `eos_id` has no effect.
+        DataError: if a file cannot be opened.
     """
     if kind == "ByteTokenizer":
         if eos_id not in (None, ByteTokenizer.eos_id):
@@ -492,7 +493,8 @@ def _read(path):
     try:
         return Path(path).read_bytes().decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(
+        kind = DataError if isinstance(error, OSError) else ConfigError
+        raise kind(
             f"{path}: must be a tokenizer file. Received: {error}. "
             f"{advice_on_path(path, 'Name another file.')}"
         ) from error

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import tensorflow.compat.v1 as tf
 
-from cerebras_tf.errors import ConfigError, DataError
 from modelzoo.common.input import resume
 from modelzoo.common.params import params_from_dict
 
@@ -72,21 +71,6 @@ class InputFunctions:
     def processor(self, section):
         """Returns the data processor of an input section."""
         return self._processors[section.data_processor](section)
-
-
-def files_of_data(input_fn):
-    """Returns an input function that takes files beside the data, as of labels, for part of them.
-
-    Such as are missing or wrong are a DataError of it, and no mistake in the params file.
-    """
-
-    def call(params):
-        try:
-            return input_fn(params)
-        except ConfigError as error:
-            raise DataError(str(error)) from error
-
-    return call
 
 
 def _features_alone(features, labels=None):

@@ -249,7 +249,7 @@ def _own_vocabularies(section, size):
 def _tokenizer_digests(size, *files):
     try:
         tokenizer = load_tokenizer(*files)
-    except ConfigError:
+    except (ConfigError, DataError):
         return []
     if size is None or not hasattr(tokenizer, "library"):
         return [tokenizer.facts["vocabulary_sha256"]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cerebras_tf.errors import ConfigError
+from cerebras_tf.errors import ConfigError, DataError
 from modelzoo.bert.masking import MaskSettings, count_masked, draw_masks, read_vocabulary
 
 MASK = 3
@@ -98,5 +98,5 @@ def test_vocabulary_without_a_special_token_is_refused(missing, tmp_path):
 
 
 def test_missing_vocabulary_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="vocab_file: must be a readable file"):
+    with pytest.raises(DataError, match="vocab_file: must be a readable file"):
         read_vocabulary(str(tmp_path / "none.txt"))

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cerebras_tf.errors import ConfigError
+from cerebras_tf.errors import ConfigError, DataError
 from modelzoo.common import tokenizers
 
 library = pytest.importorskip("tokenizers")
@@ -271,7 +271,7 @@ def test_numbers_without_a_token_are_allowed_up_to_twice_the_tokens(gpt2_files, 
 
 
 def test_missing_file_is_named(tmp_path):
-    with pytest.raises(ConfigError, match="absent: must be a tokenizer file"):
+    with pytest.raises(DataError, match="absent: must be a tokenizer file"):
         tokenizers.load_tokenizer("NeoXTokenizer", str(tmp_path / "absent"))
 
 

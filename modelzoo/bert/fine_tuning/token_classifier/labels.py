@@ -112,12 +112,14 @@ def read_label_names(path):
 
     Raises:
         ConfigError: if it is another file, or the numbers are not 0 and up.
+        DataError: if it cannot be opened.
     """
     try:
         with open(path, encoding="utf-8") as file:
             numbers = parse_json(file.read())
     except (OSError, ValueError) as error:
-        raise ConfigError(
+        kind = DataError if isinstance(error, OSError) else ConfigError
+        raise kind(
             f"{path}: label_vocab_file must be the label2id.json that `cerebras-tf prepare ner` or "
             f"scripts/create_ner_tfrecords.py wrote. Received: {error}. "
             f"{advice_on_path(path, 'Name that file.')}"

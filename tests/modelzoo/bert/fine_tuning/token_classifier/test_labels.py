@@ -70,3 +70,6 @@ def test_another_file_than_label2id_is_told(tmp_path, text, told):
     path.write_text(text)
     with pytest.raises(ConfigError, match=told):
         read_label_names(path)
+    path.unlink()
+    with pytest.raises(DataError, match=r"vocab\.txt: label_vocab_file must be"):
+        read_label_names(path)

@@ -115,10 +115,11 @@ def test_wrong_number_of_classes_is_told(tmp_path, records):
         call(tmp_path, records, "train", *HOST)
 
 
-def test_vocabulary_as_label_file_is_told(tmp_path, records):
+@pytest.mark.parametrize("options", [HOST, ("--validate_only",), ("--compile_only",)])
+def test_vocabulary_as_label_file_is_told(tmp_path, records, options):
     records["train_input"]["label_vocab_file"] = str(tmp_path / "vocab.txt")
     with pytest.raises(ConfigError, match=r"vocab\.txt: label_vocab_file must be the label2id"):
-        call(tmp_path, records, "train", *HOST)
+        call(tmp_path, records, "train", *options)
 
 
 def test_text_of_other_records_is_told(tmp_path, records):
@@ -169,11 +170,11 @@ def test_labels_that_training_does_not_have_are_refused_in_every_mode(tmp_path, 
 
 def test_it_compiles_without_records_and_their_labels(tmp_path, records):
     del records["predict_input"]
-    for missing, error in (("label_vocab_file", ConfigError), ("data_dir", DataError)):
+    for missing in ("label_vocab_file", "data_dir"):
         for key in ("train_input", "eval_input"):
             records[key] |= {missing: "nowhere"}
         out = call(tmp_path, records, "train_and_eval", "--compile_only")
         assert (out / "compiled" / "report.html").exists()
         (out / "compiled" / "report.html").unlink()
-        with pytest.raises(error, match="nowhere"):
+        with pytest.raises(DataError, match="nowhere"):
             call(tmp_path, records, "train_and_eval")
