@@ -5,6 +5,7 @@ Records are not read here: who reads them hands in their tokens, and checks thei
 
 from __future__ import annotations
 
+import fnmatch
 import functools
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ from modelzoo.common.tokenizers import (
     word_pieces,
 )
 
+READ_FILES = ("*.tfrecord*", "*.h5")  # of a folder of records; see tf_records and hdf5_files
 BYTES = ByteTokenizer.vocab_size
 LINE_KEYS = ("src_vocab_file", "tgt_vocab_file")  # of text in tokens, one for each side of pairs
 LENGTH_KEYS = ("max_seq_length", "max_sequence_length")
@@ -98,18 +100,18 @@ def check_listed(folder):
     manifest = parse_json((folder / MANIFEST).read_text(encoding="utf-8"))
     if "files" not in manifest:
         return
-    problem = lost_file(folder, manifest)
+    problem, advice = lost_file(folder, manifest), "Restore it, or make the records again."
     if not problem:
         listed = {entry["file"] for entry in manifest["files"]}
-        ends = {Path(name).suffix for name in listed}
-        found = sorted(path.name for path in folder.iterdir() if path.suffix in ends)
-        others = [name for name in found if name not in listed and not name.startswith(".")]
+        reads = [read for read in READ_FILES if fnmatch.filter(listed, read)]
+        found = {path.name for read in reads for path in folder.glob(read)} - listed
+        others = sorted(name for name in found if not name.startswith("."))
         problem = f"{first_names(others)} as well" if others else None
+        advice = f"Take away what was added, or remove its {MANIFEST} to read what is there."
     if problem:
         raise DataError(
             f"{folder}: must hold the files of records that its {MANIFEST} lists, and no others. "
-            f"Received: {problem}. Restore what is gone, take away what was added, or make the "
-            "records again."
+            f"Received: {problem}. {advice}"
         )
 
 
