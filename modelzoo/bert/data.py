@@ -104,7 +104,7 @@ class BertMlmOnlyTfRecordsDynamicMaskProcessor:
         """Returns the batches, without the first `skip`; see ``InputFunctions``.
 
         Raises:
-            ConfigError: for a vocabulary that cannot be read or lacks a special token.
+            ConfigError: for a vocabulary that lacks a special token.
             DataError: for a missing, truncated or misshapen file.
         """
         section = self.section

@@ -87,7 +87,8 @@ class TokenMasker:
         section: BertMlmOnlyTfRecordsDynamicMaskInput.
 
     Raises:
-        ConfigError: for a vocabulary that cannot be read or lacks a special token.
+        ConfigError: for a vocabulary that lacks a special token.
+        DataError: if the file of the vocabulary cannot be opened.
     """
 
     def __init__(self, section):

@@ -40,7 +40,8 @@ def section_tokenizer(section, vocab_size):
         vocab_size: tokens of the model.
 
     Raises:
-        ConfigError: if it cannot be loaded, or has tokens that the model lacks.
+        ConfigError: if it is none, or has tokens that the model lacks.
+        DataError: if a file of it cannot be opened.
     """
     tokenizer = load_tokenizer(
         section.tokenizer_type, section.vocab_file, section.encoder_file, section.eos_id

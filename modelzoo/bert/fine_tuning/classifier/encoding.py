@@ -38,7 +38,8 @@ class PairEncoder:
         pad_id: the number of [PAD].
 
     Raises:
-        ConfigError: if the vocabulary cannot be read or lacks [CLS] or [SEP].
+        ConfigError: if the vocabulary is none or lacks [CLS] or [SEP].
+        DataError: if the file of the vocabulary cannot be opened.
     """
 
     def __init__(self, vocab_file, do_lower, max_length):

@@ -68,7 +68,8 @@ class ArticleEncoder:
         settings: EncodingSettings.
 
     Raises:
-        ConfigError: if the vocabulary cannot be read or lacks [CLS], [SEP] or [PAD].
+        ConfigError: if the vocabulary is none or lacks [CLS], [SEP] or [PAD].
+        DataError: if the file of the vocabulary cannot be opened.
     """
 
     def __init__(self, settings):

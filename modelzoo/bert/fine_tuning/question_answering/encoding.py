@@ -76,8 +76,8 @@ class WindowEncoder:
         settings: EncodingSettings.
 
     Raises:
-        ConfigError: if the vocabulary cannot be read or lacks [CLS], [SEP] or [PAD], or if S is too
-            short.
+        ConfigError: if the vocabulary is none or lacks [CLS], [SEP] or [PAD], or if S is too short.
+        DataError: if the file of the vocabulary cannot be opened.
     """
 
     def __init__(self, settings):
