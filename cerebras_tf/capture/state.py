@@ -100,7 +100,9 @@ class VariableState:
             return value
         apart = b.op("stop_gradient", value)
         if self._in_branch:
-            return b.op("add", apart, b.op("sub", start, b.op("stop_gradient", start)))
+            zero = b.constant(0, start.dtype)
+            safe = b.op("select", b.op("is_finite", start), start, zero)  # Inf - Inf is NaN
+            return b.op("add", apart, b.op("sub", safe, b.op("stop_gradient", safe)))
         self._behind.setdefault(self.variable(handle).name, []).append(apart)
         return apart
 

@@ -290,11 +290,17 @@ def copy_source(runconfig):
         Its prefix, and that of the copy.
 
     Raises:
-        CheckpointError: there is none, it is damaged, or has no global step.
+        CheckpointError: there is none, it is damaged, has no global step, or stands in `model_dir`.
     """
     model_dir = runconfig.model_dir
     while True:
         prefix = find_checkpoint(runconfig.resume_from, "resume_from")
+        if os.path.realpath(os.path.dirname(prefix)) == os.path.realpath(model_dir):
+            raise CheckpointError(
+                "--resume_from: must name a checkpoint of another folder than the run's, which a "
+                f"failed start clears. Received: {prefix}, with model_dir {model_dir}. Give "
+                "another folder after -o."
+            )
         position = Path(os.path.dirname(prefix), POSITION)
         try:
             name = f"model.ckpt-{step_of(prefix)}"

@@ -412,8 +412,8 @@ def _lacking(vocabulary, made):
         [token for token in block if token not in made and not NOT_MERGED.match(token)]
         for block in (tokens[:first], tokens[first:past], tokens[past:])
     ]
-    most = (MOST_ADDED, 0, MOST_ADDED)
-    return [token for block, n in zip(blocks, most) if len(block) > n for token in block]
+    added = min(MOST_ADDED, 16 + sum(len(token) > 1 for token in made) // 2)
+    return [t for block, n in zip(blocks, (added, 0, added)) if len(block) > n for t in block]
 
 
 def _from_json(kind, contents):

@@ -301,3 +301,18 @@ def test_a_read_behind_an_assignment_in_the_same_branch_counts():
         return Built(dense(tf.gradients(loss + tf.square(scale), [w, scale])), [loss])
 
     check_steps(build, *X)
+
+
+def test_a_read_behind_an_assignment_in_a_branch_is_what_was_assigned_in_place_of_infinity():
+    def build(x):
+        best, w = tf.Variable(np.inf, dtype=tf.float32), tf.Variable(START[0])
+        loss = tf.reduce_sum(tf.square(w * x))
+
+        def improved():
+            with tf.control_dependencies([best.assign(loss)]):
+                return best.read_value()
+
+        least = tf.cond(loss < best, improved, best.read_value)
+        return Built({"least": least, **dense(tf.gradients(loss, [w]))}, [least])
+
+    check_steps(build, *X)

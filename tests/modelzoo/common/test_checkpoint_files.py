@@ -110,6 +110,18 @@ def test_a_source_without_a_step_may_be_a_warm_start(tmp_path):
         pytest.fail("begun")
 
 
+def test_a_source_in_the_run_s_own_folder_is_refused_and_stays(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_steps(tmp_path, 3)
+    (tmp_path / "checkpoint").unlink(missing_ok=True)
+    before = sorted(path.name for path in tmp_path.iterdir())
+    runconfig = SimpleNamespace(model_dir=".", resume_from=str(tmp_path / "model.ckpt-3"))
+    says = "must name a checkpoint of another folder than the run's"
+    with pytest.raises(CheckpointError, match=says), resumed(runconfig):
+        pytest.fail("begun")
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+
+
 @pytest.mark.parametrize("when", ["looked for", "opened", "copied"])
 def test_a_source_that_is_removed_meanwhile_is_replaced_by_the_one_that_came(
     tmp_path, monkeypatch, when

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import string
@@ -315,3 +316,12 @@ def test_bert_tokens_of_real_text_equal_those_of_hugging_face(lower):
         theirs = transformers.BertTokenizer(vocab=vocab, do_lower_case=lower)
         ours = tokenizers.load_tokenizer("BertTokenizer", vocab, do_lower_case=lower)
         assert ours.encode(text).tolist() == theirs.encode(text, add_special_tokens=False)
+
+
+def test_merges_that_are_all_gone_are_no_added_tokens():
+    pairs = [*itertools.product("ab", "cdefghijkl")]
+    tokens = [*"abcdefghijkl", *map("".join, pairs)]
+    vocabulary = {token: number for number, token in enumerate(tokens)}
+    tokenizers._check_merges("merges.txt", pairs, "vocab.json", vocabulary)
+    with pytest.raises(ConfigError, match="none that makes 'ac', one of 20 such tokens"):
+        tokenizers._check_merges("merges.txt", [], "vocab.json", vocabulary)
