@@ -67,9 +67,14 @@ if CACHE_FOLDER is not None:
     os.environ[_ENVIRONMENT] = str(CACHE_FOLDER)
 
 import numba  # noqa: E402  (reads the environment when imported)
+from numba.core.codegen import get_host_cpu_features  # noqa: E402
 
 if CACHE_FOLDER is not None:
     numba.config.CACHE_DIR = str(CACHE_FOLDER)
+if numba.config.CPU_FEATURES is None:
+    # With arithmetic in half precision LLVM joins multiplications with additions, which rounds once
+    # where `precision: emulate` rounds twice.
+    numba.config.CPU_FEATURES = get_host_cpu_features().replace("+avx512fp16", "-avx512fp16")
 
 
 def jit(*, any_order: bool = False, cache: bool = True) -> Callable[[Callable[..., Any]], Any]:
