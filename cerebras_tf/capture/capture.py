@@ -254,7 +254,8 @@ class Capture(GraphLowering):
         if entered in self._entered:
             return self._entered[entered]
         assert self._outer is not None
-        return self._outer.state.read_named(str(self.step.variable_of(entered)))
+        name = str(self.step.variable_of(entered))
+        return self._outer.state.read_named_apart(self._outer.b, name)
 
     def _enter(self, tensor: Any, given: Value) -> None:
         if given.constant is not None:

@@ -29,10 +29,15 @@ def lower_call(capture: GraphLowering, call: GradientCall) -> Iterator[tuple[Ten
 
     Yields:
         Result tensors with their values.
+
+    Raises:
+        UnsupportedOpError: a sparse gradient of another origin than rows gathered, or variables
+            assigned between a function with a gradient of its own and that gradient.
     """
     ys = [capture.value(tensor) for tensor in call.ys]
     dys = [None if dy is None else capture.value(dy) for dy in call.dys]
     stops = [x for t in call.stops if capture.has(t) for x in _differentiated(capture, t)]
+    _refuse_outdated_reads(capture, ys, stops)
     xs: list[Value] = []
     results: list[tuple[Tensor, Union[Tensor, tf.IndexedSlices], range, list[Value]]] = []
     for x, result in zip(call.xs, call.results):
@@ -141,6 +146,21 @@ def _reached(ys: list[Value], stops: list[Value]) -> set[Value]:
         if node.op == "gradient" or lookup(node.op).differentiable:
             stack.extend(node.inputs)
     return found
+
+
+def _refuse_outdated_reads(capture: GraphLowering, ys: list[Value], stops: list[Value]) -> None:
+    """Its own gradient reads variables as they were at the function, TensorFlow as they are now."""
+    nodes = [node for node in capture.b.graph.nodes if node.op == "custom_gradient"]
+    reached = _reached(ys, stops) if nodes else set()
+    for node in nodes:
+        if reached.intersection(node.outputs):
+            names = map(capture.state.outdated, node.inputs[node.attrs["xs"] :])
+            for name in filter(None, names):
+                raise UnsupportedOpError(
+                    "a variable that a function with a gradient of its own reads backwards must "
+                    f"not be assigned between the two. Received: an assignment of {name!r}. "
+                    "Assign it behind the gradients."
+                )
 
 
 def _gathers(

@@ -60,12 +60,6 @@ class VariableState:
         """Value the variable has when the step begins."""
         return self._initial(self.variable(handle))
 
-    def read_named(self, name: str) -> Value:
-        """Value the variable of this name has now."""
-        spec = next(spec for spec in self._specs.values() if spec.name == name)
-        start = self._initial(spec)
-        return self._current.get(name, start)
-
     def _initial(self, spec: Variable) -> Value:
         if spec.name not in self.step.variables:
             resting = self._resting.get(spec.name, spec)
@@ -79,8 +73,11 @@ class VariableState:
 
     def read(self, handle: Tensor) -> Value:
         """Value the variable has now."""
-        start = self.initial(handle)
-        return self._current.get(self.variable(handle).name, start)
+        return self._read(self.variable(handle))
+
+    def _read(self, spec: Variable) -> Value:
+        start = self._initial(spec)
+        return self._current.get(spec.name, start)
 
     def read_apart(self, b: Builder, handle: Tensor) -> Value:
         """What `read` gives, with no way back to what was assigned: TensorFlow has none either.
@@ -95,7 +92,10 @@ class VariableState:
             The value; one of `leaves`, or in a branch one that depends on the initial value with
             derivative 1.
         """
-        value, start = self.read(handle), self.initial(handle)
+        return self._read_apart(b, self.variable(handle))
+
+    def _read_apart(self, b: Builder, spec: Variable) -> Value:
+        value, start = self._read(spec), self._initial(spec)
         if value is start or not value.type.is_floating:
             return value
         apart = b.op("stop_gradient", value)
@@ -103,8 +103,21 @@ class VariableState:
             zero = b.constant(0, start.dtype)
             safe = b.op("select", b.op("is_finite", start), start, zero)  # Inf - Inf is NaN
             return b.op("add", apart, b.op("sub", safe, b.op("stop_gradient", safe)))
-        self._behind.setdefault(self.variable(handle).name, []).append(apart)
+        self._behind.setdefault(spec.name, []).append(apart)
         return apart
+
+    def read_named_apart(self, b: Builder, name: str) -> Value:
+        """What `read_apart` gives, for the variable of this name."""
+        return self._read_apart(b, self._named(name))
+
+    def outdated(self, read: Value) -> Optional[str]:
+        """Name of the variable that `read_apart` gave this for and that was assigned since."""
+        source = read.node.inputs[0] if read.node is not None and read.node.inputs else read
+        for name, current in self._current.items():
+            given = [self._initial(self._named(name)), *self._behind.get(name, ())]
+            if read in given and current not in (read, source):
+                return name
+        return None
 
     def leaves(self, handle: Tensor) -> list[Value]:
         """What a gradient by the variable adds up over.
@@ -132,6 +145,9 @@ class VariableState:
     def updates(self) -> dict[str, Value]:
         """Variables that were assigned, with their last values."""
         return {name: self._current[name] for name in self._assigned}
+
+    def _named(self, name: str) -> Variable:
+        return next(spec for spec in self._specs.values() if spec.name == name)
 
 
 def passed_handle(handle: Tensor) -> Tensor:

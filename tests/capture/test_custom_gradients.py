@@ -15,7 +15,7 @@ from cerebras_tf.capture.recording import GradientRecorder
 from cerebras_tf.errors import UnsupportedOpError
 from cerebras_tf.ir import TensorType
 from cerebras_tf.passes.differentiate import differentiate
-from tests.capture.steps_of_both import Built, check_steps
+from tests.capture.steps_of_both import Built, captured, check_steps
 from tests.graphs import run_plain
 
 pytestmark = pytest.mark.tf
@@ -154,3 +154,60 @@ def test_recomputed_blocks_train_their_variables():
         return block(block(x) + w)
 
     trained(function)
+
+
+def scaled_weight():
+    """(variable w, variable scale, w assigned w * scale): what is read behind has a way back."""
+    with v1.variable_scope("", use_resource=True):
+        w = v1.get_variable("w", initializer=START)
+        scale = v1.get_variable("scale", initializer=np.float32(2.0))
+    return w, scale, lambda: w.assign(w * scale)
+
+
+def test_a_recomputed_block_behind_an_assignment_is_no_way_back_to_what_was_assigned():
+    def build(x):
+        w, scale, move = scaled_weight()
+        moved = move()
+        with tf.control_dependencies([moved]):
+            y = tf.recompute_grad(lambda y: tf.tanh(y) * w.read_value() * scale)(tf.identity(x))
+            gradients = tf.gradients(tf.reduce_sum(tf.sin(y)), [w, scale, x])
+        return Built(dict(zip(["by_w", "by_scale", "by_x"], gradients)), [moved.op])
+
+    check_steps(build, *BATCHES)
+
+
+def test_a_second_derivative_passes_what_an_own_gradient_reads_behind_an_assignment():
+    def build(x):
+        w, scale, move = scaled_weight()
+
+        @tf.custom_gradient
+        def times(y):
+            def gradient(upstream, variables):
+                (again,) = variables
+                return 3.0 * upstream * again**2, [2.0 * upstream * y * again]
+
+            return y * w.read_value(), gradient
+
+        moved = move()
+        with tf.control_dependencies([moved]):
+            loss = tf.reduce_sum(tf.sin(times(tf.exp(0.1 * x) * scale)))
+            first = tf.gradients(loss, [w, x])
+            second = tf.gradients(tf.reduce_sum(first[0] ** 3 + first[1] ** 2), [w, scale, x])
+        results = {f"slope_{i}": slope for i, slope in enumerate([*first, *second])}
+        return Built(results, [moved.op])
+
+    check_steps(build, *BATCHES)
+
+
+def test_what_an_own_gradient_reads_must_not_be_assigned_before_it():
+    def build(x):
+        w, _, move = scaled_weight()
+        y = tf.recompute_grad(lambda y: tf.tanh(y) * w.read_value())(x)
+        with tf.control_dependencies([y]):
+            moved = move()
+        with tf.control_dependencies([moved]):
+            (by_x,) = tf.gradients(y, x)
+        return Built({"by_x": by_x}, [moved.op])
+
+    with pytest.raises(UnsupportedOpError, match="Received: an assignment of 'w'"):
+        captured(build, *BATCHES[0])
