@@ -2,11 +2,13 @@
 
 While a model_fn runs, every call of tf.gradients (and of GradientTape.gradient) is noted: what was
 differentiated, by what, and which tensors came out. TensorFlow still builds its own backward graph,
-untouched; this file reads none of it.
+untouched; this file reads none of it. Model functions may run in several threads at a time: each
+thread has recorders of its own.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Optional
@@ -42,7 +44,7 @@ class GradientCall:
 
 @dataclass
 class GradientRecorder:
-    """Context manager that records gradient calls made while it is active.
+    """Context manager that records gradient calls that its thread makes while it is active.
 
     Attributes:
         calls: recorded calls, in order; inner calls of a recorded one are left out.
@@ -54,68 +56,28 @@ class GradientRecorder:
     _spans: WeakKeyDictionary[Any, list[tuple[Any, int, Optional[int]]]] = field(
         default_factory=WeakKeyDictionary
     )
-    _undo: list[Callable[[], None]] = field(default_factory=list)
 
     def __enter__(self) -> GradientRecorder:
-        helper = gradients_util._GradientsHelper
-        tape_gradient = tf.GradientTape.gradient
-        recorder = self
-
-        def recorded_helper(ys: Any, xs: Any, grad_ys: Any = None, *args: Any, **kw: Any) -> Any:
-            stops = kw.get("stop_gradients", args[4] if len(args) > 4 else None)
-            return recorder._record(
-                lambda: helper(ys, xs, grad_ys, *args, **kw), ys, xs, grad_ys, stops
-            )
-
-        def recorded_tape(
-            tape: Any, target: Any, sources: Any, output_gradients: Any = None, **kw: Any
-        ) -> Any:
-            def run() -> Any:
-                return tape_gradient(tape, target, sources, output_gradients, **kw)
-
-            if tf.executing_eagerly():
-                return run()
-            unseen = recorder._unseen(tape, target)
-            return recorder._record(run, target, sources, output_gradients, unseen)
-
-        gradients_util._GradientsHelper = recorded_helper
-        tf.GradientTape.gradient = recorded_tape
-        unwatch = self._watch_tapes()
-
-        def undo() -> None:
-            gradients_util._GradientsHelper = helper
-            tf.GradientTape.gradient = tape_gradient
-            unwatch()
-
-        self._undo.append(undo)
+        _patches.acquire()
+        _of_thread.recorders = [*getattr(_of_thread, "recorders", ()), self]
         return self
 
-    def _watch_tapes(self) -> Callable[[], None]:
-        """Notes when tapes begin and pause; returns what ends that."""
-        push, pop = tf.GradientTape._push_tape, tf.GradientTape._pop_tape
-        recorder = self
+    def __exit__(self, *exc: Any) -> None:
+        _of_thread.recorders = _of_thread.recorders[:-1]
+        _patches.release()
 
-        def noted_push(tape: Any) -> None:
-            spans = recorder._spans.setdefault(tape, [])
-            if tape._tape is None:  # new, or reset
-                spans.clear()
-            graph = tf.compat.v1.get_default_graph()
-            spans.append((graph, len(graph.get_operations()), None))
-            push(tape)
+    def _began(self, tape: Any) -> None:
+        spans = self._spans.setdefault(tape, [])
+        if tape._tape is None:  # new, or reset
+            spans.clear()
+        graph = tf.compat.v1.get_default_graph()
+        spans.append((graph, len(graph.get_operations()), None))
 
-        def noted_pop(tape: Any) -> None:
-            pop(tape)
-            spans = recorder._spans.get(tape)
-            if spans:
-                graph, start, _ = spans[-1]
-                spans[-1] = (graph, start, len(graph.get_operations()))
-
-        tf.GradientTape._push_tape, tf.GradientTape._pop_tape = noted_push, noted_pop
-
-        def unwatch() -> None:
-            tf.GradientTape._push_tape, tf.GradientTape._pop_tape = push, pop
-
-        return unwatch
+    def _paused(self, tape: Any) -> None:
+        spans = self._spans.get(tape)
+        if spans:
+            graph, start, _ = spans[-1]
+            spans[-1] = (graph, start, len(graph.get_operations()))
 
     def _unseen(self, tape: Any, ys: Any) -> Optional[list[Any]]:
         """Operands of what a tape has seen on the way to ys that were made unseen."""
@@ -137,9 +99,6 @@ class GradientRecorder:
                 elif tensor.dtype != tf.resource:
                     found[(tensor.op, tensor.value_index)] = tensor
         return list(found.values())
-
-    def __exit__(self, *exc: Any) -> None:
-        self._undo.pop()()
 
     def _record(self, run: Callable[[], Any], ys: Any, xs: Any, dys: Any, stops: Any) -> Any:
         graph = tf.compat.v1.get_default_graph()
@@ -164,6 +123,96 @@ class GradientRecorder:
                 )
             )
         return result
+
+
+_of_thread = threading.local()
+
+
+def _recorder() -> Optional[GradientRecorder]:
+    """The innermost recorder that is active in this thread."""
+    recorders = getattr(_of_thread, "recorders", None)
+    return recorders[-1] if recorders else None
+
+
+def _recorded_helper(helper: Callable[..., Any]) -> Callable[..., Any]:
+    def call(ys: Any, xs: Any, grad_ys: Any = None, *args: Any, **kw: Any) -> Any:
+        recorder = _recorder()
+        if recorder is None:
+            return helper(ys, xs, grad_ys, *args, **kw)
+        stops = kw.get("stop_gradients", args[4] if len(args) > 4 else None)
+        return recorder._record(
+            lambda: helper(ys, xs, grad_ys, *args, **kw), ys, xs, grad_ys, stops
+        )
+
+    return call
+
+
+def _recorded_gradient(gradient: Callable[..., Any]) -> Callable[..., Any]:
+    def call(tape: Any, target: Any, sources: Any, output_gradients: Any = None, **kw: Any) -> Any:
+        def run() -> Any:
+            return gradient(tape, target, sources, output_gradients, **kw)
+
+        recorder = _recorder()
+        if recorder is None or tf.executing_eagerly():
+            return run()
+        unseen = recorder._unseen(tape, target)
+        return recorder._record(run, target, sources, output_gradients, unseen)
+
+    return call
+
+
+def _noted_push(push: Callable[..., None]) -> Callable[..., None]:
+    def call(tape: Any) -> None:
+        recorder = _recorder()
+        if recorder is not None:
+            recorder._began(tape)
+        push(tape)
+
+    return call
+
+
+def _noted_pop(pop: Callable[..., None]) -> Callable[..., None]:
+    def call(tape: Any) -> None:
+        pop(tape)
+        recorder = _recorder()
+        if recorder is not None:
+            recorder._paused(tape)
+
+    return call
+
+
+class _Patches:
+    """What of TensorFlow is replaced while a recorder is active in any thread."""
+
+    _WRAPPERS = (
+        (gradients_util, "_GradientsHelper", _recorded_helper),
+        (tf.GradientTape, "gradient", _recorded_gradient),
+        (tf.GradientTape, "_push_tape", _noted_push),
+        (tf.GradientTape, "_pop_tape", _noted_pop),
+    )
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users = 0
+        self._originals: list[Any] = []
+
+    def acquire(self) -> None:
+        with self._lock:
+            self._users += 1
+            if self._users == 1:
+                self._originals = [getattr(owner, name) for owner, name, _ in self._WRAPPERS]
+                for (owner, name, wrapper), original in zip(self._WRAPPERS, self._originals):
+                    setattr(owner, name, wrapper(original))
+
+    def release(self) -> None:
+        with self._lock:
+            self._users -= 1
+            if self._users == 0:
+                for (owner, name, _), original in zip(self._WRAPPERS, self._originals):
+                    setattr(owner, name, original)
+
+
+_patches = _Patches()
 
 
 def _made_in(fresh: set[Any], result: Any) -> Any:

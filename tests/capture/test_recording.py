@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 pytest.importorskip("tensorflow")
@@ -78,6 +80,41 @@ def test_tensorflow_is_as_before_also_after_an_error(graph):
         assert gradients_util._GradientsHelper is not before[0]
         raise ZeroDivisionError
     assert (gradients_util._GradientsHelper, tf.GradientTape.gradient) == before
+
+
+def test_recorders_of_several_threads_record_what_their_own_thread_differentiates():
+    """The first recorder ends while the second is active, and the second after it."""
+    before = gradients_util._GradientsHelper, tf.GradientTape.gradient, tf.GradientTape._push_tape
+    first_entered, second_entered, first_left = (threading.Event() for _ in range(3))
+    found = {}
+
+    def differentiate(name, entered, wait_for, leave):
+        with tf.Graph().as_default(), GradientRecorder() as recorder:
+            entered.set()
+            assert wait_for.wait(60)
+            x = v1.placeholder(tf.float32, [2], name)
+            tf.gradients(tf.exp(x), x)
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = tf.sin(x)
+            tape.gradient(y, x)
+            found[name] = [call.xs[0].op.name for call in recorder.calls]
+        leave.set()
+
+    first = threading.Thread(
+        target=differentiate, args=("first", first_entered, second_entered, first_left)
+    )
+    second = threading.Thread(
+        target=differentiate, args=("second", second_entered, first_left, threading.Event())
+    )
+    first.start()
+    assert first_entered.wait(60)
+    second.start()
+    first.join()
+    second.join()
+    assert found == {"first": ["first"] * 2, "second": ["second"] * 2}
+    after = gradients_util._GradientsHelper, tf.GradientTape.gradient, tf.GradientTape._push_tape
+    assert after == before
 
 
 def test_eager_tapes_are_not_recorded():
