@@ -38,7 +38,7 @@ def add_arguments(parser):
     add("--encoder_file", help="vocabulary of GPT-2 (encoder.json)")
     add("--eos_id", type=int, help="token that ends a text (default: the tokenizer's)")
     add("--batch_size", type=positive_int, default=8, help="continuations scored at once")
-    add("--device", type=str, help="/cpu:0 runs the model on the host (default: on the wafer)")
+    add("--device", help="/cpu:0 runs the model on the host (default: on the wafer)")
 
 
 def run(args):

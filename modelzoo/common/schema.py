@@ -3,7 +3,8 @@
 The keys of a model are dataclasses elsewhere. A field's ``metadata``
 may hold ``choices`` (allowed values), ``minimum`` (smallest allowed number), ``above`` and
 ``below`` (numbers too small and too large; of a list, for each of them), ``path`` (a file
-system path: True for one that is resolved on loading) and ``build`` (a function of value, path and
+system path: True for one that is resolved on loading), ``names`` (of a text that must not be empty:
+what it names, where that is no path) and ``build`` (a function of value, path and
 report, for values no plain type describes; its attributes, read by
 ``modelzoo/common/reference.py``, say what it takes: ``words``, and ``classes`` by the value of the
 key ``tag``). A dataclass may have ``problems()``,
@@ -200,7 +201,8 @@ def _report_choice(report, path, value, choices):
 
 def _build_field(field, hint, value, path, report):
     metadata = field.metadata
-    if value is None and (field.default is None or _accepts_none(hint)):
+    optional = field.default is None or _accepts_none(hint)
+    if value is None and optional:
         return None
     if "build" in metadata:
         return metadata["build"](value, path, report)
@@ -220,11 +222,12 @@ def _build_field(field, hint, value, path, report):
     elif any(isinstance(number, int) and abs(number) >= end for number in numbers):
         bits = end.bit_length()
         report.add(path, f"{path} must be below {end}: it is a number of {bits} bits.", value)
-    if metadata.get("path"):
-        if "" in (built if isinstance(built, tuple) else (built,)):
-            report.add(path, f"{path} must name a file or folder, not be empty.", value)
-        if metadata["path"] is True:
-            return _resolve(built, report.resolve)
+    named = metadata.get("names", "a file or folder" if metadata.get("path") else None)
+    if named and "" in (built if isinstance(built, tuple) else (built,)):
+        advice = "To leave it out, write null." if optional and built == "" else ""
+        report.add(path, f"{path} must name {named}, not be empty.", value, advice)
+    if metadata.get("path") is True:
+        return _resolve(built, report.resolve)
     return built
 
 

@@ -434,7 +434,7 @@ class RunConfigParams:
     model_dir: Optional[str] = field(None, path="as given")
     compile_dir: Optional[str] = field(None, path="as given")
     cs_ip: Optional[str] = None
-    device: Optional[str] = None
+    device: Optional[str] = field(None, names="a device, such as /cpu:0")
     checkpoint_path: Optional[str] = field(None, path="as given")
     resume_from: Optional[str] = field(None, path="as given")
     keep_best_checkpoint: Any = field(None, build=build_section(KeepBest))

@@ -48,6 +48,13 @@ def test_cs_ip_may_come_without_an_address():
     assert args.overrides()["cs_ip"] == ""
 
 
+def test_an_empty_device_is_refused(capsys):
+    """It would mean the wafer."""
+    with pytest.raises(SystemExit):
+        parse_arguments([*REQUIRED, "--device", ""])
+    assert "argument --device: must not be empty. Received: ''." in capsys.readouterr().err
+
+
 def test_every_flag_given_overrides():
     flags = (
         "-o out --cs_ip 127.0.0.1 --max_steps 9 --steps 8 --eval_steps 7 "

@@ -51,11 +51,17 @@ def test_load_params_reads_numbers_yaml_takes_for_texts(write):
     assert params.optimizer.learning_rate[0].learning_rate == 1e-3
 
 
-@pytest.mark.parametrize("key", ["model_dir", "checkpoint_path", "resume_from", "memoryx_dir"])
-def test_empty_paths_of_the_runconfig_are_refused(write, key):
+@pytest.mark.parametrize(
+    "key", ["model_dir", "checkpoint_path", "resume_from", "memoryx_dir", "device"]
+)
+def test_empty_paths_and_names_of_the_runconfig_are_refused(write, key):
     path = write(f"{TINY}    {key}: ''\n")
-    with pytest.raises(ConfigError, match=f"{key} must name a file or folder, not be empty"):
+    with pytest.raises(ConfigError) as error:
         load_params(path)
+    what = "a device, such as /cpu:0" if key == "device" else "a file or folder"
+    told = f"runconfig.{key} must name {what}, not be empty. Received: ''. To leave it out, write "
+    assert f"{told}null." in str(error.value)
+    load_params(write(f"{TINY}    {key}: null\n"))
 
 
 def test_command_line_wins_over_yaml_and_yaml_over_defaults(write):
