@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cerebras_tf.errors import ConfigError, DataError
+from modelzoo.common.path_advice import unread
 
 MASKED_SHARE = 0.8  # of the chosen tokens become [MASK]
 RANDOM_SHARE = 0.1  # become a random token; the others stay
@@ -88,7 +89,7 @@ class TokenMasker:
 
     Raises:
         ConfigError: for a vocabulary that lacks a special token.
-        DataError: if the file of the vocabulary cannot be opened.
+        DataError: if the file of the vocabulary is not there.
     """
 
     def __init__(self, section):
@@ -133,14 +134,14 @@ def read_vocabulary(path):
     """Reads a vocabulary: the number of each token, as bytes.
 
     Raises:
-        ConfigError: if the file lacks [UNK] or [MASK].
-        DataError: if it cannot be opened.
+        ConfigError: if the file is unreadable, or lacks [UNK] or [MASK].
+        DataError: if it is not there.
     """
     try:
         with open(path, "rb") as file:
             numbers = {line.rstrip(b"\r\n"): index for index, line in enumerate(file)}
     except OSError as error:
-        raise DataError(
+        raise unread(error)(
             f"vocab_file: must be a readable file. Received: {path!r} ({error.strerror}). Check "
             "the path."
         ) from error

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Optional, Union
 
+from cerebras_tf.errors import ConfigError
+from modelzoo.common.path_advice import unread
 from modelzoo.common.sections import build_initializer, field
 
 NONLINEARITIES = ("gelu", "gelu_exact", "relu", "tanh")
@@ -92,9 +94,18 @@ def count_vocabulary(section):
 
 
 def count_lines(path):
-    """Returns the number of lines of a file, None if there is none."""
+    """Returns the number of lines of a file, None if there is none.
+
+    Raises:
+        ConfigError: if what is there cannot be read.
+    """
     try:
         with open(path or "", "rb") as file:
             return sum(1 for _ in file)
-    except OSError:
+    except OSError as error:
+        if unread(error) is ConfigError:
+            raise ConfigError(
+                f"vocab_file: must be a readable file. Received: {path!r} ({error.strerror}). "
+                "Check the path."
+            ) from error
         return None

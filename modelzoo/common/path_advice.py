@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import re
 
+from cerebras_tf.errors import ConfigError, DataError
 from cerebras_tf.suggestions import did_you_mean_path, nearest_path
 
 LOOKED_UP = (
@@ -18,6 +19,16 @@ CHECKPOINT_END = re.compile(r"\.(index|meta|data-\d{5}-of-\d{5})$")
 def advice_on_path(path, otherwise=LOOKED_UP):
     """Returns `Did you mean ...?` with the nearest path, or the other where something is there."""
     return did_you_mean_path(path) or otherwise
+
+
+def unread(error):
+    """Returns the class of what to raise for a file that a params file names and nobody can read.
+
+    A DataError where nothing is at the path: models are compiled without such files. A ConfigError
+    for a file that may not be opened, a folder, or one of another kind.
+    """
+    absent = isinstance(error, (FileNotFoundError, NotADirectoryError))
+    return DataError if absent else ConfigError
 
 
 def advice_on_checkpoint(prefix, otherwise):

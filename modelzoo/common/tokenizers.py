@@ -14,9 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
-from cerebras_tf.errors import ConfigError, DataError
+from cerebras_tf.errors import ConfigError
 from modelzoo.common.json_text import parse_json
-from modelzoo.common.path_advice import advice_on_path
+from modelzoo.common.path_advice import advice_on_path, unread
 
 KINDS = ("GPT2Tokenizer", "NeoXTokenizer", "BertTokenizer", "JsonTokenizer", "ByteTokenizer")
 END_OF_TEXT = "<|endoftext|>"
@@ -261,8 +261,8 @@ def load_tokenizer(kind, vocab_file=None, encoder_file=None, eos_id=None, do_low
         A ByteTokenizer, FileTokenizer or ByteLevelTokenizer.
 
     Raises:
-        ConfigError: if a file is of another kind, or `eos_id` has no effect.
-        DataError: if a file cannot be opened.
+        ConfigError: if a file is unreadable or of another kind, or `eos_id` has no effect.
+        DataError: if a file is not there.
     """
     if kind == "ByteTokenizer":
         if eos_id not in (None, ByteTokenizer.eos_id):
@@ -493,8 +493,7 @@ def _read(path):
     try:
         return Path(path).read_bytes().decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        kind = DataError if isinstance(error, OSError) else ConfigError
-        raise kind(
+        raise unread(error)(
             f"{path}: must be a tokenizer file. Received: {error}. "
             f"{advice_on_path(path, 'Name another file.')}"
         ) from error

@@ -41,7 +41,7 @@ def section_tokenizer(section, vocab_size):
 
     Raises:
         ConfigError: if it is none, or has tokens that the model lacks.
-        DataError: if a file of it cannot be opened.
+        DataError: if a file of it is not there.
     """
     tokenizer = load_tokenizer(
         section.tokenizer_type, section.vocab_file, section.encoder_file, section.eos_id

@@ -276,6 +276,11 @@ def test_missing_file_is_named(tmp_path):
         tokenizers.load_tokenizer("NeoXTokenizer", str(tmp_path / "absent"))
 
 
+def test_what_is_there_and_cannot_be_opened_is_no_missing_file(tmp_path):
+    with pytest.raises(ConfigError, match="must be a tokenizer file. Received: .*Is a directory"):
+        tokenizers.load_tokenizer("NeoXTokenizer", str(tmp_path))
+
+
 def test_missing_special_tokens_are_named(gpt2_files):
     loaded = tokenizers.load_tokenizer("NeoXTokenizer", str(gpt2_files[0] / "tokenizer.json"))
     tokenizers.require_tokens(loaded, "eos", "pad")

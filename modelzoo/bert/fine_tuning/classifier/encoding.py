@@ -39,7 +39,7 @@ class PairEncoder:
 
     Raises:
         ConfigError: if the vocabulary is none or lacks [CLS] or [SEP].
-        DataError: if the file of the vocabulary cannot be opened.
+        DataError: if the file of the vocabulary is not there.
     """
 
     def __init__(self, vocab_file, do_lower, max_length):

@@ -69,7 +69,7 @@ class ArticleEncoder:
 
     Raises:
         ConfigError: if the vocabulary is none or lacks [CLS], [SEP] or [PAD].
-        DataError: if the file of the vocabulary cannot be opened.
+        DataError: if the file of the vocabulary is not there.
     """
 
     def __init__(self, settings):

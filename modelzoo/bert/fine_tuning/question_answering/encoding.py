@@ -77,7 +77,7 @@ class WindowEncoder:
 
     Raises:
         ConfigError: if the vocabulary is none or lacks [CLS], [SEP] or [PAD], or if S is too short.
-        DataError: if the file of the vocabulary cannot be opened.
+        DataError: if the file of the vocabulary is not there.
     """
 
     def __init__(self, settings):

@@ -86,7 +86,7 @@ def check_label_names(section):
 
     Raises:
         ConfigError: if it is another file than it should be, or the labels differ.
-        DataError: if it cannot be opened.
+        DataError: if it is not there.
     """
     names = read_label_names(section.label_vocab_file)
     for folder in [section.data_dir] if isinstance(section.data_dir, str) else section.data_dir:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from cerebras_tf.errors import ConfigError, DataError
 from modelzoo.common.json_text import parse_json
-from modelzoo.common.path_advice import advice_on_path
+from modelzoo.common.path_advice import advice_on_path, unread
 
 PAD, LATER_PIECE, BEGIN, END = "[PAD]", "X", "[CLS]", "[SEP]"
 OUTSIDE = "O"
@@ -111,15 +111,14 @@ def read_label_names(path):
         The labels in the order of their numbers.
 
     Raises:
-        ConfigError: if it is another file, or the numbers are not 0 and up.
-        DataError: if it cannot be opened.
+        ConfigError: if it is unreadable, another file, or the numbers are not 0 and up.
+        DataError: if it is not there.
     """
     try:
         with open(path, encoding="utf-8") as file:
             numbers = parse_json(file.read())
     except (OSError, ValueError) as error:
-        kind = DataError if isinstance(error, OSError) else ConfigError
-        raise kind(
+        raise unread(error)(
             f"{path}: label_vocab_file must be the label2id.json that `cerebras-tf prepare ner` or "
             f"scripts/create_ner_tfrecords.py wrote. Received: {error}. "
             f"{advice_on_path(path, 'Name that file.')}"

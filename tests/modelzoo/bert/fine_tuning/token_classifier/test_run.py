@@ -122,6 +122,14 @@ def test_vocabulary_as_label_file_is_told(tmp_path, records, options):
         call(tmp_path, records, "train", *options)
 
 
+@pytest.mark.parametrize("options", [HOST, ("--validate_only",), ("--compile_only",)])
+@pytest.mark.parametrize("key", ["label_vocab_file", "vocab_file"])
+def test_a_folder_as_label_file_or_vocabulary_is_told(tmp_path, records, key, options):
+    records["train_input"][key] = str(tmp_path)
+    with pytest.raises(ConfigError, match=rf"{key}.*must be .*Received: .*Is a directory"):
+        call(tmp_path, records, "train", *options)
+
+
 def test_text_of_other_records_is_told(tmp_path, records):
     records["runconfig"]["max_steps"] = 1
     records["predict_input"]["text_file"] = str(tmp_path / "other.tsv")
