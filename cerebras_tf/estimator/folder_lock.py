@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 
 from cerebras_tf.errors import ConfigError
+from cerebras_tf.memoryx.checkpoint import remove_begun
 
 # Folders locked now, with the process and the thread that train in them.
 _held: set[tuple[str, int, int]] = set()
@@ -20,7 +21,8 @@ def locked(model_dir: str) -> Iterator[None]:
 
     Whoever has locked it may do so again: a runner before it reads its data, and the estimator when
     it trains. The lock goes away with the process, however that ends. A folder that is not of this
-    file system, such as gs://bucket/run, is not locked.
+    file system, such as gs://bucket/run, is not locked. Whoever has the lock writes in the folder
+    alone: what TensorFlow began there and left goes, at either end.
 
     Raises:
         ConfigError: the folder cannot be made, or another process or thread trains in it.
@@ -65,4 +67,8 @@ def _locked_file(model_dir: str) -> Iterator[None]:
         file.truncate(0)
         file.write(f"{os.getpid()}\n")
         file.flush()
-        yield
+        remove_begun(model_dir)
+        try:
+            yield
+        finally:
+            remove_begun(model_dir)

@@ -10,6 +10,7 @@ import contextlib
 import errno
 import glob
 import os
+import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import replace
@@ -17,6 +18,9 @@ from types import MappingProxyType
 
 from cerebras_tf.memoryx.bundle import Entry, data_path, index_path, write_index
 from cerebras_tf.memoryx.tensor_slices import TensorSlice
+
+# What TensorFlow calls a list of checkpoints or a graph until it is whole.
+_BEGUN = re.compile(r"(checkpoint|graph\.pbtxt|.*\.meta)\.tmp[0-9a-f]{32}")
 
 
 def link_checkpoint(
@@ -83,6 +87,16 @@ def remove_checkpoint(prefix: str) -> None:
     for path in [index_path(prefix), f"{index_path(prefix)}.part", *_data_files(prefix)]:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
+
+
+def remove_begun(folder: str) -> None:
+    """Removes lists of checkpoints and graphs that TensorFlow began to write and left.
+
+    It does so where the disk is full, or where it is killed. Nobody may be writing in the folder.
+    """
+    with contextlib.suppress(OSError):  # what stays does no harm
+        for name in filter(_BEGUN.fullmatch, os.listdir(folder)):
+            os.unlink(os.path.join(folder, name))
 
 
 def _data_files(prefix: str) -> list[str]:

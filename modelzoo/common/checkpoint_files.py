@@ -351,6 +351,7 @@ def copy_checkpoint(prefix, folder, name, beside=()):
     meta = [path for path in (f"{prefix}.meta",) if os.path.exists(path)]
     files = [*data_files(prefix), *meta, f"{prefix}.index"]
     others = {path: os.path.join(folder, os.path.basename(path)) for path in beside}
+    checkpoint.remove_begun(folder)  # by a process that was killed
     try:
         for path in files:
             _place(path, made + path[len(prefix) :], _link)
@@ -361,6 +362,7 @@ def copy_checkpoint(prefix, folder, name, beside=()):
         remove_checkpoint(made)
         for target in others.values():
             _discard(target)
+        checkpoint.remove_begun(folder)
         raise
 
 

@@ -17,6 +17,7 @@ pytest.importorskip("tensorflow")
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.checkpoint import checkpoint_management  # what TF's saver deletes with
+from tensorflow.python.lib.io import file_io  # what it writes its list with
 
 from cerebras_tf.errors import CheckpointError
 from cerebras_tf.estimator import saver
@@ -195,6 +196,28 @@ def test_a_full_disk_is_named_and_the_last_checkpoint_stays(tmp_path, monkeypatc
     assert_equal(variables_of(tmp_path), before, 0)
     made.train(dataset, max_steps=4)
     assert variables_of(tmp_path)["global_step"] == 4
+
+
+@pytest.mark.parametrize("use_cs", [True, False])
+def test_a_list_of_checkpoints_that_cannot_be_written_leaves_no_file(tmp_path, monkeypatch, use_cs):
+    write = file_io.write_string_to_file
+
+    def full(path, content):
+        write(path, content[:1])
+        if os.path.basename(path).startswith("checkpoint.tmp"):
+            raise tf.errors.ResourceExhaustedError(None, None, f"{path}; No space left on device")
+
+    made = build(tmp_path, save_checkpoints_steps=2, use_cs=use_cs)
+    made.train(dataset, max_steps=2)
+    monkeypatch.setattr(file_io, "write_string_to_file", full)
+    with pytest.raises(CheckpointError, match=r"No space left.*ckpt-2 is untouched"):
+        made.train(dataset, max_steps=4)
+    assert not list(tmp_path.glob("*.tmp*"))
+    monkeypatch.undo()
+    (tmp_path / f"checkpoint.tmp{'0a' * 16}").touch()  # as of a process that was killed
+    (tmp_path / "checkpoint.tmp").touch()  # of the user
+    made.train(dataset, max_steps=4)
+    assert [path.name for path in tmp_path.glob("*.tmp*")] == ["checkpoint.tmp"]
 
 
 def test_a_failed_write_is_told_by_its_cause_not_by_where_its_graph_was_built():

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 tf = pytest.importorskip("tensorflow").compat.v1
+from tensorflow.python.lib.io import file_io  # noqa: E402 - what TensorFlow writes lists with
 
 from cerebras_tf.errors import CheckpointError  # noqa: E402
 from cerebras_tf.estimator.checkpoint_content import (  # noqa: E402
@@ -171,6 +172,21 @@ def test_a_copy_that_fails_leaves_no_file(tmp_path, monkeypatch, full_at):
     assert not list(out.iterdir())
 
 
+def test_a_copy_that_cannot_be_listed_leaves_no_file(tmp_path, monkeypatch):
+    folder, out = tmp_path / "source", tmp_path / "out"
+    folder.mkdir()
+    write_steps(folder, 1)
+
+    def full(path, content):
+        Path(path).touch()
+        raise tf.errors.ResourceExhaustedError(None, None, f"{path}; No space left on device")
+
+    monkeypatch.setattr(file_io, "write_string_to_file", full)
+    with pytest.raises(tf.errors.ResourceExhaustedError):
+        checkpoint_files.copy_checkpoint(str(folder / "model.ckpt-1"), str(out), "model.ckpt-1")
+    assert not list(out.iterdir())
+
+
 def test_what_a_killed_copy_left_is_no_part_of_the_next(tmp_path):
     folder, out = tmp_path / "source", tmp_path / "out"
     folder.mkdir()
@@ -179,6 +195,7 @@ def test_what_a_killed_copy_left_is_no_part_of_the_next(tmp_path):
     index = folder / "model.ckpt-1.index"
     os.link(index, out / f"model.ckpt-1.index.{os.getpid()}")
     (out / "data_position.json").write_text("[[0, 0, 7]]")  # the source has none
+    (out / f"checkpoint.tmp{'0a' * 16}").touch()
     with resumed(SimpleNamespace(model_dir=str(out), resume_from=str(folder))):
         assert (out / "model.ckpt-1.index").read_bytes() == index.read_bytes()
         assert sorted(path.name for path in out.iterdir()) == [
