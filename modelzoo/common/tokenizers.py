@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from cerebras_tf.errors import ConfigError
+from modelzoo.common.gpt2_files import check_merges, check_numbers
 from modelzoo.common.json_text import parse_json
 from modelzoo.common.path_advice import advice_on_path, unread
 
@@ -37,10 +38,6 @@ BYTE_END_OF_TEXT = 256
 SAFE_CUT = re.compile(r"(?<=\S)(?=[ \n]\S)")
 # and between a letter and a space or punctuation mark. More cuts make fewer different words.
 WORD_CUT = re.compile(r"(?=[ \n,.;:!?\")])(?:(?<=[a-zA-Z])|(?<=\S)(?=[ \n]\S))")
-# Tokens that stand for themselves: <s>, <|endoftext|>, [PAD], and what RoBERTa fills up with.
-NOT_MERGED = re.compile(r"<.*>$|\[.*\]$|madeupword\d+$")
-MOST_ADDED = 1000  # tokens without a merge at either end of a vocabulary's numbers
-MOST_EARLY = 0.01  # share of merges that may stand before those that make their parts
 CACHED_WORDS = 1 << 19  # words whose tokens are remembered, about 150 MB
 CHUNK_CHARACTERS = 1 << 19  # text that is cut into words at a time
 
@@ -337,7 +334,7 @@ def _gpt2(contents):
     vocabulary = _parsed(jsons[0], contents[jsons[0]])
     lines = contents[merges[0]].splitlines()
     pairs = [tuple(line.split(" ")) for line in lines if line and not line.startswith("#version")]
-    _check_numbers(jsons[0], vocabulary)
+    check_numbers(jsons[0], vocabulary)
     try:
         for pair in pairs:
             if len(pair) != 2 or not vocabulary.keys() >= {*pair, "".join(pair)}:
@@ -348,72 +345,11 @@ def _gpt2(contents):
             f"{merges[0]}: must hold on each line two tokens of {jsons[0]} that make one of it. "
             f"Received: {error}. Take two files that belong together."
         ) from error
-    _check_merges(merges[0], pairs, jsons[0], vocabulary)
+    check_merges(merges[0], pairs, jsons[0], vocabulary)
     library = tokenizers.Tokenizer(model)
     library.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     library.decoder = tokenizers.decoders.ByteLevel()
     return library
-
-
-def _check_numbers(path, vocabulary):
-    """Raises a ConfigError where numbers of tokens are none; some may have no token."""
-    limit = 2 * len(vocabulary) + 1024
-    of: dict[int, str] = {}
-    for token, number in vocabulary.items():
-        problem = f"{number!r:.60} for {token!r:.60}"
-        if type(number) is int and 0 <= number <= limit:
-            other = of.setdefault(number, token)
-            if other == token:
-                continue
-            problem += f" and {other!r:.60}"
-        raise ConfigError(
-            f"{path}: must number its {len(vocabulary)} tokens by whole numbers, 0 to {limit}, "
-            f"each number once. Received: {problem}. Copy the file again."
-        )
-
-
-def _check_merges(path, pairs, of, vocabulary):
-    """Raises a ConfigError where merges do not make the tokens of a vocabulary, each in its turn.
-
-    Tokens would have other numbers, all of them valid, so that nothing else ever told it. The
-    library's trainer may write a few pairs late.
-    """
-    made, early, problem = {token for token in vocabulary if len(token) == 1}, [], ""
-    for pair in pairs:
-        if not made.issuperset(pair):
-            early.append(pair)
-        made.add("".join(pair))
-    lacking = _lacking(vocabulary, made)
-    if len(early) > MOST_EARLY * len(pairs):
-        problem = (
-            f"{' '.join(early[0])!r} before a line that makes its parts, one of {len(early)} "
-            f"such lines of {len(pairs)}"
-        )
-    elif len(set(pairs)) < len(pairs):
-        problem = "a line that stands twice"
-    elif lacking:
-        problem = f"none that makes {lacking[0]!r}, one of {len(lacking)} such tokens"
-    if problem:
-        raise ConfigError(
-            f"{path}: must hold the merges that make the tokens of {of}, in their order. "
-            f"Received: {problem}. Copy the file again."
-        )
-
-
-def _lacking(vocabulary, made):
-    """Returns the tokens that merges should have made.
-
-    Those before and after all made ones were added by hand, if there are not too many of them.
-    """
-    tokens = sorted(vocabulary, key=vocabulary.__getitem__)
-    first = next((i for i, token in enumerate(tokens) if token in made), len(tokens))
-    past = next((i for i in range(len(tokens), first, -1) if tokens[i - 1] in made), first)
-    blocks = [
-        [token for token in block if token not in made and not NOT_MERGED.match(token)]
-        for block in (tokens[:first], tokens[first:past], tokens[past:])
-    ]
-    added = min(MOST_ADDED, 16 + sum(len(token) > 1 for token in made) // 2)
-    return [t for block, n in zip(blocks, (added, 0, added)) if len(block) > n for t in block]
 
 
 def _from_json(kind, contents):
