@@ -94,7 +94,7 @@ def check_listed(folder):
     """Checks that a folder has the files of records that its manifest lists, and no others.
 
     Raises:
-        DataError: if one is gone, of another size, or is not listed.
+        DataError: if one is gone, another than was written, or not listed.
     """
     folder = Path(folder)
     manifest = parse_json((folder / MANIFEST).read_text(encoding="utf-8"))

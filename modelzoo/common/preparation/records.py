@@ -15,6 +15,7 @@ from modelzoo.common.preparation import examples
 
 MANIFEST = "manifest.json"
 PROGRESS = ".progress"
+ENDS_BYTES = 1 << 16
 MOST_NAMED = 3  # files in an error
 
 
@@ -79,12 +80,7 @@ class RecordWriter:
             return
         self._file.close()
         final = self._folder / f"{self._prefix}-{len(self.files):05d}{self._suffix}"
-        entry = {
-            "file": final.name,
-            "records": self._count,
-            "bytes": self._partial.stat().st_size,
-            "sha256": sha256_of(self._partial),
-        }
+        entry = {"file": final.name, "records": self._count, **content_of(self._partial)}
         self._partial.replace(final)
         self.files.append(entry)
         self._file, self._count = None, 0
@@ -101,6 +97,26 @@ def sha256_of(path):
         while block := file.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
+
+
+def ends_sha256(path):
+    """Returns that of the first and the last ENDS_BYTES of a file, of all where it has no more.
+
+    Cheap enough for every start of a run.
+    """
+    with open(path, "rb") as file:
+        first = file.read(ENDS_BYTES)
+        file.seek(max(len(first), os.fstat(file.fileno()).st_size - ENDS_BYTES))
+        return hashlib.sha256(first + file.read()).hexdigest()
+
+
+def content_of(path):
+    """Returns what a manifest tells of a file's content."""
+    return {
+        "bytes": Path(path).stat().st_size,
+        "sha256": sha256_of(path),
+        "ends_sha256": ends_sha256(path),
+    }
 
 
 def json_text(value):
@@ -161,7 +177,10 @@ def _files_changed(before, now):
 
 
 def lost_file(folder, described):
-    """Says what is wrong with the first file that a preparation lists and that is not whole."""
+    """Says what is wrong with the first file that a preparation lists and that is not as it was.
+
+    Of content of the same size its beginning and its end count.
+    """
     try:
         for entry in described["files"]:
             path, size = folder / entry["file"], entry["bytes"]
@@ -169,6 +188,9 @@ def lost_file(folder, described):
             if found != size:
                 told = "gone" if found is None else f"of {found} bytes in place of {size}"
                 return f"{entry['file']}, which is {told}"
+            # Manifests of earlier versions do not have it.
+            if entry.get("ends_sha256") not in (None, ends_sha256(path)):
+                return f"{entry['file']}, which is another file of as many bytes"
     except (LookupError, TypeError):
         return "a list of files without names and sizes"
     return None
@@ -239,7 +261,7 @@ class Progress:
         """Returns the manifest of a finished run, or None.
 
         Raises:
-            DataError: if a file that it lists is gone or has another size, or it is damaged.
+            DataError: if a file that it lists is gone or is another, or it is damaged.
         """
         path = self.folder / MANIFEST
         if not path.exists():

@@ -195,4 +195,4 @@ def _write(path, text):
     partial = Path(path).with_name(f".{path.name}.partial")
     partial.write_bytes(text.encode("utf-8"))
     partial.replace(path)
-    return {"file": path.name, "bytes": path.stat().st_size, "sha256": records.sha256_of(path)}
+    return {"file": path.name, **records.content_of(path)}

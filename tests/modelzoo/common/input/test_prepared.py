@@ -105,7 +105,7 @@ def test_a_damaged_manifest_is_not_taken_for_an_absent_one(tmp_path, text):
 
 
 @pytest.mark.parametrize(
-    "change", ["gone", "cut", "zz.tfrecords", "a.tfrecord", "zz.tfrecords-1-of-2"]
+    "change", ["gone", "cut", "other", "zz.tfrecords", "a.tfrecord", "zz.tfrecords-1-of-2"]
 )
 def test_a_folder_with_other_files_than_its_manifest_lists_is_refused(tmp_path, change):
     writer = RecordWriter(tmp_path, "examples", 1)
@@ -119,12 +119,19 @@ def test_a_folder_with_other_files_than_its_manifest_lists_is_refused(tmp_path, 
         file.unlink()
     elif change == "cut":
         file.write_bytes(file.read_bytes()[:-5])
+    elif change == "other":
+        file.write_bytes((tmp_path / "examples-00002.tfrecords").read_bytes())
     else:
         (tmp_path / change).write_bytes(file.read_bytes())
     told = f"{file.name}, which is .* Restore it, or make the records again"
-    if change not in ("gone", "cut"):
+    if change not in ("gone", "cut", "other"):
         told = f"{change} as well. .* remove its manifest.json to read what is there"
     with pytest.raises(DataError, match=f"manifest.json lists, and no others. Received: {told}"):
+        prepared.check_prepared([tmp_path], {"vocab_size": V}, S)
+    if change == "other":  # a manifest of an earlier version does not tell
+        for entry in facts["files"]:
+            del entry["ends_sha256"]
+        (tmp_path / "manifest.json").write_text(json.dumps(facts))
         prepared.check_prepared([tmp_path], {"vocab_size": V}, S)
 
 

@@ -29,6 +29,21 @@ def test_files_are_divided_and_described(tmp_path):
     assert read == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.parametrize("size", [0, 1, records.ENDS_BYTES + 1, 3 * records.ENDS_BYTES])
+def test_both_ends_of_a_file_tell_it_from_another_of_its_size(tmp_path, size):
+    path, content = tmp_path / "a", bytearray(range(251)) * (size // 251 + 1)
+    content = content[:size]
+    path.write_bytes(content)
+    found = records.ends_sha256(path)
+    ends = content[: records.ENDS_BYTES] + content[records.ENDS_BYTES :][-records.ENDS_BYTES :]
+    assert found == hashlib.sha256(ends).hexdigest()
+    for place in {0, size - 1} if size else ():
+        content[place] ^= 1
+        path.write_bytes(content)
+        assert records.ends_sha256(path) != found
+        content[place] ^= 1
+
+
 def test_unfinished_file_has_no_final_name(tmp_path):
     writer = records.RecordWriter(tmp_path, "part")
     writer.write({"x": np.array([1])})
