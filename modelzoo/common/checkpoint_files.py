@@ -25,11 +25,13 @@ from cerebras_tf.estimator.checkpoint_reader import CheckpointReader
 from cerebras_tf.memoryx import checkpoint
 from cerebras_tf.memoryx.bundle import data_path, data_paths
 from cerebras_tf.swarmx import job, mpi
+from modelzoo.common.model_dir import TRAINED_ON
 from modelzoo.common.params import saved_runconfig
 from modelzoo.common.path_advice import CHECKPOINT_END, advice_on_checkpoint
 
 LIST = "checkpoint"
 POSITION = "data_position.json"  # see modelzoo/common/input/resume.py
+CARRIED = (POSITION, TRAINED_ON)  # go with a checkpoint that another folder goes on from
 INSTEAD = "--checkpoint_path {} to evaluate, --resume_from {} with another -o to train"
 
 
@@ -261,7 +263,6 @@ def resumed(runconfig):
         return
     mpi.swarm().objects(None)
     prefix, copy = copy_source(runconfig)
-    position = Path(os.path.dirname(prefix), POSITION)
     mpi.swarm().objects(None)
     began = os.path.join(model_dir, "params.yaml")
     try:
@@ -272,17 +273,20 @@ def resumed(runconfig):
         said, advice = str(error), advice_instead(prefix)
         for of_copy in (advice_on_damage(copy), advice_instead(copy)):
             said = said.replace(of_copy, advice)
-        said = said.replace(os.path.join(model_dir, POSITION), str(position))
+        for name in CARRIED:
+            path = os.path.join(os.path.dirname(prefix), name)
+            said = said.replace(os.path.join(model_dir, name), path)
         raise type(error)(said.replace(copy, prefix)) from error
     finally:
         if not os.path.exists(began):
             remove_checkpoint(copy)
             os.remove(os.path.join(model_dir, LIST))
-            _discard(os.path.join(model_dir, POSITION))
+            for name in CARRIED:
+                _discard(os.path.join(model_dir, name))
 
 
 def copy_source(runconfig):
-    """Copies the checkpoint `resume_from` to `model_dir`, and where its data go on.
+    """Copies the checkpoint `resume_from` to `model_dir`, and what is CARRIED with it.
 
     Training there may remove it meanwhile: then it is the one that its folder has by then.
 
@@ -301,12 +305,12 @@ def copy_source(runconfig):
                 f"failed start clears. Received: {prefix}, with model_dir {model_dir}. Give "
                 "another folder after -o."
             )
-        position = Path(os.path.dirname(prefix), POSITION)
+        paths = [os.path.join(os.path.dirname(prefix), name) for name in CARRIED]
+        beside = list(filter(os.path.exists, paths))
         try:
             name = f"model.ckpt-{step_of(prefix)}"
-            beside = [str(position)] if position.exists() else []
-            if not beside:
-                _discard(os.path.join(model_dir, POSITION))  # of a copy that was killed
+            for path in set(paths).difference(beside):  # of a copy that was killed
+                _discard(os.path.join(model_dir, os.path.basename(path)))
             copy_checkpoint(prefix, model_dir, name, beside)
             return prefix, os.path.join(model_dir, name)
         except (CheckpointError, FileNotFoundError):

@@ -21,6 +21,7 @@ from modelzoo.common.checkpoint_files import (
 from modelzoo.common.input import resume
 from modelzoo.common.model_dir import write_text_summary
 from modelzoo.common.params import save_params
+from modelzoo.common.trained_on import remember_trained_on
 
 __all__ = [
     "BatchesHook",
@@ -204,9 +205,9 @@ class BatchesHook(tf.estimator.SessionRunHook):
 class StartHook(tf.estimator.SessionRunHook):
     """Writes the parameters once training begins, and says how one wafer stands for several.
 
-    ``params.yaml``, its text for TensorBoard and ``data_position.json`` are written when the model
-    is ready, so a run that is refused before, for its data or for a checkpoint of another shape,
-    leaves the folder as it was.
+    ``params.yaml``, its text for TensorBoard, ``data_position.json`` and ``trained_on.json`` are
+    written when the model is ready, so a run that is refused before, for its data or for a
+    checkpoint of another shape, leaves the folder as it was.
 
     Args:
         params: a model's parameters.
@@ -236,6 +237,7 @@ class StartHook(tf.estimator.SessionRunHook):
         section = self._params.train_input
         sizes = section.batch_size, getattr(section, "max_sequence_length", None) or 0
         resume.remember_position(model_dir, self._step, self._params.batches_per_step, sizes)
+        remember_trained_on(self._params, self._step)
         write_text_summary(model_dir, save_params(self._params, model_dir), self._step)
 
 

@@ -18,7 +18,7 @@ from cerebras_tf.estimator.checkpoint_reader import CheckpointReader
 from cerebras_tf.memoryx.bundle import find_cut_files
 from cerebras_tf.swarmx import job
 from modelzoo.common.checkpoint_files import (
-    POSITION,
+    CARRIED,
     all_checkpoints,
     copy_checkpoint,
     find_checkpoint,
@@ -30,7 +30,7 @@ from modelzoo.common.whole_file import write_whole
 
 BEST = "best"  # folder in model_dir
 # Of model_dir, for who trains on from the best checkpoint or converts it.
-BESIDE = (POSITION, "params.yaml")
+BESIDE = (*CARRIED, "params.yaml")
 
 
 class Evaluations(tf.estimator.Exporter):

@@ -6,6 +6,8 @@ import os
 import textwrap
 from pathlib import Path
 
+TRAINED_ON = "trained_on.json"  # see modelzoo/common/trained_on.py
+
 
 def default_model_dir(params_path):
     """Returns ``model_dir/<name>`` for ``params_<name>.yaml``, in the current folder."""

@@ -305,10 +305,13 @@ def train(estimator, model, data, mode, params, use_cs):
     from modelzoo.common.estimator import StartHook, check_variables
     from modelzoo.common.evaluations import EarlyStopHook, Evaluations
     from modelzoo.common.input.resume import checkpoint_step
+    from modelzoo.common.trained_on import check_trained_on
 
     runconfig = params.runconfig
     step = checkpoint_step(runconfig.model_dir)
     end = last_step(runconfig, step)
+    if step < end:
+        check_trained_on(params, step)
     evaluations = Evaluations(runconfig, step)
     if mode == "train_and_eval":
         catch_up(estimator, model, data, params, evaluations, end)

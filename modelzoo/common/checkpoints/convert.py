@@ -27,6 +27,7 @@ from modelzoo.common.checkpoints.tensorflow_checkpoint import (
     write_tensorflow,
 )
 from modelzoo.common.checkpoints.whole_folder import whole_folder
+from modelzoo.common.model_dir import TRAINED_ON
 from modelzoo.common.params import load_params, params_from_dict
 from modelzoo.common.path_advice import advice_on_path
 
@@ -80,7 +81,7 @@ def to_tensorflow(
     name = f"model.ckpt-{reader.global_step}"
     texts = {PARAMS: _HEADER + yaml.safe_dump(tree, sort_keys=False)}
     texts |= architecture.files(reader.config)
-    patterns = (f"{name}.*", *program.carried, *carried.tokenizer, *texts, STATE)
+    patterns = (f"{name}.*", *program.carried, *carried.tokenizer, TRAINED_ON, *texts, STATE)
     with whole_folder(output, patterns, overwrite or goes_on) as folder:
         if taken:
             taken.take_in(layout, names, tensors)

@@ -169,6 +169,28 @@ def check_sections(sections, classes=None):
     check_labels(sections, classes)
 
 
+def told_vocabularies(section):
+    """Finds the vocabularies of an input section.
+
+    Args:
+        section: the input section.
+
+    Returns:
+        Name and digest of each, by what tells it: "records", or a key. What nothing tells, neither
+        a manifest nor a file, is left out.
+
+    Raises:
+        DataError: see `check_one_vocabulary`.
+    """
+    found = {"records": check_one_vocabulary(_folders(section))}
+    for key, path, digests in _own_vocabularies(section, None):
+        found[key] = path, next(iter(digests), None)
+    for key in LINE_KEYS:
+        path = getattr(section, key, None)
+        found[key] = path, next(iter(_line_digests(path)), None)
+    return {key: of for key, of in found.items() if of[1]}
+
+
 def _same_tokens(key, path, digests, name, expected):
     """Compares one vocabulary with `name`, whose digest is `expected`; returns what is known."""
     if expected is None:

@@ -81,11 +81,11 @@ def test_the_best_checkpoint_stays_however_its_folder_is_written(tmp_path, monke
 
 
 def test_where_data_go_on_and_the_parameters_lie_beside_the_best_checkpoint(tmp_path):
-    for name in ("data_position.json", "params.yaml"):
+    for name in ("data_position.json", "trained_on.json", "params.yaml"):
         (tmp_path / name).write_text(f"of {name}")
     told = evaluations(tmp_path, 0, keep_best_checkpoint=KeepBest())
     tell(told, tmp_path, 5, loss=1.0)
-    for name in ("data_position.json", "params.yaml"):
+    for name in ("data_position.json", "trained_on.json", "params.yaml"):
         assert (tmp_path / "best" / name).read_text() == f"of {name}"
 
 

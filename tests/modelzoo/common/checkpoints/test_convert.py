@@ -73,6 +73,14 @@ def test_configuration_comes_back(tmp_path, name):
     assert first == again
 
 
+def test_what_a_replaced_checkpoint_was_trained_on_goes_with_it(tmp_path):
+    write_model(tmp_path / "theirs", "gpt2")
+    to_tensorflow(tmp_path / "theirs", tmp_path / "ours")
+    (tmp_path / "ours/trained_on.json").write_text("{}")
+    to_tensorflow(tmp_path / "theirs", tmp_path / "ours", overwrite=True)
+    assert not (tmp_path / "ours/trained_on.json").exists()
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_narrow_weights_come_back_bit_for_bit(tmp_path, dtype):
     write_model(tmp_path / "wide", "gpt_neox")
