@@ -15,6 +15,7 @@ from cerebras_tf.errors import CheckpointError
 from cerebras_tf.estimator.checkpoint_errors import CheckpointLackError, CheckpointMismatchError
 from cerebras_tf.estimator.checkpoint_reader import CheckpointReader
 from cerebras_tf.memoryx.bundle import CutFile, find_cut_files
+from cerebras_tf.memoryx.neighbours import advice_on_damage
 from cerebras_tf.runtime.session import RANDOM_STEP_KEY
 
 # Entries beside a model's variables: the graph of objects of tf.train.Checkpoint, its counter.
@@ -53,17 +54,6 @@ def whole(path: str, place: str) -> Iterator[None]:
             f"checkpoint {path}, {place}: must be whole. Received: {first_line(error)}. "
             f"{advice_on_damage(path)}"
         ) from error
-
-
-def advice_on_damage(path: str) -> str:
-    """What to do about a damaged checkpoint, for `whole`."""
-    before = CheckpointReader.before(path)
-    if before is None:
-        return "Restore the file; no earlier checkpoint is there."
-    listed = os.path.join(os.path.dirname(path), "checkpoint")
-    # TensorFlow looks up relative names beside the list.
-    line = f'the line model_checkpoint_path: "{os.path.basename(before)}"'
-    return f"Restore the file, or go on from the one before, {before}: make {listed} {line}"
 
 
 def tell_of_cut_files(path: str) -> None:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Optional
 
 import numpy as np
 import tensorflow as tf
 
 from cerebras_tf.errors import CheckpointError
-from cerebras_tf.memoryx.bundle import data_paths
+from cerebras_tf.memoryx import neighbours
 
 
 class CheckpointReader:
@@ -56,22 +53,16 @@ class CheckpointReader:
     @staticmethod
     def is_a_checkpoint(path: str) -> bool:
         """Says whether `path`, such as `model_dir/model.ckpt-100`, has its index and all shards."""
-        try:
-            shards = data_paths(path)
-        except CheckpointError:
-            return False
-        return bool(shards) and all(map(os.path.isfile, shards))
+        return neighbours.is_a_checkpoint(path)
 
-    @classmethod
-    def all_checkpoints(cls, model_dir: str) -> list[str]:
+    @staticmethod
+    def all_checkpoints(model_dir: str) -> list[str]:
         """Returns the paths of the complete checkpoints in a folder, in the order of their steps.
 
         The files are looked at, not the list TensorFlow keeps beside them, so checkpoints copied
         in are found and deleted ones are not.
         """
-        paths = (str(index.with_suffix("")) for index in Path(model_dir).glob("*.index"))
-        whole = filter(cls.is_a_checkpoint, paths)
-        return sorted(whole, key=lambda path: (cls.step_of(path), path))
+        return neighbours.all_checkpoints(model_dir)
 
     @classmethod
     def latest(cls, model_dir: str) -> Optional[str]:
@@ -82,14 +73,12 @@ class CheckpointReader:
         found = tf.train.latest_checkpoint(model_dir)
         return found if found and cls.is_a_checkpoint(found) else None
 
-    @classmethod
-    def before(cls, path: str) -> Optional[str]:
+    @staticmethod
+    def before(path: str) -> Optional[str]:
         """Returns the last complete checkpoint of an earlier step in the same folder, or None."""
-        found = cls.all_checkpoints(os.path.dirname(path) or ".")
-        return next((p for p in reversed(found) if cls.step_of(p) < cls.step_of(path)), None)
+        return neighbours.checkpoint_before(path)
 
     @staticmethod
     def step_of(path: str) -> int:
         """Returns the step that ends a checkpoint's name, -1 where none does."""
-        step = re.search(r"-(\d+)$", path)
-        return int(step.group(1)) if step else -1
+        return neighbours.step_of(path)

@@ -7,17 +7,20 @@ from typing import Optional
 
 import tensorflow as tf
 
+from cerebras_tf.errors import StoreError
 from cerebras_tf.estimator.call import Call
 from cerebras_tf.ir.program import Program
-from cerebras_tf.memoryx.disk_speed import free_bytes, measured_disk_speeds
+from cerebras_tf.memoryx.disk import ON_DISK, Disk
+from cerebras_tf.memoryx.disk_speed import free_bytes, measured_disk_speeds, require_free
 from cerebras_tf.memoryx.file_store import FileStore
 from cerebras_tf.memoryx.store import Store
+from cerebras_tf.memoryx.store_folder import require_usable
 from cerebras_tf.quantities import in_words, seconds
 from cerebras_tf.runtime.capacity import activation_bytes, available_bytes
 from cerebras_tf.runtime.cpu import CpuBackend
 from cerebras_tf.runtime.shared_store import SharedStore
 from cerebras_tf.runtime.speeds import measured_speeds
-from cerebras_tf.runtime.streaming import plan_streaming
+from cerebras_tf.runtime.streaming import StreamingPlan, plan_streaming
 
 
 def describe(call: Call) -> str:
@@ -39,11 +42,37 @@ def describe(call: Call) -> str:
     return "\n".join([", ".join(parts), *told])
 
 
-def describe_program(program: Program, store: Store, in_parts: bool = False) -> str:
-    """The lines on a model that was compiled and not loaded; see streaming for `in_parts`."""
+def describe_program(
+    program: Program, store: Store, in_parts: bool = False, trains: bool = False
+) -> str:
+    """The lines on a model that was compiled and not loaded; see streaming for `in_parts`.
+
+    Training is told where the disk of memoryx_dir is none for it; others write nothing there.
+    """
     layers = f"{len(program.layers)} layers"
     first = ", ".join([f"{_parameters():,} parameters", layers, memory(program, store)])
-    return "\n".join([first, *streaming(program, store, in_parts)])
+    lack = disk_fault(program, store) if trains else None
+    told = [] if lack is None else [f"it does not fit here, and would be refused: {lack}"]
+    return "\n".join([first, *streaming(program, store, in_parts), *told])
+
+
+def disk_fault(program: Program, store: Store) -> Optional[StoreError]:
+    """What is wrong where the disk of memoryx_dir is none to train on; else None.
+
+    For a model that was compiled and not loaded: what a loaded one has written is counted twice.
+    """
+    found = _plan(program, store)
+    if found is None:
+        return None
+    plan, disk, _ = found
+    assert disk.folder is not None
+    need = program.wafers * (plan.weight_bytes + plan.state_bytes + plan.staged_bytes)
+    try:
+        require_usable(disk.folder)
+        require_free(disk.folder, need, ON_DISK)
+    except StoreError as error:
+        return error
+    return None
 
 
 def streaming(program: Program, store: Store, in_parts: bool = False) -> list[str]:
@@ -52,25 +81,24 @@ def streaming(program: Program, store: Store, in_parts: bool = False) -> list[st
     Of several wafers, what one of them keeps and moves. Where batches run in parts, the program is
     that of the last, which moves the optimizer's state besides.
     """
-    here = store.here if isinstance(store, SharedStore) else store
-    if not isinstance(here, FileStore) or here.disk.folder is None:
+    found = _plan(program, store)
+    if found is None:
         return []
-    disk, folder, wafer, which = here.disk, here.disk.folder, None, ""
-    if isinstance(store, SharedStore) and program.wafers > 1:
-        wafer, which = store.rank, f" of wafer {store.rank} of {program.wafers}"
-    plan = plan_streaming(program, here.specs.values(), disk.most_bytes, CpuBackend(), wafer)
+    plan, disk, wafer = found
+    assert disk.folder is not None
+    which = "" if wafer is None else f" of wafer {wafer} of {program.wafers}"
     beside = "" if wafer is None else " and copies of what others keep"
     lines = [
         f"on files{which}: {_size(plan.weight_bytes)} weights, {_size(plan.state_bytes)} optimizer "
         f"state and others, {_size(plan.staged_bytes)} gradients and activations that wait; at "
-        f"most {_size(plan.memory_bytes)} of it{beside} in memory; {_size(free_bytes(folder))} of "
-        "disk free, of which each checkpoint takes up to "
-        f"{_size(sum(spec.type.most_bytes for spec in here.specs.values()))}"
+        f"most {_size(plan.memory_bytes)} of it{beside} in memory; {_size(free_bytes(disk.folder))}"
+        " of disk free, of which each checkpoint takes up to "
+        f"{_size(sum(spec.type.most_bytes for spec in store.specs.values()))}"
     ]
     what = "the last part of a step" if in_parts else "a step"
     moved = f"{what} reads {_size(plan.bytes_read)} and writes {_size(plan.bytes_written)}"
     try:
-        read, write = measured_disk_speeds(folder)
+        read, write = measured_disk_speeds(disk.folder)
     except OSError:  # no room to measure with; what matters will say so
         return [*lines, moved]
     moving_s = plan.bytes_read / read + plan.bytes_written / write
@@ -81,6 +109,17 @@ def streaming(program: Program, store: Store, in_parts: bool = False) -> list[st
         f"{moved}: {seconds(moving_s)} at {read / 1e9:.2g} and {write / 1e9:.2g} GB/s, beside "
         f"{seconds(computing_s)} of products: {bound} will bound it",
     ]
+
+
+def _plan(program: Program, store: Store) -> Optional[tuple[StreamingPlan, Disk, Optional[int]]]:
+    """What a step from files takes, its disk, and which of several wafers it is of."""
+    here = store.here if isinstance(store, SharedStore) else store
+    if not isinstance(here, FileStore) or here.disk.folder is None:
+        return None
+    wafer = store.rank if isinstance(store, SharedStore) and program.wafers > 1 else None
+    disk = here.disk
+    plan = plan_streaming(program, here.specs.values(), disk.most_bytes, CpuBackend(), wafer)
+    return plan, disk, wafer
 
 
 def memory(program: Program, store: Store, held_bytes: int = 0) -> str:

@@ -337,7 +337,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
         model = call.model
         assert model is not None and model.step.unfitted is not None
         in_parts = model.step.parts is not None
-        here = describe_program(program, model.store, in_parts).splitlines()
+        here = describe_program(program, model.store, in_parts, mode == _TRAIN).splitlines()
         predicted = self._predicted(model.step.unfitted, call)
         fault = model.step.session.memory_fault(program)
         told = []

@@ -21,6 +21,9 @@ from cerebras_tf.memoryx.store import Traffic
 from cerebras_tf.memoryx.store_folder import StoreFolder
 from cerebras_tf.memoryx.transfers import UNTOUCHED, Transfers
 
+# What must fit on it, in messages.
+ON_DISK = "weights and optimizer state, and of gradients and activations that wait,"
+
 
 class Disk(Protocol):
     """Moves records, and has the memory that they are moved to."""
@@ -127,8 +130,7 @@ class FileDisk:
 
     def require_free(self, size: int) -> None:
         """See Disk.require_free."""
-        what = "weights and optimizer state, and of gradients and activations that wait,"
-        require_free(self.folder, size, what)
+        require_free(self.folder, size, ON_DISK)
 
     def take(self, size: int) -> Array:
         """See Disk.take; waits for room."""

@@ -32,10 +32,24 @@ class StoreFolder(OwnFolder):
                 remove_abandoned(top, pattern)
             super().__init__(parent, _PREFIX)
         except OSError as error:
-            raise StoreError(
-                f"memoryx_dir {parent}: must be a folder that files can be written to. "
-                f"Received: {error.strerror}. Give another folder or correct its permissions."
-            ) from error
+            raise _unusable(parent, str(error.strerror)) from error
+
+
+def require_usable(folder: str) -> None:
+    """Raises StoreError where a store's folder could not be made below a folder; writes nothing."""
+    path = Path(os.path.abspath(folder))
+    there = next(found for found in (path, *path.parents) if os.path.lexists(found))
+    if not there.is_dir():
+        raise _unusable(path, f"{there} is no folder")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise _unusable(path, f"{there} cannot be written to")
+
+
+def _unusable(folder: Path, received: str) -> StoreError:
+    return StoreError(
+        f"memoryx_dir {folder}: must be a folder that files can be written to. Received: "
+        f"{received}. Give another folder or correct its permissions."
+    )
 
 
 def folder_of(rank: int, folder: str) -> str:

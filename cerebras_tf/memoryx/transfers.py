@@ -16,6 +16,7 @@ from cerebras_tf.kernels.compiled_crc32c import crc32c
 from cerebras_tf.kernels.compiled_finite import all_finite
 from cerebras_tf.kernels.timeline import spanned
 from cerebras_tf.memoryx.buffers import Buffers
+from cerebras_tf.memoryx.neighbours import advice_on_damage
 from cerebras_tf.memoryx.record import Record
 from cerebras_tf.memoryx.record_file import RecordFile
 from cerebras_tf.memoryx.store import Traffic
@@ -203,9 +204,11 @@ def _check(move: _Move, buffer: Array, count: int) -> None:
         elif record.spec.trainable:
             record.is_finite = all_finite(content, record.spec.type.dtype)
     if found:
+        prefix, is_shared, _ = move.file.origin.rpartition(".data-")
+        advice = advice_on_damage(prefix) if is_shared else f"Start again; {UNTOUCHED}."
         raise CheckpointError(
             f"{move.file.origin}: the content of variable {move.record.spec.name} must be what was "
-            f"written. Received: {found}. Restore the file, or go on from an earlier checkpoint."
+            f"written. Received: {found}. {advice}"
         )
 
 

@@ -109,10 +109,12 @@ def plan_streaming(
     if isinstance(store, SharedStore):
         store.deal_out(program.homes)
         kept = [spec for spec in specs if program.homes.get(spec.name, wafer) == wafer]
-    _write(here, [spec.name for spec in kept])
     given = [name for name in program.variables if name not in here.specs]  # by other parts
     here.reserve(Variable(name, program.slots[program.variables[name]].type) for name in given)
     machine = Machine(program, store, NullBackend(backend), swarm=swarm)
+    if wafer is None:
+        here.require_room(machine.held_together)
+    _write(here, [spec.name for spec in kept])
     features = {name: stand_in(program.slots[slot].type) for name, slot in program.features.items()}
     read = written = 0
     for _ in range(_ROUNDS):
@@ -120,6 +122,7 @@ def plan_streaming(
         store.follow(machine.acquisitions)
         if wafer is not None:
             here.follow(machine.acquisitions_here)
+            store.require_room(machine.held_together)
         _write(here, given)
         machine.run(features)
     asked = {name for names in machine.acquisitions_here for name in names}

@@ -17,13 +17,14 @@ import tensorflow.compat.v1 as tf
 
 from cerebras_tf.errors import CheckpointError, ConfigError, DataError
 from cerebras_tf.estimator.checkpoint_content import (
-    advice_on_damage,
+    named,
     open_checkpoint,
     read_variable,
 )
 from cerebras_tf.estimator.checkpoint_reader import CheckpointReader
 from cerebras_tf.memoryx import checkpoint
-from cerebras_tf.memoryx.bundle import data_path, data_paths
+from cerebras_tf.memoryx.bundle import data_path, data_paths, find_cut_files
+from cerebras_tf.memoryx.neighbours import advice_on_damage
 from cerebras_tf.swarmx import job, mpi
 from modelzoo.common.model_dir import TRAINED_ON
 from modelzoo.common.params import saved_runconfig
@@ -137,6 +138,17 @@ def check_files(prefix):
     )
 
 
+def check_sizes(prefix):
+    """Raises a CheckpointError if a data file ends before the bytes that the index places in it."""
+    faults = [
+        f"{file.path}: must have at least {file.needed} bytes. Received: {file.size}, which end "
+        f"before {named(file.names)}."
+        for file in find_cut_files(prefix)
+    ]
+    if faults:
+        raise CheckpointError(f"{' '.join(faults)} {advice_instead(prefix)}")
+
+
 def advice_instead(prefix):
     """Returns what to do about a damaged checkpoint: restore it, or take the one before."""
     before = CheckpointReader.before(prefix)
@@ -197,11 +209,14 @@ def check_start(runconfig):
 
     Raises:
         ConfigError: if the folder has begun from elsewhere.
-        CheckpointError: if it has begun, and its list of checkpoints is gone. Those that a run
-            leaves that is stopped where it begins, before it lists them, hold nothing to lose.
+        CheckpointError: if the checkpoint is not whole, or the folder has begun and its list of
+            checkpoints is gone. Those that a run leaves that is stopped where it begins, before it
+            lists them, hold nothing to lose.
     """
     folder = runconfig.model_dir
     latest = latest_checkpoint(folder)
+    if latest:
+        check_sizes(latest)
     begun = os.path.exists(os.path.join(folder, "params.yaml")) or not runconfig.resume_from
     unlisted = () if latest else all_checkpoints(folder)
     if begun and any(not prefix.endswith("-0") for prefix in unlisted):
@@ -211,7 +226,9 @@ def check_start(runconfig):
         if not given:
             continue
         if not latest:
-            find_checkpoint(given, key)
+            found = find_checkpoint(given, key)
+            if key == "resume_from":
+                check_sizes(found)
             continue
         before = saved_runconfig(runconfig.model_dir).get(key)
         same = before and _plain(before) == _plain(given)

@@ -38,6 +38,9 @@ KINDS = (
     "ResourceExhaustedError",
     "UnknownError",
 )
+# A limit of the shell (ulimit -f) is out of range to them, as the end of the data is.
+_RANGE_KINDS = ("IndexError", "OutOfRangeError")
+_TOO_LARGE = f"; {os.strerror(errno.EFBIG)}"
 
 
 @contextlib.contextmanager
@@ -120,10 +123,12 @@ def refused(error, numbers=MENDABLE):
     """
     if isinstance(error, OSError):
         return (error.filename, error.strerror) if error.errno in numbers else None
-    is_tensorflows = type(error).__name__ in KINDS and getattr(error, "op", None) is None
+    kind, first = type(error).__name__, str(error).partition("\n")[0]
+    is_tensorflows = kind in KINDS and getattr(error, "op", None) is None
+    is_tensorflows |= kind in _RANGE_KINDS and first.endswith(_TOO_LARGE)
     # The thread that writes events raises a RuntimeError of such a text.
     if is_tensorflows or (isinstance(error, RuntimeError) and "Failed to flush" in str(error)):
-        where, _, received = str(error).partition("\n")[0].partition("; ")
+        where, _, received = first.partition("; ")
         return (where, received) if received else (None, where)
     return None
 

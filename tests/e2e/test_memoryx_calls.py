@@ -10,9 +10,14 @@ pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow")
 
 from cerebras_tf import CerebrasEstimator  # noqa: E402
-from cerebras_tf.errors import CheckpointError, ConfigError, NumericsError  # noqa: E402
+from cerebras_tf.errors import (  # noqa: E402
+    CapacityError,
+    CheckpointError,
+    ConfigError,
+    NumericsError,
+)
 from cerebras_tf.estimator import hooks, saver  # noqa: E402
-from cerebras_tf.memoryx import checkpoint  # noqa: E402
+from cerebras_tf.memoryx import checkpoint, disk_speed, store_folder  # noqa: E402
 from cerebras_tf.memoryx.bundle import index_path, read_index  # noqa: E402
 from tests.e2e import test_memoryx  # noqa: E402
 from tests.e2e.test_memoryx import BATCH, WIDTH, assert_same, input_fn, variables  # noqa: E402
@@ -184,6 +189,42 @@ def test_compiling_alone_leaves_nothing(make, tmp_path, caplog):
         files.compile(input_fn)
     assert sum("a step reads" in record.getMessage() for record in caplog.records) == 2
     assert not (tmp_path / "store").exists()
+
+
+def test_compiling_alone_asks_for_the_memory_that_training_asks_for(make):
+    """That of the variables that are held together, not that of the largest."""
+    said = []
+    for start in (
+        lambda files: files.compile(input_fn, validate_only=True),
+        lambda files: files.train(input_fn, max_steps=1),
+    ):
+        with pytest.raises(CapacityError, match="memoryx_ram_gb: must hold") as error:
+            start(make("model", files=True, memoryx_ram_gb=2e-5))
+        said.append(str(error.value))
+    assert said[0] == said[1]
+
+
+@pytest.mark.parametrize("fault", ["a file", "below a file", "read-only", "full"])
+def test_compiling_alone_tells_of_a_disk_that_training_would_refuse(
+    make, tmp_path, caplog, monkeypatch, fault
+):
+    (tmp_path / "taken").touch()
+    folders = {"a file": "taken", "below a file": "taken/below"}
+    folder = str(tmp_path / folders.get(fault, "new"))
+    if fault == "read-only":  # the tests' user may write anywhere
+        monkeypatch.setattr(store_folder.os, "access", lambda path, mode: False)
+    if fault == "full":
+        monkeypatch.setattr(disk_speed, "free_bytes", lambda folder: 1000)
+    with caplog.at_level("INFO", "tensorflow"):
+        make("model", files=True, memoryx_dir=folder).compile(input_fn, validate_only=True)
+    told = [m for m in caplog.messages if "it does not fit here, and would be refused" in m]
+    wanted = "weights and optimizer state, and of" if fault == "full" else f"memoryx_dir {folder}"
+    assert len(told) == 1 and wanted in told[0]
+    assert not (tmp_path / "new").exists()
+    caplog.clear()
+    made = make("model", files=True, memoryx_dir=folder)
+    made.compile(input_fn, mode="eval", validate_only=True)  # which writes nothing there
+    assert "would be refused" not in caplog.text
 
 
 def test_a_model_that_is_refused_leaves_nothing(make, tmp_path):

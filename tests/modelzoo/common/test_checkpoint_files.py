@@ -15,15 +15,16 @@ from tensorflow.python.lib.io import file_io  # noqa: E402 - what TensorFlow wri
 
 from cerebras_tf.errors import CheckpointError  # noqa: E402
 from cerebras_tf.estimator.checkpoint_content import (  # noqa: E402
-    advice_on_damage,
     open_checkpoint,
     read_variable,
 )
 from cerebras_tf.estimator.checkpoint_writer import write_checkpoint  # noqa: E402
+from cerebras_tf.memoryx.neighbours import advice_on_damage  # noqa: E402
 from modelzoo.common import checkpoint_files  # noqa: E402
 from modelzoo.common.checkpoint_files import (  # noqa: E402
     check_damaged,
     check_files,
+    check_start,
     latest_checkpoint,
     resumed,
 )
@@ -88,6 +89,25 @@ def test_of_a_damaged_source_the_one_before_it_is_told(tmp_path):
     assert f"checkpoint {last}, variable global_step: must be whole" in str(error.value)
     assert str(error.value).endswith(f"--resume_from {first} with another -o to train.")
     assert not (tmp_path / "out").exists() or not list((tmp_path / "out").iterdir())
+
+
+@pytest.mark.parametrize("key", [None, "resume_from"])
+def test_training_does_not_start_from_a_data_file_that_is_cut(tmp_path, key):
+    """Also where the model is only compiled: --validate_only reads no variable."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    first, last = write_steps(folder, 1, 2)
+    given = {"checkpoint_path": None, "resume_from": None, "model_dir": str(folder)}
+    if key:
+        given |= {key: last, "model_dir": str(tmp_path / "out")}
+    check_start(SimpleNamespace(**given))
+    data = folder / "model.ckpt-2.data-00000-of-00001"
+    data.write_bytes(data.read_bytes()[:2400])
+    with pytest.raises(CheckpointError) as error:
+        check_start(SimpleNamespace(**given))
+    said = str(error.value)
+    assert f"{data}: must have at least 2408 bytes. Received: 2400, which end before " in said
+    assert "before global_step. " in said and f"--resume_from {first} with another -o" in said
 
 
 def test_the_advice_on_a_damaged_checkpoint_works_as_it_is_printed(tmp_path, monkeypatch):

@@ -79,6 +79,19 @@ def test_a_file_that_cannot_be_written_is_named(tmp_path, number):
     assert str(error.value).startswith(says)
 
 
+@pytest.mark.parametrize(
+    "kind", [IndexError, lambda text: tf.errors.OutOfRangeError(None, None, text)]
+)
+def test_a_file_beyond_the_limit_of_the_shell_is_named_and_the_end_of_data_is_not(tmp_path, kind):
+    """To TensorFlow `ulimit -f` is an error of the range, and to its writer of events, too."""
+    path = f"{tmp_path}/graph.pbtxt"
+    says = f"{path}: must be .* Received: File too large. Free"
+    with pytest.raises(ConfigError, match=says), named(tmp_path):
+        raise kind(f"{path}; File too large\n\tmore")
+    with pytest.raises(type(kind("x"))), named(tmp_path):
+        raise kind("End of sequence")
+
+
 def test_a_write_that_is_refused_beside_a_like_name_has_its_own_remedy(tmp_path):
     (tmp_path / "run1").mkdir()
     with pytest.raises(ConfigError) as error, system_errors_named("x"):
