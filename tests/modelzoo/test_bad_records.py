@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -12,7 +14,7 @@ from cerebras_tf.errors import BoundsError, DataError  # noqa: E402
 from modelzoo.common import registry, schema  # noqa: E402
 from modelzoo.common.estimator import make_estimator  # noqa: E402
 from modelzoo.common.file_errors import file_errors_named  # noqa: E402
-from tests.modelzoo.made_records import S, V, make_params, write_records  # noqa: E402
+from tests.modelzoo.made_records import TASKS, S, V, make_params, write_records  # noqa: E402
 
 BAD = 5  # number of the record
 NUMBERS = [
@@ -79,6 +81,30 @@ def test_a_step_that_meets_it_tells(tmp_path, use_cs, task, feature, number, bel
     assert received in str(error.value)
 
 
+MASKED = [task for task in TASKS if task != "transformer"]
+
+
+@pytest.mark.parametrize("task, number", list(zip(MASKED, itertools.cycle([5, -1, 2]))))
+def test_a_wrong_mask_is_told_though_no_step_fails_for_it(tmp_path, task, number):
+    path = write_bad(tmp_path, task, "input_mask", number)
+    params = make_params(tmp_path, task, 3)
+    with pytest.raises(DataError) as error, file_errors_named(params, ["eval_input"]):
+        read_all(params)
+    start, received = says(path, "input_mask", number, 2)
+    assert str(error.value).startswith(start)
+    assert received in str(error.value)
+
+
+def read_all(params):
+    """Reads the batches of an evaluation up to the end."""
+    _, data = registry.load_room(params.model_name)
+    with tf.Graph().as_default(), tf.Session() as session:
+        batches = data.INPUTS.eval(schema.as_tree(params))
+        batch = tf.data.make_one_shot_iterator(batches).get_next()
+        while True:
+            session.run(batch)
+
+
 def test_a_record_of_another_length_is_told_when_it_is_met(tmp_path):
     def cut(row, record):
         if row == BAD:
@@ -86,18 +112,9 @@ def test_a_record_of_another_length_is_told_when_it_is_met(tmp_path):
 
     write_records(tmp_path, "gpt3", cut)
     params = make_params(tmp_path, "gpt3", 3)
-    model, data = registry.load_room(params.model_name)
     named = rf"record {BAD} \(counted from 0\): feature labels must have {S} values of int64"
-    with (
-        pytest.raises(DataError, match=named),
-        file_errors_named(params, ["eval_input"]),
-        tf.Graph().as_default(),
-        tf.Session() as session,
-    ):
-        batches = data.INPUTS.eval(schema.as_tree(params))
-        batch = tf.data.make_one_shot_iterator(batches).get_next()
-        while True:
-            session.run(batch)
+    with pytest.raises(DataError, match=named), file_errors_named(params, ["eval_input"]):
+        read_all(params)
 
 
 def test_an_error_of_another_cause_passes(tmp_path):

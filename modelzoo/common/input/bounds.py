@@ -1,7 +1,8 @@
 """Says which numbers the features of a record may hold, and refuses others. Reads no file.
 
-Nothing is looked at while training goes well: a step that fails for such a number names neither
-feature nor file, and only then are the records searched for it (see tf_records.find_fault).
+While training goes well only masks are looked at, for which no step fails. A step that fails for
+such a number, or a wrong mask, names no file: only then are the records searched for it (see
+tf_records.find_fault).
 """
 
 from __future__ import annotations

@@ -126,7 +126,8 @@ class GptHDF5DataProcessor:
             shape = [size if training else None, len(RECORD_FEATURES), length]
             data = tf.ensure_shape(tf.numpy_function(rows, [number], tf.int32), shape)
             ids, mask, labels = tf.unstack(data, axis=1)
-            return {"input_ids": ids, "input_mask": 1 - mask}, labels
+            with tf.control_dependencies([tf_records.check_mask(mask)]):
+                return {"input_ids": ids, "input_mask": 1 - mask}, labels
 
         last = tf.int64.max if section.repeat else order.batches_per_epoch
         return tf.data.Dataset.range(skip, last).map(example).prefetch(2)

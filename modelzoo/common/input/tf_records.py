@@ -19,6 +19,8 @@ from modelzoo.common.model_sections import count_vocabulary
 from modelzoo.common.path_advice import LOOKED_UP, advice_on_path
 
 INTEGER, FLOAT = "int64", "float32"  # kinds of a column
+MASK = "input_mask"
+UNSIGNED = {tf.int32: tf.uint32, tf.int64: tf.uint64}
 FRAME = struct.Struct("<Q")  # a record: its length, 4 bytes of checksum, data, 4 bytes of checksum
 CHECKSUM_BYTES = 4
 WHOLE_CHECK_BYTES = 1 << 30  # data sets up to this size are checked for truncation beforehand
@@ -276,6 +278,8 @@ def record_batches(section, files, skip, keep_rest=False, group=None):
 def parse_records(layout):
     """Makes a function from [B] serialized records to a dictionary of [B, length] tensors.
 
+    It fails for an input_mask of other numbers than 0 and 1, which would fail no step.
+
     Args:
         layout: see `check_files`; integers become int32, floats stay float32.
     """
@@ -286,12 +290,23 @@ def parse_records(layout):
 
     def parse(records):
         parsed = tf.io.parse_example(records, columns)
-        return {
-            name: tf.cast(value, tf.int32) if value.dtype == tf.int64 else value
-            for name, value in parsed.items()
-        }
+        with tf.control_dependencies([check_mask(parsed[MASK])] if MASK in parsed else []):
+            return {
+                name: tf.cast(value, tf.int32) if value.dtype == tf.int64 else value
+                for name, value in parsed.items()
+            }
 
     return parse
+
+
+def check_mask(numbers):
+    """Returns an operation that fails where one of some int32 or int64 numbers is not 0 or 1.
+
+    Negative ones are read as large ones: one look at the largest costs less than two at all.
+    """
+    largest = tf.reduce_max(tf.bitcast(numbers, UNSIGNED[numbers.dtype]))
+    data = ["input_mask must hold 0 and 1 alone, not", largest]
+    return tf.raw_ops.Assert(condition=largest <= 1, data=data)
 
 
 def read_batches(section, layout, skip, keep_rest=False, group=None, files=None):

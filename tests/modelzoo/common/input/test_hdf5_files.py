@@ -90,3 +90,17 @@ def test_a_token_that_the_model_lacks_is_named_by_file_and_record(folder, tmp_pa
 def test_too_few_records_for_a_batch_are_counted(folder):
     with pytest.raises(DataError, match="at least 11 records, one batch. Received: 10"):
         read(section(folder, batch_size=11), 1)
+
+
+@pytest.mark.parametrize("number", [2, -1])
+def test_a_wrong_mask_ends_reading_and_is_found(folder, tmp_path, number):
+    writer = Hdf5Writer(tmp_path, "more", 6)
+    row = np.arange(LENGTH)
+    writer.write({"input_ids": row, "input_mask": np.array([1, number, 0]), "labels": row})
+    writer.close()
+    settings = section(folder, shuffle=False, repeat=False)
+    assert read(settings, 2, training=False)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="input_mask must hold 0 and 1"):
+        read(settings, 3, training=False)
+    fault = GptHDF5DataProcessor(settings).find_fault({"input_mask": Bound(2, "as a mask")})
+    assert "more-00000.h5, record 0 (counted from 0): input_mask must hold" in fault
