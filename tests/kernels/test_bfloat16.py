@@ -267,7 +267,10 @@ print("".join(line + chr(10) for line in text.splitlines() if line.strip()[:1] i
         (
             "tile_product",
             "+avx512f,+amx-tile,+amx-bf16",
-            ["ldtilecfg", "tilezero", "tileloadd", "tdpbf16ps", "tilestored", "tilerelease"],
+            [
+                *("ldtilecfg", "tilezero", "tileloadd", "tileloaddt1", "tdpbf16ps"),
+                *("tilestored", "tilerelease"),
+            ],
         ),
     ],
 )
@@ -304,6 +307,10 @@ class Tiles:
         patch("_copy_rows", self.copy_rows)
         for tile in range(8):
             patch(f"_load{tile}", functools.partial(self.load, tile))
+        for tile in range(4, 8):
+            patch(f"_stream{tile}", functools.partial(self.load, tile))
+        for name in ("_fetch_to_write", "_fetch_into_l2"):
+            patch(name, lambda address: None)  # it may lie beyond the memory
         for tile in range(4):
             patch(f"_zero{tile}", functools.partial(self.tiles[tile].fill, 0))
             patch(f"_store{tile}", functools.partial(self.store, tile))
