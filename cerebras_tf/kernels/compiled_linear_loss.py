@@ -14,7 +14,7 @@ from typing import Any, Optional
 import numpy as np
 
 from cerebras_tf.kernels.bfloat16 import in_bfloat16
-from cerebras_tf.kernels.blas import product
+from cerebras_tf.kernels.blas import product, scratch_bytes
 from cerebras_tf.kernels.compiled_jit import jit
 from cerebras_tf.kernels.compiled_layout import floats_are_float32, matrix
 from cerebras_tf.kernels.compiled_loss import label_vector
@@ -46,7 +46,7 @@ def _scratch(
 ) -> Scratch:
     """Logits of a chunk, its weighted hidden states, and a number or two a token.
 
-    In bfloat16 also packed operands of a product.
+    Besides, what a product takes, in bfloat16 for packed operands.
     """
     hidden, weight = types[first : first + 2]
     (tokens, width), vocabulary = hidden.shape, weight.shape[0 if transpose_weight else 1]
@@ -54,14 +54,14 @@ def _scratch(
     weighted = chunk * width if first else 0
     own = rounded(4 * chunk * vocabulary) + 4 * weighted + 8 * tokens
     packing = None if compute is None else in_bfloat16()
-    if packing is None:
-        return Scratch(own)
     rows, columns = (vocabulary, width) if transpose_weight else (width, vocabulary)
     products = []
     for part in {chunk, tokens // max(1, _chunk_count(tokens, vocabulary))}:  # and the shortest
         products.append((part, width, vocabulary))
         if first:
             products += [(part, vocabulary, width), (rows, part, columns)]
+    if packing is None:
+        return Scratch(own + max(scratch_bytes(*sizes, 4) for sizes in products))
     return Scratch(own + max(packing.scratch_bytes(*sizes) for sizes in products))
 
 

@@ -66,7 +66,7 @@ def _pairs_of_row(builder: Any, is_half: bool, address: Any, step: Any) -> Any:
     return builder.bitcast(_rounded(builder, low, high), _WORDS)
 
 
-def _turned(builder: Any, rows: list[Any]) -> list[Any]:
+def turned(builder: Any, rows: list[Any]) -> list[Any]:
     """16 rows of 16 words as columns: four times, the halves of the list are interleaved."""
     masks = [
         ir.Constant(_WORDS, [n // 2 + start + 16 * (n % 2) for n in range(16)]) for start in (0, 8)
@@ -96,7 +96,7 @@ def _turning(words: Any, rows: int) -> Any:
             for i in range(_SIDE):
                 at = builder.add(source, builder.mul(step, _I64(rows * i)))
                 made.append(words(builder, example == types.uint16, at, step))
-            for i, row in enumerate(_turned(builder, made)):
+            for i, row in enumerate(turned(builder, made)):
                 at = builder.add(target, builder.mul(to_step, _I64(i)))
                 builder.store(row, builder.inttoptr(at, _WORDS.as_pointer()), align=4)
             return context.get_dummy_value()

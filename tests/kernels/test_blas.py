@@ -8,6 +8,7 @@ import os
 import numpy as np
 import pytest
 
+from cerebras_tf.errors import ConfigError
 from cerebras_tf.kernels import blas
 
 RANDOM = np.random.default_rng(7)
@@ -139,3 +140,23 @@ def test_a_deep_product_of_few_rows_is_shared_where_it_pays(
     blas.gemm(a, b, whole)
     np.testing.assert_allclose(out, whole, rtol=1e-6, atol=1e-4)
     assert taken == ([parts] if parts > 1 else [])
+
+
+def test_what_multiplies_is_chosen_by_name(monkeypatch):
+    for named, by_vectors in (("blas", False), ("avx512", True)):
+        monkeypatch.setenv(blas.VARIABLE, named)
+        monkeypatch.setattr(blas, "features", lambda: {"avx512f"})
+        assert blas._has_vectors.__wrapped__() is by_vectors
+    for named, features in (("fast", {"avx512f"}), ("avx512", set())):
+        monkeypatch.setenv(blas.VARIABLE, named)
+        monkeypatch.setattr(blas, "features", lambda features=features: features)
+        with pytest.raises(ConfigError, match=f"{blas.VARIABLE}: must be .* Received: '{named}'"):
+            blas._has_vectors.__wrapped__()
+
+
+@pytest.mark.parametrize("vendor", ["GenuineIntel", "AuthenticAMD"])
+def test_without_a_name_vectors_are_for_processors_that_were_measured(vendor, monkeypatch):
+    monkeypatch.delenv(blas.VARIABLE, raising=False)
+    monkeypatch.setattr(blas, "features", lambda: {"avx512f"})
+    monkeypatch.setattr(blas, "_processor", lambda: {"vendor_id": vendor})
+    assert blas._has_vectors.__wrapped__() is (vendor == "GenuineIntel")
