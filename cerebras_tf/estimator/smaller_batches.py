@@ -159,7 +159,7 @@ def _tried(
     """The trial with its outcome; None where the model does not take such a batch."""
     say("trying %s", settings(trial, 0, params))
     tried = replace(call, runs=False, model=None, batch=batch, micro_batches=trial.parts)
-    changed = params if trial.micro_batches else with_settings(params, trial)
+    changed = with_settings(params, trial)
     try:
         program = compile(tried, changed, max(trial.micro_batches, 1))
         model = tried.model
@@ -182,10 +182,17 @@ def _tried(
 
 
 def with_settings(params: Any, trial: Trial) -> Any:
-    """Parameters of a model of modelzoo for a trial; those of another model as they are."""
+    """Parameters of a model of modelzoo for a trial; those of another model as they are.
+
+    Its model_fn reads the micro-batches there, and weighs the loss of a part by what it counts.
+    """
     if not _is_of_modelzoo(params):
         return params
     changed = copy.deepcopy(params)
+    if trial.micro_batches:
+        if isinstance(changed.get("runconfig"), dict):
+            changed["runconfig"]["micro_batches"] = trial.micro_batches
+        return changed
     changed["train_input"]["batch_size"] = trial.rows
     changed["optimizer"]["grad_accum_steps"] = trial.parts
     return changed

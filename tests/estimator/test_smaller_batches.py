@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from cerebras_tf.errors import BatchCapacityError
 from cerebras_tf.estimator import estimator
-from cerebras_tf.estimator.smaller_batches import parts_of
+from cerebras_tf.estimator.smaller_batches import Trial, parts_of, with_settings
 from cerebras_tf.runtime import capacity
 from tests.estimator.regression import build
 from tests.estimator.test_activation_memory import (
@@ -119,6 +119,14 @@ def test_where_parts_would_be_another_step_smaller_batches_are_named(tmp_path, l
     )
     assert told is not None and int(told[1]) * int(told[2]) == 3 * ROWS
     assert ZOO["optimizer"] == {"grad_accum_steps": 3}
+
+
+def test_a_trial_of_parts_tells_a_model_of_modelzoo_as_the_setting_would():
+    """Its loss is weighed by parts where runconfig has them; else the parts are another program."""
+    params = {**ZOO, "runconfig": {"micro_batches": 1}}
+    changed = with_settings(params, Trial(ROWS, 3, 4))
+    assert changed == {**ZOO, "runconfig": {"micro_batches": 4}}
+    assert params["runconfig"] == {"micro_batches": 1}
 
 
 def test_sizes_that_only_data_tell_are_not_tried(tmp_path):
