@@ -50,6 +50,7 @@ from cerebras_tf.estimator.training import guarded, reporting, sizes, with_lines
 from cerebras_tf.ir.program import Program
 from cerebras_tf.kernels.bfloat16 import instructions
 from cerebras_tf.kernels.instructions import described
+from cerebras_tf.memoryx.checkpoint_paths import check_checkpoint_path
 from cerebras_tf.runtime.capacity import return_freed_memory, share_heap
 from cerebras_tf.swarmx import job
 from cerebras_tf.wafer.prediction import Prediction, one_line
@@ -76,7 +77,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
         use_cs: what methods do that are not told: True for the wafer, False for the host.
 
     Raises:
-        ConfigError: an argument is of the wrong kind.
+        ConfigError: an argument is of the wrong kind, or model_dir has `[` or a backslash.
     """
 
     def __init__(
@@ -94,6 +95,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
                 params, warm_start_from = config, params
             compile_dir, config = None, compile_dir
         super().__init__(model_fn, model_dir, config, params, warm_start_from)
+        check_checkpoint_path(self.model_dir, "model_dir")
         self.compile_dir = compile_dir or os.path.join(self.model_dir, "compiled")
         self.phases = PhaseReporter()
         self._call = Call(bool(use_cs))

@@ -6,12 +6,21 @@ import os
 import textwrap
 from pathlib import Path
 
+from cerebras_tf.memoryx.checkpoint_paths import check_checkpoint_path
+
 TRAINED_ON = "trained_on.json"  # see modelzoo/common/trained_on.py
 
 
 def default_model_dir(params_path):
     """Returns ``model_dir/<name>`` for ``params_<name>.yaml``, in the current folder."""
     return os.path.join("model_dir", Path(params_path).stem.replace("params_", "", 1))
+
+
+def check_paths(runconfig):
+    """Raises a ConfigError for a folder or checkpoint by whose path TensorFlow finds none."""
+    for name in ("model_dir", "checkpoint_path", "resume_from"):
+        if getattr(runconfig, name):
+            check_checkpoint_path(getattr(runconfig, name), name)
 
 
 def write_text_summary(model_dir, text, step):

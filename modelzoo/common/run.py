@@ -120,9 +120,9 @@ def read_params(args, model_name=None):
             f"{runconfig.device!r}, cs_ip {runconfig.cs_ip!r}. Drop one of them."
         )
     model_dir = runconfig.model_dir or folder.default_model_dir(args.params)
-    return dataclasses.replace(
-        params, runconfig=dataclasses.replace(runconfig, model_dir=model_dir)
-    )
+    runconfig = dataclasses.replace(runconfig, model_dir=model_dir)
+    folder.check_paths(runconfig)
+    return dataclasses.replace(params, runconfig=runconfig)
 
 
 def launchers_overrides():

@@ -12,7 +12,7 @@ pytest.importorskip("tensorflow")
 import numpy as np
 import tensorflow as tf
 
-from cerebras_tf.errors import DataError, NumericsError
+from cerebras_tf.errors import ConfigError, DataError, NumericsError
 from cerebras_tf.estimator.spec import CSEstimatorSpec
 from cerebras_tf.ir import parse_step
 from tests.estimator import regression
@@ -63,6 +63,12 @@ def test_a_hook_may_fetch_any_tensor_of_the_model_by_name(tmp_path):
     for theirs, ours in zip(host.results, wafer.results):
         for a, b in zip(theirs, ours):
             np.testing.assert_allclose(b, a, rtol=1e-5, atol=1e-6)
+
+
+def test_a_folder_where_no_checkpoint_is_found_again_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="model_dir: must be a path without"):
+        build(tmp_path / "a[1]")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_hook_may_fetch_gradients(tmp_path):

@@ -314,6 +314,15 @@ def test_file_in_place_of_the_folder_is_refused(call, tmp_path):
         call("train")
 
 
+@pytest.mark.parametrize("option", ["-o", "--checkpoint_path", "--resume_from"])
+def test_a_folder_where_tensorflow_finds_no_checkpoint_is_refused_at_once(call, tmp_path, option):
+    name = {"-o": "model_dir"}.get(option, option.strip("-"))
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(ConfigError, match=f"{name}: must be a path without .*runs.1., with .\\."):
+        call("train", option, str(tmp_path / "runs[1]"))
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 def test_mode_without_its_section_or_steps_is_refused(call):
     text = YAML.replace("    max_steps: 6\n", "")
     call.path.write_text(text)

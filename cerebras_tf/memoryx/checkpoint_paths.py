@@ -1,0 +1,31 @@
+"""What a path must be for TensorFlow to find checkpoints by it."""
+
+from __future__ import annotations
+
+import os
+from typing import Union
+
+from cerebras_tf.errors import ConfigError
+
+# Where it opens checkpoints it takes paths for patterns. Of ? and *, which are such too, it finds
+# what is called so; of these two it does not.
+PATTERN_LETTERS = "[\\"
+
+
+def check_checkpoint_path(path: Union[str, os.PathLike[str]], name: str) -> None:
+    """Refuses a path whose checkpoints TensorFlow writes but does not find again.
+
+    Args:
+      path: of a checkpoint, or of a folder for checkpoints.
+      name: what the path was given as, for the error.
+
+    Raises:
+      ConfigError: it has one of `PATTERN_LETTERS`.
+    """
+    found = [letter for letter in PATTERN_LETTERS if letter in os.fspath(path)]
+    if found:
+        raise ConfigError(
+            f"{name}: must be a path without {' and '.join(PATTERN_LETTERS)}, by which TensorFlow "
+            f"finds no checkpoint, as it takes them for patterns. Received: {os.fspath(path)}, "
+            f"with {' and '.join(found)}. Rename it, or name another."
+        )
