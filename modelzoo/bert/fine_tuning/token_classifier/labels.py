@@ -52,13 +52,13 @@ def read_sentences(path):
     tags: list[str] = []
     for number, line in _lines(path):
         columns = line.split("\t") if "\t" in line else line.split()
-        if not columns or not columns[0].strip() or columns[0] == DOCUMENT_START:
+        if not line.strip() or columns[0] == DOCUMENT_START:
             if words:
                 sentences.append(Sentence(words, tags))
                 words, tags = [], []
             continue
         tag = columns[-1].strip()
-        if len(columns) < 2 or not TAG.fullmatch(tag):
+        if len(columns) < 2 or not columns[0].strip() or not TAG.fullmatch(tag):
             raise DataError(
                 f"{path}:{number}: must hold a word and its tag, O, B or I, with or without a type "
                 f"as in B-Disease. Received: {line[:60]!r}. Mend the line."

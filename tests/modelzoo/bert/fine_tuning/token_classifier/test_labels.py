@@ -36,6 +36,7 @@ def test_columns_of_conll_are_read(tmp_path):
     ("text", "told"),
     [
         ("a\tO\nb\n", r"train\.tsv:2: must hold a word and its tag.*Received: 'b'"),
+        ("a\tO\n\tO\nb\tO\n", r"train\.tsv:2: must hold a word and its tag.*Received: '\\tO'"),
         ("a\tO\n\nb\tE-Gene\n", r"train\.tsv:3: must hold a word and its tag"),
         (b"a\tO\n\xff\tO\n", r"train\.tsv:2: must be UTF-8 text\. Received: byte 0xff"),
         ("\n\n", r"train\.tsv: must hold sentences"),
