@@ -79,6 +79,8 @@ def read_history(model_dir):
     try:
         text = path.read_text(encoding="utf-8")
         history = [[int(number) for number in entry] for entry in parse_json(text)]
+        if not history:
+            raise ValueError(f"{text.strip()[:60]}, which has no entry")
         if {len(entry) for entry in history} - {3, 5} or history != sorted(history):
             raise ValueError(f"{history}, which is no ascending list of 3 or 5 numbers each")
         if any(min(entry) < 0 or entry[2] < 1 for entry in history):

@@ -101,6 +101,8 @@ def test_batches_in_an_order_of_their_own_are_told(tmp_path, caplog):
     "content",
     [
         "{",
+        "[]",
+        "{}",
         "[1, 2]",
         '[["a", 0, 1]]',
         "[[1, 2]]",
