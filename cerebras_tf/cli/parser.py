@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -27,6 +28,10 @@ def _optional(action: argparse.Action) -> bool:
     return bool(action.option_strings) and not action.required
 
 
+def _is_text(word: str) -> bool:
+    return not any("\ud800" <= letter <= "\udfff" for letter in word)
+
+
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
     """Keeps the line breaks of descriptions, and shows the defaults that tell something."""
 
@@ -43,7 +48,7 @@ class Parser(argparse.ArgumentParser):
 
     Unlike argparse's, its `parse_known_args` leaves nothing over. Paths and names, which are
     arguments without a `type` or of the type Path, must not be empty, as a shell variable that is
-    not set leaves them; with `type=str` any text is taken.
+    not set leaves them, and must be UTF-8; with `type=str` any text is taken.
     """
 
     def __init__(self, **settings: Any) -> None:
@@ -82,6 +87,11 @@ class Parser(argparse.ArgumentParser):
         if names and "" in arg_strings:
             advice = " Name one, or leave it out." if _optional(action) else " Name one."
             raise argparse.ArgumentError(action, f"must not be empty. Received: ''.{advice}")
+        # Python reads bytes that are no UTF-8 as lone surrogates, which no file can hold.
+        wrong = [word for word in arg_strings if names and not _is_text(word)]
+        if wrong:
+            text = f"must be UTF-8 text. Received: {os.fsencode(wrong[0])!r}. Rename it."
+            raise argparse.ArgumentError(action, text)
         return super()._get_values(action, arg_strings)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:

@@ -82,6 +82,12 @@ def test_empty_paths_and_names_are_refused(parser, capsys, words):
     )
 
 
+@pytest.mark.parametrize("words", [("--name", "bad\udcff"), ("--name=bad\udcff",)])
+def test_paths_that_are_no_utf_8_are_refused(parser, capsys, words):
+    told = mistake(parser, capsys, "--color", "red", *words)
+    assert "argument --name: must be UTF-8 text. Received: b'bad\\xff'. Rename it." in told
+
+
 def test_a_text_may_be_empty_where_that_is_said():
     parser = Parser(prog="tool")
     parser.add_argument("--mark", type=str)
