@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Optional
 
-from modelzoo.bert.fine_tuning.classifier.tasks import TASKS
+from modelzoo.bert.fine_tuning.classifier.tasks import OF_OTHER_FILES, TASKS
 from modelzoo.bert.fine_tuning.sections import (
     FineTuningInputKeys,
     FineTuningModelParams,
@@ -56,7 +56,7 @@ class ClassifierInput(FineTuningInputKeys, RecordInput):
     @property
     def task(self):
         """What the files hold: the processor's task, under what the section says otherwise."""
-        return TASKS.get(self.data_processor, TASKS["Sst2DataProcessor"]).with_own(
+        return TASKS.get(self.data_processor, OF_OTHER_FILES).with_own(
             self.text_columns, self.label_column, self.labels
         )
 

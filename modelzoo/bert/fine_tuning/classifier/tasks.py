@@ -36,7 +36,8 @@ class Task:
         label_column: the column of the label.
         labels: every label, in the order of its number.
         has_parts: whether there are a matched and a mismatched part.
-        submission: name of the file that GLUE's server takes, by whether the part is matched.
+        submission: name of the file that GLUE's server takes, by whether the part is matched;
+            neutral where nobody knows which task it is.
     """
 
     text_columns: tuple
@@ -63,6 +64,8 @@ TASKS = {
         submission=("MNLI-mm.tsv", "MNLI-m.tsv"),
     ),
 }
+# Of a section that names columns and labels itself: which task they are of, it does not tell.
+OF_OTHER_FILES = Task(("sentence",), "label", ("0", "1"))
 
 
 @dataclass(frozen=True)

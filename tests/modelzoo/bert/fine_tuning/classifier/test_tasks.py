@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cerebras_tf.errors import DataError
+from modelzoo.bert.fine_tuning.classifier.params import ClassifierInput
 from modelzoo.bert.fine_tuning.classifier.tasks import TASKS, UNLABELED, find_files, read_rows
 
 SST2, MNLI = TASKS["Sst2DataProcessor"], TASKS["MnliDataProcessor"]
@@ -75,3 +76,20 @@ def test_mismatched_part_is_told_by_the_name_of_its_file(tmp_path):
 def test_missing_data_is_told(tmp_path, name):
     with pytest.raises(DataError, match=r"data_dir: must be a \.tsv file, or a folder with train"):
         find_files(str(tmp_path / name), "train")
+
+
+@pytest.mark.parametrize(
+    ("processor", "names"),
+    [
+        ("Sst2DataProcessor", {"SST-2.tsv"}),
+        ("MnliDataProcessor", {"MNLI-m.tsv", "MNLI-mm.tsv"}),
+        ("TsvDataProcessor", {"predictions.tsv", "mismatched_predictions.tsv"}),
+    ],
+)
+def test_predictions_of_other_data_are_not_called_by_a_task_of_glue(processor, names):
+    own = {"text_columns": ["a", "b"], "label_column": "c", "labels": ["x", "y"]}
+    section = ClassifierInput(
+        data_processor=processor, data_dir="rte", max_sequence_length=8, batch_size=2, **own
+    )
+    assert set(section.task.submission) == names
+    assert section.task.labels == own["labels"]
