@@ -81,6 +81,11 @@ def reporting(spec: Any, call: Call, config: Any) -> Any:
     """
     written: list[Any] = _profiling(call, config)
     if config.save_summary_steps:
+        if call.model is not None and call.model.step.swarm.size > 1:
+            say(
+                "summaries: scalars, histograms and images that model_fn writes are the first "
+                "wafer's; the loss and what is made with cross_wafer_sum are of all wafers"
+            )
         shown = ShownSteps(config.save_summary_steps, call.last_step, call.steps)
         memory = call.memory_high_water if call.use_cs else None
         examples, tokens = call.in_step(call.examples), call.in_step(call.tokens)

@@ -27,8 +27,8 @@ def loss_spec(mode, params, costs, metrics, summaries=None, derived=None):
             records, the number of records is third: parts of a batch count by it.
         metrics: function that returns what ``host_call`` takes, a function of tensors and a list of
             them. It is called in evaluation, unless ``eval_input.disable_eval_metrics`` is set.
-        summaries: float32 scalars by the tags they have in training, averaged as the loss is; None
-            shows the loss as ``train/cost``.
+        summaries: float32 scalars by the tags they have in training, averaged as the loss is, over
+            batches in turn and over wafers; None shows the loss as ``train/cost``.
         derived: function of such a dictionary of means that returns further scalars to show.
 
     Returns:
@@ -47,7 +47,7 @@ def loss_spec(mode, params, costs, metrics, summaries=None, derived=None):
             params.batches_in_turn,
             [loss, *shown.values()],
         )
-        shown = dict(zip(shown, means))
+        shown = {name: over_wafers(cost) for name, cost in zip(shown, means)}
         for name, value in {**shown, **(derived(shown) if derived else {})}.items():
             tf.summary.scalar(name, value)
         return CSEstimatorSpec(mode=mode, loss=mean, train_op=train_op)
@@ -75,6 +75,12 @@ def over_parts(cost, count):
     total = tf.stop_gradient(cross_wafer_sum(count))
     parts = float(job.wafers()) if job.wafers() > 1 else cross_wafer_sum(tf.ones([]))
     return cost * tf.math.divide_no_nan(count * parts, total)
+
+
+def over_wafers(value):
+    """Makes the mean of a float32 scalar over the wafers that train together; alone, the scalar."""
+    wafers = job.wafers()
+    return cross_wafer_sum(value) / float(wafers) if wafers > 1 else value
 
 
 def mean_loss(parts):

@@ -55,6 +55,17 @@ def pair(tmp_path_factory):
     return folder, done.stdout
 
 
+def scalars(folder):
+    """What a training shows in TensorBoard: value by (step, tag)."""
+    (path,) = folder.glob("events.*")
+    return {
+        (event.step, value.tag): value.simple_value
+        for event in tf.compat.v1.train.summary_iterator(str(path))
+        for value in event.summary.value
+        if value.HasField("simple_value")
+    }
+
+
 def check_equal(one, several):
     (folder, text), (other_folder, other_text) = one, several
     np.testing.assert_allclose(
@@ -185,6 +196,12 @@ def test_a_model_of_the_zoo_trains_as_one_that_takes_batches_in_turn(tmp_path):
             check=False,
         )
         assert done.returncode == 0, done.stderr
+    assert (done.stdout + done.stderr).count("are the first wafer's; the loss") == 1
+    shown = [scalars(folder) for folder in (in_turn, several)]
+    tags = {tag for _, tag in shown[0] if "lm_" in tag or "cost" in tag}
+    assert tags
+    for key in (key for key in shown[0] if key[1] in tags):
+        assert shown[1][key] == pytest.approx(shown[0][key], rel=1e-5), key
     wanted, found = variables(in_turn, 4), variables(several, 4)
     assert found["cerebras_tf/random_step"] == wanted["cerebras_tf/random_step"] == 8
     names = [name for name in found if "grad_accum" not in name]
