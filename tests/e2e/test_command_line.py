@@ -188,8 +188,11 @@ def test_predict_reads_records_to_the_last_where_evaluation_reads_text(trained):
     (trained.folder / "records").mkdir()
     with tf.io.TFRecordWriter(str(trained.folder / "records" / "a.tfrecords")) as writer:
         for number in range(10):
-            ids = tf.train.Feature(int64_list=tf.train.Int64List(value=[number] * 16))
-            features = dict.fromkeys(("input_ids", "input_mask", "labels"), ids)
+            ids, mask = (
+                tf.train.Feature(int64_list=tf.train.Int64List(value=[value] * 16))
+                for value in (number, 1)
+            )
+            features = {"input_ids": ids, "input_mask": mask, "labels": ids}
             example = tf.train.Example(features=tf.train.Features(feature=features))
             writer.write(example.SerializeToString())
     section = "predict_input:\n    data_processor: GptTfRecordsProcessor\n    data_dir: records\n"
