@@ -193,13 +193,13 @@ def test_nothing_is_said_of_what_fits_nor_of_an_evaluation(tmp_path, said):
 
 def test_a_wafer_of_several_keeps_its_disk_busy_with_its_own_part(tmp_path):
     step = residual_step()
-    store = FileStore(step.specs.values(), FileDisk(str(tmp_path), 24700))
+    store = FileStore(step.specs.values(), FileDisk(str(tmp_path), 37000))
     session = SimpleNamespace(store=store)
     room = activation_room.ActivationRoom(session, CpuBackend(), None, True, Alone())
     room._disk_speeds = lambda: (1.0, 1.0)
     specs = list(step.specs.values())
     program = compile_step(residual_step(), Options(True, wafers=2))
-    moved = plan_streaming(program, specs, 24700, CpuBackend(), 0)
+    moved = plan_streaming(program, specs, 37000, CpuBackend(), 0)
     wanted = moved.bytes_read + moved.bytes_written
     assert room._spill_room(program).busy_s == wanted > 0
     store.close()
