@@ -138,7 +138,7 @@ def _bytes_of(typing: Any, example: Any) -> Any:
 
 
 @intrinsic
-def _number_at(typing: Any, example: Any, address: Any) -> Any:
+def number_at(typing: Any, example: Any, address: Any) -> Any:
     """The element at an address."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -169,7 +169,7 @@ def _fill(room: Any, source: Any, step: Any, rows: Any, columns: Any) -> None:
     for i in range(room.shape[0]):
         for j in range(room.shape[1]):
             inside = i < rows and j < columns
-            room[i, j] = _number_at(zero, source + i * step + size * j) if inside else zero
+            room[i, j] = number_at(zero, source + i * step + size * j) if inside else zero
 
 
 @inlined

@@ -16,6 +16,7 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 from cerebras_tf.kernels.compiled_jit import jit
+from cerebras_tf.kernels.compiled_prefetch import ask_for_line
 from cerebras_tf.kernels.compiled_threads import for_rows
 
 F = np.float32
@@ -182,16 +183,11 @@ def _block_of_rows(typingctx: Any, a: Any, b: Any, out: Any, steps: Any, inner: 
         a_step, b_step, out_step = (builder.extract_value(steps, i) for i in range(3))
         totals = _sums(builder, _ROWS, _TURNED)
         byte = ir.IntType(8)
-        fetch = cgutils.get_or_insert_function(
-            builder.module,
-            ir.FunctionType(ir.VoidType(), [byte.as_pointer(), _I32, _I32, _I32]),
-            "llvm.prefetch.p0",
-        )
         with cgutils.for_range(builder, builder.udiv(inner, _I64(_LANES))) as loop:
             at = builder.mul(loop.index, _I64(4 * _LANES))
             for j in range(_TURNED, 2 * _TURNED):
                 ahead = _pointer(builder, b, j, b_step, at, byte)
-                builder.call(fetch, [ahead, _I32(0), _I32(3), _I32(1)])
+                ask_for_line(builder, ahead, 0, 3)
             vectors = [_load(builder, b, j, b_step, at, _VECTOR) for j in range(_TURNED)]
             for i, found in enumerate(totals):
                 x = _load(builder, a, i, a_step, at, _VECTOR)

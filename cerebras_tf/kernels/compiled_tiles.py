@@ -20,6 +20,7 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 from cerebras_tf.kernels.compiled_jit import inlined, jit
+from cerebras_tf.kernels.compiled_prefetch import prefetch
 
 # Inner indices of a slab of A: longer ones add to results in memory less often, shorter ones leave
 # more of B's panel in L1. On a Zen 4, 256, 384, 512 and 768 reach 188, 197, 192 and 204 GFLOP/s a
@@ -157,25 +158,7 @@ def _tile_instruction(name: str, tiles: tuple[int, ...], operands: int) -> Any:
     return intrinsic((without, at, rows_at)[operands])
 
 
-def _prefetch(to_write: int, nearness: int) -> Any:
-    """An intrinsic (address): asks for its line, as LLVM's prefetch does."""
-
-    def prefetch(typingctx: Any, address: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            place = builder.inttoptr(args[0], _I8.as_pointer())
-            kinds = [place.type, _I32, _I32, _I32]
-            function = cgutils.get_or_insert_function(
-                builder.module, ir.FunctionType(_VOID, kinds), "llvm.prefetch.p0"
-            )
-            builder.call(function, [place, _I32(to_write), _I32(nearness), _I32(1)])
-            return context.get_dummy_value()
-
-        return types.void(types.int64), generate
-
-    return intrinsic(prefetch)
-
-
-_fetch_to_write, _fetch_into_l2 = _prefetch(1, 3), _prefetch(0, 2)
+_fetch_to_write, _fetch_into_l2 = prefetch(1, 3), prefetch(0, 2)
 
 # Tiles 0 to 3 are sums, 4 and 5 rows of A, 6 and 7 columns of B.
 _configure = _tile_instruction("ldtilecfg", (), 1)

@@ -19,7 +19,8 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 from cerebras_tf.kernels.compiled_jit import inlined, jit
-from cerebras_tf.kernels.compiled_operands import turned
+from cerebras_tf.kernels.compiled_operands import number_at, turned
+from cerebras_tf.kernels.compiled_prefetch import ask_for_line, prefetch
 
 F = np.float32
 
@@ -41,7 +42,7 @@ _TILE_BYTES = 4 * ROWS * COLUMNS
 # Bytes of the room that a thread needs: a block of B, a tile of A, a tile of sums.
 ROOM_BYTES = _BLOCK_BYTES + 4 * ROWS * _CHUNK + _TILE_BYTES + 4 * _LINE
 
-_I8, _I32, _I64, _VOID = ir.IntType(8), ir.IntType(32), ir.IntType(64), ir.VoidType()
+_I8, _I32, _I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 _FLOAT = ir.FloatType()
 _VECTOR, _WORDS = ir.VectorType(_FLOAT, 16), ir.VectorType(_I32, 16)
 _HALVES = (0, 1)  # the vectors of a row of a tile
@@ -51,24 +52,7 @@ def _pointer(builder: Any, address: Any, kind: Any) -> Any:
     return builder.inttoptr(address, kind.as_pointer())
 
 
-def _fetch(builder: Any, address: Any, write: int, near: int) -> None:
-    """Asks memory for the line at an address, `near` 3 for L1, 2 for L2."""
-    kinds = [_I8.as_pointer(), _I32, _I32, _I32]
-    function = cgutils.get_or_insert_function(
-        builder.module, ir.FunctionType(_VOID, kinds), "llvm.prefetch.p0"
-    )
-    builder.call(function, [_pointer(builder, address, _I8), _I32(write), _I32(near), _I32(1)])
-
-
-@intrinsic
-def _fetch_line(typingctx: Any, address: Any) -> Any:
-    """Asks memory for the line at an address, for L2."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        _fetch(builder, args[0], 0, 2)
-        return context.get_dummy_value()
-
-    return types.void(types.int64), generate
+_fetch_line = prefetch(0, 2)
 
 
 def _every_lane(builder: Any, address: Any) -> Any:
@@ -154,7 +138,7 @@ def _tile(direct: bool) -> Any:
                 row = builder.add(c, builder.mul(c_step, _I64(i)))
                 places += [builder.add(row, _I64(_LINE * half)) for half in _HALVES]
             for place in places:
-                _fetch(builder, place, 1, 3)
+                ask_for_line(builder, _pointer(builder, place, _I8), 1, 3)
             # Three rows from each of four addresses: the processor adds one or two steps itself.
             firsts = [builder.add(a, builder.mul(a_step, _I64(i))) for i in range(0, ROWS, 3)]
             steps = [_I64(0), a_step, builder.mul(a_step, _I64(2))]
@@ -187,14 +171,6 @@ def _tile(direct: bool) -> Any:
 
 
 _tile_of_rows, _tile_of_panel = _tile(True), _tile(False)
-
-
-@intrinsic
-def _number_at(typingctx: Any, address: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.load(_pointer(builder, args[0], _FLOAT), align=4)
-
-    return types.float32(types.int64), generate
 
 
 @intrinsic
@@ -271,7 +247,7 @@ def _lay_out_block(sizes: Any, b: Any, room: Any) -> None:
                 _turn_block(at + 4 * k + j * column_step, column_step, target, 4 * COLUMNS)
     for j in range(-(-columns // COLUMNS) * COLUMNS):
         for k in range(whole_inner if j < whole_columns else 0, inner):
-            number = _number_at(at + k * inner_step + j * column_step) if j < columns else F(0)
+            number = number_at(F(0), at + k * inner_step + j * column_step) if j < columns else F(0)
             _put(room + 4 * ((j // COLUMNS * inner + k) * COLUMNS + j % COLUMNS), number)
 
 
@@ -293,7 +269,7 @@ def _lay_out_rows(rows: Any, enough: Any, inner: Any, a: Any, room: Any) -> None
         return
     for k in range(inner):
         for i in range(ROWS):
-            number = _number_at(at + i * row_step + k * inner_step) if i < rows else F(0)
+            number = number_at(F(0), at + i * row_step + k * inner_step) if i < rows else F(0)
             _put(room + 4 * (ROWS * k + i), number)
 
 
@@ -302,8 +278,8 @@ def _move_tile(rows: Any, columns: Any, c: Any, c_step: Any, sums: Any, add: Any
     """C = or += the part of a tile of sums that exists; addresses and bytes."""
     for i in range(rows):
         for j in range(columns):
-            at, total = c + i * c_step + 4 * j, _number_at(sums + 4 * (COLUMNS * i + j))
-            _put(at, _number_at(at) + total if add else total)
+            at, total = c + i * c_step + 4 * j, number_at(F(0), sums + 4 * (COLUMNS * i + j))
+            _put(at, number_at(F(0), at) + total if add else total)
 
 
 @jit()
