@@ -15,6 +15,9 @@ from tests.e2e.public_style import MODELS, network, regression
 pytestmark = pytest.mark.tf
 v1 = tf.compat.v1
 
+# TensorFlow gives the read and the update of a ref variable no order: a busy host reads either.
+UNORDERED_IN_VERSION_ONE = {"note_of_the_step_built_after_its_update"}
+
 
 @pytest.mark.parametrize("name", list(MODELS))
 def test_wafer_and_host_agree(name, tmp_path):
@@ -22,15 +25,16 @@ def test_wafer_and_host_agree(name, tmp_path):
 
 
 def test_wafer_and_host_agree_with_version_two_switched_off(tmp_path):
+    models = [name for name in MODELS if name not in UNORDERED_IN_VERSION_ONE]
     done = subprocess.run(
-        [sys.executable, "-m", "tests.e2e.both_sides", str(tmp_path), *MODELS],
+        [sys.executable, "-m", "tests.e2e.both_sides", str(tmp_path), *models],
         capture_output=True,
         text=True,
         cwd=Path(__file__).parents[2],
         timeout=600,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    assert [line.split()[1] for line in done.stdout.splitlines()] == list(MODELS)
+    assert [line.split()[1] for line in done.stdout.splitlines()] == models
 
 
 def violated_inside(features, labels, mode):
