@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import re
+from pathlib import PurePosixPath
 
 import tensorflow.compat.v1 as tf
 
 from cerebras_tf import CerebrasEstimator, CSEstimatorSpec, CSRunConfig
 from cerebras_tf.cli.exit_codes import tell_if_stopped
 from cerebras_tf.errors import CheckpointError, DataError
-from cerebras_tf.estimator.checkpoint_content import saved_shapes
+from cerebras_tf.estimator.checkpoint_content import named, saved_shapes
 from cerebras_tf.swarmx import job
 from modelzoo.common import schema
 from modelzoo.common.checkpoint_files import (
@@ -86,8 +87,7 @@ def make_estimator(model_fn, params, use_cs, warm_start_excludes=()):
         def taken_over():
             return [v for v in tf.trainable_variables() if kept.match(v.op.name)]
 
-        compare = functools.partial(check_variables, advice=ANOTHER_CHECKPOINT)
-        model_fn = checked(model_fn, warm_start, taken_over, compare)
+        model_fn = checked(model_fn, warm_start, taken_over, check_taken_over)
         warm_start = tf.estimator.WarmStartSettings(warm_start, vars_to_warm_start=kept.pattern)
     every = runconfig.log_step_count_steps or runconfig.save_summary_steps
     config = CSRunConfig(
@@ -161,14 +161,16 @@ def checked(model_fn, path, variables, compare):
 
 
 class CheckpointHook(tf.estimator.SessionRunHook):
-    """Checks a checkpoint before anything is loaded from it.
+    """Checks a checkpoint before anything is loaded from it, and tells of weights that are not.
 
     Args:
         path: prefix of the checkpoint.
+        tells: whether weights that it leaves unused are told: not of a model in several graphs.
     """
 
-    def __init__(self, path):
+    def __init__(self, path, tells=True):
         self._path = path
+        self._tells = tells
 
     def begin(self):
         """Compares the variables of the model with those of the checkpoint.
@@ -177,6 +179,8 @@ class CheckpointHook(tf.estimator.SessionRunHook):
             CheckpointError: names the variables that differ.
         """
         check_variables(self._path, tf.global_variables())
+        if self._tells:
+            tell_of_unused(self._path, tf.global_variables())
 
 
 class BatchesHook(tf.estimator.SessionRunHook):
@@ -263,6 +267,31 @@ def check_variables(path, variables, advice=ANOTHER_FOLDER):
         more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
         raise CheckpointError(
             f"{path}: must fit the model. Received: {'; '.join(wrong[:3])}{more}. {advice}"
+        )
+
+
+def check_taken_over(path, variables):
+    """Compares variables with those of the checkpoint from which training takes its weights."""
+    check_variables(path, variables, ANOTHER_CHECKPOINT)
+    tell_of_unused(path, variables)
+
+
+def tell_of_unused(path, variables):
+    """Warns of weights of a checkpoint that are none of the variables.
+
+    Optimizer state is none of them: its names begin with those of weights, or it is a number.
+    """
+    known = {variable.op.name for variable in variables}
+    shapes = saved_variables(path)
+    unused = sorted(
+        name
+        for name in shapes.keys() - known
+        if shapes[name] and not GRADIENT_SUMS.fullmatch(name)
+        if not any(str(above) in shapes for above in PurePosixPath(name).parents)
+    )
+    if unused:
+        tf.logging.warning(
+            "%s holds %d weights that are not used here: %s", path, len(unused), named(unused)
         )
 
 

@@ -88,10 +88,10 @@ def saved_runconfig(model_dir):
     """Returns the section ``runconfig`` that the run before saved in `model_dir`, {} without one.
 
     Raises:
-        ConfigError: if the saved file is no YAML, or was changed to what no run saves.
+        ConfigError: if the saved file is empty or no YAML, or was changed to what no run saves.
     """
     path = Path(model_dir) / "params.yaml"
-    saved = (read_yaml(path)[0].get("runconfig") or {}) if path.exists() else {}
+    saved = (_saved_tree(path).get("runconfig") or {}) if path.exists() else {}
     starts = [saved.get(key) for key in STARTS] if isinstance(saved, dict) else [saved]
     if not all(isinstance(start, (str, type(None))) for start in starts):
         raise ConfigError(
@@ -114,12 +114,12 @@ def saved_difference(params, model_dir, sections=None):
         8``); empty where they are equal or none are saved.
 
     Raises:
-        ConfigError: if the saved file is no YAML.
+        ConfigError: if the saved file is empty or no YAML.
     """
     path = Path(model_dir) / "params.yaml"
     if not path.exists():
         return []
-    trees = read_yaml(path)[0], schema.as_tree(params)
+    trees = _saved_tree(path), schema.as_tree(params)
     old, new = (
         dict(flat_keys({key: tree[key] for key in tree if sections is None or key in sections}))
         for tree in trees
@@ -130,6 +130,16 @@ def saved_difference(params, model_dir, sections=None):
         if old.get(key) != new.get(key):
             lines += told
     return [f"--- {path}", "+++ given", *lines] if lines else []
+
+
+def _saved_tree(path):
+    tree, _ = read_yaml(path)
+    if not tree:
+        raise ConfigError(
+            f"{path}: must hold the parameters that a run saved. Received: "
+            f"{path.stat().st_size} bytes without any. Restore the file."
+        )
+    return tree
 
 
 def flat_keys(tree, path=""):

@@ -206,6 +206,28 @@ def test_a_warm_start_from_nothing_or_from_another_model_is_refused(trained):
     assert not trained.content("new")
 
 
+@pytest.mark.parametrize("device", [(), ("--device", "/cpu:0")])
+def test_weights_of_a_checkpoint_that_are_not_used_are_told(command_line, device):
+    def told(mode, *flags, out="out"):
+        result = command_line(mode, *device, *flags, out=out)
+        assert result.exit_code == 0, result.error
+        return [line for line in result.lines if "weights that are not used here" in line]
+
+    command_line.change(("num_hidden_layers: 1", "num_hidden_layers: 2"))
+    assert not told("train", "--max_steps", "1")
+    assert not told("eval")
+    command_line.change()
+    path = str(command_line.folder / "out" / "model.ckpt-1")
+    flags = ("--checkpoint_path", path, "--max_steps", "1")
+    found = [*told("train", *flags, out="new"), *told("eval"), *told("predict")]
+    beyond = command_line.variables().keys() - command_line.variables("new").keys()
+    weights = sorted(name for name in beyond if "adam" not in name.lower())
+    assert 5 < len(weights) < len(beyond)
+    assert len(found) == 3
+    words = f"holds {len(weights)} weights that are not used here: {', '.join(weights[:5])} and "
+    assert all(words in line for line in found)
+
+
 def test_a_loss_that_is_not_finite_ends_training_before_it_is_saved(trained):
     before = trained.variables()
     trained.change(("learning_rate: 1e-2", "learning_rate: 1e30"))

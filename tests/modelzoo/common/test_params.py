@@ -267,6 +267,16 @@ def test_saved_parameters_that_no_run_wrote_are_named(tmp_path, saved):
         saved_runconfig(tmp_path)
 
 
+def test_a_saved_file_without_parameters_is_named(write, tmp_path):
+    params = load_params(write(TINY))
+    (tmp_path / "params.yaml").write_text("# ---\n")
+    says = "params.yaml: must hold the parameters that a run saved. Received: 6 bytes without any."
+    with pytest.raises(ConfigError, match=says):
+        saved_runconfig(tmp_path)
+    with pytest.raises(ConfigError, match=says):
+        saved_difference(params, tmp_path)
+
+
 def test_an_empty_path_is_refused(write):
     text = TINY.replace("    batch_size: 2", "    batch_size: 2\n    data_dir: ''")
     with pytest.raises(ConfigError, match="train_input.data_dir must name a file or folder"):
