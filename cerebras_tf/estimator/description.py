@@ -53,7 +53,7 @@ def describe_program(
     first = ", ".join([f"{_parameters():,} parameters", layers, memory(program, store)])
     lack = disk_fault(program, store) if trains else None
     told = [] if lack is None else [f"it does not fit here, and would be refused: {lack}"]
-    return "\n".join([first, *streaming(program, store, in_parts), *told])
+    return "\n".join([first, *streaming(program, store, in_parts, trains), *told])
 
 
 def disk_fault(program: Program, store: Store) -> Optional[StoreError]:
@@ -75,11 +75,14 @@ def disk_fault(program: Program, store: Store) -> Optional[StoreError]:
     return None
 
 
-def streaming(program: Program, store: Store, in_parts: bool = False) -> list[str]:
+def streaming(
+    program: Program, store: Store, in_parts: bool = False, trains: bool = True
+) -> list[str]:
     """What a step from files moves, where variables rest there, and what bounds its time.
 
     Of several wafers, what one of them keeps and moves. Where batches run in parts, the program is
-    that of the last, which moves the optimizer's state besides.
+    that of the last, which moves the optimizer's state besides. Where nothing is trained, nothing
+    but weights is on the disk, which stay in the checkpoint's own files.
     """
     found = _plan(program, store)
     if found is None:
@@ -88,12 +91,14 @@ def streaming(program: Program, store: Store, in_parts: bool = False) -> list[st
     assert disk.folder is not None
     which = "" if wafer is None else f" of wafer {wafer} of {program.wafers}"
     beside = "" if wafer is None else " and copies of what others keep"
+    most = f"at most {_size(plan.memory_bytes)} of it{beside} in memory"
     lines = [
         f"on files{which}: {_size(plan.weight_bytes)} weights, {_size(plan.state_bytes)} optimizer "
-        f"state and others, {_size(plan.staged_bytes)} gradients and activations that wait; at "
-        f"most {_size(plan.memory_bytes)} of it{beside} in memory; {_size(free_bytes(disk.folder))}"
-        " of disk free, of which each checkpoint takes up to "
+        f"state and others, {_size(plan.staged_bytes)} gradients and activations that wait; {most};"
+        f" {_size(free_bytes(disk.folder))} of disk free, of which each checkpoint takes up to "
         f"{_size(sum(spec.type.most_bytes for spec in store.specs.values()))}"
+        if trains
+        else f"on files{which}: {_size(plan.weight_bytes + plan.state_bytes)} weights; {most}"
     ]
     what = "the last part of a step" if in_parts else "a step"
     moved = f"{what} reads {_size(plan.bytes_read)} and writes {_size(plan.bytes_written)}"

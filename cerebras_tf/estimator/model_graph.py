@@ -84,7 +84,16 @@ class ModelGraph:
         self.step.compiled_before = None
         named = {tensor.name: type for tensor, type in zip(self.fed, types)}
         part = "" if self.step.parts is None else LAST
-        return self.step.compile(Request(named, updates=updates, part=part))
+        wanted = frozenset[str]() if updates else self._read_of_step()
+        self.step.want(wanted, updates)
+        return self.step.compile(Request(named, wanted, updates, part=part))
+
+    def _read_of_step(self) -> frozenset[str]:
+        """Names of the values that evaluation or prediction reads of every step."""
+        spec = self.spec
+        predicts = spec.mode == tf.estimator.ModeKeys.PREDICT
+        read = _operations(spec.predictions if predicts else [spec.loss, spec.eval_metric_ops])
+        return frozenset[str]().union(*map(self.wiring.needs, read))
 
     def _types_of_first_batch(self, input_hooks: Any) -> list[TensorType]:
         nothing = tf.constant([], tf.string)

@@ -21,7 +21,7 @@ from modelzoo.common.checkpoints.random_model import write_random_model
 from modelzoo.common.console import quiet_logging
 from modelzoo.common.estimator import make_estimator
 from modelzoo.common.generation.generate import Request, generate
-from modelzoo.common.generation.prediction import open_decoder
+from modelzoo.common.generation.prediction import open_decoder, tell_plan
 from modelzoo.common.generation.sampling import Sampler
 
 _PRODUCT = 3072  # side of the matrices that the processor's speed is measured with
@@ -113,6 +113,7 @@ def generate_tokens(params: Any, count: int) -> None:
     estimator = make_estimator(model_fn_of(params), params, use_cs=True)
     prompt = np.random.default_rng(2).integers(0, 50257, _PROMPT, np.int32)
     request = Request(prompt, Sampler(0.0), count)
+    tell_plan(estimator, params, 1, _PROMPT + count - 1)
     with open_decoder(estimator, params, checkpoint, use_cs=True) as decoder:
         timed = _Timed(decoder)
         list(generate(timed, [request], _NoTokenizer(), 1, _PROMPT + count))

@@ -42,6 +42,8 @@ def find_prediction(name):
 
     Returns:
         The module, with ``predict(estimator, inputs, params, checkpoint_path, use_cs)``, or None.
+        Where its steps are not those of ``inputs.predict``, ``compile_prediction(estimator, inputs,
+        params, **options)`` compiles them.
     """
     module = f"modelzoo.{name}.prediction"
     return importlib.import_module(module) if importlib.util.find_spec(module) else None

@@ -214,7 +214,7 @@ def start_mode(mode, params):
     excludes = excludes(params) if callable(excludes) else excludes
     estimator = make_estimator(model.model_fn, params, use_cs, excludes)
     if runconfig.validate_only or runconfig.compile_only:
-        compile_model(estimator, data, mode, runconfig, sparsifier_of(params))
+        compile_model(estimator, data, mode, params)
     elif mode in ("train", "train_and_eval"):
         train(estimator, model, data, mode, params, use_cs)
     elif mode == "predict":
@@ -269,11 +269,15 @@ def sparsifier_of(params):
     return params.sparsity and params.sparsity.sparsifier()
 
 
-def compile_model(estimator, data, mode, runconfig, sparsifier):
+def compile_model(estimator, data, mode, params):
     """Compiles the model for `mode`, for training and evaluation where it is both; runs nothing."""
     import tensorflow.compat.v1 as tf
 
-    modes = tf.estimator.ModeKeys
+    modes, room = tf.estimator.ModeKeys, registry.find_prediction(params.model_name)
+    given = {"validate_only": params.runconfig.validate_only, "sparsifier": sparsifier_of(params)}
+    if mode == "predict" and hasattr(room, "compile_prediction"):
+        room.compile_prediction(estimator, data.INPUTS, params, **given)
+        return
     training = (data.INPUTS.train, modes.TRAIN, "train_input")
     evaluation = (data.INPUTS.eval, modes.EVAL, "eval_input")
     for input_fn, key, section in {
@@ -283,12 +287,11 @@ def compile_model(estimator, data, mode, runconfig, sparsifier):
         "eval_all": [evaluation],
         "predict": [(data.INPUTS.predict, modes.PREDICT, "predict_input")],
     }[mode]:
-        given = {"validate_only": runconfig.validate_only, "mode": key, "sparsifier": sparsifier}
         try:
-            estimator.compile(input_fn, **given)
+            estimator.compile(input_fn, mode=key, **given)
         except DataError as missing:
             tf.logging.info("compiling for batches as the params file has them: %s", missing)
-            estimator.compile(data.INPUTS.without_data(section), **given)
+            estimator.compile(data.INPUTS.without_data(section), mode=key, **given)
 
 
 def last_step(runconfig, step):

@@ -95,6 +95,25 @@ def test_training_evaluation_and_prediction_find_what_was_compiled(tmp_path, cap
         np.testing.assert_array_equal(ours[name], content, err_msg=name)
 
 
+def test_a_compiled_prediction_has_all_that_it_predicts(tmp_path, captures):
+    def wide(features, labels, mode, params):
+        scores = v1.layers.dense(features, 5000, name="only")
+        return tf.estimator.EstimatorSpec(mode, predictions={"scores": scores})
+
+    folder = build(tmp_path, model=model()).model_dir
+    with tf.Graph().as_default(), v1.Session() as session:
+        v1.train.get_or_create_global_step()
+        wide(tf.zeros([ROWS, WIDTH]), None, tf.estimator.ModeKeys.PREDICT, {})
+        session.run(v1.global_variables_initializer())
+        v1.train.Saver().save(session, f"{folder}/model.ckpt", 0)
+    made = build(tmp_path, model=wide)
+    program = made.compile(batches(), mode=tf.estimator.ModeKeys.PREDICT)
+    assert set(program.variables) == {"only/kernel", "only/bias"}
+    captures.clear()
+    assert len(list(made.predict(batches()))) == 6 * ROWS
+    assert captures == []
+
+
 @pytest.mark.parametrize(
     "changed", [{"rate": 0.2}, {"dropout": 0.5}, {"dropout": 0.1, "seed": 4}, {"width": 17}]
 )

@@ -82,6 +82,23 @@ class CachedDecoder:
         self._past = np.ascontiguousarray(self._past[:, :, rows])
         self.lengths = self.lengths[rows]
 
+    def token_shapes(self, rows, before):
+        """Returns shape and dtype of the features, by name, of a step that makes a token a row.
+
+        Args:
+            rows: B.
+            before: tokens before it.
+        """
+        layers, two, heads, size = self._shape
+        past = [layers, two, rows, heads, self._rounded(before), size]
+        return {
+            "input_ids": ([rows, 1], np.int32),
+            "positions": ([rows, 1], np.int32),
+            "past_lengths": ([rows], np.int32),
+            "wanted": ([rows], np.int32),
+            "past": (past, np.float32),
+        }
+
     def _run(self, ids, counts):
         length = ids.shape[1]
         positions = self.lengths[:, None] + np.arange(length, dtype=np.int32)

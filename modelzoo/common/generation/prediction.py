@@ -43,14 +43,10 @@ def predict(estimator, inputs, params, checkpoint_path, use_cs):
         return
     limit = most_tokens(params)
     tokenizer = section_tokenizer(section, params.train_input.vocab_size)
-    prompts = read_prompts(section.prompt_file, tokenizer, params.train_input.vocab_size, limit)
-    prompts = prompts[(section.skip_steps or 0) * section.batch_size :]
-    predictions.require_rows(len(prompts), section)
-    steps = params.runconfig.predict_steps
-    if steps is not None and len(prompts) > steps * section.batch_size:
-        prompts = prompts[: steps * section.batch_size]
-        predictions.tell_left_out(steps)
+    prompts = chosen_prompts(params, tokenizer)
     requests = make_requests(prompts, section)
+    if use_cs and params.runconfig.memoryx_dir:
+        tell_plan(estimator, params, section.batch_size, most_before(params, prompts))
     name = predictions.output_name("completions", estimator, use_cs)
     with open_decoder(estimator, params, checkpoint_path, use_cs) as decoder:
         done = generate(decoder, requests, tokenizer, section.batch_size, limit)
@@ -59,6 +55,76 @@ def predict(estimator, inputs, params, checkpoint_path, use_cs):
     tf.logging.info("wrote %d completions to %s", len(requests), path)
     if all(REFERENCE in request.key[2].others for request in requests):
         score(requests, params.runconfig.model_dir, checkpoint_path)
+
+
+def chosen_prompts(params, tokenizer):
+    """Returns the prompts that `predict_input` asks for, and says which it leaves out.
+
+    Raises:
+        DataError: with file and line, for a row that is no prompt; if there are none.
+    """
+    section, vocab_size = params.predict_input, params.train_input.vocab_size
+    prompts = read_prompts(section.prompt_file, tokenizer, vocab_size, most_tokens(params))
+    prompts = prompts[(section.skip_steps or 0) * section.batch_size :]
+    predictions.require_rows(len(prompts), section)
+    steps = params.runconfig.predict_steps
+    if steps is not None and len(prompts) > steps * section.batch_size:
+        prompts = prompts[: steps * section.batch_size]
+        predictions.tell_left_out(steps)
+    return prompts
+
+
+def most_before(params, prompts):
+    """Returns how many tokens the last token of a completion may have before it."""
+    longest = max(len(prompt.tokens) for prompt in prompts)
+    return min(longest + params.predict_input.max_new_tokens, most_tokens(params)) - 1
+
+
+def compile_prediction(estimator, inputs, params, **options):
+    """Compiles what `predict` runs: of a generation the step that makes a completion's last token.
+
+    Args:
+        estimator: as `predict` takes it.
+        inputs: as `predict` takes it.
+        params: the model's parameters.
+        **options: of CerebrasEstimator.compile.
+    """
+    import tensorflow.compat.v1 as tf
+
+    section = params.predict_input
+    if not isinstance(section, GptPromptsInput):
+        estimator.compile(inputs.predict, mode=tf.estimator.ModeKeys.PREDICT, **options)
+        return
+    tokenizer = section_tokenizer(section, params.train_input.vocab_size)
+    before = most_before(params, chosen_prompts(params, tokenizer))
+    _compile_token(estimator, params, section.batch_size, before, options)
+
+
+def tell_plan(estimator, params, rows, before):
+    """Says what a token of a generation takes: from files what it reads, how long, and why.
+
+    Args:
+        estimator: as `predict` takes it.
+        params: the model's parameters.
+        rows: completions that are made at the same time.
+        before: most tokens before one.
+    """
+    _compile_token(estimator, params, rows, before, {"validate_only": True})
+
+
+def _compile_token(estimator, params, rows, before, options):
+    import tensorflow.compat.v1 as tf
+
+    shapes = _decoder(None, params).token_shapes(rows, before)
+
+    def input_fn():
+        def zeros(_):
+            return {name: tf.zeros(shape, dtype) for name, (shape, dtype) in shapes.items()}
+
+        return tf.data.Dataset.from_tensors(0).map(zeros)
+
+    tf.logging.info("a step makes a token a row of %d, behind up to %d others:", rows, before)
+    estimator.compile(input_fn, mode=tf.estimator.ModeKeys.PREDICT, **options)
 
 
 def score(requests, model_dir, checkpoint_path):
@@ -91,10 +157,20 @@ def open_decoder(estimator, params, checkpoint_path, use_cs):
     Returns:
         The decoder; a context manager that ends its session.
     """
+    signature = decoder_signature(*_cache_shape(params))
+    return _decoder(Stepper(estimator, checkpoint_path, use_cs, signature), params)
+
+
+def _decoder(step, params):
+    layers, heads, size = _cache_shape(params)
+    limit = getattr(params, "max_position_embeddings", None)
+    return CachedDecoder(step, layers, heads, size, limit)
+
+
+def _cache_shape(params):
+    """Returns the number of layers, of heads, and the size of a head."""
     model = params.model
-    shape = (model.num_hidden_layers, model.num_heads, model.hidden_size // model.num_heads)
-    stepper = Stepper(estimator, checkpoint_path, use_cs, decoder_signature(*shape))
-    return CachedDecoder(stepper, *shape, limit=getattr(params, "max_position_embeddings", None))
+    return model.num_hidden_layers, model.num_heads, model.hidden_size // model.num_heads
 
 
 def make_requests(prompts, section):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -12,7 +13,9 @@ pytest.importorskip("tensorflow")
 import yaml  # noqa: E402
 
 from cerebras_tf.errors import ConfigError, DataError  # noqa: E402
+from cerebras_tf.memoryx.disk import FileDisk  # noqa: E402
 from modelzoo.common import run  # noqa: E402
+from modelzoo.common.generation.cached_decoder import CachedDecoder  # noqa: E402
 from modelzoo.common.generation.prediction import write_as_they_come  # noqa: E402
 from tests.modelzoo.language_models import POSITIONS, ROOMS, SmallModel, small_tree  # noqa: E402
 
@@ -148,3 +151,48 @@ def test_prompts_without_generation_are_batches_that_the_model_compiles_for(tmp_
     command = ["-m", "predict", "-p", f"{tmp_path}/params.yaml", "-o", str(tmp_path / "new")]
     run.main([*command, "--compile_only"])
     assert list((tmp_path / "new").rglob("program_*.zip"))
+
+
+def test_a_plan_says_before_a_generation_what_a_token_reads_from_files(
+    tmp_path, monkeypatch, caplog
+):
+    sizes = {"hidden_size": 64, "filter_size": 256}
+    SmallModel("gpt3", tmp_path, **sizes)
+    made = small_tree("gpt3", **sizes)
+    store = {"memoryx_dir": str(tmp_path / "store"), "memoryx_ram_gb": 2.5e-4}
+    made["runconfig"].update(store)
+    monkeypatch.setattr(f"{__name__}.small_tree", lambda room: made)
+    read, append, start = FileDisk.read, CachedDecoder.append, CachedDecoder.start
+    moved, began = [0], []
+
+    def counted(disk, records):
+        moved[-1] += sum(record.size for record in records)
+        read(disk, records)
+
+    def next_token(*args):
+        moved.append(0)
+        return append(*args)
+
+    def first_token(*args):
+        began.append(len(caplog.records))
+        return start(*args)
+
+    monkeypatch.setattr(FileDisk, "read", counted)
+    monkeypatch.setattr(CachedDecoder, "append", next_token)
+    monkeypatch.setattr(CachedDecoder, "start", first_token)
+    with caplog.at_level("INFO", "tensorflow"):
+        predict(tmp_path, "gpt3", place=(), prompts=PROMPTS[:2], max_new_tokens=8)
+        before = [record.getMessage() for record in caplog.records[: began[0]]]
+        (line,) = [line for line in before if line.startswith("a step reads")]
+        named = "a step makes a token a row of 2, behind up to 13 others:"
+        assert named in before
+        caplog.clear()
+        command = ["-m", "predict", "-p", f"{tmp_path}/params.yaml", "-o", str(tmp_path)]
+        run.main([*command, "--validate_only"])
+    alone = [record.getMessage() for record in caplog.records]
+    assert named in alone
+    planned = r"a step reads ([\d.]+) MB and writes 0 MB: .*: the (disk|products) will bound it"
+    found = [re.fullmatch(planned, each) for each in (line, *alone)]
+    wanted, again = [float(match.group(1)) for match in found if match]
+    assert wanted == again == pytest.approx(moved[-1] / 1e6, rel=0.05)
+    assert wanted > 0.1
