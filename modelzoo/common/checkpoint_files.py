@@ -33,6 +33,8 @@ from modelzoo.common.path_advice import CHECKPOINT_END, advice_on_checkpoint
 LIST = "checkpoint"
 POSITION = "data_position.json"  # see modelzoo/common/input/resume.py
 CARRIED = (POSITION, TRAINED_ON)  # go with a checkpoint that another folder goes on from
+# More than that --validate_only does not read.
+MOST_VALIDATED_BYTES = 1 << 30
 INSTEAD = "--checkpoint_path {} to evaluate, --resume_from {} with another -o to train"
 
 
@@ -238,6 +240,34 @@ def check_start(runconfig):
                 f"{runconfig.model_dir} has begun: its latest checkpoint is {latest}. Leave "
                 f"--{key} out to go on from that, or give another folder after -o."
             )
+
+
+def validate_checkpoint(mode, runconfig):
+    """Checks the checkpoint that a mode would read, and says what was compared and what will be.
+
+    All of a small one is read. The latest stands for those of `eval_all`.
+
+    Raises:
+        CheckpointError: it is damaged; names what to take instead.
+    """
+    latest, given = latest_checkpoint(runconfig.model_dir), runconfig.checkpoint_path
+    if mode in ("train", "train_and_eval"):
+        given = None if latest else given or runconfig.resume_from
+    prefix = find_checkpoint(given) if given else latest
+    if prefix is None:
+        return
+    check_sizes(prefix)
+    reader, size = open_checkpoint(prefix), sum(map(os.path.getsize, data_files(prefix)))
+    names = reader.get_variable_to_shape_map() if size <= MOST_VALIDATED_BYTES else ()
+    for name in names:
+        read_variable(reader, prefix, name)
+    tf.logging.info(
+        "%s: its index and the sizes of its files are right, and %s",
+        prefix,
+        f"so are the checksums of all its {len(names)} variables"
+        if names
+        else f"the checksums of its {size / 1e9:.3g} GB are compared when they are read",
+    )
 
 
 def only_copied(latest, given):

@@ -177,7 +177,7 @@ def run_mode(mode, params):
     import tensorflow.compat.v1 as tf
 
     from cerebras_tf.estimator.run_config import execution_mode_from_environment
-    from modelzoo.common.checkpoint_files import check_start, resumed
+    from modelzoo.common.checkpoint_files import check_start, resumed, validate_checkpoint
 
     quiet_logging(tf)
     runconfig = params.runconfig
@@ -193,6 +193,8 @@ def run_mode(mode, params):
     only_compiles = runconfig.validate_only or runconfig.compile_only
     if trains:
         check_start(runconfig)
+    if runconfig.validate_only:
+        validate_checkpoint(mode, runconfig)
     with resumed(runconfig) if trains and not only_compiles else contextlib.nullcontext():
         show_difference(mode, params)
         start_mode(mode, params)
@@ -200,7 +202,6 @@ def run_mode(mode, params):
 
 def start_mode(mode, params):
     """Builds the estimator and does what `mode` says, in a folder that is ready for it."""
-
     from modelzoo.common.estimator import make_estimator
     from modelzoo.common.input.prepared import check_sections
 

@@ -174,6 +174,34 @@ def test_a_damaged_checkpoint_is_named(trained, device, damage):
     assert {path: after[path] for path in before} == before
 
 
+@pytest.mark.parametrize("mode", ["eval", "predict", "train"])
+def test_validating_alone_says_which_of_a_checkpoint_it_compared(trained, monkeypatch, mode):
+    prefix = str(trained.folder / "out" / "model.ckpt-10")
+    flags = ["--validate_only", *(MORE if mode == "train" else ())]
+
+    def told():
+        result = trained(mode, *flags)
+        assert result.exit_code == 0, result.error
+        return [line for line in result.lines if line.startswith(prefix)]
+
+    entries = read_index(prefix)
+    right = f"{prefix}: its index and the sizes of its files are right, and "
+    assert told() == [f"{right}so are the checksums of all its {len(entries)} variables"]
+    entry = next(entry for each, entry in sorted(entries.items()) if "/adam" not in each.lower())
+    with open(entry.path, "rb+") as file:
+        file.seek(entry.offset)
+        byte = file.read(1)[0]
+        file.seek(entry.offset)
+        file.write(bytes([byte ^ 1]))
+    damaged = trained(mode, *flags)
+    assert damaged.exit_code == 2
+    assert f"{prefix}, variable " in damaged.error and "Traceback" not in damaged.error
+    assert "model.ckpt-5" in damaged.error
+    monkeypatch.setattr("modelzoo.common.checkpoint_files.MOST_VALIDATED_BYTES", 1000)
+    (later,) = told()
+    assert later.startswith(right) and later.endswith("GB are compared when they are read")
+
+
 @pytest.mark.parametrize("device", [(), ("--device", "/cpu:0")])
 @pytest.mark.parametrize("mode", ["eval", "predict", "train"])
 def test_a_checkpoint_cut_in_its_optimizer_state_is_told(trained, mode, device):
