@@ -215,13 +215,13 @@ def _store_of(
     if folder is None:
         own = MemoryStore(specs)
     elif not runs:
-        own = FileStore(specs, PlannedDisk(_ram_bytes(config), folder))
+        own = FileStore(specs, PlannedDisk(_ram_bytes(config, mode), folder))
     else:
         if job.wafers() > 1:
             folder = folder_of(job.rank(), folder)
         if mode == tf.estimator.ModeKeys.TRAIN:  # others share or borrow what is there
             check_disk(specs, folder, swarm_for(mode).size)
-        own = FileStore(specs, FileDisk(folder, _ram_bytes(config)))
+        own = FileStore(specs, FileDisk(folder, _ram_bytes(config, mode)))
     swarm = swarm_for(mode)
     if swarm.size > 1:
         return SharedStore(own, swarm)
@@ -229,8 +229,13 @@ def _store_of(
     return own if lender is None or job.wafers() > 1 else BorrowingStore(own, lender.session.store)
 
 
-def _ram_bytes(config: Any) -> int:
-    """Main memory of a wafer's store on files: what was set, or half of what is this wafer's."""
+def _ram_bytes(config: Any, mode: str) -> int:
+    """Main memory of a wafer's store on files: what was set, or half of what is this wafer's.
+
+    One that predicts does so alone, and can ask no other what is free there.
+    """
+    if config.memoryx_ram_gb is None and mode == tf.estimator.ModeKeys.PREDICT:
+        return int(config.memoryx_bytes) // job.wafers()
     share = agreed_share(mpi.swarm()) if config.memoryx_ram_gb is None else None
     return int(config.memoryx_bytes) if share is None else share // 2
 

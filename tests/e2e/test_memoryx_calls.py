@@ -19,6 +19,7 @@ from cerebras_tf.errors import (  # noqa: E402
 from cerebras_tf.estimator import hooks, saver  # noqa: E402
 from cerebras_tf.memoryx import checkpoint, disk_speed, store_folder  # noqa: E402
 from cerebras_tf.memoryx.bundle import index_path, read_index  # noqa: E402
+from cerebras_tf.swarmx import mpi  # noqa: E402
 from tests.e2e import test_memoryx  # noqa: E402
 from tests.e2e.test_memoryx import BATCH, WIDTH, assert_same, input_fn, variables  # noqa: E402
 
@@ -180,6 +181,15 @@ def test_a_prediction_that_is_left_leaves_nothing(make, tmp_path):
     del rows
     gc.collect()
     assert not list((tmp_path / "store").glob("*"))
+
+
+def test_a_prediction_waits_for_no_other_wafer(make, monkeypatch):
+    files = make("model", files=True)
+    files.train(input_fn, max_steps=1)
+    monkeypatch.setattr(mpi, "swarm", lambda: pytest.fail("of several wafers one may predict"))
+    rows = make("model", files=True, memoryx_ram_gb=None).predict(input_fn)
+    assert len(list(zip(range(2), rows))) == 2
+    rows.close()
 
 
 def test_compiling_alone_leaves_nothing(make, tmp_path, caplog):
