@@ -80,6 +80,21 @@ def refusal(kind: str) -> str:
     return _vector_refusal() if kind == VECTOR else _tile_refusal()
 
 
+def forced() -> Optional[str]:
+    """The kind of instruction that the user asks for; None for the fastest.
+
+    Raises:
+        ConfigError: CEREBRAS_TF_ISA names something else than KINDS.
+    """
+    wanted = os.environ.get(VARIABLE) or None
+    if wanted is not None and wanted not in KINDS:
+        raise ConfigError(
+            f"environment variable {VARIABLE}: must be one of {', '.join(KINDS)}, for products in "
+            f"bfloat16. Received: {wanted!r}. Unset it to use the fastest."
+        )
+    return wanted
+
+
 def choose(trial: Callable[[], float], folder: Optional[Path]) -> Choice:
     """What multiplies bfloat16 numbers here.
 
@@ -90,13 +105,8 @@ def choose(trial: Callable[[], float], folder: Optional[Path]) -> Choice:
     Raises:
         ConfigError: CEREBRAS_TF_ISA names something else, or what is not here.
     """
-    wanted = os.environ.get(VARIABLE)
-    if wanted:
-        if wanted not in KINDS:
-            raise ConfigError(
-                f"environment variable {VARIABLE}: must be one of {', '.join(KINDS)}. "
-                f"Received: {wanted!r}. Unset it to use the fastest."
-            )
+    wanted = forced()
+    if wanted is not None:
         if refusal(wanted):
             raise ConfigError(
                 f"environment variable {VARIABLE}: must name what this machine has. Received: "
@@ -132,11 +142,10 @@ def _remembered(trial: Callable[[], float], folder: Optional[Path]) -> float:
     return gain
 
 
-def described(choice: Choice) -> str:
+def described(choice: Choice, what: str = "large products in bfloat16") -> str:
     """A sentence on what the choice means for a run."""
     if choice.kind == NONE:
         return (
-            "large products in bfloat16: rounded and computed in float32, so this run is not "
-            f"faster: {choice.reason}"
+            f"{what}: rounded and computed in float32, so this run is not faster: {choice.reason}"
         )
-    return f"large products in bfloat16: by {_NAMES[choice.kind]} ({choice.reason})"
+    return f"{what}: by {_NAMES[choice.kind]} ({choice.reason})"

@@ -14,6 +14,7 @@ from cerebras_tf.ir import Array, TensorType
 from cerebras_tf.ir.program import Cost, Instruction
 from cerebras_tf.kernels import cpu_kernels, scratch
 from cerebras_tf.kernels.compiled_threads import threads
+from cerebras_tf.kernels.instructions import forced
 from cerebras_tf.ops.cost import price
 from cerebras_tf.runtime.backend import Call
 from cerebras_tf.runtime.dispatch import choose, needed_scratch
@@ -27,9 +28,13 @@ class CpuBackend:
 
     Args:
         swarm: the wafers that run the same program; None for this one alone.
+
+    Raises:
+        ConfigError: CEREBRAS_TF_ISA names instructions that there are none of, in any precision.
     """
 
     def __init__(self, swarm: Optional[Swarm] = None) -> None:
+        forced()
         self._kernels = cpu_kernels()
         self._exchanges = Exchanges(swarm or Alone())
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from cerebras_tf.compiler.assemble import assemble_branch
-from cerebras_tf.errors import UnsupportedOpError
+from cerebras_tf.errors import ConfigError, UnsupportedOpError
 from cerebras_tf.ir import Graph, TensorType
 from cerebras_tf.ir.program import Instruction
-from cerebras_tf.kernels import cpu_kernels
+from cerebras_tf.kernels import cpu_kernels, instructions
 from cerebras_tf.kernels.registry import COMPILED, CompiledKernel
 from cerebras_tf.ops.cost import price
 from cerebras_tf.runtime.cpu import CpuBackend
@@ -25,6 +25,14 @@ load = CpuBackend().load
 
 def instruction(op, **attrs):
     return Instruction(op, (), (), attrs, "tower/Op")
+
+
+def test_instructions_that_are_none_are_refused_in_every_precision(monkeypatch):
+    monkeypatch.setenv(instructions.VARIABLE, "avx")
+    with pytest.raises(ConfigError, match="must be one of none, avx512bf16, amx, .*'avx'"):
+        CpuBackend()
+    monkeypatch.setenv(instructions.VARIABLE, "none")
+    CpuBackend()
 
 
 @pytest.fixture
