@@ -38,9 +38,10 @@ KINDS = (
     "ResourceExhaustedError",
     "UnknownError",
 )
-# A limit of the shell (ulimit -f) is out of range to them, as the end of the data is.
-_RANGE_KINDS = ("IndexError", "OutOfRangeError")
-_TOO_LARGE = f"; {os.strerror(errno.EFBIG)}"
+# To them a limit of the shell (ulimit -f) is out of range, as the end of the data is; and what
+# writes events raises errors of Python. Their texts tell.
+_OTHER_KINDS = ("IndexError", "OutOfRangeError", "RuntimeError")
+_ENDINGS = tuple(f"; {os.strerror(number)}" for number in MENDABLE)
 
 
 @contextlib.contextmanager
@@ -125,7 +126,7 @@ def refused(error, numbers=MENDABLE):
         return (error.filename, error.strerror) if error.errno in numbers else None
     kind, first = type(error).__name__, str(error).partition("\n")[0]
     is_tensorflows = kind in KINDS and getattr(error, "op", None) is None
-    is_tensorflows |= kind in _RANGE_KINDS and first.endswith(_TOO_LARGE)
+    is_tensorflows |= kind in _OTHER_KINDS and first.endswith(_ENDINGS)
     # The thread that writes events raises a RuntimeError of such a text.
     if is_tensorflows or (isinstance(error, RuntimeError) and "Failed to flush" in str(error)):
         where, _, received = first.partition("; ")

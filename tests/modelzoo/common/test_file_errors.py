@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+import re
+import subprocess
+import sys
+import textwrap
 import threading
 from types import SimpleNamespace
 
@@ -105,11 +109,40 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path):
         raise tf.errors.PermissionDeniedError(None, None, "/x.tfrecords; Permission denied")
 
 
-def test_events_that_do_not_fit_on_the_disk_are_told(tmp_path):
-    events = f"{tmp_path}/events.out; No space left on device"
-    says = "events.out: must be a place to write to. Received: No space left on device. Free"
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+@pytest.mark.parametrize("done", ["flush", "sync"])
+def test_events_that_do_not_fit_on_the_disk_are_told(tmp_path, number, done):
+    said, events = os.strerror(number), f"{tmp_path}/events.out"
+    says = f"events.out: must be a place to write to. Received: {said}. Free"
     with pytest.raises(ConfigError, match=says), named(tmp_path):
-        raise RuntimeError(f"{events}\n\tFailed to flush 2 events to {tmp_path}/events.out")
+        raise RuntimeError(f"{events}; {said}\n\tFailed to {done} 2 events to {events}")
+
+
+@pytest.mark.parametrize("limit", [0, 1, 50, 600])
+def test_events_beyond_the_limit_of_the_shell_are_told_as_their_writer_says_it(tmp_path, limit):
+    """In another process, as the limit is of the whole process."""
+    script = f"""\
+        import resource
+        import tensorflow.compat.v1 as tf
+        from tests.modelzoo.common.test_file_errors import named
+        tf.disable_eager_execution()
+        resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))
+        try:
+            with named({str(tmp_path)!r}):
+                writer = tf.summary.FileWriter({str(tmp_path)!r})
+                for step in range(20):
+                    writer.add_session_log(tf.SessionLog(status=tf.SessionLog.START), step)
+                writer.flush()
+        except Exception as error:
+            print(type(error).__name__, error)
+    """
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", textwrap.dedent(script)]
+    done = subprocess.run(
+        command, env=environment, stdout=subprocess.PIPE, text=True, timeout=120, check=True
+    ).stdout
+    says = r"^ConfigError .*/events\.\S+: must be a place to write to. Received: File too large."
+    assert re.search(says, done, re.MULTILINE), done
 
 
 def test_the_thread_that_writes_events_ends_without_a_traceback(tmp_path, monkeypatch):
