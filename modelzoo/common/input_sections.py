@@ -62,12 +62,12 @@ class GptPromptsInput:
     """A predict_input with ``data_processor: GptPromptsProcessor``: texts to continue.
 
     `prompt_file` is JSON lines (.jsonl, .json) with a text under ``prompt`` or ``text``, or a list
-    of tokens under ``prompt_tokens``; any other file holds one prompt a line. A completion ends
-    after `max_new_tokens`, at the end of text, before one of the texts `stop`, or where
-    `max_sequence_length` tokens, the prompt's included, are reached (null: the model's positions).
-    A `repetition_penalty` above 1 makes tokens of prompt and completion less likely to come again.
-    Temperature 0 takes the likeliest token; above, tokens are drawn from the `top_k` likeliest, and
-    of these from the fewest that make up the probability `top_p`.
+    of tokens under ``prompt_tokens``; any other file holds one prompt a line, and no blank line. A
+    completion ends after `max_new_tokens`, at the end of text, before one of the texts `stop`, or
+    where `max_sequence_length` tokens, the prompt's included, are reached (null: the model's
+    positions). A `repetition_penalty` above 1 makes tokens of prompt and completion less likely to
+    come again. Temperature 0 takes the likeliest token; above, tokens are drawn from the `top_k`
+    likeliest, and of these from the fewest that make up the probability `top_p`.
     """
 
     data_processor: str

@@ -34,12 +34,12 @@ def read_json_lines(path):
         yield where, row
 
 
-def read_lines(path, keep_spaces=False):
+def read_lines(path, keep_blank=False):
     """Yields the lines of a UTF-8 text file that are not blank, each after its place.
 
     Args:
         path: the file; a byte order mark before its text is left out.
-        keep_spaces: also yields lines of spaces.
+        keep_blank: also yields those that are.
 
     Raises:
         DataError: if the file is missing or no UTF-8 text.
@@ -48,7 +48,7 @@ def read_lines(path, keep_spaces=False):
         with open(path, "rb") as file:
             for number, line in enumerate(file, start=1):
                 text = _decoded(line, f"{path}:{number}", number == 1).rstrip("\r\n")
-                if text.strip() or (text and keep_spaces):
+                if keep_blank or text.strip():
                     yield f"{path}:{number}", text
     except OSError as error:
         raise DataError(

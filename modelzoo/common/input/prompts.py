@@ -90,7 +90,7 @@ def _of_line(line, where, tokenizer):
     if not line.strip():
         raise DataError(
             f"{where}: a prompt must be more than spaces. Received: {line!r:.60}. Remove the line; "
-            "JSON lines may have such prompts."
+            "prompts of spaces need JSON lines."
         )
     return Prompt(where, line, tokenizer.encode(line))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -19,12 +20,12 @@ def read(path, text, limit=20):
 
 
 def test_a_text_file_holds_one_prompt_a_line(tmp_path):
-    prompts = read(tmp_path / "a.txt", "one \n\ntwo\r\n")
+    prompts = read(tmp_path / "a.txt", "one \ntwo\r\n")
     assert [(p.text, bytes(p.tokens.tolist())) for p in prompts] == [
         ("one ", b"one "),
         ("two", b"two"),
     ]
-    assert prompts[1].where == f"{tmp_path}/a.txt:3"
+    assert prompts[1].where == f"{tmp_path}/a.txt:2"
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.jsonl"])
@@ -34,11 +35,11 @@ def test_a_byte_order_mark_is_no_part_of_the_first_prompt(tmp_path, name):
     assert [prompt.text for prompt in prompts] == ["one", "one"]
 
 
-def test_a_line_of_spaces_is_refused_in_text_and_left_out_of_json_lines(tmp_path):
-    with pytest.raises(
-        DataError, match=r"a.txt:2: a prompt must be more than spaces. Received: ' "
-    ):
-        read(tmp_path / "a.txt", "one\n  \ntwo\n")
+@pytest.mark.parametrize("blank", ["", "  ", "\t"])
+def test_a_blank_line_is_refused_in_text_and_left_out_of_json_lines(tmp_path, blank):
+    says = rf"a.txt:2: a prompt must be more than spaces. Received: {re.escape(repr(blank))}\. Rem"
+    with pytest.raises(DataError, match=says):
+        read(tmp_path / "a.txt", f"one\n{blank}\ntwo\n")
     assert len(read(tmp_path / "a.jsonl", '{"prompt": "one"}\n  \n{"prompt": "  "}\n')) == 2
 
 
@@ -90,7 +91,7 @@ def test_missing_and_empty_files_are_named(tmp_path):
     with pytest.raises(DataError, match="none.jsonl: must be a file to read"):
         list(read_json_lines(str(tmp_path / "none.jsonl")))
     with pytest.raises(DataError, match="a.txt: must hold prompts. Received: an empty file"):
-        read(tmp_path / "a.txt", "\n")
+        read(tmp_path / "a.txt", "")
 
 
 def test_a_vocabulary_larger_than_the_models_is_refused():
