@@ -38,7 +38,10 @@ def run(args):
     """Runs the preparation."""
     output_dir, processes, others = command.split_options(args)
     data_dir, wanted = others.pop("data_dir"), others.pop("data_split_type")
-    splits = find_splits(data_dir) if wanted == "all" else [wanted]
+    splits = list(find_splits(data_dir)) if wanted == "all" else [wanted]
+    for split, names in SPLITS.items():
+        if wanted == "all" and split not in splits:
+            print(f"{data_dir} has no {' or '.join(names)}: {output_dir}/{split} is not made")
     for split in splits:
         make = functools.partial(
             prepare, data_dir, split, output_dir, Settings(**others), processes

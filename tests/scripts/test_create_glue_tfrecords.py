@@ -32,6 +32,20 @@ def test_script_makes_records_of_both_uses_and_only_once(tmp_path):
     assert call(tmp_path, *flags).stdout.count("nothing left to do") == 2
 
 
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (("--text_columns", "sentence", "sentence"), "--text_columns: must name two different"),
+        (("--text_columns", "a", "b", "c"), "--text_columns: must name one column, or two"),
+        (("--max_seq_length", "2"), "--max_seq_length: must be at least 3, for [CLS] a [SEP]."),
+    ],
+)
+def test_columns_and_lengths_that_hold_no_examples_are_told(tmp_path, flags, told):
+    result = call(tmp_path, "--task", "Sst2DataProcessor", *flags)
+    assert result.returncode == 2 and "Traceback" not in result.stderr
+    assert told in " ".join(result.stderr.split())
+
+
 def test_wrong_columns_are_told_and_exit_2(tmp_path):
     result = call(tmp_path, "--task", "MnliDataProcessor")
     assert result.returncode == 2 and "Traceback" not in result.stderr

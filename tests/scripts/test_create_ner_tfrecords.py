@@ -36,6 +36,15 @@ def test_script_makes_every_split_and_the_labels(tmp_path):
     }  # fmt: skip
 
 
+def test_files_that_are_not_there_are_told(tmp_path):
+    write_tagged(tmp_path / "data")
+    (tmp_path / "data/devel.tsv").unlink()
+    result = call(tmp_path, "--do_lower_case")
+    assert result.returncode == 0, result.stderr
+    (line,) = [line for line in result.stdout.splitlines() if " has no " in line]
+    assert line.endswith(f"has no devel.tsv or dev.tsv: {tmp_path / 'out'}/dev is not made")
+
+
 def test_bad_line_is_told_with_its_number_and_exits_2(tmp_path):
     write_tagged(tmp_path / "data")
     (tmp_path / "data/devel.tsv").write_text("pox\tB-Disease\nand\n")

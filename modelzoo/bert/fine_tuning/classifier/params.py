@@ -46,8 +46,8 @@ class ClassifierInput(FineTuningInputKeys, RecordInput):
             for key, value in own.items():
                 if value is None:
                     yield key, f"is required with {self.data_processor}. Name what the files have."
-        if self.text_columns is not None and len(self.text_columns) not in (1, 2):
-            yield "text_columns", "must name one column, or two for pairs."
+        for name, fault in self.task.faults(self.max_sequence_length):
+            yield {"length": "max_sequence_length"}.get(name, name), fault
         if self.labels is not None and len(set(self.labels)) != len(self.labels):
             yield "labels", "must differ from one another."
         if self.vocab_file is None:

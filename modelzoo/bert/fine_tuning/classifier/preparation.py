@@ -12,6 +12,7 @@ from typing import Optional
 
 import numpy as np
 
+from cerebras_tf.errors import ConfigError
 from modelzoo.bert.fine_tuning.classifier.encoding import PairEncoder, pad_rows
 from modelzoo.bert.fine_tuning.classifier.tasks import TASKS, find_files, read_rows
 from modelzoo.common.preparation import documents, pipeline
@@ -57,8 +58,11 @@ def prepare(data_dir, use, output_dir, settings, processes=1, on_progress=lambda
 
     Raises:
         DataError: names the file and line of a bad row.
-        ConfigError: if the folder holds other records, or the vocabulary is wrong.
+        ConfigError: if the folder holds other records, the vocabulary is wrong, or S too small.
     """
+    for name, fault in settings.columns.faults(settings.max_seq_length):
+        name = {"length": "max_seq_length"}.get(name, name)
+        raise ConfigError(f"--{name}: {fault} Received: {getattr(settings, name)}.")
     files = find_files(data_dir, use)
     counts = {path: len(read_rows(path, settings.columns, True)) for path in files}
     units = [

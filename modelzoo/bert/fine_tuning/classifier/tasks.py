@@ -46,6 +46,24 @@ class Task:
     has_parts: bool = False
     submission: tuple = ("mismatched_predictions.tsv", "predictions.tsv")
 
+    def faults(self, length):
+        """Yields what is wrong with the columns, and with a sequence length for them.
+
+        Args:
+            length: S, which must hold [CLS], and of each text a token and [SEP].
+
+        Yields:
+            The name of the value, ``text_columns`` or ``length``, and a sentence.
+        """
+        count = len(self.text_columns)
+        if count not in (1, 2):
+            yield "text_columns", "must name one column, or two for pairs."
+        elif count == 2 and len(set(self.text_columns)) == 1:
+            yield "text_columns", "must name two different columns. Name one for single texts."
+        elif length < 1 + 2 * count:
+            marks = "[CLS] a [SEP] b [SEP]" if count == 2 else "[CLS] a [SEP]"
+            yield "length", f"must be at least {1 + 2 * count}, for {marks}. Raise it."
+
     def with_own(self, text_columns, label_column, labels):
         """Returns this task with those values that are not None."""
         own = {"text_columns": text_columns, "label_column": label_column, "labels": labels}

@@ -87,19 +87,19 @@ def prepare(
 
 
 def chosen_articles(path, articles):
-    """Returns the first article and one past the last, within the file.
+    """Returns the first article and one past the last.
 
     Raises:
-        DataError: if the file has none of them.
+        DataError: if the file has not all of them.
     """
     count = len(read_articles(path))
     first, last = articles or (0, count)
-    if not 0 <= first < min(last, count):
+    if not 0 <= first < last <= count:
         raise DataError(
-            f"{path}: articles {first} to {last} must be some of its {count}. Received: none. Name "
-            "others."
+            f"{path}: articles must be some of its {count}, the end at most {count}. Received: "
+            f"{first} to {last}. Name others, or leave articles out for all."
         )
-    return first, min(last, count)
+    return first, last
 
 
 def write_unit(unit, output, settings):

@@ -50,11 +50,20 @@ def test_what_is_saved_is_read_again():
         ("labels", ["0", "1", "2"], "num_cls_classes must be 3, the labels of train_input"),
         ("data_processor", "TsvDataProcessor", "text_columns is required with TsvData"),
         ("text_columns", ["a", "b", "c"], "must name one column, or two"),
+        ("text_columns", ["a", "a"], "text_columns must name two different columns"),
+        ("max_sequence_length", 2, r"max_sequence_length must be at least 3, for \[CLS\] a \[SEP"),
     ],
 )
 def test_mistake_is_told(key, value, told):
     with pytest.raises(ConfigError, match=told):
         params_from_dict(Params, tree(**{key: value}))
+
+
+def test_pairs_need_a_token_of_each():
+    content = tree(text_columns=["a", "b"], max_sequence_length=4)
+    told = r"at least 5, for \[CLS\] a \[SEP\] b \[SEP\]. Raise it.* Received: 4"
+    with pytest.raises(ConfigError, match=told):
+        params_from_dict(Params, content)
 
 
 def test_inputs_longer_than_the_positions_are_told():

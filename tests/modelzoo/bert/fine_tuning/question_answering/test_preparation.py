@@ -94,5 +94,6 @@ def test_only_the_named_articles_are_taken(tmp_path):
     path = str(write_squad(tmp_path / "a.json", articles(5)))
     counts = prepare(path, tmp_path / "some", settings(tmp_path), articles=(1, 3))["counts"]
     assert counts["questions"] == 4
-    with pytest.raises(DataError, match="articles 7 to 9 must be some of its 5"):
-        prepare(path, tmp_path / "none", settings(tmp_path), articles=(7, 9))
+    for chosen, told in (((7, 9), "7 to 9"), ((0, 6), "0 to 6")):
+        with pytest.raises(DataError, match=f"must be some of its 5, .* Received: {told}"):
+            prepare(path, tmp_path / "none", settings(tmp_path), articles=chosen)
