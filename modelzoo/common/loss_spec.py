@@ -48,7 +48,10 @@ def loss_spec(mode, params, costs, metrics, summaries=None, derived=None):
             [loss, *shown.values()],
         )
         shown = {name: over_wafers(cost) for name, cost in zip(shown, means)}
-        for name, value in {**shown, **(derived(shown) if derived else {})}.items():
+        if derived:
+            in_parts = params.runconfig.micro_batches > 1
+            shown |= derived({k: of_whole(v) for k, v in shown.items()} if in_parts else shown)
+        for name, value in shown.items():
             tf.summary.scalar(name, value)
         return CSEstimatorSpec(mode=mode, loss=mean, train_op=train_op)
     wanted = not getattr(params.eval_input, "disable_eval_metrics", False)
@@ -81,6 +84,16 @@ def over_wafers(value):
     """Makes the mean of a float32 scalar over the wafers that train together; alone, the scalar."""
     wafers = job.wafers()
     return cross_wafer_sum(value) / float(wafers) if wafers > 1 else value
+
+
+def of_whole(value):
+    """Makes the mean of a float32 scalar over micro-batches, for what is no mean of theirs itself.
+
+    A step gives the session that mean of all it is asked for; what follows is computed there.
+    """
+    found = tf.numpy_function(lambda mean: mean, [value], tf.float32)
+    found.set_shape([])
+    return found
 
 
 def mean_loss(parts):

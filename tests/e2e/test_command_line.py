@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 
@@ -294,3 +295,16 @@ def test_steps_leave_no_scratch_memory_behind(trained):
     assert before > 0
     assert trained("train", "--max_steps", "24").exit_code == 0
     assert len(scratch._stacks) <= before + 2
+
+
+def test_perplexity_of_micro_batches_is_that_of_their_mean_cost(command_line):
+    """And not the mean of their perplexities."""
+    in_parts = ("    max_steps: 10", "    max_steps: 2\n    micro_batches: 4")
+    command_line.change(in_parts, ("save_summary_steps: 5", "save_summary_steps: 1"))
+    assert command_line("train").exit_code == 0
+    cost, found = (
+        scalars(command_line.folder / "out", f"train/lm_{name}") for name in ("cost", "perplexity")
+    )
+    assert sorted(found) == [1, 2]
+    for step, value in found.items():
+        assert value == pytest.approx(math.exp(cost[step]), rel=2e-6)
