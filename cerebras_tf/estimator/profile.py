@@ -65,6 +65,11 @@ class ProfileHook(tf.estimator.SessionRunHook):
                 WARM_UP_STEPS,
             )
             return
+        if self._recorded < self._steps:
+            tf.compat.v1.logging.warning(
+                "profile: training ended when %d of %d steps were recorded, behind %d that warm up",
+                *(self._recorded, self._steps, WARM_UP_STEPS),
+            )
         write_trace(self._profiler.timeline, self._path)
         tf.compat.v1.logging.info(
             "profile: %s\n%s",
