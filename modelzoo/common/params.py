@@ -276,8 +276,8 @@ def resolve_path(value, base):
     """Finds a data path as written in a YAML.
 
     A relative path is looked up from the current folder, the YAML's folder and the folders above
-    it up to the repository root (the first with a setup.py). A path found nowhere stays as it is,
-    for the reader of the data to complain about.
+    it, in a checkout up to its root (the first with a setup.py). A path found nowhere stays as it
+    is, for the reader of the data to complain about.
     """
     value = os.path.expanduser(value)
     if os.path.isabs(value):

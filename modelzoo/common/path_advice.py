@@ -9,8 +9,7 @@ from cerebras_tf.errors import ConfigError, DataError
 from cerebras_tf.suggestions import did_you_mean_path, nearest_path
 
 LOOKED_UP = (
-    "Relative paths are looked up from the current folder, the YAML's folder and the repository "
-    "root."
+    "Relative paths are looked up from the current folder, the YAML's folder and those above it."
 )
 # How the names of a checkpoint's files end.
 CHECKPOINT_END = re.compile(r"\.(index|meta|data-\d{5}-of-\d{5})$")

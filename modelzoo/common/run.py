@@ -160,8 +160,7 @@ def check_options(args, runconfig):
     if asked and (not trains or runconfig.device):
         name = "--profile" if args.profile is not None else f"{args.params}: runconfig.profile"
         raise ConfigError(
-            f"{name}: counts steps of training on the wafer. Received: "
-            f"{asked}, with "
+            f"{name}: counts steps of training on the wafer. Received: {asked}, with "
             f"{'-m ' + args.mode if not trains else 'device ' + runconfig.device}. Leave it out."
         )
     for name in ("keep_best_checkpoint", "early_stopping"):
@@ -176,16 +175,17 @@ def run_mode(mode, params):
     """Builds the estimator of `params` and does what `mode` says."""
     import tensorflow.compat.v1 as tf
 
-    from cerebras_tf.estimator.run_config import execution_mode_from_environment
+    from cerebras_tf.estimator import run_config
     from modelzoo.common.checkpoint_files import check_start, resumed, validate_checkpoint
 
     quiet_logging(tf)
     runconfig = params.runconfig
-    strategy, runs = runconfig.execution_strategy, execution_mode_from_environment()
+    strategy, runs = runconfig.execution_strategy, run_config.execution_mode_from_environment()
     if strategy not in (None, runs):
         raise ConfigError(
             f"runconfig.execution_strategy: must be the launcher's, {runs}. Received: {strategy}. "
-            "Start with python-ws for weight_streaming, with python for pipeline; or leave it out."
+            f"Set the environment variable {run_config.EXECUTION_MODE_VARIABLE}={strategy}, as the "
+            "launchers python-ws (weight_streaming) and python (pipeline) do, or leave the key out."
         )
     for key in runconfig.without_effect():
         tf.logging.warning("runconfig.%s is of the real cluster: it changes nothing here", key)

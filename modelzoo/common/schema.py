@@ -223,8 +223,8 @@ def _build_field(field, hint, value, path, report):
         bits = end.bit_length()
         report.add(path, f"{path} must be below {end}: it is a number of {bits} bits.", value)
     named = metadata.get("names", "a file or folder" if metadata.get("path") else None)
-    if named and "" in (built if isinstance(built, tuple) else (built,)):
-        advice = "To leave it out, write null." if optional and built == "" else ""
+    if named and (built == () or "" in (built if isinstance(built, tuple) else (built,))):
+        advice = "To leave it out, write null." if optional and built in ("", ()) else ""
         report.add(path, f"{path} must name {named}, not be empty.", value, advice)
     if metadata.get("path") is True:
         return _resolve(built, report.resolve)

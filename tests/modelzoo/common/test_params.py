@@ -277,7 +277,8 @@ def test_a_saved_file_without_parameters_is_named(write, tmp_path):
         saved_difference(params, tmp_path)
 
 
-def test_an_empty_path_is_refused(write):
-    text = TINY.replace("    batch_size: 2", "    batch_size: 2\n    data_dir: ''")
+@pytest.mark.parametrize("path", ["''", "[]", "[a, '']"])
+def test_an_empty_path_is_refused(write, path):
+    text = TINY.replace("    batch_size: 2", f"    batch_size: 2\n    data_dir: {path}")
     with pytest.raises(ConfigError, match="train_input.data_dir must name a file or folder"):
         load_params(write(text))
