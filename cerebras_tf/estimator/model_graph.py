@@ -47,7 +47,7 @@ from cerebras_tf.runtime.shared_store import SharedStore
 from cerebras_tf.runtime.streaming import check_disk
 from cerebras_tf.swarmx import job, mpi
 
-Phase = Callable[[str], Any]
+Phase = Callable[..., Any]
 
 
 @dataclass
@@ -122,7 +122,7 @@ def build(
         call_model_fn: calls it in the default graph and returns an EstimatorSpec.
         mode: a tf.estimator.ModeKeys.
         options: how to compile.
-        phase: context manager that announces a named phase.
+        phase: context manager that announces a named phase; see PhaseReporter.
         config: the run configuration.
         lender: the step of a training in whose midst this model is evaluated: it lends its
             variables where the evaluation wants the checkpoint that holds just these.
@@ -134,16 +134,17 @@ def build(
     Raises:
         UnsupportedOpError: the model needs operations without an IR form; all are listed.
     """
-    training_util._get_or_create_global_step_read()  # ahead of the model, where there is a step
-    model = record(call_model_fn)
-    model.rest_moments(getattr(config, "memoryx_moment_dtype", None), mode)
-    store = _store_of(model.specs(), mode, config, lender, runs)
-    try:
-        sparse = None if sparsifier is None else SparseTraining(sparsifier, store.specs)
-        return _wired(model, mode, options, phase, config, lender, store, sparse, parts)
-    except BaseException:
-        store.close()
-        raise
+    with phase("building the graph", only_if_long=True):
+        training_util._get_or_create_global_step_read()  # ahead of the model, where there is a step
+        model = record(call_model_fn)
+        model.rest_moments(getattr(config, "memoryx_moment_dtype", None), mode)
+        store = _store_of(model.specs(), mode, config, lender, runs)
+        try:
+            sparse = None if sparsifier is None else SparseTraining(sparsifier, store.specs)
+            return _wired(model, mode, options, phase, config, lender, store, sparse, parts)
+        except BaseException:
+            store.close()
+            raise
 
 
 def _wired(

@@ -43,7 +43,7 @@ class PhaseReporter:
         self._announce_after_s = announce_after_s
 
     @contextlib.contextmanager
-    def phase(self, name: str) -> Iterator[None]:
+    def phase(self, name: str, only_if_long: bool = False) -> Iterator[None]:
         """Logs `NAME: 1.2 s` on exit, or `NAME: failed after 1.2 s`.
 
         A phase that lasts longer than `announce_after_s` is announced by `NAME ...`.
@@ -51,6 +51,7 @@ class PhaseReporter:
         Args:
           name: what is done, such as "capturing" or "compiling 12 layers". A phase entered again
             adds to its seconds.
+          only_if_long: logs nothing of one that is not announced.
         """
         announcement = threading.Timer(self._announce_after_s, say, ("%s ...", name))
         announcement.daemon = True
@@ -65,7 +66,8 @@ class PhaseReporter:
             announcement.join()  # or its line could come after the next
             elapsed_s = self._clock() - started
             self.seconds[name] = self.seconds.get(name, 0.0) + elapsed_s
-            say("%s: %s%.1f s", name, outcome, elapsed_s)
+            if not only_if_long or elapsed_s >= self._announce_after_s:
+                say("%s: %s%.1f s", name, outcome, elapsed_s)
 
 
 def format_rate(steps_per_s: float) -> str:

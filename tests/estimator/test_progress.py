@@ -91,6 +91,15 @@ def test_phase_logs_its_seconds(messages):
     assert reporter.seconds == {"compiling 12 layers": pytest.approx(1.24)}
 
 
+def test_a_phase_may_be_told_only_where_it_lasts(messages):
+    clock = FakeClock()
+    reporter = PhaseReporter(clock)
+    for seconds in (0.9, 1.1):
+        with reporter.phase("building the graph", only_if_long=True):
+            clock.advance(seconds)
+    assert messages() == ["building the graph: 1.1 s"]
+
+
 def test_phase_that_lasts_is_announced(messages, monkeypatch):
     announced = threading.Event()
 
