@@ -15,8 +15,11 @@ import tensorflow as tf
 from tensorflow.python.training import training_util
 
 from cerebras_tf.capture.capture import Capture
+from cerebras_tf.capture.cross_wafer import is_cross_wafer_sum
 from cerebras_tf.capture.custom_gradients import CustomGradient, prepare_custom_gradients
+from cerebras_tf.capture.lowerable import result_tensors
 from cerebras_tf.capture.moments import find_moments
+from cerebras_tf.capture.order import all_before
 from cerebras_tf.capture.placement import Placement
 from cerebras_tf.capture.recording import GradientCall, GradientRecorder
 from cerebras_tf.capture.variables import managed_variables, resource_variables, variable_spec
@@ -61,6 +64,8 @@ class ModelGraph:
         wiring: the nodes between both.
         fed: tensors the session feeds.
         sparse: what is pruned; None where nothing is.
+        has_own_summaries: whether summaries of training show what follows from the batch of one
+            wafer alone.
     """
 
     spec: Any
@@ -69,6 +74,7 @@ class ModelGraph:
     wiring: Wiring
     fed: list[Any] = field(default_factory=list)
     sparse: Optional[SparseTraining] = None
+    has_own_summaries: bool = False
 
     def compiled(self, input_hooks: Any, updates: bool) -> Program:
         """The program for its batches, compiled anew and not loaded.
@@ -205,7 +211,26 @@ def _wired(
         lender,
     )
     spec = _rerouted(spec, wiring, hook, scaffold, mode)
-    return ModelGraph(spec, step, store, wiring, fed, sparse)
+    own = mode == tf.estimator.ModeKeys.TRAIN and _has_own_summaries(model, fed)
+    return ModelGraph(spec, step, store, wiring, fed, sparse, own)
+
+
+def _has_own_summaries(model: Recording, fed: list[Any]) -> bool:
+    """Whether a summary depends on the batch otherwise than by what is of all wafers.
+
+    The latter are the loss, gradients of variables, and sums over the wafers.
+    """
+    of_all = {model.spec.loss.op}
+    for call in model.gradients:
+        gradients = [r for x, r in zip(call.xs, call.results) if x.dtype == tf.resource]
+        of_all.update(tensor.op for tensor in result_tensors(replace(call, results=gradients)))
+    summaries = tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.SUMMARIES)
+    before = all_before(
+        [summary.op for summary in summaries],
+        lambda _: (),
+        lambda op: op in of_all or is_cross_wafer_sum(op),
+    )
+    return not {tensor.op for tensor in fed}.isdisjoint(before)
 
 
 def _store_of(

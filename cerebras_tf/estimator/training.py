@@ -81,10 +81,11 @@ def reporting(spec: Any, call: Call, config: Any) -> Any:
     """
     written: list[Any] = _profiling(call, config)
     if config.save_summary_steps:
-        if call.model is not None and call.model.step.swarm.size > 1:
+        model = call.model
+        if model is not None and model.step.swarm.size > 1 and model.has_own_summaries:
             say(
-                "summaries: scalars, histograms and images that model_fn writes are the first "
-                "wafer's; the loss and what is made with cross_wafer_sum are of all wafers"
+                "summaries: scalars, histograms and images that model_fn makes of a batch are the "
+                "first wafer's; the loss, gradients and sums by cross_wafer_sum are of all wafers"
             )
         shown = ShownSteps(config.save_summary_steps, call.last_step, call.steps)
         memory = call.memory_high_water if call.use_cs else None

@@ -196,7 +196,7 @@ def test_a_model_of_the_zoo_trains_as_one_that_takes_batches_in_turn(tmp_path):
             check=False,
         )
         assert done.returncode == 0, done.stderr
-    assert (done.stdout + done.stderr).count("are the first wafer's; the loss") == 1
+    assert "the first wafer's" not in done.stdout + done.stderr  # it has none of one wafer
     shown = [scalars(folder) for folder in (in_turn, several)]
     tags = {tag for _, tag in shown[0] if "lm_" in tag or "cost" in tag}
     assert tags

@@ -9,7 +9,9 @@ pytest.importorskip("tensorflow")
 import numpy as np
 import tensorflow as tf
 
+from cerebras_tf import cross_wafer_sum
 from cerebras_tf.errors import UnsupportedOpError
+from cerebras_tf.estimator.model_graph import _has_own_summaries, record
 from tests.estimator import regression
 from tests.estimator.regression import assert_equal, build, dataset, variables_of
 
@@ -126,3 +128,30 @@ def test_unsupported_operations_are_all_named_before_the_first_step(tmp_path):
     assert "MatrixInverse (2x, 'MatrixInverse', built at test_model_graph.py:" in message
     assert "MatrixDeterminant (1x, " in message
     assert tf.train.latest_checkpoint(str(tmp_path)) is None
+
+
+@pytest.mark.parametrize(
+    ("shown", "own"),
+    [
+        (lambda loss, weight: None, False),
+        (lambda loss, weight: loss, False),
+        (lambda loss, weight: tf.norm(tf.gradients(loss, weight)[0]), False),
+        (lambda loss, weight: tf.norm(weight), False),
+        (lambda loss, weight: cross_wafer_sum(loss * 2.0), False),
+        (lambda loss, weight: loss * 2.0, False),
+        (lambda loss, weight: loss.op.inputs[0], True),
+        (lambda loss, weight: tf.gradients(loss, loss.op.inputs[0].op.inputs[0])[0], True),
+    ],
+)
+def test_summaries_of_one_wafers_batch_are_told_from_those_of_all(shown, own):
+    def model():
+        spec = regression.model_fn(*batch, tf.estimator.ModeKeys.TRAIN, {})
+        found = shown(spec.loss, v1.trainable_variables()[0])
+        if found is not None:
+            v1.summary.histogram("shown", found)
+        return spec
+
+    with tf.Graph().as_default():
+        v1.train.create_global_step()
+        batch = [v1.placeholder(tf.float32, [4, 3]), v1.placeholder(tf.float32, [4])]
+        assert _has_own_summaries(record(model), batch) == own
