@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Iterator
 from typing import Optional
 
 import tensorflow as tf
 
 from cerebras_tf.errors import StoreError
 from cerebras_tf.estimator.call import Call
-from cerebras_tf.ir.program import Program
+from cerebras_tf.ir.program import Instruction, Program
+from cerebras_tf.kernels.bfloat16 import instructions
+from cerebras_tf.kernels.instructions import described
 from cerebras_tf.memoryx.disk import ON_DISK, Disk
 from cerebras_tf.memoryx.disk_speed import free_bytes, measured_disk_speeds, require_free
 from cerebras_tf.memoryx.file_store import FileStore
@@ -23,7 +27,7 @@ from cerebras_tf.runtime.speeds import measured_speeds
 from cerebras_tf.runtime.streaming import StreamingPlan, plan_streaming
 
 
-def describe(call: Call) -> str:
+def describe(call: Call, precision: str = "float32") -> str:
     """The lines on a model that is about to be trained.
 
     The model is the one of the default graph; memory is left out where it is known only with the
@@ -36,14 +40,51 @@ def describe(call: Call) -> str:
             held = call.model.step.session.held_bytes
             parts += [f"{len(program.layers)} layers", memory(program, store, held)]
             told = streaming(program, store, call.model.step.parts is not None)
+        told += products(program, precision)
     if call.tokens is not None:
         in_parts = call.model is not None and call.model.step.parts is not None
         parts.append(f"{call.tokens:,} tokens a {'micro-batch' if in_parts else 'batch'}")
     return "\n".join([", ".join(parts), *told])
 
 
+def products(program: Optional[Program], precision: str) -> list[str]:
+    """What multiplies bfloat16 numbers, where the precision asks for it.
+
+    Args:
+        program: None where the first batch will say what it is.
+        precision: see CSRunConfig.
+    """
+    if precision != "bfloat16":
+        return []
+    if program is None:
+        return [described(instructions(), "large products in bfloat16, if there are any")]
+    if any(map(_is_rounded, _instructions(program))):
+        return [described(instructions())]
+    return [
+        "large products in bfloat16: the model has none, so all are computed in float32, and this "
+        "run is not faster"
+    ]
+
+
+def _is_rounded(instruction: Instruction) -> bool:
+    return instruction.attrs.get("compute") == "bfloat16"
+
+
+def _instructions(program: Program) -> Iterator[Instruction]:
+    """The instructions of a program, those of branches too."""
+    for instruction in itertools.chain.from_iterable(program.bodies):
+        yield instruction
+        for value in instruction.attrs.values():
+            if isinstance(value, Program):
+                yield from _instructions(value)
+
+
 def describe_program(
-    program: Program, store: Store, in_parts: bool = False, trains: bool = False
+    program: Program,
+    store: Store,
+    precision: str = "float32",
+    in_parts: bool = False,
+    trains: bool = False,
 ) -> str:
     """The lines on a model that was compiled and not loaded; see streaming for `in_parts`.
 
@@ -53,7 +94,9 @@ def describe_program(
     first = ", ".join([f"{_parameters():,} parameters", layers, memory(program, store)])
     lack = disk_fault(program, store) if trains else None
     told = [] if lack is None else [f"it does not fit here, and would be refused: {lack}"]
-    return "\n".join([first, *streaming(program, store, in_parts, trains), *told])
+    moved = streaming(program, store, in_parts, trains)
+    lines = [first, *moved, *products(program, precision), *told]
+    return "\n".join(lines)
 
 
 def disk_fault(program: Program, store: Store) -> Optional[StoreError]:

@@ -48,8 +48,6 @@ from cerebras_tf.estimator.smaller_batches import advice_on, advising, placehold
 from cerebras_tf.estimator.sparse_training import check_sparsifier
 from cerebras_tf.estimator.training import guarded, reporting, sizes, with_lines
 from cerebras_tf.ir.program import Program
-from cerebras_tf.kernels.bfloat16 import instructions
-from cerebras_tf.kernels.instructions import described
 from cerebras_tf.memoryx.checkpoint_paths import check_checkpoint_path
 from cerebras_tf.runtime.capacity import return_freed_memory, share_heap
 from cerebras_tf.swarmx import job
@@ -339,7 +337,9 @@ class CerebrasEstimator(tf.estimator.Estimator):
         model = call.model
         assert model is not None and model.step.unfitted is not None
         in_parts = model.step.parts is not None
-        here = describe_program(program, model.store, in_parts, mode == _TRAIN).splitlines()
+        precision = getattr(self._config, "precision", "float32")
+        said = describe_program(program, model.store, precision, in_parts, mode == _TRAIN)
+        here = said.splitlines()
         predicted = self._predicted(model.step.unfitted, call)
         fault = model.step.session.memory_fault(program)
         told = []
@@ -426,10 +426,9 @@ class CerebrasEstimator(tf.estimator.Estimator):
             precision=getattr(self._config, "precision", "float32"),
             keep_float32=getattr(self._config, "keep_float32", ()),
         )
-        if options.precision == "bfloat16" and mode == tf.estimator.ModeKeys.TRAIN:
-            if getattr(self._config.cs_config, "use_cbfloat16", False):
-                say("use_cbfloat16 is taken as precision bfloat16, which processors here can have")
-            say("%s", described(instructions()))
+        asked = getattr(getattr(self._config, "cs_config", None), "use_cbfloat16", False)
+        if asked and options.precision == "bfloat16" and mode == _TRAIN:
+            say("use_cbfloat16 is taken as precision bfloat16, which processors here can have")
         around = training_around() if mode == tf.estimator.ModeKeys.EVAL else None
         lender = None if around is None or around.model is None else around.model.step
         self._call.model = build(

@@ -147,7 +147,8 @@ def _description(call: Call, config: Any) -> str:
     found = None
     if call.model is not None and getattr(config, "multireplica", False):
         found = _prediction(call, config)
-    return describe(call) if found is None else f"{describe(call)}\n{replicas_line(found)}"
+    lines = [describe(call, getattr(config, "precision", "float32"))]
+    return "\n".join(lines if found is None else [*lines, replicas_line(found)])
 
 
 def sizes(features: Any) -> tuple[Optional[int], Optional[int]]:

@@ -100,7 +100,7 @@ def estimator(
         return spec._replace(training_hooks=[*spec.training_hooks, *hooks])
 
     config = {"tf_random_seed": 11, "save_summary_steps": None, **config}
-    settings = CSRunConfig(log_step_count_steps=None, **config)
+    settings = CSRunConfig(**{"log_step_count_steps": None, **config})
     return CerebrasEstimator(recorded, str(model_dir), config=settings, params={})
 
 

@@ -183,11 +183,13 @@ def test_it_says_what_multiplies(tmp_path, caplog):
     caplog.set_level("INFO", logger=logger.name)
     logger.addHandler(caplog.handler)
     try:
-        train(gpt(), gpt_batches(1), tmp_path, True, steps=1, precision="bfloat16")
+        given = {"precision": "bfloat16", "log_step_count_steps": 1}
+        train(gpt(), gpt_batches(1), tmp_path, True, steps=1, **given)
     finally:
         logger.removeHandler(caplog.handler)
     (line,) = {m for m in caplog.messages if m.startswith("large products in bfloat16: ")}
     assert "by A" in line or "not faster" in line
+    assert "has none" not in line
 
 
 class Message:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 pytest.importorskip("tensorflow")
 
-from cerebras_tf.estimator.description import effort
+from cerebras_tf.estimator.description import effort, products
 from cerebras_tf.ir.program import Cost, Instruction, Program
 from cerebras_tf.ir.schedule import Run
 
@@ -20,3 +22,27 @@ def test_a_steps_seconds_follow_from_the_machines_speed():
         "12 billion floating-point operations a step, an estimated 2 s or more at the 6 GFLOP/s of "
         "a plain matrix product here"
     )
+
+
+@pytest.mark.parametrize(
+    ("program", "says"),
+    [
+        (Program(bodies=[[Instruction("matmul", (), (), {})]]), "the model has none"),
+        (
+            Program(bodies=[[Instruction("matmul", (), (), {"compute": "bfloat16"})]]),
+            "float32|by A",
+        ),
+        (None, "if there are any"),
+    ],
+)
+def test_what_multiplies_bfloat16_is_told_where_something_does(program, says):
+    (line,) = products(program, "bfloat16")
+    assert re.search(says, line)
+    assert ("the model has none" in line) == (says == "the model has none")
+    assert products(program, "float32") == []
+
+
+def test_products_inside_of_branches_count():
+    inner = Program(bodies=[[Instruction("matmul", (), (), {"compute": "bfloat16"})]])
+    program = Program(bodies=[[Instruction("cond", (), (), {"then": inner})]])
+    assert "the model has none" not in products(program, "bfloat16")[0]
