@@ -53,6 +53,10 @@ class SizeLimitError(UnsupportedOpError):
         return self._limits or {}
 
 
+class GradientError(UnsupportedOpError):
+    """An operation has no gradient rule, or none that can be had as the model differentiates."""
+
+
 class UnknownSizeError(CerebrasError, TypeError):
     """A size that differs from batch to batch was used where a number is needed."""
 

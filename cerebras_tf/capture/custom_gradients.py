@@ -26,7 +26,7 @@ from cerebras_tf.capture.functions import FUNCTION_ATTRIBUTES
 from cerebras_tf.capture.operations import Operation, Tensor
 from cerebras_tf.capture.recording import GradientRecorder
 from cerebras_tf.capture.registry import GraphLowering, lowers
-from cerebras_tf.errors import UnsupportedOpError
+from cerebras_tf.errors import GradientError
 from cerebras_tf.ir import Graph, StepGraph, Value
 
 # Modules whose gradient functions our own rules stand for.
@@ -133,7 +133,7 @@ def override(c: GraphLowering, op: Operation) -> None:
     """Gives the outputs of an operation, which is lowered, the gradient that overrides its own.
 
     Raises:
-        UnsupportedOpError: the override cannot be lowered.
+        GradientError: the override cannot be lowered.
     """
     if not c.differentiates:
         return
@@ -144,12 +144,12 @@ def override(c: GraphLowering, op: Operation) -> None:
         return
     custom = c.custom_gradients[op]
     if custom is None:
-        raise UnsupportedOpError(
+        raise GradientError(
             "an overridden gradient must be differentiated once. Received: a gradient of that "
             "gradient. Use tf.custom_gradient."
         )
     if any(tensor.dtype == tf.resource for tensor in op.inputs):
-        raise UnsupportedOpError(
+        raise GradientError(
             "an overridden gradient must be of an op that reads no variable itself. Received: "
             f"{op.type}. Override the gradient of what follows it."
         )
@@ -162,7 +162,7 @@ def override(c: GraphLowering, op: Operation) -> None:
 def _refuse_inside_function(op: Operation) -> None:
     """Without its override it would be differentiated by the rule of its type."""
     if overridden(op):
-        raise UnsupportedOpError(
+        raise GradientError(
             "a function with a gradient of its own must not be inside tf.cond or tf.function. "
             f"Received: {op.name!r}. Call it outside of them."
         )

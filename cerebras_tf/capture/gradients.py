@@ -15,7 +15,7 @@ import tensorflow as tf
 from cerebras_tf.capture.operations import Tensor
 from cerebras_tf.capture.recording import GradientCall
 from cerebras_tf.capture.registry import GraphLowering
-from cerebras_tf.errors import UnsupportedOpError
+from cerebras_tf.errors import GradientError
 from cerebras_tf.ir import Node, Value
 from cerebras_tf.ops import lookup
 
@@ -31,7 +31,7 @@ def lower_call(capture: GraphLowering, call: GradientCall) -> Iterator[tuple[Ten
         Result tensors with their values.
 
     Raises:
-        UnsupportedOpError: a sparse gradient of another origin than rows gathered, or variables
+        GradientError: a sparse gradient of another origin than rows gathered, or variables
             assigned between a function with a gradient of its own and that gradient.
     """
     ys = [capture.value(tensor) for tensor in call.ys]
@@ -156,7 +156,7 @@ def _refuse_outdated_reads(capture: GraphLowering, ys: list[Value], stops: list[
         if reached.intersection(node.outputs):
             names = map(capture.state.outdated, node.inputs[node.attrs["xs"] :])
             for name in filter(None, names):
-                raise UnsupportedOpError(
+                raise GradientError(
                     "a variable that a function with a gradient of its own reads backwards must "
                     f"not be assigned between the two. Received: an assignment of {name!r}. "
                     "Assign it behind the gradients."
@@ -175,7 +175,7 @@ def _gathers(
     # TensorFlow has found no other use of the table; what still leads to it is inside of a branch.
     past = _reached(ys, [*stops, *(rows for _, rows in found)])
     if not found or past.intersection(capture.state.leaves(handle)):
-        raise UnsupportedOpError(
+        raise GradientError(
             f"gradient of '{handle.op.name}': a sparse gradient must come from rows that every "
             "step gathers. Received: one of another origin, as from a branch of tf.cond. Gather "
             "before it, or multiply the table by 1.0 to make its gradient dense."

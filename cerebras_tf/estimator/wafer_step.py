@@ -30,6 +30,7 @@ from cerebras_tf.compiler.pipeline import Options, compile_layers, compile_step,
 from cerebras_tf.errors import (
     CapacityError,
     CerebrasError,
+    GradientError,
     SizeLimitError,
     UnsupportedOpError,
 )
@@ -375,7 +376,7 @@ class WaferStep:
             return self._compiled(types, self._make_capture)
         try:
             return self._compiled(types, self._make_capture, tentative=True)
-        except UnsupportedOpError as error:
+        except GradientError as error:
             refused = error
         # An op on the way to the loss has no gradient rule: TensorFlow's own backward graph has.
         try:
@@ -424,9 +425,8 @@ class WaferStep:
         """The program from compile_dir, where it was compiled before."""
         if self.compiled_before is None or not self._fed or self.parts is not None:
             return None
-        start = time.monotonic()
+        start, seed = time.monotonic(), drawn_seed(self._fed[0].graph)
         wanted = {*self._wanted, *self._small_tensors()}
-        seed = drawn_seed(self._fed[0].graph)
         sources = self._sources(make_capture, self._strip)
         found = self.compiled_before.find(sources, types, wanted, self._room.bytes(), seed)
         if found is None:

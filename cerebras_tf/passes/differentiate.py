@@ -12,7 +12,7 @@ from typing import Optional
 
 import numpy as np
 
-from cerebras_tf.errors import UnsupportedOpError
+from cerebras_tf.errors import GradientError, SizeLimitError, UnsupportedOpError
 from cerebras_tf.ir import Graph, Node, Value
 from cerebras_tf.kernels.registry import evaluate
 from cerebras_tf.ops import Builder, lookup
@@ -25,7 +25,8 @@ def differentiate(graph: Graph) -> None:
     """Expands all `gradient` nodes of a graph in place, in order.
 
     Raises:
-        UnsupportedOpError: an op on the way has no gradient rule; the message lists all of them.
+        GradientError: an op on the way has no gradient rule; the message lists all of them. Or
+            one has a rule that cannot be followed here.
     """
     # Backward graphs of custom gradients may take gradients themselves.
     rewrite(graph, _expand, again=True)
@@ -112,7 +113,12 @@ def _vjp(b: Builder, node: Node, dys: list[Optional[Value]]) -> list[Optional[Va
         return _custom_vjp(b, node, dys)
     rule = lookup(node.op).vjp
     assert rule is not None  # _refuse_missing_rules has run
-    return rule(b, node, dys)
+    try:
+        return rule(b, node, dys)
+    except SizeLimitError:  # says for which sizes there is one
+        raise
+    except UnsupportedOpError as error:
+        raise GradientError(str(error)) from error
 
 
 def _refuse_missing_rules(nodes: list[Node], ys: list[Value], depends: set[Value]) -> None:
@@ -127,7 +133,7 @@ def _refuse_missing_rules(nodes: list[Node], ys: list[Value], depends: set[Value
             missing[node.op] = node
     if missing:
         listed = ", ".join(f"{op} ('{node.source}')" for op, node in sorted(missing.items()))
-        raise UnsupportedOpError(
+        raise GradientError(
             "differentiation: every op between weights and loss must have a gradient rule. "
             f"Received: {listed} without one. Add a vjp in cerebras_tf/ops/ or stop the gradient."
         )

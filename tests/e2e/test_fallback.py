@@ -7,6 +7,8 @@ import pytest
 import tensorflow as tf
 
 from cerebras_tf import CerebrasEstimator, CSRunConfig
+from cerebras_tf.errors import UnsupportedOpError
+from cerebras_tf.estimator import wafer_step
 from cerebras_tf.estimator.wafer_step import WaferStep
 
 pytestmark = pytest.mark.tf
@@ -63,6 +65,24 @@ def test_gradients_of_tensorflows_own_backward_graph_pass_the_boundary_too(tmp_p
     trained_weight(tmp_path, True)
     (program,) = programs
     assert {name: len(given) for name, given in program.gradients.items()} == {"weight": 1}
+
+
+def test_what_another_pass_refuses_is_not_captured_again(tmp_path, monkeypatch):
+    """TensorFlow's backward graph is for gradients without a rule, and for nothing else."""
+    compiled, captured = [], WaferStep.captured
+
+    def refuse(*_):
+        raise UnsupportedOpError("a pass: must have another op. Received: this one. Change it.")
+
+    def kept(step, *types):
+        compiled.append(types)
+        return captured(step, *types)
+
+    monkeypatch.setattr(wafer_step, "compile_layers", refuse)
+    monkeypatch.setattr(WaferStep, "captured", kept)
+    with pytest.raises(UnsupportedOpError, match="a pass: must have another op"):
+        trained_weight(tmp_path, True)
+    assert len(compiled) == 1
 
 
 def overridden_model_fn(features, labels, mode):

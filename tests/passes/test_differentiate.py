@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from cerebras_tf.errors import UnsupportedOpError
+from cerebras_tf.errors import GradientError, UnsupportedOpError
 from cerebras_tf.ir import Graph, parse_type, verify
 from cerebras_tf.ops import OPS, Builder, infer
 from cerebras_tf.passes.differentiate import differentiate
@@ -288,10 +288,20 @@ def test_every_op_without_a_rule_is_listed(monkeypatch):
         return gradient(b, [b.op("mul", y, side)], [x])
 
     graph = graph_of(build, D4, D4)
-    with pytest.raises(UnsupportedOpError) as caught:
+    with pytest.raises(GradientError) as caught:
         differentiate(graph)
     assert "first_missing ('tower/First'), second_missing ('tower/Second')" in str(caught.value)
     assert "not_on_the_way" not in str(caught.value)
+
+
+def test_a_rule_that_cannot_be_followed_is_a_missing_one(monkeypatch):
+    def refuse(b, node, dys):
+        raise UnsupportedOpError("gradient of exp: must be ours. Received: yours. Change it.")
+
+    monkeypatch.setitem(OPS, "exp", dataclasses.replace(OPS["exp"], vjp=refuse))
+    graph = graph_of(lambda b, x: gradient(b, [b.op("exp", x)], [x]), D4)
+    with pytest.raises(GradientError, match="gradient of exp: must be ours"):
+        differentiate(graph)
 
 
 def test_a_graph_without_gradients_is_left_alone():
