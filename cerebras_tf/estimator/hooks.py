@@ -374,13 +374,14 @@ class PerformanceSummaryHook(tf.estimator.SessionRunHook):
     """Writes `global_step/sec`, `examples_per_sec`, `tokens_per_sec` and the wafer's memory mark.
 
     The memory mark is `wafer/memory_high_water_bytes`. Rates are of the steps since the last
-    summary; the first step of a run, which also warms up, has none.
+    summary; the first step of a run, which also warms up, has none. A step may take several runs of
+    the session, which then compute its batches in turn.
 
     Args:
       output_dir: folder of the event files.
       shown: the steps that get them.
-      examples_per_step: examples in a step, a number or an integer scalar tensor; None leaves
-        the rate out.
+      examples_per_step: examples in a step, or an integer scalar tensor of those in a run of the
+        session; None leaves the rate out.
       tokens_per_step: as `examples_per_step`, for tokens.
       memory_high_water_bytes: returns the most bytes of wafer memory used so far; None leaves the
         mark out.
@@ -397,17 +398,17 @@ class PerformanceSummaryHook(tf.estimator.SessionRunHook):
         clock: Clock = time.monotonic,
     ) -> None:
         quantities = {"examples_per_sec": examples_per_step, "tokens_per_sec": tokens_per_step}
-        self._per_step = {tag: q for tag, q in quantities.items() if q is not None}
-        self._totals = dict.fromkeys(self._per_step, 0)
+        self._per_step = {tag: q for tag, q in quantities.items() if isinstance(q, int)}
+        self._per_run = {tag: q for tag, q in quantities.items() if isinstance(q, tf.Tensor)}
+        self._totals = dict.fromkeys(self._per_run, 0)
         self._output_dir = output_dir
         self._shown = shown
         self._memory_high_water_bytes = memory_high_water_bytes
         self._window = StepWindow(clock)
 
     def begin(self) -> None:
-        """Opens the event file shared with TensorFlow's hooks and prepares the fetches."""
+        """Opens the event file shared with TensorFlow's hooks."""
         self._writer = tf.compat.v1.summary.FileWriterCache.get(self._output_dir)
-        self._fetches = {tag: tf.convert_to_tensor(q) for tag, q in self._per_step.items()}
         self._global_step = training_util._get_or_create_global_step_read()
 
     def after_create_session(self, session: Any, coord: Any) -> None:
@@ -416,7 +417,7 @@ class PerformanceSummaryHook(tf.estimator.SessionRunHook):
 
     def before_run(self, run_context: Any) -> Any:
         """Asks for the global step and the quantities of this step."""
-        return tf.estimator.SessionRunArgs({"step": self._global_step, **self._fetches})
+        return tf.estimator.SessionRunArgs({"step": self._global_step, **self._per_run})
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
         """Sums up the quantities and writes summaries where they are due."""
@@ -428,7 +429,8 @@ class PerformanceSummaryHook(tf.estimator.SessionRunHook):
             return
         global_step = int(run_context.session.run(self._global_step))
         if not self._window.is_open:
-            self._window.open(global_step)
+            if global_step > self._shown.start:
+                self._window.open(global_step)
             self._totals = dict.fromkeys(self._totals, 0)
         elif global_step in self._shown:
             self._write(global_step)
@@ -439,6 +441,7 @@ class PerformanceSummaryHook(tf.estimator.SessionRunHook):
             return
         steps, seconds = window
         values = {"global_step/sec": steps / seconds}
+        values.update({tag: n * steps / seconds for tag, n in self._per_step.items()})
         values.update({tag: total / seconds for tag, total in self._totals.items()})
         self._totals = dict.fromkeys(self._totals, 0)
         if self._memory_high_water_bytes is not None:

@@ -178,7 +178,7 @@ class ProgressHook(tf.estimator.SessionRunHook):
             self._bar.update(global_step - self._bar.n)
         if global_step in self._shown and global_step > self._reported_step:
             self._report(global_step, float(run_values.results["loss"]))
-        if not self._window.is_open:
+        if not self._window.is_open and global_step > self._shown.start:
             self._window.open(global_step)
 
     def _report(self, global_step: int, loss: float) -> None:

@@ -63,6 +63,7 @@ class PredictionHook(tf.estimator.SessionRunHook):
         self._prediction = prediction
         self._found: Optional[Prediction] = None
         self._asked = False
+        self._written = 0  # the last step; several runs of the session may be of one
 
     def begin(self) -> None:
         """Opens the event file shared with TensorFlow's hooks."""
@@ -84,7 +85,8 @@ class PredictionHook(tf.estimator.SessionRunHook):
             self._found = self._prediction()
             if self._found is not None:
                 self._write_floorplan(self._found, step)
-        if self._found is not None and step in self._shown:
+        if self._found is not None and step in self._shown and step > self._written:
+            self._written = step
             self._write_figures(self._found, step)
 
     def _write_floorplan(self, found: Prediction, step: int) -> None:

@@ -308,3 +308,28 @@ def test_perplexity_of_micro_batches_is_that_of_their_mean_cost(command_line):
     assert sorted(found) == [1, 2]
     for step, value in found.items():
         assert value == pytest.approx(math.exp(cost[step]), rel=2e-6)
+
+
+def test_wafers_in_turn_on_one_show_rates_and_predictions_once_a_step(command_line):
+    """A step is two runs of the session then; its rates count both, behind the first step."""
+    command_line.change(("save_summary_steps: 5", "save_summary_steps: 2"))
+    result = command_line("train", "--num_csx", "2", "--max_steps", "4")
+    assert result.exit_code == 0, result.error
+    rows = [
+        (value.tag, event.step, value.simple_value)
+        for path in (command_line.folder / "out").glob("events.*")
+        for event in tf.compat.v1.train.summary_iterator(str(path))
+        for value in event.summary.value
+    ]
+    found = {(tag, step): value for tag, step, value in rows}
+    assert len(found) == len(rows)
+    for tag, steps in (
+        ("global_step/sec", [2, 4]),
+        ("global_step/sec_predicted_for_CS-2", [1, 2, 4]),
+        ("train/lm_cost", [1, 2, 4]),
+    ):
+        assert sorted(step for name, step in found if name == tag) == steps, tag
+    for step in (2, 4):
+        rate = found["global_step/sec", step]
+        assert found["examples_per_sec", step] == pytest.approx(2 * 4 * rate)
+        assert found["tokens_per_sec", step] == pytest.approx(2 * 4 * 16 * rate)
