@@ -9,6 +9,7 @@ import numpy as np
 
 from cerebras_tf.errors import CheckpointError
 from cerebras_tf.memoryx.bundle_writer import BundleWriter
+from cerebras_tf.memoryx.neighbours import checkpoint_before
 from modelzoo.common.path_advice import CHECKPOINT_END, advice_on_checkpoint
 from modelzoo.common.whole_file import write_whole
 
@@ -57,7 +58,12 @@ class TensorFlowReader:
         try:
             return self._reader.get_tensor(name)
         except self._errors as error:
-            raise _unreadable(f"{self.path}, variable {name}", error) from error
+            before = checkpoint_before(self.path)
+            advice = f"or name the one before, {before}" if before else "no earlier one is there"
+            raise CheckpointError(
+                f"{self.path}, variable {name}: must be whole. Received: {_first_line(error)}. "
+                f"Restore the files; {advice}."
+            ) from error
 
     def where(self, name):
         """Returns the prefix of the checkpoint, which holds every variable."""
@@ -82,13 +88,16 @@ def _find(tf, path):
     )
 
 
+def _first_line(error):
+    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+
+
 def _unreadable(where, error):
-    first = (str(error).splitlines() or [type(error).__name__])[0]
     advice = (
         "Give the prefix of its files, such as model_dir/model.ckpt-100, and restore damaged ones."
     )
     return CheckpointError(
-        f"{where}: must be a whole TensorFlow checkpoint. Received: {first} "
+        f"{where}: must be a whole TensorFlow checkpoint. Received: {_first_line(error)}. "
         f"{advice_on_checkpoint(where, advice)}"
     )
 

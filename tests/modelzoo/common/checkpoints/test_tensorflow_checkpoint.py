@@ -61,3 +61,20 @@ def test_missing_and_truncated_checkpoints_are_refused_with_their_path(tmp_path)
     data.write_bytes(data.read_bytes()[:8])
     with pytest.raises(CheckpointError, match=r"model.ckpt-2, variable b: .*Received: "):
         TensorFlowReader(tmp_path).read("b")
+
+
+def test_a_variable_whose_bytes_are_others_is_told_with_the_checkpoint_before(tmp_path):
+    for step in (1, 2):
+        tensors = random_tensors(SHAPES)
+        write_tensorflow(tmp_path, f"model.ckpt-{step}", iter(tensors.items()), step)
+    for step, advice in ((1, "no earlier one is there"), (2, "or name the one before, .*ckpt-1")):
+        path = tmp_path / f"model.ckpt-{step}.data-00000-of-00001"
+        content = bytearray(path.read_bytes())
+        content[-1] ^= 1
+        path.write_bytes(content)
+        reader = TensorFlowReader(tmp_path / f"model.ckpt-{step}")
+        says = rf"ckpt-{step}, variable \S+: must be whole. .*Checksum.*\d\. Restore the files; "
+        says += rf"{advice}\."
+        with pytest.raises(CheckpointError, match=says):
+            for name in SHAPES:
+                reader.read(name)
