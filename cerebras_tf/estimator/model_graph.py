@@ -64,8 +64,8 @@ class ModelGraph:
         wiring: the nodes between both.
         fed: tensors the session feeds.
         sparse: what is pruned; None where nothing is.
-        has_own_summaries: whether summaries of training show what follows from the batch of one
-            wafer alone.
+        has_own_summaries: whether summaries of a training by several wafers show what follows
+            from the batch of one alone.
     """
 
     spec: Any
@@ -211,7 +211,7 @@ def _wired(
         lender,
     )
     spec = _rerouted(spec, wiring, hook, scaffold, mode)
-    own = mode == tf.estimator.ModeKeys.TRAIN and _has_own_summaries(model, fed)
+    own = bool(effects) and swarm.size > 1 and _has_own_summaries(model, fed)
     return ModelGraph(spec, step, store, wiring, fed, sparse, own)
 
 
@@ -228,7 +228,7 @@ def _has_own_summaries(model: Recording, fed: list[Any]) -> bool:
     before = all_before(
         [summary.op for summary in summaries],
         lambda _: (),
-        lambda op: op in of_all or is_cross_wafer_sum(op),
+        lambda op: op in of_all or (op.type == "Identity" and is_cross_wafer_sum(op)),
     )
     return not {tensor.op for tensor in fed}.isdisjoint(before)
 

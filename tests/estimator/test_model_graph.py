@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from cerebras_tf import cross_wafer_sum
 from cerebras_tf.errors import UnsupportedOpError
+from cerebras_tf.estimator import model_graph
 from cerebras_tf.estimator.model_graph import _has_own_summaries, record
 from tests.estimator import regression
 from tests.estimator.regression import assert_equal, build, dataset, variables_of
@@ -155,3 +156,8 @@ def test_summaries_of_one_wafers_batch_are_told_from_those_of_all(shown, own):
         v1.train.create_global_step()
         batch = [v1.placeholder(tf.float32, [4, 3]), v1.placeholder(tf.float32, [4])]
         assert _has_own_summaries(record(model), batch) == own
+
+
+def test_one_wafer_spares_the_walk_over_what_its_summaries_show(tmp_path, monkeypatch):
+    monkeypatch.setattr(model_graph, "_has_own_summaries", None)
+    build(tmp_path).train(dataset, max_steps=1)
