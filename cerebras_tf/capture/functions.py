@@ -21,6 +21,8 @@ FUNCTION_ATTRIBUTES = {
 }
 # Checks and prints order nothing that a step computes; the session still runs them.
 CHECKS = ("Assert", "PrintV2")
+# How the types of operations that assign variables begin.
+ASSIGNING = ("Assign", "ResourceApply", "ResourceScatter", "ResourceSparseApply")
 
 
 def function_bodies(op: Any) -> list[Any]:
@@ -95,6 +97,20 @@ def holds_checks(op: Any) -> bool:
         for body in function_bodies(op)
         for inner in all_before(_roots(body))
     )
+
+
+def assigns(op: Any) -> bool:
+    """Whether an operation assigns variables that it is given, itself or in what it calls."""
+    if not any(tensor.dtype == tf.resource for tensor in op.inputs):
+        return False
+    return op.type.startswith(ASSIGNING) or any(
+        assigns(inner) for body in function_bodies(op) for inner in body_operations(body)
+    )
+
+
+def takes_next(op: Any) -> bool:
+    """Whether an operation may give something else when it runs again, as a batch of an input."""
+    return bool(op.outputs) and _is_stateful(op.type) and "Var" not in op.type
 
 
 def draws(op: Any) -> bool:

@@ -14,11 +14,14 @@ from typing import Any
 import tensorflow as tf
 
 from cerebras_tf.capture.functions import (
+    ASSIGNING,
     FUNCTION_ATTRIBUTES,
+    assigns,
     branches_around,
     draws,
     holds_checks,
     is_check,
+    takes_next,
 )
 from cerebras_tf.capture.lowerable import Lowerable, result_tensors
 from cerebras_tf.capture.order import all_before, execution_order
@@ -26,9 +29,6 @@ from cerebras_tf.capture.recording import GradientCall
 from cerebras_tf.capture.source import missing_op_report
 from cerebras_tf.capture.state import passed_handle
 from cerebras_tf.errors import UnsupportedOpError
-
-# How the types of operations that assign variables begin.
-_ASSIGNING = ("Assign", "ResourceApply", "ResourceScatter", "ResourceSparseApply")
 
 
 class Placement:
@@ -123,12 +123,22 @@ class Placement:
     def assignments(self, fetches: Iterable[Any]) -> list[Any]:
         """Operations that assign variables of the wafer where the session fetches these."""
         found = all_before(fetches, self.control_inputs)
-        return [op for op in found if op.type.startswith(_ASSIGNING) and self.stands_for(op)]
+        return [op for op in found if op.type.startswith(ASSIGNING) and self.stands_for(op)]
 
     def assignments_beside(self, fetches: Iterable[Any]) -> list[Any]:
         """Operations that assign variables in the session where it fetches these."""
         found = all_before(fetches, self.control_inputs)
-        return [op for op in found if op.type.startswith(_ASSIGNING) and not self.on_wafer(op)]
+        return [op for op in found if op.type.startswith(ASSIGNING) and not self.on_wafer(op)]
+
+    def assigning_alone(self) -> set[Any]:
+        """Operations that run an assignment of the wafer's variables that no step computes."""
+        operations = self.graph.get_operations()
+        own = [op for op in operations if self.on_wafer(op) and op not in self._in_step]
+        return self._with_followers(op for op in own if assigns(op))
+
+    def takes_batch(self, operations: Iterable[Any]) -> bool:
+        """Whether one of the operations takes a batch from the input."""
+        return any(op in self._inputs and takes_next(op) for op in operations)
 
     def is_backward(self, op: Any) -> bool:
         """Whether TensorFlow made the operation for a gradient that is recorded."""
@@ -152,12 +162,18 @@ class Placement:
             step: operations of the session that run a step.
         """
         operations = [op for op in self.graph.get_operations() if op not in self._backward]
+        return self._with_followers([*step, *(op for op in operations if self.stands_for(op))])
+
+    def _with_followers(self, operations: Iterable[Any]) -> set[Any]:
+        """Operations, and those that need what they make or wait for them; no backward graph."""
         followers: dict[Any, list[Any]] = {}
-        for op in operations:
+        for op in self.graph.get_operations():
+            if op in self._backward:
+                continue
             for other in [*(t.op for t in op.inputs if t.dtype != tf.resource), *op.control_inputs]:
                 followers.setdefault(other, []).append(op)
         found: set[Any] = set()
-        stack = [*step, *(op for op in operations if self.stands_for(op))]
+        stack = list(operations)
         while stack:
             op = stack.pop()
             if op not in found:

@@ -57,6 +57,7 @@ class WaferHook(tf.estimator.SessionRunHook):
     def begin(self) -> None:
         """Re-routes readers of wafer values; compiles now where shapes are known."""
         self._wiring.reroute()
+        self._stored.prepare_for(self._wiring.placement.assigning_alone())
         self._nothing = tf.no_op(name="wafer/nothing")
         self._wiring.step.prepare()
 
@@ -114,6 +115,13 @@ class WaferHook(tf.estimator.SessionRunHook):
             plan.is_plain = True
             return plan
         trains = any(use.trains for use in uses)
+        lost = [leaf for leaf, use in zip(wanted, uses) if use.assigns_in_step]
+        if lost and not trains and self._train_op is not None:
+            raise ConfigError(
+                "session.run: what a training step assigns must be fetched together with train_op. "
+                f"Received: {getattr(lost[0], 'name', lost[0])!r} alone. Fetch both in one run "
+                "(SessionRunArgs of a hook), leave it to train_op, or train with use_cs=False."
+            )
         plan.alone = [i for i, use in enumerate(uses) if use.assigns or (use.reads and not trains)]
         beside = [self._nothing if i in plan.alone else leaf for i, leaf in enumerate(wanted)]
         self._plan_step(graph, beside, plan)
@@ -133,23 +141,27 @@ class WaferHook(tf.estimator.SessionRunHook):
 
     def _find_use(self, op: Any) -> _Use:
         wiring, before = self._wiring, ancestors(op)
+        as_built = all_before([op], wiring.placement.control_inputs)  # not yet re-routed
+        assigned = [other for other in as_built if self._stored.assigns(other)]
+        alone = [other for other in assigned if not wiring.placement.is_computed(other)]
+        has_step = len(alone) < len(assigned) or wiring.token.op in before
+        has_batch = not wiring.fed_operations.isdisjoint(before)
+        if alone and (has_step or has_batch or wiring.placement.takes_batch(before)):
+            within = "" if alone[0] is op else f", which runs {alone[0].name!r} ({alone[0].type})"
+            raise ConfigError(
+                "session.run: what assigns variables on the wafer must not depend on a batch or a "
+                f"step. Received: {op.name!r}{within}. Make it part of train_op, or train with "
+                "use_cs=False."
+            )
         if op is self._train_op or TRAINS in wiring.needs(op):
             return _Use(steps=True, trains=True)
         on_wafer = wiring.placement.on_wafer(op)
         steps = on_wafer or wiring.token.op in before
         if not (on_wafer or any(map(self._stored.touches, before))):
-            return _Use(steps)
-        assigned = [other for other in before if self._stored.assigns(other)]
-        if any(map(wiring.placement.is_computed, assigned)):
-            return _Use(steps)
-        if wiring.token.op in before or not wiring.fed_operations.isdisjoint(before):
-            if assigned:
-                raise ConfigError(
-                    "session.run: what assigns variables on the wafer must not depend on a batch. "
-                    f"Received: {op.name!r}. Make it part of train_op, or train with use_cs=False."
-                )
-            return _Use(steps)
-        return _Use(steps, assigns=bool(assigned), reads=not assigned)
+            return _Use(steps, assigns_in_step=bool(assigned))
+        if has_step or has_batch:
+            return _Use(steps, assigns_in_step=bool(assigned))
+        return _Use(steps, assigns=bool(alone), reads=not alone)
 
     def _plan_step(self, graph: Any, wanted: list[Any], plan: _Plan) -> None:
         """Finds what the session computes for leaves, and what they need of the wafer's step."""
@@ -241,12 +253,16 @@ class _Plan:
 
 @dataclass(frozen=True)
 class _Use:
-    """What a fetch does: make a step, train, or alone assign or read variables of the wafer."""
+    """What a fetch does: make a step, train, or alone assign or read variables of the wafer.
+
+    `assigns_in_step`: it assigns what a training step assigns.
+    """
 
     steps: bool = False
     trains: bool = False
     assigns: bool = False
     reads: bool = False
+    assigns_in_step: bool = False
 
 
 def ancestors(op: Any) -> list[Any]:

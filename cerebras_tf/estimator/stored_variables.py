@@ -15,6 +15,8 @@ from typing import Any, Optional
 import numpy as np
 import tensorflow as tf
 
+from cerebras_tf.capture.functions import assigns
+from cerebras_tf.capture.state import passed_handle
 from cerebras_tf.errors import CheckpointError, ConfigError
 from cerebras_tf.estimator import initial_values
 from cerebras_tf.estimator.arrays import for_tensorflow
@@ -32,7 +34,6 @@ from cerebras_tf.estimator.session import ancestors, fetched_leaves, with_values
 from cerebras_tf.estimator.wafer_step import WaferStep
 from cerebras_tf.memoryx.store import Store, reading, write
 
-_ASSIGNS = ("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp")
 _COPIES = ("Identity", "EnsureShape")
 
 
@@ -64,6 +65,8 @@ class StoredVariables:
 
     def prepare_adoption(self) -> None:
         """Makes the operations that empty the session, while the graph may still grow."""
+        if self._drops:
+            return
         with tf.name_scope("wafer/stored/"):
             for name, variable in self._variables.items():
                 self._flags[name] = variable.is_initialized()
@@ -71,6 +74,12 @@ class StoredVariables:
                 self._drops[name] = tf.raw_ops.DestroyResourceOp(
                     resource=variable.handle, ignore_lookup_error=True
                 )
+
+    def prepare_for(self, operations: Iterable[Any]) -> None:
+        """Prepares for operations that assign variables, where they do not just initialize them."""
+        initializers = {variable.initializer for variable in self._variables.values()}
+        if any(self.assigns(op) for op in operations if op not in initializers):
+            self.prepare_adoption()
 
     @contextlib.contextmanager
     def serving(self, session: Any) -> Iterator[None]:
@@ -129,17 +138,37 @@ class StoredVariables:
         Raises:
             ConfigError: the graph was not prepared for it.
         """
+        self._check_prepared(names)
+        flags = run({name: self._flags[name] for name in names})
+        for name, is_set in flags.items():
+            if is_set:
+                write(self.store, name, run(self._reads[name]))
+                run(self._drops[name])
+
+    def _check_prepared(self, names: Iterable[str]) -> None:
         if self._variables and not self._drops:
             raise ConfigError(
                 "session.run: an operation that assigns variables on the wafer must consist of "
                 f"plain assignments. Received: one that sets {named(list(names))} in another way. "
                 "Run it in the init_fn of a Scaffold, or train with use_cs=False."
             )
-        flags = run({name: self._flags[name] for name in names})
-        for name, is_set in flags.items():
-            if is_set:
-                write(self.store, name, run(self._reads[name]))
-                run(self._drops[name])
+
+    @contextlib.contextmanager
+    def lent(self, run: Any, names: Iterable[str]) -> Iterator[None]:
+        """Within: variables that have a value have it in the session, and afterwards no more.
+
+        Raises:
+            ConfigError: the graph was not prepared for it.
+        """
+        names = list(names)
+        self._check_prepared(names)
+        try:
+            for name in filter(self.store.holds, names):
+                assign = self._variables[name].initializer
+                run(assign, {assign.inputs[1]: self.content(name)})
+            yield
+        finally:
+            run([self._drops[name] for name in names])
 
     def adopt_all(self, session: Any) -> None:
         """Moves whatever is left in the session into the store."""
@@ -160,12 +189,30 @@ class StoredVariables:
         return any(tensor.op in self._names for tensor in op.inputs)
 
     def assigns(self, op: Any) -> bool:
-        """Whether an operation itself assigns one of the variables."""
-        return op.type in _ASSIGNS and op.inputs[0].op in self._names
+        """Whether an operation itself, or what it calls, assigns one of the variables."""
+        return bool(self._given(op)) and assigns(op)
 
     def assigned_by(self, op: Any) -> list[str]:
         """Names of the variables that an operation and those before it assign."""
-        return [self._names[o.inputs[0].op] for o in ancestors(op) if self.assigns(o)]
+        found = [name for o in ancestors(op) if self.assigns(o) for name in self._given(o)]
+        return list(dict.fromkeys(found))
+
+    def touched_by(self, op: Any) -> list[str]:
+        """Names of the variables that an operation and those before it read or assign."""
+        return list(dict.fromkeys(name for o in ancestors(op) for name in self._given(o)))
+
+    def _given(self, op: Any) -> list[str]:
+        """Names of the variables whose handles an operation is given."""
+        handles = [passed_handle(t).op for t in op.inputs if t.dtype == tf.resource]
+        return [self._names[handle] for handle in handles if handle in self._names]
+
+    def reads_plainly(self, op: Any) -> bool:
+        """Whether what comes before an operation reads variables whole, and waits for nothing."""
+        return all(
+            other is op or (other.type == "ReadVariableOp" and not other.control_inputs)
+            for other in ancestors(op)
+            if any(map(self.store.holds, self._given(other)))
+        )
 
     def read_by(self, tensor: Any) -> Optional[str]:
         """Name of the variable that a tensor is the plain content of."""
@@ -216,13 +263,11 @@ class _ServedRun:
         names = self._stored.assigned_by(element.op)
         name = self._stored.read_by(element)
         if name is not None and names:  # what assignments return in graphs
-            for op in element.op.control_inputs:
+            for op in _source(element).op.control_inputs:
                 self._assign(op)
             return self._stored.content(name)
         if names:
-            result = self._run(element, self._fed(element.op))
-            self._stored.adopt(self._run, names)
-            return result
+            return self._run_lent(element, element.op)
         if name is not None:
             return self._stored.content(name)
         return self._run(element, self._fed(element.op))
@@ -231,8 +276,7 @@ class _ServedRun:
         """Runs what a group of operations consists of."""
         parts = _parts(group)
         if any(self._stored.assigned_by(before) for op in parts for before in op.control_inputs):
-            self._run(group, self._feed)  # in the order that control inputs ask for
-            self._stored.adopt(self._run, self._stored.assigned_by(group))
+            self._run_lent(group, group)  # in the order that control inputs ask for
             return
         restores: dict[Any, dict[str, str]] = {}
         values: dict[str, Any] = {}
@@ -241,9 +285,8 @@ class _ServedRun:
             source = _source(op.inputs[1]) if op.type == "AssignVariableOp" else None
             if not names:
                 self._run(op, self._fed(op))
-            elif source is None or len(names) > 1:
-                self._run(op, self._fed(op))
-                self._stored.adopt(self._run, names)
+            elif source is None or len(names) > 1 or not self._stored.reads_plainly(op):
+                self._run_lent(op, op)
             elif source.op.type == "RestoreV2" and not self._is_fed(source):
                 restores.setdefault(source.op, {})[self._entry(source)] = names[0]
             else:
@@ -251,6 +294,13 @@ class _ServedRun:
         initial_values.put_values(self._value, values, self._stored.store)
         for restore, keys in restores.items():
             self._stored.put(self._text(restore.inputs[0]), keys)
+
+    def _run_lent(self, fetch: Any, op: Any) -> Any:
+        """Runs what assigns otherwise than plainly, such as an optimizer's update."""
+        with self._stored.lent(self._run, self._stored.touched_by(op)):
+            result = self._run(fetch, self._fed(op, reads=False))
+            self._stored.adopt(self._run, self._stored.assigned_by(op))
+        return result
 
     def _value(self, tensors: dict[str, Any]) -> Any:
         feed: dict[Any, Any] = {}
@@ -261,13 +311,19 @@ class _ServedRun:
     def _is_fed(self, tensor: Any) -> bool:
         return any(self.element(key) is tensor for key in self._feed)
 
-    def _fed(self, op: Any) -> dict[Any, Any]:
+    def _fed(self, op: Any, reads: bool = True) -> dict[Any, Any]:
         """What to feed so that an operation finds stored variables, and reads only what it needs.
 
         A restore of all variables would otherwise run as a whole for one of them.
+
+        Args:
+            op: the operation.
+            reads: whether to feed reads of variables, too, which the session does not have.
         """
         fed: dict[Any, Any] = {}
         inputs = {t.ref(): t for other in ancestors(op) for t in other.inputs}
+        if op.type == "ReadVariableOp":  # the value that a plain copy assigns
+            inputs[op.outputs[0].ref()] = op.outputs[0]
         for tensor in inputs.values():
             if self._is_fed(tensor):
                 continue
@@ -276,7 +332,7 @@ class _ServedRun:
                 reader = open_checkpoint(path)
                 check_content(path, {key: ()}, {key: ()} if reader.has_tensor(key) else {})
                 fed[tensor] = read_variable(reader, path, key)
-            elif tensor.op.type == "ReadVariableOp" and not tensor.op.control_inputs:
+            elif reads and tensor.op.type == "ReadVariableOp" and not tensor.op.control_inputs:
                 name = self._stored.read_by(tensor)
                 if name is not None and self._stored.store.holds(name):
                     fed[tensor] = self._stored.content(name)

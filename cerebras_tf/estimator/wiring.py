@@ -178,11 +178,16 @@ class Wiring:
         return np.asarray(self.step.result(name), dtype.as_numpy_dtype)
 
     def reroute(self) -> None:
-        """Re-routes all operations of the session that read wafer values or wait for a step."""
+        """Re-routes all operations of the session that read wafer values or wait for a step.
+
+        What assigns variables beside the steps, as a hook does, stays as it is: it is served from
+        the store.
+        """
         self.placement.update()
         awaiting = self.placement.awaiting([self.token.op])
+        alone = self.placement.assigning_alone()
         for op, index, tensor in self.placement.host_readers():
-            if op.type == "SaveV2":  # of a user's Saver, which is served from the store
+            if op.type == "SaveV2" or tensor.op in alone:  # a user's Saver is served likewise
                 continue
             # Private API of TF 2.15: there is no public way to change an operation's input.
             op._update_input(index, self.entry(tensor))
@@ -194,7 +199,7 @@ class Wiring:
             if op in before:  # what the step waits for cannot wait for the step
                 kept = [other for other in given if other not in awaiting]
             else:
-                kept = [other for other in given if not self.placement.stands_for(other)]
+                kept = [o for o in given if o in alone or not self.placement.stands_for(o)]
             if len(kept) != len(given):
                 others = [] if op in before else [other for other in given if other not in kept]
                 after = dict.fromkeys(map(self._in_place_of, others))

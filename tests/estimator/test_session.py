@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import OrderedDict, defaultdict, namedtuple
 
 import pytest
@@ -300,6 +301,137 @@ def test_an_assignment_that_needs_a_batch_is_refused_outside_the_training_op(tmp
 
     with pytest.raises(ConfigError, match="must not depend on a batch"):
         build(tmp_path).train(dataset, hooks=[Assign()], max_steps=1)
+
+
+class Runs(tf.estimator.SessionRunHook):
+    """Runs operations at one moment of every step; `make` adds them to the graph."""
+
+    def __init__(self, make, moment="after"):
+        self.make, self.moment, self.given = make, moment, []
+
+    def begin(self):
+        self.ops = self.make()
+
+    def before_run(self, run_context):
+        if self.moment == "before":
+            self.given.append(run_context.session.run(self.ops))
+        return tf.estimator.SessionRunArgs(self.ops) if self.moment == "beside" else None
+
+    def after_run(self, run_context, run_values):
+        if self.moment == "after":
+            self.given.append(run_context.session.run(self.ops))
+
+
+def kernel_and_own():
+    """The variable that a step updates, and two that only a hook uses."""
+    own = [v for v in v1.global_variables() if v.op.name in ("own", "more")]
+    return (v1.global_variables("layer/kernel")[0], *own)
+
+
+def with_own_variables(features, labels, mode, params):
+    kernel = np.full([3, 2], 0.2, np.float32)
+    for name in ("own", "more"):
+        v1.get_variable(name, initializer=kernel, trainable=False)
+    made = {}
+    spec = regression.model_fn(features, labels, mode, params)
+    made["ema"] = tf.train.ExponentialMovingAverage(0.5)
+    weight, own, more = kernel_and_own()
+    makers = {
+        "clip": lambda: tf.group(weight.assign(tf.clip_by_value(weight, -0.3, 0.3))),
+        "average": lambda: made["ema"].apply([weight]),
+        "target": lambda: own.assign(weight),
+        "count": lambda: own.assign_add(tf.ones([3, 2])),
+        "decay": lambda: v1.train.MomentumOptimizer(0.1, 0.9).minimize(
+            tf.reduce_sum(tf.square(weight)), var_list=[weight]
+        ),
+        "copy": lambda: tf.identity(own.assign(own * 0.5 + weight)),
+        "in order": lambda: [in_order(own, weight, more)],
+        "rows": lambda: tf.group(v1.scatter_add(own, [0, 2], weight[:2])),
+        "branch": lambda: tf.cond(
+            weight[0, 0] > -9, lambda: own.assign(2 * weight), lambda: own.assign(own)
+        ),
+        "text": lambda: tf.strings.format("{}", tf.reduce_sum(own.assign_add(weight))),
+    }
+    make = makers[params["kind"]]
+    if params["kind"] != "text":  # a step would compute what text made here reads
+        made["op"] = make()
+        make = functools.partial(made.get, "op")
+    return spec._replace(training_hooks=[Runs(make, params["moment"])])
+
+
+def in_order(own, weight, more):
+    with tf.control_dependencies([own.assign(2 * weight)]):
+        return tf.group(more.assign_add(own))
+
+
+HOOK_KINDS = ["clip", "average", "target", "count", "decay"]
+HOOK_KINDS += ["copy", "in order", "rows", "branch", "text"]
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("kind", HOOK_KINDS)
+def test_what_a_hook_assigns_of_variables_alone_is_what_the_host_assigns(tmp_path, kind, moment):
+    found = []
+    for use_cs in (False, True):
+        params = {"kind": kind, "moment": moment}
+        made = build(tmp_path / str(use_cs), params, with_own_variables, use_cs=use_cs)
+        made.train(dataset, steps=3)
+        found.append(regression.variables_of(tmp_path / str(use_cs)))
+    regression.assert_equal(found[1], found[0], 1e-5)
+
+
+@pytest.mark.parametrize("kind", ["clip", "average", "target", "count", "decay"])
+def test_what_a_hook_assigns_beside_a_step_is_assigned_after_it(tmp_path, kind):
+    """On the host it is assigned before, after or amidst the step, as threads have it."""
+    found = []
+    for moment in ("after", "beside"):
+        params = {"kind": kind, "moment": moment}
+        build(tmp_path / moment, params, with_own_variables).train(dataset, steps=3)
+        found.append(regression.variables_of(tmp_path / moment))
+    regression.assert_equal(found[1], found[0], 0)
+
+
+def sub_networks(features, labels, mode, params):
+    """As TF-GAN has them: hooks run the updates, the training op only counts."""
+    spec = regression.model_fn(features, labels, mode, params)
+    update = v1.train.GradientDescentOptimizer(0.1).minimize(spec.loss)
+    count = v1.train.get_global_step().assign_add(1)
+    return spec._replace(
+        train_op=tf.group(count), training_hooks=[Runs(lambda: update, params["moment"])]
+    )
+
+
+@pytest.mark.parametrize("moment", ["before", "after", "beside"])
+def test_an_optimizer_of_a_hook_that_needs_a_batch_is_refused_by_name(tmp_path, moment):
+    text = "'GradientDescent', which runs .*ResourceApplyGradientDescent.* Make it part of train_op"
+    with pytest.raises(ConfigError, match=text):
+        build(tmp_path, {"moment": moment}, sub_networks).train(dataset, max_steps=2)
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_an_update_that_steps_make_is_refused_where_a_hook_makes_it_once_more(tmp_path, moment):
+    def model(features, labels, mode, params):
+        spec = regression.model_fn(features, labels, mode, params)
+        kernel = v1.global_variables("layer/kernel")[0]
+        halve = tf.group(kernel.assign(kernel * 0.5))
+        return spec._replace(
+            train_op=tf.group(spec.train_op, halve), training_hooks=[Runs(lambda: halve, moment)]
+        )
+
+    with pytest.raises(ConfigError, match="must be fetched together with train_op.*group_deps"):
+        build(tmp_path, model=model).train(dataset, max_steps=1)
+
+
+def test_an_assignment_of_a_hook_together_with_the_training_op_is_refused(tmp_path):
+    def model(features, labels, mode, params):
+        spec = regression.model_fn(features, labels, mode, params)
+        kernel = v1.global_variables("layer/kernel")[0]
+        with tf.control_dependencies([spec.train_op]):
+            both = tf.group(kernel.assign(kernel * 0.5))
+        return spec._replace(training_hooks=[Runs(lambda: both, "beside")])
+
+    with pytest.raises(ConfigError, match="must not depend on a batch or a step"):
+        build(tmp_path, model=model).train(dataset, max_steps=1)
 
 
 def test_an_evaluation_hook_that_reads_weights_leaves_the_batches_alone(tmp_path):
