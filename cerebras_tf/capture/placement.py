@@ -17,8 +17,10 @@ from cerebras_tf.capture.functions import (
     ASSIGNING,
     FUNCTION_ATTRIBUTES,
     assigns,
+    body_operations,
     branches_around,
     draws,
+    function_bodies,
     holds_checks,
     is_check,
     takes_next,
@@ -26,7 +28,7 @@ from cerebras_tf.capture.functions import (
 from cerebras_tf.capture.lowerable import Lowerable, result_tensors
 from cerebras_tf.capture.order import all_before, execution_order
 from cerebras_tf.capture.recording import GradientCall
-from cerebras_tf.capture.source import missing_op_report
+from cerebras_tf.capture.source import missing_op_report, user_line
 from cerebras_tf.capture.state import passed_handle
 from cerebras_tf.errors import UnsupportedOpError
 
@@ -67,6 +69,7 @@ class Placement:
         self._moving: set[Any] = {global_step}
         self._inputs = set(graph.get_operations()[:model_start])
         self._results = {tensor.op for call in gradients for tensor in result_tensors(call)}
+        self._foreign = {op: call for call in gradients if call.foreign for op in call.made}
         self._backward = {op for call in gradients for op in call.made} - self._results
         self.behind: list[Any] = []
         self.with_checks: list[Any] = []
@@ -217,6 +220,9 @@ class Placement:
             position = {op: i for i, op in enumerate(self.graph.get_operations())}
             missing = sorted(dict.fromkeys(needs.missing), key=lambda op: position.get(op, -1))
             raise UnsupportedOpError(missing_op_report(missing))
+        if self._foreign:
+            for op in needs.computed:
+                self._refuse_inner_gradients(op, op)
         self._in_step.update(needs.computed)
         # What moves and is computed by the step is read from it, not computed a second time.
         self._depends.update(op for op in self._in_step & self._moving if op not in self.owned)
@@ -252,6 +258,22 @@ class Placement:
             stack.extend([*(tensor.op for tensor in op.inputs), *op.control_inputs])
         if missing:
             raise UnsupportedOpError(missing_op_report(list(dict.fromkeys(missing))))
+
+    def _refuse_inner_gradients(self, op: Any, outer: Any) -> None:
+        """Refuses a function body that differentiates tensors or variables from outside of it."""
+        for body in function_bodies(op):
+            for inner in body_operations(body):
+                self._refuse_inner_gradients(inner, outer)
+                if inner in self._foreign:
+                    names = dict.fromkeys(t.op.name for t in self._foreign[inner].foreign)
+                    line = user_line(outer)
+                    raise UnsupportedOpError(
+                        f"op '{outer.name}' ({outer.type}{f', built at {line}' if line else ''}): "
+                        "a branch or function must not compute gradients of or by what is made "
+                        f"outside of it. Received: gradients that need {', '.join(names)}. Compute "
+                        "them before it (compute_gradients of the optimizer instead of minimize), "
+                        "and apply them inside (apply_gradients)."
+                    )
 
     def _without_form(self, op: Any) -> list[Any]:
         """What keeps an operation that depends on the wafer in the session."""

@@ -41,6 +41,13 @@ class GradientCall:
     results: list[Any]
     made: set[Any] = field(default_factory=set)
 
+    @property
+    def foreign(self) -> list[Any]:
+        """Tensors of another graph that a call in a function body was given, as for a branch."""
+        graph = next((op.graph for op in self.made), None)
+        given = [*self.ys, *self.xs] if graph is not None else []
+        return [tensor for tensor in given if tensor.graph is not graph]
+
 
 @dataclass
 class GradientRecorder:

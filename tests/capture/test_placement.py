@@ -129,6 +129,36 @@ def test_missing_operations_are_listed_in_the_order_they_were_built():
     assert "MatrixInverse (1x, 'MatrixInverse', built at test_placement.py:" in message
 
 
+@pytest.mark.parametrize("inside", [False, True])
+def test_gradients_that_a_branch_takes_of_what_is_outside_are_refused(inside):
+    def make(x, weight):
+        loss = tf.reduce_sum(tf.square(weight * x))
+
+        def update(rate):
+            own = tf.reduce_sum(tf.square(weight * x)) if inside else loss
+            return v1.train.GradientDescentOptimizer(rate).minimize(own, var_list=[weight])
+
+        both = tf.cond(x[0] > 0, lambda: update(0.1), lambda: update(0.2), name="alternate")
+        with tf.control_dependencies([both]):
+            return tf.identity(loss)
+
+    with pytest.raises(UnsupportedOpError, match="'alternate'.*If, built at.*weight.*apply_grad"):
+        Model(make).boundary()
+
+
+def test_gradients_taken_before_a_branch_are_applied_inside_of_it():
+    def make(x, weight):
+        loss = tf.reduce_sum(tf.square(weight * x))
+        optimizer = v1.train.GradientDescentOptimizer(0.1)
+        pairs = optimizer.compute_gradients(loss, [weight])
+        done = tf.cond(x[0] > 0, lambda: optimizer.apply_gradients(pairs), tf.no_op)
+        with tf.control_dependencies([done]):
+            return tf.identity(loss)
+
+    fed, _ = Model(make).boundary()
+    assert [tensor.op.name for tensor in fed] == ["x"]
+
+
 def test_missing_operations_inside_branches_are_named_themselves():
     def make(x, weight):
         square = tf.reshape(x * weight, [2, 2])
