@@ -14,22 +14,28 @@ import ctypes
 import functools
 import importlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Optional
 
 import numpy as np
 
 from cerebras_tf.errors import ConfigError
-from cerebras_tf.kernels.compiled_blas import PLAIN, ROW_MAJOR, TRANSPOSED, sgemm
+from cerebras_tf.kernels.compiled_blas import PLAIN, ROW_MAJOR, TRANSPOSED, sgemm, spread_sgemm
 from cerebras_tf.kernels.compiled_thin import (
     are_vectors,
     is_thin,
     thin_product,
     vector_products,
 )
-from cerebras_tf.kernels.compiled_threads import for_chunks, threads
-from cerebras_tf.kernels.compiled_vectors import COLUMNS, ROOM_BYTES, ROWS, multiply
+from cerebras_tf.kernels.compiled_threads import for_chunks, spread, threads
+from cerebras_tf.kernels.compiled_vectors import (
+    COLUMNS,
+    ROWS,
+    STEP_BYTES,
+    multiply_inner,
+    multiply_range,
+)
 from cerebras_tf.kernels.instructions import features
 from cerebras_tf.kernels.scratch import borrowed, rounded
 
@@ -189,32 +195,30 @@ def product(a: np.ndarray, b: np.ndarray, out: np.ndarray, add: bool = False) ->
     if work < (_LEAST_VECTOR_WORK if min(rows, columns) == 1 else _LEAST_WORK):
         gemm(a, b, out, add)
         return
-    multiply_part: Callable[..., None] = gemm
     if out.dtype.char == "f" and _by_vectors(rows, columns):
-        multiply_part = _multiply_vectors
-        if not _by_rows(out):  # by columns
-            a, b, out, rows, columns = b.T, a.T, out.T, columns, rows
-    if a.shape[1] >= _DEEP * longest:
-        _split_inner(multiply_part, a, b, out, add)
+        _multiply_vectors(a, b, out, add, parts)
         return
-    if parts < 2:
-        multiply_part(a, b, out, add)
-    elif rows >= columns:
-        bounds = [rows * i // parts for i in range(parts + 1)]
+    if a.shape[1] >= _DEEP * longest:
+        _split_inner(a, b, out, add)
+    elif parts < 2:
+        gemm(a, b, out, add)
+    elif not (SGEMM and out.dtype.char == "f" and spread_sgemm(SGEMM, a, b, out, add, parts)):
+        _split_outer(a, b, out, add, parts)
 
-        def row_part(i: int) -> None:
-            part = slice(bounds[i], bounds[i + 1])
-            multiply_part(a[part], b, out[part], add)
 
-        for_chunks(row_part, parts, work)
-    else:
-        bounds = [columns * i // parts for i in range(parts + 1)]
+def _split_outer(a: np.ndarray, b: np.ndarray, out: np.ndarray, add: bool, parts: int) -> None:
+    """Parts of the rows, or of the columns where there are more."""
+    by_rows = out.shape[0] >= out.shape[1]
+    longest = max(out.shape)
 
-        def column_part(i: int) -> None:
-            part = slice(bounds[i], bounds[i + 1])
-            multiply_part(a, b[:, part], out[:, part], add)
+    def run(i: int) -> None:
+        part = slice(longest * i // parts, longest * (i + 1) // parts)
+        if by_rows:
+            gemm(a[part], b, out[part], add)
+        else:
+            gemm(a, b[:, part], out[:, part], add)
 
-        for_chunks(column_part, parts, work)
+    for_chunks(run, parts, out.size * a.shape[1])
 
 
 def _parts(longest: int, work: int) -> int:
@@ -234,30 +238,41 @@ def scratch_bytes(rows: int, inner: int, columns: int, item_bytes: int) -> int:
     deep = inner >= _DEEP * max(rows, columns)
     own = item_bytes == 4 and _by_vectors(rows, columns)
     sums = rounded((threads() - 1) * rows * columns * item_bytes) if deep else 0
-    return sums + (threads() * rounded(ROOM_BYTES) if own else 0)
+    return sums + (threads() * STEP_BYTES if own else 0)
 
 
-def _multiply_vectors(a: np.ndarray, b: np.ndarray, out: np.ndarray, add: bool) -> None:
-    """gemm by the kernels of our own."""
+def _multiply_vectors(a: np.ndarray, b: np.ndarray, out: np.ndarray, add: bool, parts: int) -> None:
+    """`product` by the kernels of our own."""
+    if not _by_rows(out):
+        if not _by_rows(out.T):  # neither rows nor columns are contiguous
+            made = np.array(out, order="C") if add else np.empty(out.shape, out.dtype)
+            _multiply_vectors(a, b, made, add, parts)
+            out[...] = made
+            return
+        a, b, out = b.T, a.T, out.T
     a, b = _layout(a)[0], _layout(b)[0]
-    if not _by_rows(out):  # neither rows nor columns are contiguous
-        made = np.array(out, order="C") if add else np.empty(out.shape, out.dtype)
-        _multiply_vectors(a, b, made, add)
-        out[...] = made
-        return
-    with borrowed((ROOM_BYTES,), np.uint8) as room:
-        multiply(
-            (*out.shape, a.shape[1], int(add)),
-            (a.ctypes.data, *a.strides),
-            (b.ctypes.data, *b.strides),
-            (out.ctypes.data, out.strides[0]),
-            room.ctypes.data,
-        )
+    (rows, columns), inner = out.shape, a.shape[1]
+    operands = (
+        (rows, columns, inner, int(add)),
+        (a.ctypes.data, *a.strides),
+        (b.ctypes.data, *b.strides),
+        (out.ctypes.data, out.strides[0]),
+    )
+    with borrowed((threads() * STEP_BYTES,), np.uint8) as rooms:
+        room, count = rooms.ctypes.data, threads()
+        if inner < _DEEP * max(rows, columns):
+            by_rows = rows >= columns
+            length = rows if by_rows else columns
+            spread(multiply_range, length, parts, by_rows, *operands, room, with_thread=True)
+            return
+        with borrowed((count - 1, rows, columns), out.dtype) as sums:
+            at = sums.ctypes.data
+            spread(multiply_inner, count, count, count, *operands, at, room, with_thread=True)
+            for other in sums:
+                out += other
 
 
-def _split_inner(
-    multiply_part: Callable[..., None], a: np.ndarray, b: np.ndarray, out: np.ndarray, add: bool
-) -> None:
+def _split_inner(a: np.ndarray, b: np.ndarray, out: np.ndarray, add: bool) -> None:
     """A part of the inner dimension a thread: each packs its part of both operands alone."""
     parts, inner = threads(), a.shape[1]
     with borrowed((parts - 1, *out.shape), out.dtype) as others:
@@ -265,7 +280,7 @@ def _split_inner(
 
         def run(i: int) -> None:
             part = slice(inner * i // parts, inner * (i + 1) // parts)
-            multiply_part(a[:, part], b[part], sums[i], add and i == 0)
+            gemm(a[:, part], b[part], sums[i], add and i == 0)
 
         for_chunks(run, parts, out.size * inner)
         for other in others:

@@ -181,14 +181,9 @@ def _collapse(
 def _run(plan: _Plan, addresses: np.ndarray, weight: int) -> None:
     kernel, rows, columns, sizes, steps, _ = plan
     work = rows * columns * weight
-    if rows < 8 < columns:
-        for_rows(
-            lambda start, stop: kernel(0, rows, start, stop, sizes, steps, addresses), columns, work
-        )
-    else:
-        for_rows(
-            lambda start, stop: kernel(start, stop, 0, columns, sizes, steps, addresses), rows, work
-        )
+    by_rows = not rows < 8 < columns
+    length, others = (rows, columns) if by_rows else (columns, rows)
+    for_rows(kernel, length, work, by_rows, others, sizes, steps, addresses)
 
 
 def _kernel(body: Any, pattern: Pattern) -> Any:

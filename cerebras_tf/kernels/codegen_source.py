@@ -31,8 +31,10 @@ FLOAT64_ZERO, FLOAT64_ONE, FLOAT64_INF = np.float64(0), np.float64(1), np.float6
 _KERNEL = """
 
 @jit(cache={cached})
-def kernel(start, stop, first, last, sizes, steps, addresses):
-    for row in range(start, stop):
+def kernel(start, stop, by_rows, others, sizes, steps, addresses):
+    row, last_row = (start, stop) if by_rows else (0, others)
+    first, last = (0, others) if by_rows else (start, stop)
+    for row in range(row, last_row):
         rest = row
 """
 
@@ -53,6 +55,8 @@ class Pattern(NamedTuple):
 
 def write_source(body: Any, pattern: Pattern, cached: bool) -> str:
     """Source of a module with one function, `kernel`.
+
+    It computes rows from start to stop, `others` being columns, or columns, `others` being rows.
 
     Args:
         body: an ir.Graph of elementwise ops on scalars.

@@ -71,28 +71,48 @@ _rows_of_head = inlined(_rows_of)
 
 @jit()
 def _attend_heads(
-    numbers: Any, address: Any, width: Any, operands: Any, room: Any, rows: Any, drops: Any
+    start: Any,
+    stop: Any,
+    thread: Any,
+    parts: Any,
+    address: Any,
+    width: Any,
+    operands: Any,
+    rooms: Any,
+    rows: Any,
+    drops: Any,
 ) -> None:
-    """attend_head of some heads of a batch, counted over all items."""
+    """attend_head of parts of the heads of a batch; see Kernels. Heads count over all items."""
     q, k, v, out = operands
-    for number in numbers:
+    numbers, bounds = parts
+    for number in numbers[bounds[start] : bounds[stop]]:
         item, head = divmod(number, q.shape[1])
         one = q[item, head], k[item, head], v[item, head], out[item, head]
         some, drop = _rows_of_head(rows, item, head), drop_of_head(drops, number)
-        attend_head(address, width, one, room, some, drop)
+        attend_head(address, width, one, rooms[thread], some, drop)
 
 
 @jit()
 def _attend_grad_heads(
-    numbers: Any, address: Any, width: Any, operands: Any, room: Any, rows: Any, drops: Any
+    start: Any,
+    stop: Any,
+    thread: Any,
+    parts: Any,
+    address: Any,
+    width: Any,
+    operands: Any,
+    rooms: Any,
+    rows: Any,
+    drops: Any,
 ) -> None:
     dout, q, k, v, dq, dk, dv = operands
-    for number in numbers:
+    numbers, bounds = parts
+    for number in numbers[bounds[start] : bounds[stop]]:
         item, head = divmod(number, q.shape[1])
         given = dout[item, head], q[item, head], k[item, head], v[item, head]
         one = (*given, dq[item, head], dk[item, head], dv[item, head])
         some, drop = _rows_of_head(rows, item, head), drop_of_head(drops, number)
-        attend_grad_head(address, width, one, room, some, drop)
+        attend_grad_head(address, width, one, rooms[thread], some, drop)
 
 
 def _head(number: int, operands: Operands, rows: AllRows, drops: Optional[AllDrops]) -> Any:

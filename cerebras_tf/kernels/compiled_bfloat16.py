@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
@@ -22,15 +21,16 @@ from cerebras_tf.kernels.blas import gemm
 from cerebras_tf.kernels.blas import product as float_product
 from cerebras_tf.kernels.blas import scratch_bytes as float_scratch_bytes
 from cerebras_tf.kernels.compiled_bits import bits_of, float_of
-from cerebras_tf.kernels.compiled_jit import CACHE_FOLDER, jit
+from cerebras_tf.kernels.compiled_jit import CACHE_FOLDER, inlined, jit
 from cerebras_tf.kernels.compiled_operands import (
     as_float,
+    bytes_of,
     pack_columns,
     pack_rows,
     pack_turned_columns,
     pack_turned_rows,
 )
-from cerebras_tf.kernels.compiled_threads import for_chunks, for_rows, threads
+from cerebras_tf.kernels.compiled_threads import for_chunks, for_rows, spread, threads
 from cerebras_tf.kernels.compiled_tiles import (
     COLUMNS,
     PITCH,
@@ -160,11 +160,6 @@ class _Blocks(NamedTuple):
         block = size(tall, most * unit)
         return cls(tall, inner, number, unit, units, shared, block, _ROOM * waiting)
 
-    def bounds(self, index: int, length: int) -> tuple[int, int]:
-        """First and last row or column of a block."""
-        first, last = (self.units * n // self.number * self.unit for n in (index, index + 1))
-        return first, min(length, last)
-
 
 def _trial() -> float:
     """How many times as fast as a float32 product one by AVX512-BF16 is, on this thread."""
@@ -235,44 +230,46 @@ def _readable(x: np.ndarray) -> np.ndarray:
     return x if _by_rows(x) or _by_rows(x.T) else np.ascontiguousarray(x)
 
 
+class _Operand(NamedTuple):
+    """An operand as compiled code takes it.
+
+    Attributes:
+        example: a number of its dtype.
+        turned: whether its columns are contiguous, not its rows.
+        lying: address, bytes from row to row, rows and columns of what lies by rows: the matrix, or
+            its transpose.
+    """
+
+    example: Any
+    turned: bool
+    lying: tuple[int, int, int, int]
+
+    @classmethod
+    def of(cls, x: np.ndarray) -> _Operand:
+        turned = not _by_rows(x)
+        lying = x.T if turned else x
+        rows, columns = lying.shape
+        given = lying.ctypes.data, lying.strides[0], rows, columns
+        return cls(x.dtype.type(0), turned, given)
+
+
 def _pack_left(kind: str, a: np.ndarray, room: np.ndarray, parts: int) -> tuple[int, int]:
     """Packs A [M, K]; (address, rows with those of zeros)."""
     height = _up(a.shape[0], _HEIGHTS[kind])
     layout = (height, _up(a.shape[1], 32) if kind == isa.TILES else 0)
-    by_rows = _by_rows(a)
-    pack = pack_rows if by_rows else pack_turned_rows
-    _pack(pack, -(-a.shape[0] // 16), a if by_rows else a.T, room.ctypes.data, layout, parts)
+    example, turned, lying = _Operand.of(a)
+    count, pack = -(-a.shape[0] // 16), pack_turned_rows if turned else pack_rows
+    spread(pack, count, min(count, parts), example, lying, room.ctypes.data, layout)
     return room.ctypes.data, height
 
 
-def _pack_right(b: np.ndarray, room: np.ndarray, parts: int) -> int:
-    """Packs B [K, N]; its address."""
-    by_rows = _by_rows(b)
-    pack = pack_columns if by_rows else pack_turned_columns
+def _pack_right(b: np.ndarray, room: np.ndarray, parts: int) -> tuple[int, int]:
+    """Packs B [K, N]; (its address, 0)."""
     pairs = _up(b.shape[0], 32) // 2
-    _pack(pack, -(-b.shape[1] // COLUMNS), b if by_rows else b.T, room.ctypes.data, pairs, parts)
-    return room.ctypes.data
-
-
-def _pack(pack: Any, count: int, lying: np.ndarray, target: int, layout: Any, parts: int) -> None:
-    """`count` groups of rows, or panels, of a matrix that lies by rows, on some threads."""
-    chunks = 1 if parts == 1 else min(count, 2 * parts)
-    given = (lying.ctypes.data, lying.strides[0], *lying.shape)
-    example = lying.dtype.type(0)
-
-    def run(i: int) -> None:
-        pack(count * i // chunks, count * (i + 1) // chunks, example, given, target, layout)
-
-    _run(run, chunks, parts)
-
-
-def _run(run: Callable[[int], None], chunks: int, parts: int) -> None:
-    """Runs chunks on this thread where `parts` is 1, else on all: whether they pay was judged."""
-    if parts == 1:
-        for chunk in range(chunks):
-            run(chunk)
-    else:
-        for_chunks(run, chunks, 1 << 40)
+    example, turned, lying = _Operand.of(b)
+    count, pack = -(-b.shape[1] // COLUMNS), pack_turned_columns if turned else pack_columns
+    spread(pack, count, min(count, parts), example, lying, room.ctypes.data, pairs)
+    return room.ctypes.data, 0
 
 
 def _by_instructions(
@@ -300,31 +297,140 @@ def _multiply_part(
     shared: np.ndarray,
 ) -> None:
     """One operand is packed here, the other block by block."""
-    right = _pack_right(b, shared, parts) if blocks.tall else 0
-    left = (0, 0) if blocks.tall else _pack_left(kind, a, shared, parts)
-    inner = _up(a.shape[1], 32)
+    count = 1 if parts == 1 else 2 * parts
+    packed = _pack_right(b, shared, count) if blocks.tall else _pack_left(kind, a, shared, count)
+    step = blocks.block_bytes + blocks.sums_bytes
+    with borrowed((parts * step,), np.uint8) as rooms:
+        spread(
+            _vector_blocks if kind == isa.VECTOR else _tile_blocks,
+            blocks.number,
+            1 if parts == 1 else blocks.number,
+            (blocks.number, blocks.units, blocks.unit),
+            blocks.tall,
+            (*out.shape, a.shape[1], int(add)),
+            tuple(_Operand.of(a if blocks.tall else b)),
+            packed,
+            (out.ctypes.data, out.strides[0]),
+            (rooms.ctypes.data, step, blocks.block_bytes),
+            _SHAPES.ctypes.data,
+            with_thread=True,
+        )
 
-    def run(i: int) -> None:
-        first, last = blocks.bounds(i, out.shape[0 if blocks.tall else 1])
-        with (
-            borrowed((blocks.block_bytes,), np.uint8) as block,
-            borrowed((blocks.sums_bytes,), np.uint8) as room,
-        ):
-            if blocks.tall:
-                target = out[first:last]
-                given = (_pack_left(kind, a[first:last], block, 1), right)
-            else:
-                target = out[:, first:last]
-                given = (left, _pack_right(b[:, first:last], block, 1))
-            bounds = (*target.shape, inner, int(add))
-            place = (target.ctypes.data, out.strides[0])
-            if kind == isa.VECTOR:
-                vector_product(bounds, *given, place, room.ctypes.data)
-            else:
-                sums = (room.ctypes.data, chunk_size(inner), int(blocks.tall))
-                tile_product(bounds, given[0][0], given[1], place, sums, _SHAPES.ctypes.data)
 
-    _run(run, blocks.number, parts)
+@jit()
+def _pack_block(
+    tall: Any, first: Any, last: Any, operand: Any, target: Any, unit: Any, tiled: Any
+) -> Any:
+    """Packs rows of A, or columns of B, from first to last; (address, rows with those of zeros).
+
+    Args:
+        tall: whether they are rows of A.
+        first, last: the range.
+        operand: an _Operand.
+        target: address.
+        unit: rows of A are rounded up to multiples of it.
+        tiled: whether for tiles.
+    """
+    example, turned, (at, step, rows, columns) = operand
+    count = last - first
+    if tall != turned:  # they lie as rows
+        lying, inner = (at + first * step, step, count, columns), columns
+    else:
+        lying, inner = (at + first * bytes_of(example), step, rows, count), rows
+    even = -(-inner // 32) * 32
+    if not tall:
+        groups = -(-count // COLUMNS)
+        if turned:
+            pack_turned_columns(0, groups, example, lying, target, even // 2)
+        else:
+            pack_columns(0, groups, example, lying, target, even // 2)
+        return target, 0
+    height, groups = -(-count // unit) * unit, -(-count // 16)
+    layout = (height, even if tiled else 0)
+    if turned:
+        pack_turned_rows(0, groups, example, lying, target, layout)
+    else:
+        pack_rows(0, groups, example, lying, target, layout)
+    return target, height
+
+
+@inlined
+def _block(index: Any, cut: Any, length: Any) -> Any:
+    """First row or column of a block, and the one behind its last."""
+    number, units, unit = cut
+    return units * index // number * unit, min(length, units * (index + 1) // number * unit)
+
+
+@jit()
+def _tile_blocks(
+    start: Any,
+    stop: Any,
+    thread: Any,
+    cut: Any,
+    tall: Any,
+    bounds: Any,
+    operand: Any,
+    packed: Any,
+    target: Any,
+    rooms: Any,
+    shapes: Any,
+) -> None:
+    """Blocks from start to stop of a product by tiles.
+
+    Args:
+        start: first block.
+        stop: the one behind the last.
+        thread: number of the thread.
+        cut: number of blocks; rows or columns are so many units of that many.
+        tall: whether blocks are of rows, and `operand` is A; else it is B.
+        bounds: (M, N, K, whether to add).
+        operand: the one that is packed block by block.
+        packed: (address, rows with those of zeros) of the other one.
+        target: (address, bytes from row to row) of the product.
+        rooms: (address, bytes from one thread's to the next, bytes of a packed block).
+        shapes: address of the tiles' configuration.
+    """
+    rows, columns, inner, add = bounds
+    room, even = rooms[0] + thread * rooms[1], -(-inner // 32) * 32
+    sums = (room + rooms[2], chunk_size(even), 1 if tall else 0)
+    for index in range(start, stop):
+        first, last = _block(index, cut, rows if tall else columns)
+        block = _pack_block(tall, first, last, operand, room, cut[2], True)
+        if tall:
+            sizes, place = (last - first, columns, even, add), target[0] + first * target[1]
+            tile_product(sizes, block[0], packed[0], (place, target[1]), sums, shapes)
+        else:
+            sizes, place = (rows, last - first, even, add), target[0] + 4 * first
+            tile_product(sizes, packed[0], block[0], (place, target[1]), sums, shapes)
+
+
+@jit()
+def _vector_blocks(
+    start: Any,
+    stop: Any,
+    thread: Any,
+    cut: Any,
+    tall: Any,
+    bounds: Any,
+    operand: Any,
+    packed: Any,
+    target: Any,
+    rooms: Any,
+    shapes: Any,
+) -> None:
+    """As `_tile_blocks`, by vectors; `shapes` is not read."""
+    rows, columns, inner, add = bounds
+    room, even = rooms[0] + thread * rooms[1], -(-inner // 32) * 32
+    sums = room + rooms[2]
+    for index in range(start, stop):
+        first, last = _block(index, cut, rows if tall else columns)
+        block = _pack_block(tall, first, last, operand, room, cut[2], False)
+        if tall:
+            sizes, place = (last - first, columns, even, add), target[0] + first * target[1]
+            vector_product(sizes, block, packed[0], (place, target[1]), sums)
+        else:
+            sizes, place = (rows, last - first, even, add), target[0] + 4 * first
+            vector_product(sizes, packed, block[0], (place, target[1]), sums)
 
 
 def _tile_shapes() -> np.ndarray:

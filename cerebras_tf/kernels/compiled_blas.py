@@ -11,6 +11,7 @@ from numba.core import types
 from numba.extending import intrinsic
 
 from cerebras_tf.kernels.compiled_jit import jit
+from cerebras_tf.kernels.compiled_threads import spread
 
 F = np.float32
 # CBLAS's numbers for rows behind each other, and for operands as they are or transposed.
@@ -65,11 +66,11 @@ def sgemm(address: Any, a: Any, b: Any, out: Any, add: Any) -> Any:
         add: whether to add into `out`.
     """
     rows, columns, inner = out.shape[0], out.shape[1], a.shape[1]
+    if not _has_orders(a, b, out):
+        return False
     a_order, a_step = _order(a)
     b_order, b_step = _order(b)
-    c_order, c_step = _order(out)
-    if min(rows, columns, inner) < 2 or a_order == 0 or b_order == 0 or c_order != PLAIN:
-        return False
+    _, c_step = _order(out)
     _call_sgemm(
         address,
         (a_order, b_order),
@@ -78,6 +79,37 @@ def sgemm(address: Any, a: Any, b: Any, out: Any, add: Any) -> Any:
         (a_step, b_step, c_step),
         F(1) if add else F(0),
     )
+    return True
+
+
+@jit()
+def _has_orders(a: Any, b: Any, out: Any) -> Any:
+    """Whether BLAS reads and writes these as they lie."""
+    if min(out.shape[0], out.shape[1], a.shape[1]) < 2:
+        return False
+    return _order(a)[0] != 0 and _order(b)[0] != 0 and _order(out)[0] == PLAIN
+
+
+@jit()
+def _sgemm_range(
+    start: Any, stop: Any, address: Any, by_rows: Any, a: Any, b: Any, out: Any, add: Any
+) -> None:
+    """`sgemm` for rows, or columns, from start to stop of out."""
+    if by_rows:
+        sgemm(address, a[start:stop], b, out[start:stop], add)
+    else:
+        sgemm(address, a, b[:, start:stop], out[:, start:stop], add)
+
+
+def spread_sgemm(
+    address: int, a: np.ndarray, b: np.ndarray, out: np.ndarray, add: bool, parts: int
+) -> bool:
+    """`sgemm` in so many parts of the rows, or of the columns where there are more, on threads."""
+    length = max(out.shape)
+    if length < 2 * parts or not _has_orders(a, b, out):  # a part has two at least
+        return False
+    by_rows = out.shape[0] == length
+    spread(_sgemm_range, length, parts, address, by_rows, a, b, out, add)
     return True
 
 

@@ -22,7 +22,7 @@ from cerebras_tf.kernels.compiled_jit import inlined, jit
 from cerebras_tf.kernels.compiled_math import exp, log
 from cerebras_tf.kernels.compiled_random import Stream, stream_of, uniform_row
 from cerebras_tf.kernels.compiled_rows import exp_in_place, row_max
-from cerebras_tf.kernels.compiled_threads import for_chunks
+from cerebras_tf.kernels.compiled_threads import chunks_of, for_chunks, spread, threads
 from cerebras_tf.kernels.scratch import borrowed, rounded
 
 F = np.float32
@@ -254,8 +254,9 @@ class Kernels(NamedTuple):
     """Attention or its derivatives, of many heads.
 
     Attributes:
-        compiled: (numbers of heads, BLAS's address, queries of a block, operands, room, rows,
-            drops).
+        compiled: of parts of the heads, for `spread`, with the number of the thread: (start, stop,
+            thread, (numbers of heads, where each part begins among them, and the end), BLAS's
+            address, queries of a block, operands, rooms of the threads, rows, drops).
         plain: `attend` or `attend_grad`, for where BLAS's address is not known.
         head: what `plain` takes of a head: (its number, operands, rows, drops).
     """
@@ -279,20 +280,24 @@ def run_heads(
     Args:
         kernels: what to run.
         parts: numbers of heads, int64 [any].
-        work: as `for_chunks` takes it.
+        work: as `chunks_of` takes it.
         size: scores that a thread has room for.
         operands, rows, drops: of all heads, as kernels take them.
     """
 
-    def run(i: int) -> None:
-        if not SGEMM:
+    if not SGEMM:
+
+        def run(i: int) -> None:
             for number in parts[i]:
                 kernels.plain(*kernels.head(int(number), operands, rows, drops))
-            return
-        with borrowed((size,)) as room:
-            kernels.compiled(parts[i], SGEMM, QUERIES, operands, room, rows, drops)
 
-    for_chunks(run, len(parts), work)
+        for_chunks(run, len(parts), work)
+        return
+    bounds = np.cumsum([0, *map(len, parts)])
+    given = (np.concatenate(parts), bounds), SGEMM, QUERIES, operands
+    chunks = chunks_of(len(parts), work)
+    with borrowed((threads() if chunks > 1 else 1, size)) as rooms:
+        spread(kernels.compiled, len(parts), chunks, *given, rooms, rows, drops, with_thread=True)
 
 
 def attend(operands: Operands, rows: Rows, drop: Optional[Drop]) -> None:

@@ -15,7 +15,7 @@ from cerebras_tf.kernels.compiled_jit import jit
 from cerebras_tf.kernels.compiled_layout import all_float32, matrix
 from cerebras_tf.kernels.compiled_math import exp, log
 from cerebras_tf.kernels.compiled_rows import add_rows, exp_into, row_max, sum_of_exp
-from cerebras_tf.kernels.compiled_threads import for_chunks, for_rows
+from cerebras_tf.kernels.compiled_threads import chunks_of, for_rows, spread
 from cerebras_tf.kernels.registry import Scratch, compiled
 from cerebras_tf.kernels.scratch import borrowed, rounded
 
@@ -102,6 +102,27 @@ def _layer_norm_grad_rows(
             dbeta[j] += d
 
 
+@jit()
+def _layer_norm_grad_blocks(
+    start: Any,
+    stop: Any,
+    dy: Any,
+    x: Any,
+    gamma: Any,
+    mean: Any,
+    rstd: Any,
+    dx: Any,
+    dgamma: Any,
+    dbeta: Any,
+) -> None:
+    """Blocks of rows from start to stop; dgamma and dbeta hold a row for each block."""
+    for block in range(start, stop):
+        first = block * _BLOCK_ROWS
+        last = min(first + _BLOCK_ROWS, x.shape[0])
+        sums = dgamma[block], dbeta[block]
+        _layer_norm_grad_rows(first, last, dy, x, gamma, mean, rstd, dx, *sums)
+
+
 def _scratch_of_gradient(dy: Any, x: Any, *others: Any) -> Scratch:
     """Sums of gamma's and beta's cotangents, one a block of rows."""
     width = x.shape[-1]
@@ -125,14 +146,8 @@ def layer_norm_grad(
     means, rstds = matrix(mean).reshape(-1), matrix(rstd).reshape(-1)
     blocks = max(1, -(-len(rows) // _BLOCK_ROWS))
     with borrowed((2, blocks, rows.shape[1])) as partial:
-
-        def block(number: int) -> None:
-            start = number * _BLOCK_ROWS
-            stop = min(start + _BLOCK_ROWS, len(rows))
-            sums = partial[0, number], partial[1, number]
-            _layer_norm_grad_rows(start, stop, cotangents, rows, scale, means, rstds, dx, *sums)
-
-        for_chunks(block, blocks, 4 * x.size)
+        chunks, given = chunks_of(blocks, 4 * x.size), (cotangents, rows, scale, means, rstds, dx)
+        spread(_layer_norm_grad_blocks, blocks, chunks, *given, *partial)
         add_rows(partial[0], out[1])
         add_rows(partial[1], out[2])
 

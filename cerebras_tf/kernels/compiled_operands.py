@@ -128,7 +128,7 @@ _copy_pairs_of_rows, _copy_pairs_of_row = _copying(_pair_of_rows), _copying(_pai
 
 
 @intrinsic
-def _bytes_of(typing: Any, example: Any) -> Any:
+def bytes_of(typing: Any, example: Any) -> Any:
     """Bytes of an element."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -165,7 +165,7 @@ def as_float(typing: Any, element: Any) -> Any:
 def _fill(room: Any, source: Any, step: Any, rows: Any, columns: Any) -> None:
     """room [32, 32] = the matrix at an address, rows `step` bytes apart, and zeros around it."""
     zero = room.dtype.type(0)
-    size = _bytes_of(zero)
+    size = bytes_of(zero)
     for i in range(room.shape[0]):
         for j in range(room.shape[1]):
             inside = i < rows and j < columns
@@ -194,7 +194,7 @@ def pack_rows(start: Any, stop: Any, zero: Any, x: Any, target: Any, layout: Any
             for panels.
     """
     source, step, rows, inner = x
-    size = _bytes_of(zero)
+    size = bytes_of(zero)
     room = np.full((32, 32), zero)
     for i in range(16 * start, min(16 * stop, layout[0])):
         for k in range(0, inner, 32):
@@ -211,7 +211,7 @@ def pack_rows(start: Any, stop: Any, zero: Any, x: Any, target: Any, layout: Any
 def pack_turned_rows(start: Any, stop: Any, zero: Any, x: Any, target: Any, layout: Any) -> None:
     """A's rows [16 start, 16 stop) from x [K, M], the transpose, whose rows are contiguous."""
     source, step, inner, rows = x
-    size = _bytes_of(zero)
+    size = bytes_of(zero)
     room = np.full((32, 32), zero)
     to_step = 64 if layout[1] else PITCH
     for k in range(0, inner, 32):
@@ -236,7 +236,7 @@ def pack_columns(start: Any, stop: Any, zero: Any, x: Any, target: Any, pairs: A
         pairs: pairs of a panel.
     """
     source, step, inner, columns = x
-    size = _bytes_of(zero)
+    size = bytes_of(zero)
     room = np.full((32, 32), zero)
     for first in range(start, stop, _TOGETHER):
         last = min(first + _TOGETHER, stop)
@@ -255,7 +255,7 @@ def pack_columns(start: Any, stop: Any, zero: Any, x: Any, target: Any, pairs: A
 def pack_turned_columns(start: Any, stop: Any, zero: Any, x: Any, target: Any, pairs: Any) -> None:
     """B's panels [start, stop) from x [N, K], the transpose, whose rows are contiguous."""
     source, step, columns, inner = x
-    size = _bytes_of(zero)
+    size = bytes_of(zero)
     room = np.full((32, 32), zero)
     for panel in range(start, stop):
         for j in range(COLUMNS * panel, COLUMNS * panel + 32, 16):

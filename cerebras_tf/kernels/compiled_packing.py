@@ -72,32 +72,52 @@ _rows_of_head = inlined(_rows_of)
 
 @jit()
 def _attend_heads(
-    numbers: Any, address: Any, width: Any, operands: Any, room: Any, rows: Any, drops: Any
+    start: Any,
+    stop: Any,
+    thread: Any,
+    parts: Any,
+    address: Any,
+    width: Any,
+    operands: Any,
+    rooms: Any,
+    rows: Any,
+    drops: Any,
 ) -> None:
-    """attend_head of some heads, counted over all sequences."""
+    """attend_head of parts of the heads; see Kernels. Heads count over all sequences."""
     q, k, v, out = operands
-    for number in numbers:
+    numbers, bounds = parts
+    for number in numbers[bounds[start] : bounds[stop]]:
         item, head = divmod(number, q.shape[1])
         begin, end = rows.queries[item], rows.queries[item + 1]
         first, last = rows.keys[item], rows.keys[item + 1]
         given = q[begin:end, head], k[first:last, head], v[first:last, head]
         some, drop = _rows_of_head(rows, item, head), drop_of_head(drops, number)
-        attend_head(address, width, (*given, out[begin:end, head]), room, some, drop)
+        attend_head(address, width, (*given, out[begin:end, head]), rooms[thread], some, drop)
 
 
 @jit()
 def _attend_grad_heads(
-    numbers: Any, address: Any, width: Any, operands: Any, room: Any, rows: Any, drops: Any
+    start: Any,
+    stop: Any,
+    thread: Any,
+    parts: Any,
+    address: Any,
+    width: Any,
+    operands: Any,
+    rooms: Any,
+    rows: Any,
+    drops: Any,
 ) -> None:
     dout, q, k, v, dq, dk, dv = operands
-    for number in numbers:
+    numbers, bounds = parts
+    for number in numbers[bounds[start] : bounds[stop]]:
         item, head = divmod(number, q.shape[1])
         begin, end = rows.queries[item], rows.queries[item + 1]
         first, last = rows.keys[item], rows.keys[item + 1]
         given = dout[begin:end, head], q[begin:end, head], k[first:last, head], v[first:last, head]
         found = dq[begin:end, head], dk[first:last, head], dv[first:last, head]
         some, drop = _rows_of_head(rows, item, head), drop_of_head(drops, number)
-        attend_grad_head(address, width, (*given, *found), room, some, drop)
+        attend_grad_head(address, width, (*given, *found), rooms[thread], some, drop)
 
 
 def _head(operands: Operands, places: tuple[slice, ...], head: int) -> Operands:

@@ -14,7 +14,7 @@ import numpy as np
 from cerebras_tf.kernels.compiled_jit import jit
 from cerebras_tf.kernels.compiled_layout import all_float32, ordinary
 from cerebras_tf.kernels.compiled_rows import add_rows, row_sum
-from cerebras_tf.kernels.compiled_threads import for_chunks, for_rows
+from cerebras_tf.kernels.compiled_threads import chunks_of, for_rows, spread
 from cerebras_tf.kernels.registry import compiled
 
 F = np.float32
@@ -40,14 +40,16 @@ def _supports(x: Any, *, axes: Any = None, keepdims: bool = False) -> bool:
 
 
 @jit()
-def _block_columns(start: Any, stop: Any, x: Any, total: Any) -> None:
-    """total [H] = sum of rows start to stop."""
-    for j in range(total.size):
-        total[j] = F(0)
-    for i in range(start, stop):
-        row = x[i]
-        for j in range(total.size):
-            total[j] += row[j]
+def _column_sums(start: Any, stop: Any, x: Any, total: Any) -> None:
+    """total[b] [H] = sum of the rows of block b, for blocks from start to stop."""
+    for b in range(start, stop):
+        own = total[b]
+        for j in range(own.size):
+            own[j] = F(0)
+        for i in range(b * _BLOCK_ROWS, min((b + 1) * _BLOCK_ROWS, x.shape[0])):
+            row = x[i]
+            for j in range(own.size):
+                own[j] += row[j]
 
 
 @jit(any_order=True)
@@ -88,12 +90,7 @@ def _sum_leading(rows: np.ndarray, total: np.ndarray) -> None:
         add_rows(rows, total)
         return
     partial = np.empty((blocks, rows.shape[1]), F)
-
-    def block(number: int) -> None:
-        start = number * _BLOCK_ROWS
-        _block_columns(start, min(start + _BLOCK_ROWS, len(rows)), rows, partial[number])
-
-    for_chunks(block, blocks, rows.size)
+    spread(_column_sums, blocks, chunks_of(blocks, rows.size), rows, partial)
     _sum_leading(partial, total)
 
 

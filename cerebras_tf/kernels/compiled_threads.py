@@ -1,8 +1,10 @@
 """Spreads the rows of a compiled kernel over the cores.
 
-Kernels release the GIL, so Python's own threads serve; unlike an OpenMP team they do not spin
-between calls and leave the cores to BLAS. The thread that calls spins for a moment once it has no
-more to do, for another one's last part is about to end then, and being woken takes longer.
+Compiled kernels share a board that threads look at without Python (compiled_board.py). Functions of
+Python, which release the GIL for what they call, come through a queue; unlike an OpenMP team the
+threads sleep where nothing comes for a moment, and leave the cores to others. The thread that calls
+spins for a moment once it has no more to do, for another one's last part is about to end then, and
+being woken takes longer.
 """
 
 from __future__ import annotations
@@ -13,22 +15,24 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, Optional
 
 import numpy as np
-from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
 
 from cerebras_tf.errors import ConfigError
-from cerebras_tf.kernels.compiled_jit import jit
-from cerebras_tf.kernels.timeline import recording
+from cerebras_tf.kernels.compiled_board import (
+    ASLEEP,
+    MOST_CHUNKS,
+    QUEUED,
+    Board,
+    changes_within,
+    is_compiled,
+)
+from cerebras_tf.kernels.timeline import PART, recording
 
 # Elements of a simple kernel below which waking a thread (30-60 us) costs more than it gives.
 GRAIN = 1 << 16
-# Kind of the spans of a thread's parts.
-PART = "part of a kernel"
 # Looks at a job before sleeping until it is done: as long as being woken takes.
 _TURNS = 3000
 
@@ -45,40 +49,6 @@ def _cores() -> int:
             f"Received: {wanted!r}. Unset it to use every core."
         )
     return int(wanted)
-
-
-@intrinsic
-def _now(typing_context: Any, flags: Any) -> Any:
-    """_now(flags): the first of an array of int64, as other threads left it by now."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        array = context.make_array(signature.args[0])(context, builder, args[0])
-        return builder.load_atomic(array.data, "acquire", 8)
-
-    return types.int64(flags), generate
-
-
-@intrinsic
-def _pause(typing_context: Any) -> Any:
-    """Lets the core's other hardware thread run for a moment, on x86."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        if builder.module.triple.startswith(("x86_64", "i686")):
-            kind = ir.FunctionType(ir.VoidType(), [])
-            builder.call(builder.module.declare_intrinsic("llvm.x86.sse2.pause", (), kind), [])
-        return context.get_dummy_value()
-
-    return types.void(), generate
-
-
-@jit()
-def _spin(flags: Any, turns: int) -> bool:
-    """Whether flags[0] is no longer 0 within `turns` looks at it, of some 25 ns."""
-    for _ in range(turns):
-        if _now(flags) != 0:
-            return True
-        _pause()
-    return False
 
 
 class _Job:
@@ -115,36 +85,72 @@ class _Job:
 
     def wait(self) -> None:
         """Returns when all chunks have run; the thread that made the job calls it, once."""
-        if not _spin(self._flags, _TURNS):
+        if not changes_within(self._flags.ctypes.data, _TURNS):
             self._asleep.acquire()
 
 
 class _Pool:
-    """Sleeping threads that share jobs with the thread that calls."""
+    """Threads that share jobs with the thread that calls; asleep where nothing comes."""
 
     def __init__(self, threads: int) -> None:
         self.threads = threads
-        self.queue: SimpleQueue[_Job] = SimpleQueue()
-        for number in range(threads - 1):
+        self.board = Board()
+        self.queue: SimpleQueue[Optional[_Job]] = SimpleQueue()
+        self._idents = [0] * threads
+        for number in range(1, threads):
             threading.Thread(
-                target=self._serve, name=f"cerebras_tf-kernels-{number}", daemon=True
+                target=self._serve,
+                args=(number,),
+                name=f"cerebras_tf-kernels-{number - 1}",
+                daemon=True,
             ).start()
 
-    def _serve(self) -> None:
+    def _serve(self, number: int) -> None:
+        self._idents[number] = threading.get_ident()
         while True:
-            job = self.queue.get()
-            job.work()
+            asleep = self.board.serve(number)
+            try:
+                job = self.queue.get(block=asleep)
+            except Empty:  # another thread took it
+                continue
+            if asleep:
+                self.board.change(ASLEEP, -1)
+            if job is not None:
+                self.board.change(QUEUED, -1)
+                job.work()
             del job
 
     def run(self, run: Callable[[int], Any], chunks: int) -> None:
         """run(0) ... run(chunks - 1), in any order, this thread taking part."""
         job = _Job(run, chunks)
-        for _ in range(min(self.threads, chunks) - 1):
+        helpers = min(self.threads, chunks) - 1
+        for _ in range(helpers):
             self.queue.put(job)
+        self.board.change(QUEUED, helpers)
         job.work()
         job.wait()
         if job.error is not None:
             raise job.error
+
+    def spread(
+        self, kernel: Any, rows: int, chunks: int, args: tuple[Any, ...], with_thread: bool
+    ) -> None:
+        """Runs a compiled kernel on all rows, in so many chunks, this thread taking part."""
+        for _ in range(min(self.board.word(ASLEEP), chunks - 1)):
+            self.queue.put(None)
+        timeline = recording()
+        if timeline is None:
+            self.board.run(kernel, rows, chunks, args, with_thread)
+            return
+        self.board.keep_times(True)
+        try:
+            self.board.run(kernel, rows, chunks, args, with_thread)
+        finally:
+            self.board.keep_times(False)
+        self._idents[0] = threading.get_ident()
+        for part, (thread, start, end) in enumerate(self.board.times(chunks)):
+            ident, name = self._idents[thread], timeline.current
+            timeline.add_of(ident, PART, name, start, end, part=part, parts=chunks)
 
 
 _pool: Optional[_Pool] = None
@@ -195,19 +201,40 @@ def for_rows(
         args: handed on.
         grain: least elements of a chunk.
     """
-    if rows <= 0:
-        return
-    chunks = split(rows, work, grain)
-    if chunks == 1:
-        kernel(0, rows, *args)
-        return
-    bounds = [rows * chunk // chunks for chunk in range(chunks + 1)]
-    _shared_pool().run(lambda chunk: kernel(bounds[chunk], bounds[chunk + 1], *args), chunks)
+    if rows > 0:
+        spread(kernel, rows, split(rows, work, grain), *args)
+
+
+def spread(
+    kernel: Callable[..., Any], rows: int, chunks: int, *args: Any, with_thread: bool = False
+) -> None:
+    """kernel(start, stop, *args) on so many ranges of equal length that cover [0, rows).
+
+    Args:
+        kernel: as for `for_rows`.
+        rows: number of independent rows, at least 1.
+        chunks: number of ranges; 1: this thread runs the kernel.
+        args: handed on.
+        with_thread: whether the kernel, which is compiled then, takes the number of its thread,
+            less than `threads()`, behind start and stop.
+    """
+    if chunks <= 1:
+        kernel(0, rows, *((0, *args) if with_thread else args))
+    elif is_compiled(kernel):
+        _shared_pool().spread(kernel, rows, min(chunks, MOST_CHUNKS), args, with_thread)
+    else:
+        bounds = [rows * chunk // chunks for chunk in range(chunks + 1)]
+        _shared_pool().run(lambda chunk: kernel(bounds[chunk], bounds[chunk + 1], *args), chunks)
+
+
+def chunks_of(parts: int, work: int) -> int:
+    """1 where `work` elements do not make threads worth while, else the number of parts."""
+    return 1 if work < 2 * GRAIN or _shared_pool().threads == 1 else parts
 
 
 def for_chunks(run: Callable[[int], Any], chunks: int, work: int) -> None:
     """run(0) ... run(chunks - 1), on threads where `work` elements make that worth while."""
-    if chunks <= 1 or work < 2 * GRAIN or _shared_pool().threads == 1:
+    if chunks_of(chunks, work) <= 1:
         for chunk in range(chunks):
             run(chunk)
         return

@@ -17,7 +17,7 @@ from typing import Any
 
 from llvmlite import ir
 from numba.core import cgutils, types
-from numba.extending import intrinsic
+from numba.extending import intrinsic, register_jitable
 
 from cerebras_tf.kernels.compiled_jit import inlined, jit
 from cerebras_tf.kernels.compiled_prefetch import prefetch
@@ -300,6 +300,7 @@ def vector_product(bounds: Any, a: Any, b: Any, c: Any, room: Any) -> None:
                         _copy_rows(at, c_step, room, 4 * COLUMNS, high, 4 * wide)
 
 
+@register_jitable
 def chunk_size(inner: int) -> int:
     """Inner indices of a chunk of AMX's, at most CHUNK and evenly, a multiple of 32.
 

@@ -21,6 +21,7 @@ from numba.extending import intrinsic
 from cerebras_tf.kernels.compiled_jit import inlined, jit
 from cerebras_tf.kernels.compiled_operands import number_at, turned
 from cerebras_tf.kernels.compiled_prefetch import ask_for_line, prefetch
+from cerebras_tf.kernels.scratch import rounded
 
 F = np.float32
 
@@ -41,6 +42,7 @@ _LINE = 64
 _TILE_BYTES = 4 * ROWS * COLUMNS
 # Bytes of the room that a thread needs: a block of B, a tile of A, a tile of sums.
 ROOM_BYTES = _BLOCK_BYTES + 4 * ROWS * _CHUNK + _TILE_BYTES + 4 * _LINE
+STEP_BYTES = rounded(ROOM_BYTES)  # from one thread's room to the next
 
 _I8, _I32, _I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 _FLOAT = ir.FloatType()
@@ -352,3 +354,72 @@ def multiply(bounds: Any, a: Any, b: Any, c: Any, room: Any) -> None:
                 (c_at + 4 * j, c_step),
                 room + _BLOCK_BYTES + _LINE,
             )
+
+
+@jit()
+def multiply_range(
+    start: Any,
+    stop: Any,
+    thread: Any,
+    by_rows: Any,
+    bounds: Any,
+    a: Any,
+    b: Any,
+    c: Any,
+    rooms: Any,
+) -> None:
+    """`multiply` for rows, or columns, from start to stop of C.
+
+    Args:
+        start: first row, or column.
+        stop: the one behind the last.
+        thread: number of the thread.
+        by_rows: whether they are rows.
+        bounds, a, b, c: of the whole product; see `multiply`.
+        rooms: address of a room for every thread, STEP_BYTES apart.
+    """
+    rows, columns, inner, add = bounds
+    room, count = rooms + thread * STEP_BYTES, stop - start
+    if by_rows:
+        a, c = (a[0] + start * a[1], a[1], a[2]), (c[0] + start * c[1], c[1])
+        multiply((count, columns, inner, add), a, b, c, room)
+    else:
+        b, c = (b[0] + start * b[2], b[1], b[2]), (c[0] + 4 * start, c[1])
+        multiply((rows, count, inner, add), a, b, c, room)
+
+
+@jit()
+def multiply_inner(
+    start: Any,
+    stop: Any,
+    thread: Any,
+    parts: Any,
+    bounds: Any,
+    a: Any,
+    b: Any,
+    c: Any,
+    sums: Any,
+    rooms: Any,
+) -> None:
+    """Sums of the inner indices of parts from start to stop: the first into C, others beside it.
+
+    Args:
+        start: first part.
+        stop: the one behind the last.
+        thread: number of the thread.
+        parts: how many there are.
+        bounds, a, b, c: of the whole product; see `multiply`.
+        sums: address of [parts - 1, M, N] numbers.
+        rooms: as for `multiply_range`.
+    """
+    rows, columns, inner, add = bounds
+    for part in range(start, stop):
+        first, last = inner * part // parts, inner * (part + 1) // parts
+        target = c if part == 0 else (sums + 4 * (part - 1) * rows * columns, 4 * columns)
+        multiply(
+            (rows, columns, last - first, add if part == 0 else 0),
+            (a[0] + first * a[2], a[1], a[2]),
+            (b[0] + first * b[1], b[1], b[2]),
+            target,
+            rooms + thread * STEP_BYTES,
+        )

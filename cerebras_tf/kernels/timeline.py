@@ -12,6 +12,9 @@ import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple, Optional
 
+# Kind of the spans of what one thread does of a kernel that several share.
+PART = "part of a kernel"
+
 
 class Span(NamedTuple):
     """A piece of work of one thread.
@@ -49,9 +52,15 @@ class Timeline:
 
     def add(self, kind: str, name: str, start: float, end: float, **details: Any) -> None:
         """Adds a span of this thread; appending to a list is safe from any of them."""
-        thread = threading.get_ident()
+        self.add_of(threading.get_ident(), kind, name, start, end, **details)
+
+    def add_of(
+        self, thread: int, kind: str, name: str, start: float, end: float, **details: Any
+    ) -> None:
+        """Adds a span of the thread with this number."""
         if thread not in self.threads:
-            self.threads[thread] = threading.current_thread().name
+            names = {found.ident: found.name for found in threading.enumerate()}
+            self.threads[thread] = names.get(thread, str(thread))
         self.spans.append(Span(kind, name, thread, start, end, details))
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple, Optional
 from cerebras_tf.ir import Array, TensorType
 from cerebras_tf.ir.program import Cost, Instruction, Program
 from cerebras_tf.ir.schedule import Run, Step
-from cerebras_tf.kernels.timeline import Span, Timeline, record, recording
+from cerebras_tf.kernels.timeline import PART, Span, Timeline, record, recording
 from cerebras_tf.runtime.backend import Call
 from cerebras_tf.runtime.cpu import CpuBackend
 from cerebras_tf.swarmx.swarm import Swarm
@@ -31,7 +31,8 @@ class Timing(NamedTuple):
         direction: "forward", "backward" or "update".
         start: when it began, of `time.perf_counter`.
         elapsed_s: seconds that it took.
-        cpu_s: CPU seconds of the process in this time, of all threads together.
+        cpu_s: seconds that threads worked at it: the calling one's CPU seconds, and those between
+            start and end of others' parts.
         shapes: of its operands.
     """
 
@@ -142,10 +143,13 @@ class Profiler:
         self, item: Instruction, call: Call, arrays: Sequence[Array], out: Sequence[Optional[Array]]
     ) -> Sequence[Array]:
         self.timeline.current = item.op
-        cpu, start = time.process_time(), time.perf_counter()
+        spans = self.timeline.spans
+        before, cpu, start = len(spans), time.thread_time(), time.perf_counter()
         results = call(arrays, out)
         end = time.perf_counter()
-        took = start, end - start, time.process_time() - cpu
+        others = [s for s in spans[before:] if s.kind == PART and s.thread != self._thread]
+        worked = time.thread_time() - cpu + sum(span.end - span.start for span in others)
+        took = start, end - start, worked
         shapes = tuple(array.shape for array in arrays)
         self.timings.append(Timing(item, self._layer, self._direction, *took, shapes))
         return results

@@ -180,7 +180,7 @@ def test_a_product_for_one_thread_stays_on_it(kind, monkeypatch):
     if kind == isa.NONE:
         pytest.skip("BLAS has threads of its own")
     monkeypatch.setattr(compiled_bfloat16, "_BLOCK_BYTES", 1 << 10)
-    monkeypatch.setattr(compiled_bfloat16, "for_chunks", None)
+    monkeypatch.setattr(compiled_threads, "_shared_pool", None)
     a, b = np.ones((96, 64), np.float32), np.ones((64, 200), np.float32)
     out = np.empty((96, 200), np.float32)
     compiled_bfloat16.product(a, b, out, parts=1)

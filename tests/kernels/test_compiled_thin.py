@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cerebras_tf.kernels import blas, compiled_thin
+from cerebras_tf.kernels import blas, compiled_thin, compiled_threads
 
 SHAPES = [(2, 3, 5), (3, 8, 257), (4, 300, 256), (5, 257, 700), (7, 64, 9), (8, 1, 33)]
 
@@ -47,7 +47,7 @@ def test_products_are_numpys(shape, transposed, add, rng, calls):
 def test_products_of_many_vectors_are_numpys(shape, transposed, add, rng, monkeypatch):
     lead, inner, columns = shape
     taken = []
-    monkeypatch.setattr(blas, "threads", lambda: 2)
+    monkeypatch.setattr(compiled_threads, "_pool", compiled_threads._Pool(2))
     original = blas.vector_products
     monkeypatch.setattr(blas, "vector_products", lambda *a: taken.append(a) or original(*a))
     a = rng.standard_normal((*lead, 1, inner)).astype(np.float32)

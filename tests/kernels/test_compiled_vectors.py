@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from cerebras_tf.kernels import blas
+from cerebras_tf.kernels import blas, compiled_threads
 from cerebras_tf.kernels.instructions import features
 from cerebras_tf.kernels.scratch import peak_bytes, reset_peak
 
@@ -61,7 +61,7 @@ def test_bits_depend_on_neither_blocks_nor_threads(by_vectors, monkeypatch):
     a, b = lying(700, 500, False, 0), lying(500, 130, False, 0)
     found = []
     for threads in (1, 2):
-        monkeypatch.setattr(blas, "threads", lambda threads=threads: threads)
+        monkeypatch.setattr(compiled_threads, "_pool", compiled_threads._Pool(threads))
         found.append(np.empty((700, 130), "f"))
         blas.product(a, b, found[-1])
     alone = np.empty((100, 90), "f")

@@ -89,7 +89,7 @@ def test_a_broadcast_operand_and_threads_change_no_place(monkeypatch):
     x, row = random.standard_normal((700, 513), np.float32), random.standard_normal(513, np.float32)
     found = []
     for threads in (1, 2):
-        monkeypatch.setattr(compiled_threads, "threads", lambda threads=threads: threads)
+        monkeypatch.setattr(compiled_threads, "_pool", compiled_threads._Pool(threads))
         out = np.empty(x.shape, np.uint16)
         compile_elementwise(graph)([x, row, np.array(9, np.int64)], [out])
         found.append(out)
