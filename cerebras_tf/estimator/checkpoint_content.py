@@ -18,8 +18,13 @@ from cerebras_tf.memoryx.bundle import CutFile, find_cut_files
 from cerebras_tf.memoryx.neighbours import advice_on_damage
 from cerebras_tf.runtime.session import RANDOM_STEP_KEY
 
-# Entries beside a model's variables: the graph of objects of tf.train.Checkpoint, its counter.
-_BESIDE = ("_CHECKPOINTABLE_OBJECT_GRAPH", "save_counter/.ATTRIBUTES/VARIABLE_VALUE")
+# Entries beside a model's variables: the graph of objects of tf.train.Checkpoint, its counter, and
+# the flag of tf.estimator's early stopping hooks, which says nothing to a training without them.
+_BESIDE = (
+    "_CHECKPOINTABLE_OBJECT_GRAPH",
+    "save_counter/.ATTRIBUTES/VARIABLE_VALUE",
+    "signal_early_stopping/STOP",
+)
 _MOST_NAMED = 5
 # How the lines of a TensorFlow error begin that say where its graph was built.
 _WHERE_BUILT = ("Graph execution error", "Detected at node", 'File "', "Node: ")

@@ -303,6 +303,21 @@ def test_a_checkpoint_that_holds_more_than_the_model_is_refused_for_training(tmp
     assert files_of(tmp_path) == before
 
 
+@pytest.mark.parametrize("use_cs", [False, True])
+def test_training_goes_on_without_the_hook_that_stops_early(tmp_path, use_cs):
+    made, alone = build(tmp_path / "stops", use_cs=use_cs), build(tmp_path / "alone", use_cs=use_cs)
+    hook = tf.estimator.experimental.make_early_stopping_hook(
+        made, lambda: True, run_every_secs=None, run_every_steps=2
+    )
+    made.train(dataset, hooks=[hook], steps=5)
+    flag = "signal_early_stopping/STOP"
+    stopped = variables_of(tmp_path / "stops")
+    assert stopped.pop(flag) and stopped["global_step"] < 5
+    made.train(lambda: dataset(int(stopped["global_step"])), max_steps=6)
+    alone.train(dataset, max_steps=6)
+    assert_equal(variables_of(tmp_path / "stops"), variables_of(tmp_path / "alone"), 1e-6)
+
+
 def test_evaluation_and_prediction_may_read_less_than_a_checkpoint_holds(tmp_path):
     def with_more(features, labels, mode, params):
         v1.get_variable("more", initializer=np.ones(3, np.float32))
