@@ -23,7 +23,8 @@ from cerebras_tf.estimator import initial_values
 from cerebras_tf.estimator.checkpoint_content import named
 from cerebras_tf.estimator.partitions import Partitions
 from cerebras_tf.estimator.saver import WaferSaver
-from cerebras_tf.estimator.stored_variables import StoredVariables, UserSaver
+from cerebras_tf.estimator.stored_variables import StoredVariables
+from cerebras_tf.estimator.user_saver import UserSaver
 from cerebras_tf.estimator.wafer_step import WaferStep
 from cerebras_tf.runtime.shared_store import SharedStore
 

@@ -100,8 +100,9 @@ class WaferHook(tf.estimator.SessionRunHook):
         if plan.is_plain:
             return run(fetches, *rest)
         values = self._run_step(run, plan, *rest)
-        for index in plan.alone:
-            values[index] = self._stored.value(run, graph, plan.wanted[index], rest[0])
+        alone = [plan.wanted[index] for index in plan.alone]
+        for index, value in zip(plan.alone, self._stored.values(run, graph, alone, rest[0])):
+            values[index] = value
         made = _contracted(plan.expanded, values)
         return map_fetches(fetches, lambda leaf: next(made))
 

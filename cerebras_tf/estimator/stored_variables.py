@@ -21,7 +21,6 @@ from cerebras_tf.errors import CheckpointError, ConfigError
 from cerebras_tf.estimator import initial_values
 from cerebras_tf.estimator.arrays import for_tensorflow
 from cerebras_tf.estimator.checkpoint_content import (
-    RANDOM_STEP_KEY,
     check_content,
     named,
     open_checkpoint,
@@ -31,7 +30,6 @@ from cerebras_tf.estimator.checkpoint_writer import Shard, write_checkpoint
 from cerebras_tf.estimator.partitions import Key
 from cerebras_tf.estimator.saver import SHARD_BYTES, is_kept
 from cerebras_tf.estimator.session import ancestors, fetched_leaves, with_values
-from cerebras_tf.estimator.wafer_step import WaferStep
 from cerebras_tf.memoryx.store import Store, reading, write
 
 _COPIES = ("Identity", "EnsureShape")
@@ -121,16 +119,17 @@ class StoredVariables:
                             # Private API of TF 2.15: no public way to change an input.
                             reader._update_input(index, is_set)
 
-    def value(self, run: Any, graph: Any, fetch: Any, feed: Any) -> Any:
-        """What a fetch gives; what it assigns ends in the store.
+    def values(self, run: Any, graph: Any, fetches: list[Any], feed: Any) -> list[Any]:
+        """What fetches give; what they assign ends in the store.
 
         Args:
             run: runs fetches in the session; takes (fetches, feed_dict).
             graph: the session's graph.
-            fetch: a tensor, operation or name.
+            fetches: tensors, operations or names.
             feed: the feed_dict.
         """
-        return _ServedRun(self, run, graph, feed).value(fetch)
+        call = _ServedRun(self, run, graph, feed)
+        return call.values(fetches) if self._drops else list(map(call.value, fetches))
 
     def adopt(self, run: Any, names: Iterable[str]) -> None:
         """Moves variables that have a value in the session into the store, one by one.
@@ -249,6 +248,17 @@ class _ServedRun:
     def concerns(self, op: Any) -> bool:
         return any(self._stored.touches(other) for other in ancestors(op))
 
+    def values(self, fetches: list[Any]) -> list[Any]:
+        """What fetches give: those that assign in one go, for they may share what they need."""
+        operations = dict(zip(range(len(fetches)), self.operations(fetches)))
+        assigning = [i for i, op in operations.items() if self._stored.assigned_by(op)]
+        done: dict[int, Any] = {}
+        if len(assigning) > 1:
+            elements = [self.element(fetches[i]) for i in assigning]
+            results = self._run_lent(elements, [operations[i] for i in assigning])
+            done = dict(zip(assigning, results))
+        return [done[i] if i in done else self.value(f) for i, f in enumerate(fetches)]
+
     def value(self, fetch: Any) -> Any:
         """What a fetch gives."""
         element = self.element(fetch)
@@ -267,40 +277,58 @@ class _ServedRun:
                 self._assign(op)
             return self._stored.content(name)
         if names:
-            return self._run_lent(element, element.op)
+            return self._run_lent([element], [element.op])[0]
         if name is not None:
             return self._stored.content(name)
         return self._run(element, self._fed(element.op))
 
     def _assign(self, group: Any) -> None:
-        """Runs what a group of operations consists of."""
-        parts = _parts(group)
-        if any(self._stored.assigned_by(before) for op in parts for before in op.control_inputs):
-            self._run_lent(group, group)  # in the order that control inputs ask for
-            return
+        """Runs what a group of operations consists of.
+
+        What is not plain runs together with all else that assigns: it may share what it needs.
+        """
+        parts = {op: self._stored.assigned_by(op) for op in _parts(group)}
+        sources = {op: _source(op.inputs[1]) for op in parts if self._is_plain(op)}
+        lends = any(names and op not in sources for op, names in parts.items())
+        together: list[Any] = []
         restores: dict[Any, dict[str, str]] = {}
         values: dict[str, Any] = {}
-        for op in parts:
-            names = self._stored.assigned_by(op)
-            source = _source(op.inputs[1]) if op.type == "AssignVariableOp" else None
+        for op, names in parts.items():
+            source = sources.get(op)
             if not names:
                 self._run(op, self._fed(op))
-            elif source is None or len(names) > 1 or not self._stored.reads_plainly(op):
-                self._run_lent(op, op)
-            elif source.op.type == "RestoreV2" and not self._is_fed(source):
+            elif source is not None and source.op.type == "RestoreV2" and not self._is_fed(source):
                 restores.setdefault(source.op, {})[self._entry(source)] = names[0]
+            elif lends:
+                together.append(op)
             else:
                 values[names[0]] = op.inputs[1]
+        if together:
+            self._run_lent(together, together)
         initial_values.put_values(self._value, values, self._stored.store)
         for restore, keys in restores.items():
             self._stored.put(self._text(restore.inputs[0]), keys)
 
-    def _run_lent(self, fetch: Any, op: Any) -> Any:
-        """Runs what assigns otherwise than plainly, such as an optimizer's update."""
-        with self._stored.lent(self._run, self._stored.touched_by(op)):
-            result = self._run(fetch, self._fed(op, reads=False))
-            self._stored.adopt(self._run, self._stored.assigned_by(op))
-        return result
+    def _is_plain(self, op: Any) -> bool:
+        """Whether an operation is one assignment, of a value for which variables can be fed."""
+        before = [other for other in ancestors(op) if other is not op]
+        return (
+            op.type == "AssignVariableOp"
+            and not any(map(self._stored.assigns, before))
+            and self._stored.reads_plainly(op)
+        )
+
+    def _run_lent(self, fetches: list[Any], operations: list[Any]) -> list[Any]:
+        """Runs what assigns otherwise than plainly, such as an optimizer's update, in one go."""
+        touched = [name for op in operations for name in self._stored.touched_by(op)]
+        assigned = [name for op in operations for name in self._stored.assigned_by(op)]
+        feed: dict[Any, Any] = {}
+        for op in operations:
+            feed.update(self._fed(op, reads=False))
+        with self._stored.lent(self._run, dict.fromkeys(touched)):
+            results: list[Any] = self._run(fetches, feed)
+            self._stored.adopt(self._run, dict.fromkeys(assigned))
+        return results
 
     def _value(self, tensors: dict[str, Any]) -> Any:
         feed: dict[Any, Any] = {}
@@ -393,82 +421,6 @@ class _ServedRun:
                     shard = {}
         if shard:
             yield shard
-
-
-class UserSaver:
-    """A user's Saver, called as it stands, for variables that rest in the store.
-
-    Args:
-        given: the Saver.
-        stored: the variables.
-        connect: told of a session after a restore.
-        training: the step, in training: random ops go on where a checkpoint says they were.
-    """
-
-    def __init__(
-        self,
-        given: Any,
-        stored: StoredVariables,
-        connect: Callable[[Any], None] = lambda session: None,
-        training: Optional[WaferStep] = None,
-    ) -> None:
-        self._given = given
-        self._connect = connect
-        self._stored = stored
-        self._step = training
-        self._has_told_of_draws = False
-        if training is not None:
-            stored.draws = training.draws_to_save
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._given, name)
-
-    def save(self, sess: Any, *args: Any, **kwargs: Any) -> Any:
-        """Saves; see tf.train.Saver.save. What was just restored is not written again."""
-        with self._stored.serving(sess):
-            path = self._given.save(sess, *args, **kwargs)
-        lost = set(self._stored.draws()).difference(_saved_draws(path))
-        if lost and not self._has_told_of_draws:
-            self._has_told_of_draws = True
-            tf.compat.v1.logging.warning(
-                "Scaffold.saver: %s does not say how often random operations have drawn, and a run "
-                "that goes on from it repeats numbers. Let the saver write a TensorFlow checkpoint "
-                "of all variables, or leave it out.",
-                path,
-            )
-        return path
-
-    def restore(self, sess: Any, save_path: str) -> None:
-        """Restores; see tf.train.Saver.restore.
-
-        Raises:
-            CheckpointError: the checkpoint does not fit, or leaves variables without a value.
-        """
-        with self._stored.serving(sess):
-            self._given.restore(sess, save_path)
-        self._stored.adopt_all(sess)
-        self._stored.restored = save_path
-        missing = self._stored.missing()
-        if missing:
-            raise CheckpointError(
-                f"Scaffold.saver: must restore every variable of the model from {save_path}. "
-                f"Received: a saver that leaves out {named(missing)}. Add them to its var_list."
-            )
-        if self._step is not None:
-            self._step.restore_draws(_saved_draws(save_path))
-        self._connect(sess)
-
-
-def _saved_draws(path: Optional[str]) -> dict[str, int]:
-    """What a user's saver has written of random ops; nothing where that is no checkpoint."""
-    if path is None:
-        return {}
-    try:
-        reader = open_checkpoint(path)
-    except CheckpointError:
-        return {}
-    names = [n for n in reader.get_variable_to_shape_map() if n.startswith(RANDOM_STEP_KEY)]
-    return {name: int(read_variable(reader, path, name)) for name in names}
 
 
 def _parts(op: Any) -> list[Any]:

@@ -344,6 +344,10 @@ def with_own_variables(features, labels, mode, params):
         "decay": lambda: v1.train.MomentumOptimizer(0.1, 0.9).minimize(
             tf.reduce_sum(tf.square(weight)), var_list=[weight]
         ),
+        "adam": lambda: v1.train.AdamOptimizer(0.1).minimize(
+            tf.reduce_sum(tf.square(weight)), var_list=[weight]
+        ),
+        "shared": lambda: shared(own, more),
         "copy": lambda: tf.identity(own.assign(own * 0.5 + weight)),
         "in order": lambda: [in_order(own, weight, more)],
         "rows": lambda: tf.group(v1.scatter_add(own, [0, 2], weight[:2])),
@@ -359,13 +363,19 @@ def with_own_variables(features, labels, mode, params):
     return spec._replace(training_hooks=[Runs(make, params["moment"])])
 
 
+def shared(own, more):
+    """Two fetches that need the same count and the same draw."""
+    with tf.control_dependencies([more.assign_add(tf.random.uniform([3, 2], seed=3))]):
+        return [tf.group(own.assign_add(more)), tf.identity(own * more)]
+
+
 def in_order(own, weight, more):
     with tf.control_dependencies([own.assign(2 * weight)]):
         return tf.group(more.assign_add(own))
 
 
 HOOK_KINDS = ["clip", "average", "target", "count", "decay"]
-HOOK_KINDS += ["copy", "in order", "rows", "branch", "text"]
+HOOK_KINDS += ["adam", "shared", "copy", "in order", "rows", "branch", "text"]
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])

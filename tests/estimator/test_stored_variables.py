@@ -11,7 +11,8 @@ import tensorflow as tf
 
 from cerebras_tf.errors import CheckpointError
 from cerebras_tf.estimator.checkpoint_errors import CheckpointLackError, CheckpointMismatchError
-from cerebras_tf.estimator.stored_variables import StoredVariables, UserSaver
+from cerebras_tf.estimator.stored_variables import StoredVariables
+from cerebras_tf.estimator.user_saver import UserSaver
 from cerebras_tf.memoryx.store import write
 from tests.estimator.test_initial_values import make_variables, store_for
 from tests.machines import content_of
