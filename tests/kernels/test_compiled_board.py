@@ -134,7 +134,17 @@ def test_a_forked_process_has_a_board_of_its_own(pool):
     assert child.exitcode == 0
 
 
+def all_taking_part(pool):
+    """Waits until more than one thread takes chunks: those of a new pool begin late."""
+    deadline = time.monotonic() + 60
+    rows = np.zeros(64, np.int64)
+    while len(set(rows.tolist())) < 2:
+        assert time.monotonic() < deadline
+        spread(note_threads, 64, 32, rows, 200_000, with_thread=True)
+
+
 def test_parts_are_told_with_their_threads_while_somebody_records(pool):
+    all_taking_part(pool)
     timeline = Timeline()
     record(timeline)
     try:
