@@ -268,6 +268,22 @@ class Program:
             slot = self.slots[slot].base
         return slot
 
+    def stands(self, run: Run, item: Instruction) -> bool:
+        """Whether an instruction of a run reshapes memory that no step moves, as a view.
+
+        The view holds for as long as the machine's activation memory does. Other views may wait
+        for what they show.
+        """
+        if item.op != "reshape":
+            return False
+        slot = run.slots[item.outputs[0]]
+        kind = self.slots[self.base_of(slot)].kind
+        return self.slots[slot].kind == VIEW and kind in (ARENA, CONSTANT)
+
+    def computed(self, run: Run) -> list[Instruction]:
+        """Instructions of a run that are called at every step."""
+        return [item for item in self.bodies[run.body] if not self.stands(run, item)]
+
     def shows_variable(self, slot: int) -> bool:
         """Whether a slot shows the bytes of a variable."""
         return self.slots[self.base_of(slot)].kind == VARIABLE

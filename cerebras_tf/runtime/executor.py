@@ -26,6 +26,8 @@ from cerebras_tf.runtime.sizes import PlacedInstruction, SizedParts
 from cerebras_tf.swarmx.swarm import Alone, Swarm
 
 _Table = list[Optional[Array]]
+_BYTES_OF = operator.attrgetter("nbytes")
+_View = tuple[int, int, int, int]  # body and number of the instruction; slots it reads and writes
 # Of an instruction: what takes its operands, what takes its results' memory, which results are new.
 _Places = tuple[Callable[[_Table], Any], Callable[[_Table], Any], list[tuple[int, int]]]
 
@@ -94,7 +96,7 @@ class Machine:
         self._table: list[Optional[Array]] = [None] * len(program.slots)
         places = {**program.variables, **program.staged}
         self._names = {slot: name for name, slot in places.items()}
-        self._moved = self._find_moved()
+        self._moved, self._stored = self._find_moved(), self._find_stored()
         self._swarm = swarm or Alone()
         self._here = store.here if isinstance(store, SharedStore) else store
         self._stores = [store] if self._here is store else [store, self._here]
@@ -113,11 +115,13 @@ class Machine:
         )
         self._parts = SizedParts(program)
         self._types = self._parts.types(self.sizes)
+        self._calls = self._load_bodies()
+        self._places, self._standing = self._find_places()
+        self._freed = self._find_freed()
+        self._runs = self._find_runs()
         if arena is None:
             arena = self.backend.allocate(program.arena_bytes)
         self.bind(arena)
-        self._calls = self._load_bodies()
-        self._places = self._find_places()
 
     def resized(self, sizes: Mapping[str, int]) -> Machine:
         """One for other sizes, in the same memory: what no size concerns is not looked at again.
@@ -140,6 +144,8 @@ class Machine:
         other._calls = [list(calls) for calls in self._calls]
         for placed in self._parts.sized:
             other._calls[placed.body][placed.at] = other._load(placed)
+        other._runs = other._find_runs()
+        other._look()
         return other
 
     @functools.cached_property
@@ -166,6 +172,19 @@ class Machine:
             if isinstance(step, (StreamIn, Free))
         }
 
+    def _find_stored(self) -> dict[int, tuple[list[str], int, list[tuple[str, int]]]]:
+        """Of a step that gives new values: names written in place, their bytes, and the others."""
+        program, found = self.plan, {}
+        for step in program.steps:
+            if isinstance(step, StreamOut):
+                in_place = [
+                    pair for pair in step.stores if program.variables.get(pair[0]) == pair[1]
+                ]
+                size = sum(program.slots[slot].type.most_bytes for _, slot in in_place)
+                others = [pair for pair in step.stores if pair not in in_place]
+                found[id(step)] = ([name for name, _ in in_place], size, others)
+        return found
+
     def _find_held_together(self) -> list[list[str]]:
         found, held = [], set[int]()
         for step in self.plan.steps:
@@ -184,6 +203,15 @@ class Machine:
         self.arena = arena
         for index in range(len(self._table)):
             self._place(index)
+        self._look()
+
+    def _look(self) -> None:
+        """Makes the views that stand as long as the activations' memory does."""
+        table = self._table
+        for body, at, source, slot in self._standing:
+            seen = table[source]
+            assert seen is not None  # in this memory, or made by an instruction before
+            (table[slot],) = self._calls[body][at]((seen,), (None,))
 
     def _place(self, index: int) -> None:
         slot = self.plan.slots[index]
@@ -196,6 +224,8 @@ class Machine:
         for index, slot in enumerate(self.plan.slots):
             if slot.kind == ARENA:
                 self._table[index] = None
+        for _, _, _, index in self._standing:
+            self._table[index] = None
 
     def run(self, features: Mapping[str, Array]) -> dict[str, Array]:
         """Runs one step.
@@ -247,7 +277,7 @@ class Machine:
     def compute(self, step: Run) -> None:
         """Runs a body on its slots."""
         table = self._table
-        for call, (take, place, made) in zip(self._calls[step.body], self._places[id(step)]):
+        for call, take, place, made in self._runs[id(step)]:
             results = call(take(table), place(table))
             for at, slot in made:
                 table[slot] = results[at]
@@ -258,18 +288,19 @@ class Machine:
         store = self._here if self._alone else self.store
         arrays = store.acquire(names)
         self._held.update(dict.fromkeys(names, store))
+        self.bytes_in += sum(map(_BYTES_OF, arrays))
         for slot, array in zip(step.slots, arrays):
             table[slot] = array
-            self.bytes_in += array.nbytes
 
     def stream_out(self, step: StreamOut) -> None:
         """Notes what was written in place; copies other new values to where they belong."""
-        for name, slot in step.stores:
+        in_place, size, others = self._stored[id(step)]
+        self._dirty.update(in_place)
+        self.bytes_out += size
+        for name, slot in others:
             made = self._read(slot)
             self.bytes_out += made.nbytes
-            if slot == self.plan.variables.get(name):
-                self._dirty.add(name)
-            elif name in self._held:
+            if name in self._held:
                 target = self._table[self.plan.variables[name]]
                 assert target is not None
                 self.backend.copy(target, made)
@@ -283,7 +314,7 @@ class Machine:
     def free(self, step: Free) -> None:
         """Forgets slots, and releases the variables among them."""
         table = self._table
-        for slot in step.slots:
+        for slot in self._freed[id(step)]:
             table[slot] = None
         self._release(self._moved[id(step)])
 
@@ -308,6 +339,13 @@ class Machine:
                 self.store.share(name, step.wafer)
 
     def _release(self, names: Iterable[str]) -> None:
+        if len(self._stores) == 1:
+            held_here, dirty = self._held, self._dirty
+            found = [name for name in names if held_here.pop(name, None) is not None]
+            if found:
+                self.store.release(found, dirty.intersection(found))
+                dirty.difference_update(found)
+            return
         held = {name: self._held.pop(name) for name in names if name in self._held}
         for store in self._stores:
             found = [name for name in held if held[name] is store]
@@ -335,20 +373,44 @@ class Machine:
         )
         return self.backend.load(placed.at_sizes(self.sizes, self.backend.price), inputs, outputs)
 
-    def _find_places(self) -> dict[int, list[_Places]]:
-        """Where the instructions of every run find their arrays, by the identity of the step."""
-        program, found = self.plan, {}
+    def _find_places(self) -> tuple[dict[int, list[tuple[int, _Places]]], list[_View]]:
+        """Where the instructions of every run find their arrays, and the views that stand.
+
+        Returns:
+            By the identity of the step, (number of the instruction in its body, its places) of
+            those that run at every step; and the others, in the schedule's order.
+        """
+        program, found, standing = self.plan, {}, []
         for step in program.steps:
-            if isinstance(step, Run):
-                found[id(step)] = [
-                    _places(
-                        [step.slots[i] for i in item.inputs],
-                        [step.slots[i] for i in item.outputs],
-                        [program.slots[step.slots[i]].kind in (HEAP, VIEW) for i in item.outputs],
-                    )
-                    for item in program.bodies[step.body]
-                ]
-        return found
+            if not isinstance(step, Run):
+                continue
+            own = found[id(step)] = list[tuple[int, _Places]]()
+            for at, item in enumerate(program.bodies[step.body]):
+                inputs = [step.slots[i] for i in item.inputs]
+                outputs = [step.slots[i] for i in item.outputs]
+                if program.stands(step, item):
+                    standing.append((step.body, at, inputs[0], outputs[0]))
+                    continue
+                fresh = [program.slots[slot].kind in (HEAP, VIEW) for slot in outputs]
+                own.append((at, _places(inputs, outputs, fresh)))
+        return found, standing
+
+    def _find_freed(self) -> dict[int, list[int]]:
+        """Slots that a step forgets, by its identity: views that stand are kept."""
+        standing = {slot for _, _, _, slot in self._standing}
+        return {
+            id(step): [slot for slot in step.slots if slot not in standing]
+            for step in self.plan.steps
+            if isinstance(step, Free)
+        }
+
+    def _find_runs(self) -> dict[int, list[tuple[Any, ...]]]:
+        """(call, *places) of what every run computes, by the identity of the step."""
+        return {
+            id(step): [(self._calls[step.body][at], *own) for at, own in self._places[id(step)]]
+            for step in self.plan.steps
+            if isinstance(step, Run)
+        }
 
 
 def _places(inputs: list[int], outputs: list[int], fresh: list[bool]) -> _Places:

@@ -109,7 +109,7 @@ class Profiler:
             layers = self._program.layers
             self._layer = layers[step.layer].name if step.layer >= 0 else ""
             self._direction = step.direction
-            self._items = iter(self._program.bodies[step.body])
+            self._items = iter(self._program.computed(step))
         self._before = time.perf_counter()
 
     def after(self, step: Step) -> None:
