@@ -202,10 +202,12 @@ class MemoryStore(UnlinkedStore):
         """See Store.acquire."""
         if not (fresh or self._set.issuperset(names)):
             require_values(self, names)
-        held, users = self._arrays, self._users
-        arrays = [held[name] if name in held else self._made(name) for name in names]
-        for name in names:
-            users[name] += 1
+        held = self._arrays
+        try:
+            arrays = [held[name] for name in names]
+        except KeyError:
+            arrays = [held[name] if name in held else self._made(name) for name in names]
+        self._users.update(names)
         return arrays
 
     def _made(self, name: str) -> Array:
