@@ -37,15 +37,16 @@ GRAIN = 1 << 16
 _TURNS = 3000
 
 _VARIABLE = "CEREBRAS_TF_THREADS"
+_MOST_THREADS = 1024
 
 
 def _cores() -> int:
     wanted = os.environ.get(_VARIABLE)
     if not wanted:
         return len(os.sched_getaffinity(0))
-    if not wanted.isdecimal() or int(wanted) < 1:
+    if not wanted.isdecimal() or not 1 <= int(wanted) <= _MOST_THREADS:
         raise ConfigError(
-            f"environment variable {_VARIABLE}: must be a number of threads, at least 1. "
+            f"environment variable {_VARIABLE}: must be a number of threads, 1 to {_MOST_THREADS}. "
             f"Received: {wanted!r}. Unset it to use every core."
         )
     return int(wanted)

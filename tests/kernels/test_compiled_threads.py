@@ -83,7 +83,7 @@ def test_a_forked_process_makes_its_own_threads(three_threads):
     assert child.exitcode == 0
 
 
-@pytest.mark.parametrize("text", ["abc", "0", "-1", "1.5"])
+@pytest.mark.parametrize("text", ["abc", "0", "-1", "1.5", "1025", "100000"])
 def test_a_number_of_threads_that_is_none_is_refused(text, monkeypatch):
     monkeypatch.setenv("CEREBRAS_TF_THREADS", text)
     with pytest.raises(ConfigError, match=f"CEREBRAS_TF_THREADS: must be .* Received: '{text}'"):
