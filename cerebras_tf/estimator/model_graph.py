@@ -36,6 +36,7 @@ from cerebras_tf.estimator.wafer_step import WaferStep
 from cerebras_tf.estimator.wiring import Wiring
 from cerebras_tf.ir import TensorType, Variable
 from cerebras_tf.ir.program import Program
+from cerebras_tf.kernels.compiled_threads import use_threads
 from cerebras_tf.memoryx.borrowing_store import BorrowingStore
 from cerebras_tf.memoryx.disk import FileDisk
 from cerebras_tf.memoryx.file_store import FileStore
@@ -140,6 +141,7 @@ def build(
     Raises:
         UnsupportedOpError: the model needs operations without an IR form; all are listed.
     """
+    use_threads(getattr(config, "num_threads", None))
     with phase("building the graph", only_if_long=True):
         training_util._get_or_create_global_step_read()  # ahead of the model, where there is a step
         model = record(call_model_fn)

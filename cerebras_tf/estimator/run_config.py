@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from cerebras_tf.compiler.pipeline import PRECISIONS
 from cerebras_tf.errors import ConfigError, SystemUnreachableError
+from cerebras_tf.kernels.compiled_threads import MOST_THREADS
 from cerebras_tf.runtime.capacity import available_bytes
 from cerebras_tf.swarmx import job
 
@@ -41,6 +42,7 @@ _OWN_FIELDS = (
     "precision",
     "keep_float32",
     "multireplica",
+    "num_threads",
 )
 
 
@@ -159,10 +161,12 @@ def _check_num_csx(num_csx: Any) -> int:
     return wafers
 
 
-def _check_count(name: str, value: Any, of: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+def _check_count(name: str, value: Any, of: str, most: float = math.inf) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+        limit = "" if most == math.inf else f", at most {most}"
         raise ConfigError(
-            f"{name}: must be a positive whole number of {of}. Received: {value!r}. Leave it out."
+            f"{name}: must be a positive whole number of {of}{limit}. Received: {value!r}. "
+            "Leave it out."
         )
     return value
 
@@ -285,6 +289,9 @@ class CSRunConfig(tf.estimator.RunConfig):
       multireplica: whether as many replicas of the model as are fastest share the wafer and every
         batch in training, with their gradients averaged; in pipelined mode only. The emulated wafer
         computes them together; how many there are is said, and what it predicts follows from it.
+      num_threads: threads that share the kernels of a wafer in this process, 1 to 1024; None takes
+        CEREBRAS_TF_THREADS of the environment, else one a core. On the host TensorFlow has its own,
+        see `tf.config.threading`.
       **kwargs: every argument of `tf.estimator.RunConfig`.
 
     Raises:
@@ -310,6 +317,7 @@ class CSRunConfig(tf.estimator.RunConfig):
         precision: Optional[str] = None,
         keep_float32: Sequence[str] = (),
         multireplica: bool = False,
+        num_threads: Optional[int] = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -330,6 +338,7 @@ class CSRunConfig(tf.estimator.RunConfig):
             precision=precision,
             keep_float32=keep_float32,
             multireplica=bool(multireplica),
+            num_threads=num_threads,
         )
         _check_memoryx(self)
         _check_vsl(self)
@@ -351,6 +360,8 @@ class CSRunConfig(tf.estimator.RunConfig):
             )
         if fields.get("profile") is not None:
             _check_count("profile", fields["profile"], "steps")
+        if fields.get("num_threads") is not None:
+            _check_count("num_threads", fields["num_threads"], "threads", MOST_THREADS)
         if "micro_batches" in fields:
             _check_count("micro_batches", fields["micro_batches"], "parts")
         if fields.get("precision") is not None:
@@ -408,6 +419,11 @@ class CSRunConfig(tf.estimator.RunConfig):
     def multireplica(self) -> bool:
         """Whether replicas of the model share the wafer and every batch."""
         return self._multireplica
+
+    @property
+    def num_threads(self) -> Optional[int]:
+        """How many threads share the kernels of a wafer; None: as the environment says."""
+        return self._num_threads
 
     @property
     def memoryx_dir(self) -> Optional[str]:

@@ -37,19 +37,22 @@ GRAIN = 1 << 16
 _TURNS = 3000
 
 _VARIABLE = "CEREBRAS_TF_THREADS"
-_MOST_THREADS = 1024
+MOST_THREADS = 1024  # more than cores have use for; tens of thousands cannot be started
 
 
 def _cores() -> int:
     wanted = os.environ.get(_VARIABLE)
     if not wanted:
         return len(os.sched_getaffinity(0))
-    if not wanted.isdecimal() or not 1 <= int(wanted) <= _MOST_THREADS:
+    if not wanted.isdecimal() or not 1 <= int(wanted) <= MOST_THREADS:
         raise ConfigError(
-            f"environment variable {_VARIABLE}: must be a number of threads, 1 to {_MOST_THREADS}. "
+            f"environment variable {_VARIABLE}: must be a number of threads, 1 to {MOST_THREADS}. "
             f"Received: {wanted!r}. Unset it to use every core."
         )
     return int(wanted)
+
+
+_END = object()
 
 
 class _Job:
@@ -96,7 +99,7 @@ class _Pool:
     def __init__(self, threads: int) -> None:
         self.threads = threads
         self.board = Board()
-        self.queue: SimpleQueue[Optional[_Job]] = SimpleQueue()
+        self.queue: SimpleQueue[Any] = SimpleQueue()  # of jobs, None to wake, _END to end
         self._idents = [0] * threads
         for number in range(1, threads):
             threading.Thread(
@@ -116,10 +119,17 @@ class _Pool:
                 continue
             if asleep:
                 self.board.change(ASLEEP, -1)
+            if job is _END:
+                return
             if job is not None:
                 self.board.change(QUEUED, -1)
                 job.work()
             del job
+
+    def end(self) -> None:
+        """Ends its threads, once they are asleep; who uses it still works alone."""
+        for _ in range(self.threads - 1):
+            self.queue.put(_END)
 
     def run(self, run: Callable[[int], Any], chunks: int) -> None:
         """run(0) ... run(chunks - 1), in any order, this thread taking part."""
@@ -175,6 +185,21 @@ def _shared_pool() -> _Pool:
             if _pool is None:
                 _pool = _Pool(_cores())
     return _pool
+
+
+def use_threads(count: Optional[int]) -> None:
+    """Lets so many threads share kernels from now on; None: as many as the environment says.
+
+    Raises:
+        ConfigError: the environment names no number of threads.
+    """
+    global _pool
+    with _start:
+        wanted = _cores() if count is None else count
+        if _pool is None or _pool.threads != wanted:
+            before, _pool = _pool, _Pool(wanted)
+            if before is not None:
+                before.end()
 
 
 def threads() -> int:

@@ -54,6 +54,7 @@ OF_THE_WAFER = (
     "keep_float32",
     "profile",
     "multireplica",
+    "num_threads",
 )
 
 

@@ -411,6 +411,9 @@ class RunConfigParams:
     `optimizer.grad_accum_steps` gives each of its batches the same weight. Other numbers shown of
     a step are means over the parts, where they can be. On the host it changes nothing.
 
+    `num_threads` threads share the wafer's kernels; without it as many as
+    ``CEREBRAS_TF_THREADS`` of the environment says, else one a core.
+
     `num_wgt_servers`, `multiple_workers` and `ir_mode` are of the real cluster: they are taken, so
     that its files load, and a line at the start says that they change nothing here.
     `execution_strategy` must be that of the launcher: `python-ws` streams weights, `python` keeps
@@ -451,6 +454,7 @@ class RunConfigParams:
     validate_only: bool = False
     compile_only: bool = False
     multireplica: bool = False
+    num_threads: Optional[int] = field(None, minimum=1, below=1025)
     num_csx: int = field(1, minimum=1)
     num_wgt_servers: Optional[int] = field(None, minimum=1)
     execution_strategy: Optional[str] = field(None, choices=("weight_streaming", "pipeline"))

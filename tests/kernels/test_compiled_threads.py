@@ -88,3 +88,20 @@ def test_a_number_of_threads_that_is_none_is_refused(text, monkeypatch):
     monkeypatch.setenv("CEREBRAS_TF_THREADS", text)
     with pytest.raises(ConfigError, match=f"CEREBRAS_TF_THREADS: must be .* Received: '{text}'"):
         compiled_threads._cores()
+
+
+def test_a_number_of_threads_may_be_chosen_again(monkeypatch):
+    monkeypatch.setattr(compiled_threads, "_pool", None)
+    monkeypatch.setenv("CEREBRAS_TF_THREADS", "2")
+    for count, threads in ((3, 3), (1, 1), (None, 2), (3, 3)):
+        compiled_threads.use_threads(count)
+        assert compiled_threads.threads() == threads
+        done = []
+        for_chunks(done.append, 7, 10**7)
+        assert sorted(done) == list(range(7))
+    kept = compiled_threads._pool
+    compiled_threads.use_threads(3)
+    assert compiled_threads._pool is kept
+    compiled_threads.use_threads(None)
+    kept.run(done.append, 4)  # by who still has it
+    assert sorted(done[7:]) == [0, 1, 2, 3]
