@@ -398,8 +398,9 @@ class PerformanceSummaryHook(tf.estimator.SessionRunHook):
         clock: Clock = time.monotonic,
     ) -> None:
         quantities = {"examples_per_sec": examples_per_step, "tokens_per_sec": tokens_per_step}
-        self._per_step = {tag: q for tag, q in quantities.items() if isinstance(q, int)}
-        self._per_run = {tag: q for tag, q in quantities.items() if isinstance(q, tf.Tensor)}
+        known = {tag: q for tag, q in quantities.items() if q is not None}
+        self._per_run = {tag: q for tag, q in known.items() if isinstance(q, tf.Tensor)}
+        self._per_step = {tag: int(q) for tag, q in known.items() if tag not in self._per_run}
         self._totals = dict.fromkeys(self._per_run, 0)
         self._output_dir = output_dir
         self._shown = shown

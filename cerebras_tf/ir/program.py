@@ -271,14 +271,13 @@ class Program:
     def stands(self, run: Run, item: Instruction) -> bool:
         """Whether an instruction of a run reshapes memory that no step moves, as a view.
 
-        The view holds for as long as the machine's activation memory does. Other views may wait
-        for what they show.
+        The view holds for as long as the machine's activation memory does. Views of views are made
+        at every step: what they look at may be, too.
         """
         if item.op != "reshape":
             return False
-        slot = run.slots[item.outputs[0]]
-        kind = self.slots[self.base_of(slot)].kind
-        return self.slots[slot].kind == VIEW and kind in (ARENA, CONSTANT)
+        slot = self.slots[run.slots[item.outputs[0]]]
+        return slot.kind == VIEW and self.slots[slot.base].kind in (ARENA, CONSTANT)
 
     def computed(self, run: Run) -> list[Instruction]:
         """Instructions of a run that are called at every step."""

@@ -258,16 +258,17 @@ def _multiply_vectors(a: np.ndarray, b: np.ndarray, out: np.ndarray, add: bool, 
         (b.ctypes.data, *b.strides),
         (out.ctypes.data, out.strides[0]),
     )
-    with borrowed((threads() * STEP_BYTES,), np.uint8) as rooms:
-        room, count = rooms.ctypes.data, threads()
+    count = threads()
+    with borrowed((count * STEP_BYTES,), np.uint8) as rooms:
+        room = rooms.ctypes.data
         if inner < _DEEP * max(rows, columns):
             by_rows = rows >= columns
             length = rows if by_rows else columns
-            spread(multiply_range, length, parts, by_rows, *operands, room, with_thread=True)
+            spread(multiply_range, length, parts, by_rows, *operands, room, rooms=count)
             return
         with borrowed((count - 1, rows, columns), out.dtype) as sums:
             at = sums.ctypes.data
-            spread(multiply_inner, count, count, count, *operands, at, room, with_thread=True)
+            spread(multiply_inner, count, count, count, *operands, at, room, rooms=count)
             for other in sums:
                 out += other
 

@@ -13,6 +13,7 @@ import math
 import os
 import sys
 import tempfile
+import threading
 import types
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -27,6 +28,7 @@ from cerebras_tf.kernels.compiled_threads import for_rows
 _PLANS = 256  # layouts remembered for one body
 _HEAVY = ("exp", "expm1", "log", "log1p", "sin", "cos", "tanh", "erf", "sigmoid", "softplus", "pow")
 _kernels: dict[str, Any] = {}
+_lock = threading.Lock()
 
 
 class _Plan(NamedTuple):
@@ -190,12 +192,13 @@ def _kernel(body: Any, pattern: Pattern) -> Any:
     """The compiled function of a body and pattern, from memory, from disk, or made now."""
     source = write_source(body, pattern, cached=True)
     name = "elementwise_" + hashlib.sha256(source.encode()).hexdigest()[:20]
-    if name not in _kernels:
-        path = _save(name, source)
-        if path is None:
-            source = write_source(body, pattern, cached=False)
-        _kernels[name] = _load(name, source, path)
-    return _kernels[name]
+    with _lock:  # a kernel of one name is made once
+        if name not in _kernels:
+            path = _save(name, source)
+            if path is None:
+                source = write_source(body, pattern, cached=False)
+            _kernels[name] = _load(name, source, path)
+        return _kernels[name]
 
 
 def _save(name: str, source: str) -> Optional[Path]:

@@ -313,7 +313,7 @@ def _multiply_part(
             (out.ctypes.data, out.strides[0]),
             (rooms.ctypes.data, step, blocks.block_bytes),
             _SHAPES.ctypes.data,
-            with_thread=True,
+            rooms=parts,
         )
 
 

@@ -13,6 +13,7 @@ takes a chunk of the next.
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import zlib
 from collections.abc import Callable
 from typing import Any
@@ -34,11 +35,11 @@ _JOB, _DONE, _BUSY, ASLEEP, QUEUED = 0, 64, 128, 192, 256
 _ENTRY, _ARGUMENTS, _ROWS, _FAILED, _YIELD, _CLOCK = 320, 328, 336, 344, 352, 360
 # Of every chunk, while times are kept: the thread that ran it, and nanoseconds at start and end.
 _TIMES = 384
-_TIMED = 256  # chunks at most
-_BYTES = _TIMES + 24 * _TIMED
+MOST_CHUNKS = 1024
+_BYTES = _TIMES + 24 * MOST_CHUNKS
 # In the word of a job: chunks, chunks that are taken, number of the job.
-MOST_CHUNKS = 0xFFFF
-_TAKEN, _NUMBER = 16, 32
+_CHUNKS, _TAKEN, _NUMBER = 0xFFFF, 16, 32
+BUSY = 2  # of a board that has another thread's job
 # Looks at the board before a thread goes to sleep, and before one that waits for the others' last
 # chunks lets the core run another thread; of some 40 ns.
 _LOOKS = 4000
@@ -197,7 +198,7 @@ def _work(board: Any, thread: Any) -> None:
     """Takes chunks of the job on the board until none is left."""
     while True:
         job = _load(board + _JOB)
-        chunks, chunk = job & MOST_CHUNKS, (job >> _TAKEN) & MOST_CHUNKS
+        chunks, chunk = job & _CHUNKS, (job >> _TAKEN) & _CHUNKS
         if chunk >= chunks:
             return
         entry, arguments = _load(board + _ENTRY), _load(board + _ARGUMENTS)
@@ -208,7 +209,7 @@ def _work(board: Any, thread: Any) -> None:
         start, stop = rows * chunk // chunks, rows * (chunk + 1) // chunks
         if _call(entry, arguments, start, stop, thread):
             _store(board + _FAILED, 1)
-        if clock and chunk < _TIMED:
+        if clock:
             times = board + _TIMES + 24 * chunk
             _store(times, thread)
             _store(times + 8, began)
@@ -221,10 +222,10 @@ def _spread(board: Any, entry: Any, arguments: Any, rows: Any, chunks: Any) -> A
     """Puts a job on the board and returns when it is done.
 
     Returns:
-        0, or 1 where the kernel raised, or 2 where the board has another thread's job.
+        0, or 1 where the kernel raised, or BUSY, and nothing has run.
     """
     if not _replace(board + _BUSY, 0, 1):
-        return 2
+        return BUSY
     _store(board + _ENTRY, entry)
     _store(board + _ARGUMENTS, arguments)
     _store(board + _ROWS, rows)
@@ -245,6 +246,13 @@ def _spread(board: Any, entry: Any, arguments: Any, rows: Any, chunks: Any) -> A
 
 
 @jit()
+def _has_chunks(board: Any) -> Any:
+    """Whether the job on the board has chunks that nobody took."""
+    job = _load(board + _JOB)
+    return ((job >> _TAKEN) & _CHUNKS) < (job & _CHUNKS)
+
+
+@jit()
 def _serve(board: Any, thread: Any) -> Any:
     """Works at jobs until none has come for a while, or Python has something to do.
 
@@ -253,8 +261,7 @@ def _serve(board: Any, thread: Any) -> Any:
     """
     looks = 0
     while True:
-        job = _load(board + _JOB)
-        if ((job >> _TAKEN) & MOST_CHUNKS) < (job & MOST_CHUNKS):
+        if _has_chunks(board):
             _work(board, thread)
             looks = 0
         elif _load(board + QUEUED) > 0:
@@ -264,7 +271,9 @@ def _serve(board: Any, thread: Any) -> Any:
             looks += 1
         else:
             _add(board + ASLEEP, 1)
-            return True
+            if not _has_chunks(board):
+                return True
+            _add(board + ASLEEP, -1)  # a job came that did not see this thread asleep
 
 
 @jit()
@@ -288,7 +297,7 @@ def _address_in_c(name: str) -> int:
 
 
 Runner = Callable[..., int]
-_runners: dict[int, Runner] = {}
+_runners: dict[tuple[int, bool], Runner] = {}
 
 
 def is_compiled(kernel: Any) -> bool:
@@ -300,31 +309,29 @@ def _runner(kernel: Any, with_thread: bool) -> Runner:
     """A function (board, rows, chunks, *arguments) that spreads a kernel; made once.
 
     It knows the kernel by a name, for Numba's cache of compiled functions is kept by what a
-    function closes over, and a kernel differs there from process to process.
+    function closes over, and a kernel differs there from process to process. The name is part of
+    its own, too: functions of one name share a file in which the cache lists them, and processes
+    that write it at once would list one kernel's code as another's.
     """
-    found = _runners.get(id(kernel))
+    found = _runners.get((id(kernel), with_thread))
     if found is None:
         plain = kernel.py_func
         code = zlib.crc32(repr((plain.__code__.co_code, plain.__code__.co_consts)).encode())
         name = f"{plain.__module__}.{plain.__qualname__}-{code:08x}"
         if _kernels.setdefault(name, kernel) is not kernel:
             raise RuntimeError(f"kernels: two may not share a name. Received: {name}.")
-        found = _runners[id(kernel)] = _make_runner(name, with_thread)
+        found = _runners[id(kernel), with_thread] = _make_runner(name, with_thread)
     return found
 
 
 def _make_runner(name: str, with_thread: bool) -> Runner:
-    @jit(cache=CACHE_FOLDER is not None)
     def run(board: Any, rows: Any, chunks: Any, *arguments: Any) -> Any:
         entry = _entry_of(name, with_thread, arguments)
-        place = _address_of(arguments)
-        if chunks > 1:
-            status = _spread(board, entry, place, rows, chunks)
-            if status != 2:
-                return status
-        return 1 if _call(entry, place, 0, rows, 0) else 0
+        return _spread(board, entry, _address_of(arguments), rows, chunks)
 
-    return run
+    digest = hashlib.sha256(f"{name} {with_thread}".encode()).hexdigest()[:20]
+    run.__name__ = run.__qualname__ = f"run_{digest}"
+    return jit(cache=CACHE_FOLDER is not None)(run)
 
 
 class Board:
@@ -356,28 +363,36 @@ class Board:
 
     def run(
         self, kernel: Any, rows: int, chunks: int, arguments: tuple[Any, ...], with_thread: bool
-    ) -> None:
+    ) -> bool:
         """kernel(start, stop, *arguments) on ranges that cover [0, rows), on threads that look.
 
         Args:
             kernel: see `is_compiled`.
             rows: number of rows.
-            chunks: of rows, at most MOST_CHUNKS; 1 for this thread alone.
+            chunks: of rows, at most MOST_CHUNKS.
             arguments: handed on.
             with_thread: whether the kernel takes the number of the thread behind start and stop.
+
+        Returns:
+            Whether it ran; not where the board has another thread's job.
 
         Raises:
             RuntimeError: the kernel raised an error.
         """
-        if _runner(kernel, with_thread)(self.address, rows, chunks, *arguments):
-            raise RuntimeError(f"kernel {kernel.py_func.__qualname__}: it raised an error.")
+        status = _runner(kernel, with_thread)(self.address, rows, chunks, *arguments)
+        if status == 1:
+            raise RuntimeError(
+                f"kernel {kernel.py_func.__qualname__}: must not raise. Received: an error on one "
+                "of several threads. Run with CEREBRAS_TF_THREADS=1 to see it."
+            )
+        return status != BUSY
 
     def keep_times(self, wanted: bool) -> None:
         """Whether the times of chunks are kept from now on."""
         self._words[_CLOCK // 8] = self._clock if wanted else 0
 
     def times(self, chunks: int) -> list[tuple[int, float, float]]:
-        """(thread, seconds at start and at end) of the last job's chunks, the first _TIMED."""
+        """(thread, seconds at start and at end) of the last job's chunks."""
         first = _TIMES // 8
-        rows = self._words[first : first + 3 * min(chunks, _TIMED)].reshape(-1, 3).tolist()
+        rows = self._words[first : first + 3 * chunks].reshape(-1, 3).tolist()
         return [(thread, start * 1e-9, end * 1e-9) for thread, start, end in rows]

@@ -296,8 +296,9 @@ def run_heads(
     bounds = np.cumsum([0, *map(len, parts)])
     given = (np.concatenate(parts), bounds), SGEMM, QUERIES, operands
     chunks = chunks_of(len(parts), work)
-    with borrowed((threads() if chunks > 1 else 1, size)) as rooms:
-        spread(kernels.compiled, len(parts), chunks, *given, rooms, rows, drops, with_thread=True)
+    count = threads() if chunks > 1 else 1
+    with borrowed((count, size)) as rooms:
+        spread(kernels.compiled, len(parts), chunks, *given, rooms, rows, drops, rooms=count)
 
 
 def attend(operands: Operands, rows: Rows, drop: Optional[Drop]) -> None:

@@ -145,27 +145,33 @@ class _Pool:
 
     def spread(
         self, kernel: Any, rows: int, chunks: int, args: tuple[Any, ...], with_thread: bool
-    ) -> None:
-        """Runs a compiled kernel on all rows, in so many chunks, this thread taking part."""
-        for _ in range(min(self.board.word(ASLEEP), chunks - 1)):
+    ) -> bool:
+        """Runs a compiled kernel on all rows, in so many chunks, this thread taking part.
+
+        Returns:
+            Whether it did; not where the board has another thread's job.
+        """
+        for _ in range(min(self.board.word(ASLEEP), chunks - 1) - self.queue.qsize()):
             self.queue.put(None)
         timeline = recording()
         if timeline is None:
-            self.board.run(kernel, rows, chunks, args, with_thread)
-            return
+            return self.board.run(kernel, rows, chunks, args, with_thread)
         self.board.keep_times(True)
         try:
-            self.board.run(kernel, rows, chunks, args, with_thread)
+            ran = self.board.run(kernel, rows, chunks, args, with_thread)
         finally:
             self.board.keep_times(False)
-        self._idents[0] = threading.get_ident()
-        for part, (thread, start, end) in enumerate(self.board.times(chunks)):
-            ident, name = self._idents[thread], timeline.current
-            timeline.add_of(ident, PART, name, start, end, part=part, parts=chunks)
+        if ran:
+            self._idents[0] = threading.get_ident()
+            for part, (thread, start, end) in enumerate(self.board.times(chunks)):
+                ident, name = self._idents[thread], timeline.current
+                timeline.add_of(ident, PART, name, start, end, part=part, parts=chunks)
+        return ran
 
 
 _pool: Optional[_Pool] = None
 _start = threading.Lock()
+_wanted: Optional[int] = None  # threads, where somebody has chosen
 
 
 def _forget_pool() -> None:
@@ -183,7 +189,7 @@ def _shared_pool() -> _Pool:
     if _pool is None:
         with _start:
             if _pool is None:
-                _pool = _Pool(_cores())
+                _pool = _Pool(_wanted or _cores())
     return _pool
 
 
@@ -193,9 +199,9 @@ def use_threads(count: Optional[int]) -> None:
     Raises:
         ConfigError: the environment names no number of threads.
     """
-    global _pool
+    global _pool, _wanted
     with _start:
-        wanted = _cores() if count is None else count
+        wanted, _wanted = count or _cores(), count
         if _pool is None or _pool.threads != wanted:
             before, _pool = _pool, _Pool(wanted)
             if before is not None:
@@ -231,9 +237,7 @@ def for_rows(
         spread(kernel, rows, split(rows, work, grain), *args)
 
 
-def spread(
-    kernel: Callable[..., Any], rows: int, chunks: int, *args: Any, with_thread: bool = False
-) -> None:
+def spread(kernel: Callable[..., Any], rows: int, chunks: int, *args: Any, rooms: int = 0) -> None:
     """kernel(start, stop, *args) on so many ranges of equal length that cover [0, rows).
 
     Args:
@@ -241,16 +245,21 @@ def spread(
         rows: number of independent rows, at least 1.
         chunks: number of ranges; 1: this thread runs the kernel.
         args: handed on.
-        with_thread: whether the kernel, which is compiled then, takes the number of its thread,
-            less than `threads()`, behind start and stop.
+        rooms: where it is not 0, the kernel, which is compiled then, takes the number of its
+            thread behind start and stop; there is room for threads of numbers less than this.
     """
-    if chunks <= 1:
-        kernel(0, rows, *((0, *args) if with_thread else args))
-    elif is_compiled(kernel):
-        _shared_pool().spread(kernel, rows, min(chunks, MOST_CHUNKS), args, with_thread)
+    first = (0,) if rooms else ()
+    pool = None if chunks <= 1 else _shared_pool()
+    if pool is not None and is_compiled(kernel):
+        if rooms and pool.threads > rooms:  # other threads were counted when rooms were taken
+            pool = None
+        elif pool.spread(kernel, rows, min(chunks, MOST_CHUNKS), args, rooms > 0):
+            return
+    if pool is None or rooms:
+        kernel(0, rows, *first, *args)
     else:
         bounds = [rows * chunk // chunks for chunk in range(chunks + 1)]
-        _shared_pool().run(lambda chunk: kernel(bounds[chunk], bounds[chunk + 1], *args), chunks)
+        pool.run(lambda chunk: kernel(bounds[chunk], bounds[chunk + 1], *args), chunks)
 
 
 def chunks_of(parts: int, work: int) -> int:

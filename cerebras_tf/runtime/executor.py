@@ -124,7 +124,7 @@ class Machine:
         self.bind(arena)
 
     def resized(self, sizes: Mapping[str, int]) -> Machine:
-        """One for other sizes, in the same memory: what no size concerns is not looked at again.
+        """One for other sizes, in the same memory: what no size concerns is not loaded again.
 
         Args:
             sizes: number for every symbol of the program, by name.
@@ -210,7 +210,7 @@ class Machine:
         table = self._table
         for body, at, source, slot in self._standing:
             seen = table[source]
-            assert seen is not None  # in this memory, or made by an instruction before
+            assert seen is not None  # constant, or in this memory
             (table[slot],) = self._calls[body][at]((seen,), (None,))
 
     def _place(self, index: int) -> None:

@@ -74,7 +74,7 @@ class Profiler:
         self.timeline = Timeline()
         self.timings: list[Timing] = []
         self._program = Program()
-        self._items: Iterator[Instruction] = iter(())
+        self._items: Optional[Iterator[Instruction]] = None  # of the run that is under way
         self._layer = self._direction = ""
         self._before = 0.0
         self._thread = 0
@@ -114,6 +114,7 @@ class Profiler:
 
     def after(self, step: Step) -> None:
         """See Listener.after."""
+        self._items = None
         if not self.is_recording:
             return
         name = f"{self._direction} {self._layer}" if isinstance(step, Run) else step.kind
@@ -131,7 +132,7 @@ class Profiler:
 
         What a branch of a conditional calls counts as the conditional.
         """
-        if not self.is_recording or self._is_inside:
+        if self._items is None or not self.is_recording or self._is_inside:
             return call(arrays, out)
         self._is_inside = True
         try:

@@ -17,25 +17,29 @@ _BYTES = 1 << 25  # copied: more than caches hold
 _ROUNDS = 3
 
 
-@functools.cache
 def measured_speeds(side: int = _SIDE) -> Speeds:
-    """Operations of a float32 product and bytes of a copy, a second, on all cores.
+    """Operations of a float32 product and bytes of a copy, a second, on all of kernels' threads.
 
     Args:
         side: of the product's matrices.
     """
+    return _measured(side, threads())
+
+
+@functools.cache
+def _measured(side: int, count: int) -> Speeds:
     a = np.ones((side, side), np.float32)
     out = np.empty_like(a)
     source = np.ones(_BYTES, np.uint8)  # zeros would all be one page
     target = np.ones_like(source)
-    part = _BYTES // threads()
+    part = _BYTES // count
 
     def copy(i: int) -> None:
         np.copyto(target[i * part : (i + 1) * part], source[i * part : (i + 1) * part])
 
     return Speeds(
         flops_per_s=2 * side**3 / _least_seconds(lambda: product(a, a, out)),
-        bytes_per_s=2 * _BYTES / _least_seconds(lambda: for_chunks(copy, threads(), _BYTES)),
+        bytes_per_s=2 * _BYTES / _least_seconds(lambda: for_chunks(copy, count, _BYTES)),
     )
 
 

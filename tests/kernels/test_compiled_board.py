@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("numba")
 
 from cerebras_tf.kernels import compiled_board, compiled_threads
-from cerebras_tf.kernels.compiled_board import ASLEEP, is_compiled
+from cerebras_tf.kernels.compiled_board import ASLEEP, QUEUED, is_compiled
 from cerebras_tf.kernels.compiled_jit import jit
 from cerebras_tf.kernels.compiled_threads import spread
 from cerebras_tf.kernels.timeline import PART, Timeline, record
@@ -73,7 +73,7 @@ def test_other_threads_take_part_asleep_or_not(pool):
         deadline, found = time.monotonic() + 60, set()
         while len(found) < 2 and time.monotonic() < deadline:
             rows = np.zeros(64, np.int64)
-            spread(note_threads, 64, 32, rows, 200_000, with_thread=True)
+            spread(note_threads, 64, 32, rows, 200_000, rooms=THREADS)
             found.update(rows.tolist())
         assert found <= set(range(1, THREADS + 1)) and len(found) >= 2
         while pool.board.word(ASLEEP) < THREADS - 1:
@@ -83,7 +83,7 @@ def test_other_threads_take_part_asleep_or_not(pool):
 
 def test_an_error_of_a_kernel_is_told_and_the_pool_goes_on(pool):
     rows = np.zeros(100, np.int64)
-    with pytest.raises(RuntimeError, match="kernel refuse_one_row: it raised an error"):
+    with pytest.raises(RuntimeError, match="kernel refuse_one_row: must not raise. Received: "):
         spread(refuse_one_row, 100, 10, rows, 57)
     spread(add_to_rows, 100, 10, rows, 1)
     assert rows[0] == 2
@@ -99,7 +99,11 @@ def test_functions_of_python_and_compiled_ones_take_turns(pool):
         spread(in_python, 50, 8, 1)
         spread(add_to_rows, 50, 8, seen, 1)
     assert (seen == 400).all()
-    assert pool.queue.empty() or pool.board.word(ASLEEP) < THREADS  # woken for nothing at most
+    deadline = time.monotonic() + 60
+    while pool.board.word(ASLEEP) < THREADS - 1 or not pool.queue.empty():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert pool.board.word(QUEUED) == 0
 
 
 def test_several_callers_at_once_do_not_wait_for_each_other(pool):
@@ -134,30 +138,29 @@ def test_a_forked_process_has_a_board_of_its_own(pool):
     assert child.exitcode == 0
 
 
-def all_taking_part(pool):
-    """Waits until more than one thread takes chunks: those of a new pool begin late."""
-    deadline = time.monotonic() + 60
-    rows = np.zeros(64, np.int64)
-    while len(set(rows.tolist())) < 2:
-        assert time.monotonic() < deadline
-        spread(note_threads, 64, 32, rows, 200_000, with_thread=True)
-
-
-def test_parts_are_told_with_their_threads_while_somebody_records(pool):
-    all_taking_part(pool)
+def recorded(rows):
+    """The timeline of a kernel that notes its threads in rows."""
     timeline = Timeline()
     record(timeline)
     try:
-        spread(note_threads, 64, 32, np.zeros(64, np.int64), 200_000, with_thread=True)
+        spread(note_threads, len(rows), 32, rows, 200_000, rooms=THREADS)
     finally:
         record(None)
+    return timeline
+
+
+def test_parts_are_told_with_their_threads_while_somebody_records(pool):
+    deadline, rows = time.monotonic() + 60, np.zeros(64, np.int64)
+    while len(set(rows.tolist())) < 2:  # threads of a new pool begin late
+        assert time.monotonic() < deadline
+        timeline = recorded(rows)
     parts = [span for span in timeline.spans if span.kind == PART]
     assert sorted(span.details["part"] for span in parts) == list(range(32))
     assert all(span.start <= span.end for span in parts)
     others = {timeline.threads[s.thread] for s in parts if s.thread != threading.get_ident()}
     assert others and all(name.startswith("cerebras_tf-kernels") for name in others)
     before = len(timeline.spans)
-    spread(note_threads, 64, 32, np.zeros(64, np.int64), 1, with_thread=True)
+    spread(note_threads, 64, 32, rows, 1, rooms=THREADS)
     assert len(timeline.spans) == before
 
 
@@ -171,3 +174,26 @@ def test_kernels_are_told_apart_by_their_names():
     compiled_board._runner(add_to_rows, False)
     with pytest.raises(RuntimeError, match="two may not share a name"):
         compiled_board._runner(twin, False)
+
+
+def test_what_spreads_a_kernel_is_kept_under_a_name_of_its_own():
+    runners = [compiled_board._runner(k, False) for k in (add_to_rows, refuse_one_row)]
+    runners.append(compiled_board._runner(add_to_rows, True))
+    assert len({runner.py_func.__qualname__ for runner in runners}) == 3
+    if compiled_board.CACHE_FOLDER is not None:
+        assert len({runner._cache._impl.filename_base for runner in runners}) == 3
+
+
+def test_a_kernel_runs_alone_where_there_are_fewer_rooms_than_threads(pool):
+    rows = np.zeros(64, np.int64)
+    spread(note_threads, 64, 32, rows, 100_000, rooms=THREADS - 1)
+    assert (rows == 1).all()
+
+
+def test_who_finds_the_board_busy_takes_the_queue_or_works_alone(pool, monkeypatch):
+    monkeypatch.setattr(pool.board, "run", lambda *given: False)
+    seen = np.zeros(50, np.int64)
+    spread(add_to_rows, 50, 8, seen, 5)
+    assert (seen == 5).all()
+    spread(note_threads, 50, 8, seen, 1, rooms=THREADS)
+    assert (seen == 1).all()

@@ -14,7 +14,7 @@ from cerebras_tf.memoryx.store import MemoryStore
 from cerebras_tf.runtime.cpu import CpuBackend
 from cerebras_tf.runtime.executor import Machine
 from tests.machines import store_of
-from tests.steps import features_of, residual_step, starting_values
+from tests.steps import StepBuilder, features_of, residual_step, starting_values
 
 
 def loaded(program, step, listeners=(), arena=None):
@@ -190,3 +190,33 @@ def test_a_step_that_failed_leaves_nothing_out_of_the_next(program, step):
     recorder.seen.clear()
     machine.run(features_of(step))
     assert len(recorder.seen) == 2 * (count + 1)
+
+
+def reshaping_step():
+    """Reshapes of what lies in the arena, and of views of it that are made at every step."""
+    s = StepBuilder()
+    x, weight = s.feature("x", 4, 6), s.variable("weight", 6, 6)
+    hidden = s.b.op("tanh", s.matmul(x, weight))
+    piece = s.b.op("slice", hidden, starts=(1, 0), sizes=(2, 6), strides=(1, 1))
+    rows = s.b.op("reshape", hidden, shape=(12, 2))
+    return s.done(
+        whole=s.b.op("exp", s.b.op("reshape", hidden, shape=(24,))),
+        part=s.b.op("exp", s.b.op("reshape", piece, shape=(3, 4))),
+        again=s.b.op("exp", s.b.op("reshape", rows, shape=(8, 3))),
+    )
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_views_show_what_is_in_memory_now(fused):
+    step = reshaping_step()
+    program = compile_step(step, Options(fuse=fused))
+    machine = loaded(program, step)
+    for seed, made in ((1, machine), (2, machine), (3, machine.resized({}))):
+        given = features_of(step, seed)
+        hidden = np.tanh(given["x"] @ starting_values(step)["weight"])
+        found = made.run(given)
+        for name, shown in (("whole", hidden), ("part", hidden[1:3]), ("again", hidden)):
+            np.testing.assert_allclose(found[name].ravel(), np.exp(shown).ravel(), rtol=1e-5)
+    machine.unbind()
+    machine.bind(CpuBackend().allocate(program.arena_bytes))
+    np.testing.assert_allclose(machine.run(given)["whole"], found["whole"], rtol=1e-6)
