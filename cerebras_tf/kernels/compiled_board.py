@@ -157,6 +157,10 @@ _kernels: dict[str, Any] = {}
 def _entry_of(typingctx: Any, name: Any, with_thread: Any, arguments: Any) -> Any:
     """Address of a function that runs a kernel on a range of rows, its arguments in memory.
 
+    The kernel is inlined. Where it were called, which of several copies of its code ran, each made
+    by other optimizations and so with other last bits, would depend on what a process compiled
+    itself and what it found in the cache.
+
     Args:
         name: of the kernel, in `_kernels`; a literal.
         with_thread: whether the kernel takes the thread's number too; a literal.
@@ -164,7 +168,7 @@ def _entry_of(typingctx: Any, name: Any, with_thread: Any, arguments: Any) -> An
     """
     kernel = types.Dispatcher(_kernels[name.literal_value])
     wanted = [types.int64] * (3 if with_thread.literal_value else 2) + list(arguments.types)
-    called = kernel.get_call_type(typingctx, tuple(wanted), {})
+    called: Any = kernel.get_call_type(typingctx, tuple(wanted), {})
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         name = f"{builder.function.name}.entry"
@@ -176,7 +180,14 @@ def _entry_of(typingctx: Any, name: Any, with_thread: Any, arguments: Any) -> An
         values = inner.load(inner.inttoptr(address, tuple_type.as_pointer()))
         taken = rows if with_thread.literal_value else rows[:2]
         items = cgutils.unpack_tuple(inner, values, len(arguments.types))
-        context.get_function(kernel, called)(inner, [*taken, *items])
+        made = kernel.dispatcher.overloads[called.args]
+        callee = context.declare_function(builder.module, made.fndesc)
+        status, _ = context.call_conv.call_function(
+            inner, callee, called.return_type, called.args, [*taken, *items], ("alwaysinline",)
+        )
+        with cgutils.if_unlikely(inner, status.is_error):
+            context.call_conv.return_status_propagate(inner, status)
+        context.active_code_library.add_linking_library(made.library)
         inner.ret(_I32(0))
         return builder.ptrtoint(function, _I64)
 

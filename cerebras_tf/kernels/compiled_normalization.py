@@ -62,47 +62,6 @@ def layer_norm(
 
 
 @jit(any_order=True)
-def _layer_norm_grad_rows(
-    start: Any,
-    stop: Any,
-    dy: Any,
-    x: Any,
-    gamma: Any,
-    mean: Any,
-    rstd: Any,
-    dx: Any,
-    dgamma: Any,
-    dbeta: Any,
-) -> None:
-    """Rows of dx; the rows' sums go to dgamma and dbeta, which belong to this range alone."""
-    width = x.shape[1]
-    inverse = F(1) / F(width)
-    for j in range(width):
-        dgamma[j] = F(0)
-        dbeta[j] = F(0)
-    for i in range(start, stop):
-        row = x[i]
-        cotangent = dy[i]
-        out = dx[i]
-        center = mean[i]
-        r = rstd[i]
-        total = F(0)
-        along = F(0)
-        for j in range(width):
-            g = cotangent[j] * gamma[j]
-            total += g
-            along += g * (row[j] - center)
-        total *= inverse
-        along *= inverse * r * r
-        for j in range(width):
-            d = cotangent[j]
-            normal = row[j] - center
-            out[j] = (d * gamma[j] - total - normal * along) * r
-            dgamma[j] += d * (normal * r)
-            dbeta[j] += d
-
-
-@jit()
 def _layer_norm_grad_blocks(
     start: Any,
     stop: Any,
@@ -115,12 +74,34 @@ def _layer_norm_grad_blocks(
     dgamma: Any,
     dbeta: Any,
 ) -> None:
-    """Blocks of rows from start to stop; dgamma and dbeta hold a row for each block."""
+    """Blocks of rows of dx from start to stop; a block has a row of dgamma and dbeta for sums."""
+    width = x.shape[1]
+    inverse = F(1) / F(width)
     for block in range(start, stop):
-        first = block * _BLOCK_ROWS
-        last = min(first + _BLOCK_ROWS, x.shape[0])
-        sums = dgamma[block], dbeta[block]
-        _layer_norm_grad_rows(first, last, dy, x, gamma, mean, rstd, dx, *sums)
+        scale_sums, shift_sums = dgamma[block], dbeta[block]
+        for j in range(width):
+            scale_sums[j] = F(0)
+            shift_sums[j] = F(0)
+        for i in range(block * _BLOCK_ROWS, min((block + 1) * _BLOCK_ROWS, x.shape[0])):
+            row = x[i]
+            cotangent = dy[i]
+            out = dx[i]
+            center = mean[i]
+            r = rstd[i]
+            total = F(0)
+            along = F(0)
+            for j in range(width):
+                g = cotangent[j] * gamma[j]
+                total += g
+                along += g * (row[j] - center)
+            total *= inverse
+            along *= inverse * r * r
+            for j in range(width):
+                d = cotangent[j]
+                normal = row[j] - center
+                out[j] = (d * gamma[j] - total - normal * along) * r
+                scale_sums[j] += d * (normal * r)
+                shift_sums[j] += d
 
 
 def _scratch_of_gradient(dy: Any, x: Any, *others: Any) -> Scratch:
