@@ -337,12 +337,34 @@ def _runner(kernel: Any, with_thread: bool) -> Runner:
 
 def _make_runner(name: str, with_thread: bool) -> Runner:
     def run(board: Any, rows: Any, chunks: Any, *arguments: Any) -> Any:
-        entry = _entry_of(name, with_thread, arguments)
-        return _spread(board, entry, _address_of(arguments), rows, chunks)
+        entry, place = _entry_of(name, with_thread, arguments), _address_of(arguments)
+        if chunks == 1:
+            return 1 if _call(entry, place, 0, rows, 0) else 0
+        return _spread(board, entry, place, rows, chunks)
 
     digest = hashlib.sha256(f"{name} {with_thread}".encode()).hexdigest()[:20]
     run.__name__ = run.__qualname__ = f"run_{digest}"
     return jit(cache=CACHE_FOLDER is not None)(run)
+
+
+def run_alone(kernel: Any, rows: int, arguments: tuple[Any, ...], with_thread: bool) -> None:
+    """kernel(0, rows, *arguments) on this thread, in the code that several threads run.
+
+    Args:
+        kernel, rows, arguments, with_thread: as `Board.run` takes them.
+
+    Raises:
+        RuntimeError: the kernel raised an error.
+    """
+    _check(kernel, _runner(kernel, with_thread)(0, rows, 1, *arguments))
+
+
+def _check(kernel: Any, status: int) -> None:
+    if status == 1:
+        raise RuntimeError(
+            f"kernel {kernel.py_func.__qualname__}: must not raise. Received: an error for one of "
+            "its rows. Report it with the model that it came from."
+        )
 
 
 class Board:
@@ -391,11 +413,7 @@ class Board:
             RuntimeError: the kernel raised an error.
         """
         status = _runner(kernel, with_thread)(self.address, rows, chunks, *arguments)
-        if status == 1:
-            raise RuntimeError(
-                f"kernel {kernel.py_func.__qualname__}: must not raise. Received: an error on one "
-                "of several threads. Run with CEREBRAS_TF_THREADS=1 to see it."
-            )
+        _check(kernel, status)
         return status != BUSY
 
     def keep_times(self, wanted: bool) -> None:

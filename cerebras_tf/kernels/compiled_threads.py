@@ -28,6 +28,7 @@ from cerebras_tf.kernels.compiled_board import (
     Board,
     changes_within,
     is_compiled,
+    run_alone,
 )
 from cerebras_tf.kernels.timeline import PART, recording
 
@@ -248,18 +249,19 @@ def spread(kernel: Callable[..., Any], rows: int, chunks: int, *args: Any, rooms
         rooms: where it is not 0, the kernel, which is compiled then, takes the number of its
             thread behind start and stop; there is room for threads of numbers less than this.
     """
-    first = (0,) if rooms else ()
     pool = None if chunks <= 1 else _shared_pool()
-    if pool is not None and is_compiled(kernel):
-        if rooms and pool.threads > rooms:  # other threads were counted when rooms were taken
-            pool = None
-        elif pool.spread(kernel, rows, min(chunks, MOST_CHUNKS), args, rooms > 0):
-            return
-    if pool is None or rooms:
-        kernel(0, rows, *first, *args)
-    else:
-        bounds = [rows * chunk // chunks for chunk in range(chunks + 1)]
-        pool.run(lambda chunk: kernel(bounds[chunk], bounds[chunk + 1], *args), chunks)
+    if not is_compiled(kernel):
+        if pool is None:
+            kernel(0, rows, *args)
+        else:
+            bounds = [rows * chunk // chunks for chunk in range(chunks + 1)]
+            pool.run(lambda chunk: kernel(bounds[chunk], bounds[chunk + 1], *args), chunks)
+        return
+    given = args, rooms > 0
+    if pool is not None and rooms and pool.threads > rooms:
+        pool = None  # other threads have been chosen since rooms were taken
+    if pool is None or not pool.spread(kernel, rows, min(chunks, MOST_CHUNKS), *given):
+        run_alone(kernel, rows, *given)
 
 
 def chunks_of(parts: int, work: int) -> int:

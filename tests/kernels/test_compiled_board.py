@@ -190,7 +190,7 @@ def test_a_kernel_runs_alone_where_there_are_fewer_rooms_than_threads(pool):
     assert (rows == 1).all()
 
 
-def test_who_finds_the_board_busy_takes_the_queue_or_works_alone(pool, monkeypatch):
+def test_who_finds_the_board_busy_works_alone(pool, monkeypatch):
     monkeypatch.setattr(pool.board, "run", lambda *given: False)
     seen = np.zeros(50, np.int64)
     spread(add_to_rows, 50, 8, seen, 5)
