@@ -246,13 +246,13 @@ def spread(kernel: Callable[..., Any], rows: int, chunks: int, *args: Any, rooms
         rows: number of independent rows, at least 1.
         chunks: number of ranges; 1: this thread runs the kernel.
         args: handed on.
-        rooms: where it is not 0, the kernel, which is compiled then, takes the number of its
-            thread behind start and stop; there is room for threads of numbers less than this.
+        rooms: where it is not 0, the kernel takes the number of its thread behind start and stop;
+            there is room for threads of numbers less than this. One of Python's runs alone then.
     """
     pool = None if chunks <= 1 else _shared_pool()
     if not is_compiled(kernel):
-        if pool is None:
-            kernel(0, rows, *args)
+        if pool is None or rooms:
+            kernel(0, rows, *((0, *args) if rooms else args))
         else:
             bounds = [rows * chunk // chunks for chunk in range(chunks + 1)]
             pool.run(lambda chunk: kernel(bounds[chunk], bounds[chunk + 1], *args), chunks)

@@ -364,6 +364,8 @@ def test_tiles_are_addressed_as_the_architecture_defines_them(size, turned, monk
     random = np.random.default_rng(9)
     Tiles(monkeypatch)
     monkeypatch.setattr(compiled_bfloat16, "tile_product", compiled_tiles.tile_product.py_func)
+    blocks = compiled_bfloat16._tile_blocks.py_func
+    monkeypatch.setattr(compiled_bfloat16, "_tile_blocks", blocks)
     a, b = lying(random, rows, inner, turned), lying(random, inner, columns, not turned)
     # At rest in bfloat16: rounding takes an instruction.
     given = [to_bfloat16(x.T).T if x.flags.f_contiguous else to_bfloat16(x) for x in (a, b)]
