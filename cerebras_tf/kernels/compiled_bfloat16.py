@@ -21,7 +21,7 @@ from cerebras_tf.kernels.blas import gemm
 from cerebras_tf.kernels.blas import product as float_product
 from cerebras_tf.kernels.blas import scratch_bytes as float_scratch_bytes
 from cerebras_tf.kernels.compiled_bits import bits_of, float_of
-from cerebras_tf.kernels.compiled_jit import CACHE_FOLDER, inlined, jit
+from cerebras_tf.kernels.compiled_jit import CACHE_FOLDER, jit
 from cerebras_tf.kernels.compiled_operands import (
     as_float,
     bytes_of,
@@ -354,11 +354,34 @@ def _pack_block(
     return target, height
 
 
-@inlined
-def _block(index: Any, cut: Any, length: Any) -> Any:
-    """First row or column of a block, and the one behind its last."""
+@jit()
+def _block(
+    index: Any,
+    cut: Any,
+    tall: Any,
+    bounds: Any,
+    operand: Any,
+    packed: Any,
+    target: Any,
+    room: Any,
+    tiled: Any,
+) -> Any:
+    """Packs the operand's part of a block into `room`; other arguments are as of `_tile_blocks`.
+
+    Returns:
+        What the block's product takes: its bounds, A and B, each (address, rows with those of
+        zeros), and (address, bytes from row to row) of its place.
+    """
+    rows, columns, inner, add = bounds
     number, units, unit = cut
-    return units * index // number * unit, min(length, units * (index + 1) // number * unit)
+    even = -(-inner // 32) * 32
+    first = units * index // number * unit
+    last = min(rows if tall else columns, units * (index + 1) // number * unit)
+    block = _pack_block(tall, first, last, operand, room, unit, tiled)
+    if tall:
+        place = target[0] + first * target[1], target[1]
+        return (last - first, columns, even, add), block, packed, place
+    return (rows, last - first, even, add), packed, block, (target[0] + 4 * first, target[1])
 
 
 @jit()
@@ -390,18 +413,11 @@ def _tile_blocks(
         rooms: (address, bytes from one thread's to the next, bytes of a packed block).
         shapes: address of the tiles' configuration.
     """
-    rows, columns, inner, add = bounds
-    room, even = rooms[0] + thread * rooms[1], -(-inner // 32) * 32
-    sums = (room + rooms[2], chunk_size(even), 1 if tall else 0)
+    room = rooms[0] + thread * rooms[1]
+    sums = (room + rooms[2], chunk_size(-(-bounds[2] // 32) * 32), 1 if tall else 0)
     for index in range(start, stop):
-        first, last = _block(index, cut, rows if tall else columns)
-        block = _pack_block(tall, first, last, operand, room, cut[2], True)
-        if tall:
-            sizes, place = (last - first, columns, even, add), target[0] + first * target[1]
-            tile_product(sizes, block[0], packed[0], (place, target[1]), sums, shapes)
-        else:
-            sizes, place = (rows, last - first, even, add), target[0] + 4 * first
-            tile_product(sizes, packed[0], block[0], (place, target[1]), sums, shapes)
+        sizes, a, b, place = _block(index, cut, tall, bounds, operand, packed, target, room, True)
+        tile_product(sizes, a[0], b[0], place, sums, shapes)
 
 
 @jit()
@@ -419,18 +435,10 @@ def _vector_blocks(
     shapes: Any,
 ) -> None:
     """As `_tile_blocks`, by vectors; `shapes` is not read."""
-    rows, columns, inner, add = bounds
-    room, even = rooms[0] + thread * rooms[1], -(-inner // 32) * 32
-    sums = room + rooms[2]
+    room = rooms[0] + thread * rooms[1]
     for index in range(start, stop):
-        first, last = _block(index, cut, rows if tall else columns)
-        block = _pack_block(tall, first, last, operand, room, cut[2], False)
-        if tall:
-            sizes, place = (last - first, columns, even, add), target[0] + first * target[1]
-            vector_product(sizes, block, packed[0], (place, target[1]), sums)
-        else:
-            sizes, place = (rows, last - first, even, add), target[0] + 4 * first
-            vector_product(sizes, packed, block[0], (place, target[1]), sums)
+        sizes, a, b, place = _block(index, cut, tall, bounds, operand, packed, target, room, False)
+        vector_product(sizes, a, b[0], place, room + rooms[2])
 
 
 def _tile_shapes() -> np.ndarray:

@@ -24,7 +24,7 @@ from numba.core import cgutils, types
 from numba.core.dispatcher import Dispatcher
 from numba.extending import intrinsic
 
-from cerebras_tf.kernels.compiled_jit import CACHE_FOLDER, jit
+from cerebras_tf.kernels.compiled_jit import jit
 
 _I32, _I64, _VOID = ir.IntType(32), ir.IntType(64), ir.VoidType()
 _POINTER = ir.IntType(8).as_pointer()
@@ -344,7 +344,7 @@ def _make_runner(name: str, with_thread: bool) -> Runner:
 
     digest = hashlib.sha256(f"{name} {with_thread}".encode()).hexdigest()[:20]
     run.__name__ = run.__qualname__ = f"run_{digest}"
-    return jit(cache=CACHE_FOLDER is not None)(run)
+    return jit()(run)
 
 
 def run_alone(kernel: Any, rows: int, arguments: tuple[Any, ...], with_thread: bool) -> None:

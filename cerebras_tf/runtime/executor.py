@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import functools
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Optional, Protocol
 
 import numpy as np
@@ -338,20 +338,15 @@ class Machine:
             for name in step.variables:
                 self.store.share(name, step.wafer)
 
-    def _release(self, names: Iterable[str]) -> None:
-        if len(self._stores) == 1:
-            held_here, dirty = self._held, self._dirty
-            found = [name for name in names if held_here.pop(name, None) is not None]
-            if found:
-                self.store.release(found, dirty.intersection(found))
-                dirty.difference_update(found)
-            return
-        held = {name: self._held.pop(name) for name in names if name in self._held}
+    def _release(self, names: Sequence[str]) -> None:
+        held, dirty = self._held, self._dirty
         for store in self._stores:
-            found = [name for name in held if held[name] is store]
+            found = [name for name in names if held.get(name) is store]
             if found:
-                store.release(found, self._dirty.intersection(found))
-        self._dirty.difference_update(held)
+                for name in found:
+                    del held[name]
+                store.release(found, dirty.intersection(found))
+                dirty.difference_update(found)
 
     def _read(self, slot: int) -> Array:
         array = self._table[slot]

@@ -13,7 +13,7 @@ pytest.importorskip("numba")
 
 from cerebras_tf.kernels import compiled_board, compiled_threads
 from cerebras_tf.kernels.compiled_board import ASLEEP, QUEUED, is_compiled
-from cerebras_tf.kernels.compiled_jit import jit
+from cerebras_tf.kernels.compiled_jit import CACHE_FOLDER, jit
 from cerebras_tf.kernels.compiled_threads import spread
 from cerebras_tf.kernels.timeline import PART, Timeline, record
 
@@ -180,7 +180,7 @@ def test_what_spreads_a_kernel_is_kept_under_a_name_of_its_own():
     runners = [compiled_board._runner(k, False) for k in (add_to_rows, refuse_one_row)]
     runners.append(compiled_board._runner(add_to_rows, True))
     assert len({runner.py_func.__qualname__ for runner in runners}) == 3
-    if compiled_board.CACHE_FOLDER is not None:
+    if CACHE_FOLDER is not None:
         assert len({runner._cache._impl.filename_base for runner in runners}) == 3
 
 
