@@ -39,10 +39,11 @@ from cerebras_tf.kernels.compiled_vectors import (
 from cerebras_tf.kernels.instructions import features
 from cerebras_tf.kernels.scratch import borrowed, rounded
 
-# What multiplies larger float32 matrices. Without the variable, kernels of our own on Intel's
-# processors with AVX-512, where they were measured: on a Xeon with AMX and two threads, 2424 rows
-# from memory times 256 x 256 to 256 x 6000 numbers run at 1.10 to 1.14 times OpenBLAS's speed, and
-# gradients of such layers at 1.00 to 1.14; layers of GPT-2 small at 0.95 to 1.04.
+# What multiplies larger float32 matrices. Without the variable, kernels of our own where they were
+# measured, on Intel's processors with AVX-512 and on the Zen 4: on a Xeon with AMX and two threads,
+# 2424 rows from memory times 256 x 256 to 256 x 6000 numbers run at 1.10 to 1.14 times OpenBLAS's
+# speed, and gradients of such layers at 1.00 to 1.14; layers of GPT-2 small at 0.95 to 1.04. On a
+# Zen 4, 2114 such rows at 1.05 to 1.13, gradients at 0.94 to 1.05, GPT-2 small at 0.95 to 1.16.
 VARIABLE, BLAS, VECTORS = "CEREBRAS_TF_SGEMM", "blas", "avx512"
 # By NumPy's character of a dtype, whose name takes longer to find than a small product.
 _NUMBERS = {"f": ("s", ctypes.c_float), "d": ("d", ctypes.c_double)}
@@ -105,7 +106,7 @@ def _has_vectors() -> bool:
     """
     wanted, has = os.environ.get(VARIABLE), "avx512f" in features()
     if not wanted:
-        return has and _processor().get("vendor_id") == "GenuineIntel"
+        return has and (_processor().get("vendor_id") == "GenuineIntel" or _is_zen())
     if wanted not in (BLAS, VECTORS) or (wanted == VECTORS and not has):
         raise ConfigError(
             f"environment variable {VARIABLE}: must be {BLAS}, or {VECTORS} where the processor "

@@ -2,9 +2,10 @@
 
 What BLAS spends on copying both operands shows where an inner dimension is short, and activations
 come from memory. Here a block of B is laid out in panels of 32 columns that stay in L2, and A is
-read as it lies, or, where its columns are contiguous, in panels of 12 rows. 12 rows x 32 columns of
-sums stay in registers. On a Xeon with AMX, whose fused multiply-adds alone reach 200 GFLOP/s a core
-and OpenBLAS 145 to 150, the inner loop reaches 180.
+read as it lies; where its columns are contiguous, in panels of 12 rows, and where its rows would
+meet in L1, from a copy of them. 12 rows x 32 columns of sums stay in registers. On a Xeon with AMX,
+whose fused multiply-adds alone reach 200 GFLOP/s a core and OpenBLAS 145 to 150, the inner loop
+reaches 180.
 
 Every element's sum runs over chunks of K in order: it depends on neither blocks nor threads.
 """
@@ -39,6 +40,9 @@ _UNROLLED = 4
 _TOGETHER = 8
 _SIDE = 16  # of the blocks that are turned in registers
 _LINE = 64
+# Rows this many bytes apart, or a multiple, have their lines in one set of L1 (64 sets on Intel's
+# and AMD's), which holds 8 or 12 of them: fewer than a tile reads side by side.
+_SET_BYTES = 4096
 _TILE_BYTES = 4 * ROWS * COLUMNS
 # Bytes of the room that a thread needs: a block of B, a tile of A, a tile of sums.
 ROOM_BYTES = _BLOCK_BYTES + 4 * ROWS * _CHUNK + _TILE_BYTES + 4 * _LINE
@@ -276,6 +280,18 @@ def _lay_out_rows(rows: Any, enough: Any, inner: Any, a: Any, room: Any) -> None
 
 
 @jit()
+def _copy_rows(inner: Any, a: Any, row_step: Any, room: Any) -> None:
+    """ROWS rows of A behind each other; addresses, and bytes from row to row."""
+    whole = inner // _SIDE * _SIDE
+    for i in range(ROWS):
+        source, target = a + i * row_step, room + 4 * inner * i
+        for k in range(0, whole, _SIDE):
+            _copy_vector(source + 4 * k, target + 4 * k)
+        for k in range(whole, inner):
+            _put(target + 4 * k, number_at(F(0), source + 4 * k))
+
+
+@jit()
 def _move_tile(rows: Any, columns: Any, c: Any, c_step: Any, sums: Any, add: Any) -> None:
     """C = or += the part of a tile of sums that exists; addresses and bytes."""
     for i in range(rows):
@@ -301,9 +317,12 @@ def _times_block(bounds: Any, a: Any, block: Any, c: Any, room: Any) -> None:
     sums, panels = room + 4 * ROWS * _CHUNK + _LINE, -(-columns // COLUMNS)
     for i in range(0, rows, ROWS):
         high, tile = min(ROWS, rows - i), a_at + i * row_step
-        direct = inner_step == 4 and high == ROWS
+        direct, first, step = inner_step == 4 and high == ROWS, tile, row_step
         if not direct:
             _lay_out_rows(high, i + 16 <= rows, inner, (tile, row_step, inner_step), room)
+        elif row_step % _SET_BYTES == 0 and panels > 1:
+            _copy_rows(inner, tile, row_step, room)
+            first, step = room, 4 * inner
         for p in range(panels):
             if direct:  # of the rows that come next, each panel's share
                 for below in range(ROWS * p // panels, ROWS * (p + 1) // panels):
@@ -317,7 +336,7 @@ def _times_block(bounds: Any, a: Any, block: Any, c: Any, room: Any) -> None:
             whole = high == ROWS and wide == COLUMNS
             to, to_step, more = (at, c_step, add) if whole else (sums, 4 * COLUMNS, 0)
             if direct:
-                _tile_of_rows(tile, row_step, panel, to, to_step, inner, more)
+                _tile_of_rows(first, step, panel, to, to_step, inner, more)
             else:
                 _tile_of_panel(room, 0, panel, to, to_step, inner, more)
             if not whole:

@@ -154,9 +154,14 @@ def test_what_multiplies_is_chosen_by_name(monkeypatch):
             blas._has_vectors.__wrapped__()
 
 
-@pytest.mark.parametrize("vendor", ["GenuineIntel", "AuthenticAMD"])
-def test_without_a_name_vectors_are_for_processors_that_were_measured(vendor, monkeypatch):
+@pytest.mark.parametrize(
+    ("vendor", "family", "has"),
+    [("GenuineIntel", "6", True), ("AuthenticAMD", "25", True), ("AuthenticAMD", "26", False)],
+)
+def test_without_a_name_vectors_are_for_processors_that_were_measured(
+    vendor, family, has, monkeypatch
+):
     monkeypatch.delenv(blas.VARIABLE, raising=False)
     monkeypatch.setattr(blas, "features", lambda: {"avx512f"})
-    monkeypatch.setattr(blas, "_processor", lambda: {"vendor_id": vendor})
-    assert blas._has_vectors.__wrapped__() is (vendor == "GenuineIntel")
+    monkeypatch.setattr(blas, "_processor", lambda: {"vendor_id": vendor, "cpu family": family})
+    assert blas._has_vectors.__wrapped__() is has

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from cerebras_tf.kernels import blas, compiled_threads
+from cerebras_tf.kernels import blas, compiled_threads, compiled_vectors
 from cerebras_tf.kernels.instructions import features
 from cerebras_tf.kernels.scratch import peak_bytes, reset_peak
 
@@ -68,6 +68,19 @@ def test_bits_depend_on_neither_blocks_nor_threads(by_vectors, monkeypatch):
     blas.product(a[301:401], b[:, 37:127], alone)
     np.testing.assert_array_equal(found[0], found[1])
     np.testing.assert_array_equal(found[0][301:401, 37:127], alone)
+
+
+def test_rows_that_meet_in_l1_are_copied_to_the_same_bits(by_vectors):
+    together, apart = np.zeros((30, 1024), "f"), np.zeros((30, 1000), "f")
+    a, b = lying(30, 405, False, 0), lying(405, 70, False, 0)
+    found = []
+    for whole in (together, apart):
+        whole[:, :405] = a
+        found.append(np.empty((30, 70), "f"))
+        blas.product(whole[:, :405], b, found[-1])
+    assert together.strides[0] % compiled_vectors._SET_BYTES == 0
+    assert apart.strides[0] % compiled_vectors._SET_BYTES
+    np.testing.assert_array_equal(*found)
 
 
 def test_what_is_not_a_number_stays_where_it_is(by_vectors):
