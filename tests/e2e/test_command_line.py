@@ -70,7 +70,10 @@ def test_train_prints_only_phases_steps_and_checkpoints(trained_once):
         f"training: 10 steps in {SECONDS}",
         r"Loss for final step: \S+\.",
     ]
-    lines = [line for line in result.lines if not re.match(r"(?!training).* \.\.\.$", line)]
+    # A busy machine announces the phases that take long, and then says how long they took: also that
+    # of building the graph, which is not shown otherwise.
+    announced = re.compile(r"(?!training).* \.\.\.$|building the graph: ")
+    lines = [line for line in result.lines if not announced.match(line)]
     assert result.exit_code == 0
     assert len(lines) == len(expected), lines
     for line, pattern in zip(lines, expected):
