@@ -158,7 +158,7 @@ def _run(
     lengths: Lengths,
     dropout: Optional[Dropout],
 ) -> None:
-    """Runs all heads, those of the sequences with most scores first, so that threads end together.
+    """Runs all heads in the order in which they lie, in parts of equally many scores.
 
     Args:
         kernels: attention or its derivatives.
@@ -171,11 +171,11 @@ def _run(
     heads, count = operands[0].shape[1], len(rows.queries) - 1
     drops = drops_of(dropout, (count, heads, *lengths))
     queries, keys = np.diff(rows.queries), np.diff(rows.keys)
-    items = np.argsort(-(queries * keys), kind="stable")
-    numbers = (items[:, None] * heads + np.arange(heads)).ravel()
+    scores = np.cumsum(np.repeat(queries * keys, heads))
     work = 4 * blocks * heads * int(queries @ keys)
-    chunks = split(len(numbers), work)
-    parts = [np.ascontiguousarray(numbers[i::chunks]) for i in range(chunks)]
+    chunks = split(count * heads, work)
+    ends = np.searchsorted(scores, scores[-1:] * np.arange(1, chunks) // chunks)
+    parts = np.split(np.arange(count * heads), ends)
     size = blocks * block_size(int(queries.max(initial=0)), int(keys.max(initial=0)))
     run_heads(kernels, parts, work, size, operands, rows, drops)
 

@@ -60,6 +60,7 @@ class Stepper:
         options = tf.data.Options()
         # What is read ahead would be the features of the call before.
         options.experimental_optimization.inject_prefetch = False
+        options.autotune.enabled = False  # or the end may wait for it, see input/functions.py
         return dataset.with_options(options)
 
     def _batches(self):

@@ -31,23 +31,24 @@ class InputFunctions:
         params = params_from_dict(self._params_class, params)
         per_step = params.batches_per_step
         skip = resume.batches_to_skip(params.train_input, params.runconfig, per_step)
-        return self.processor(params.train_input).create_dataset(True, skip, False)
+        return _untuned(self.processor(params.train_input).create_dataset(True, skip, False))
 
     def eval(self, params):
         """Returns the evaluation batches: every example once, so the last batch may be smaller."""
         section = params_from_dict(self._params_class, params).eval_input
-        return self.processor(section).create_dataset(False, section.skip_steps or 0, False)
+        skip = section.skip_steps or 0
+        return _untuned(self.processor(section).create_dataset(False, skip, False))
 
     def predict(self, params):
         """Returns batches of features; every example, so the last batch may be smaller."""
         section = params_from_dict(self._params_class, params).predict_input
         dataset = self.processor(section).create_dataset(False, section.skip_steps or 0, True)
-        return dataset.map(_features_alone)
+        return _untuned(dataset.map(_features_alone))
 
     def blank(self, params):
         """Returns training batches of zeros, of the shapes that data would have; reads no file."""
         section = params_from_dict(self._params_class, params).train_input
-        return tf.data.Dataset.from_tensors(self.processor(section).blank()).repeat()
+        return _untuned(tf.data.Dataset.from_tensors(self.processor(section).blank()).repeat())
 
     def without_data(self, name):
         """Returns an input function of zeros for an input section; it reads no file.
@@ -64,7 +65,7 @@ class InputFunctions:
             batch = tf.data.Dataset.from_tensors(self.processor(section).blank())
             if name == "predict_input":
                 batch = batch.map(_features_alone)
-            return batch.unbatch().batch(section.batch_size)
+            return _untuned(batch.unbatch().batch(section.batch_size))
 
         return input_fn
 
@@ -75,3 +76,15 @@ class InputFunctions:
 
 def _features_alone(features, labels=None):
     return features
+
+
+def _untuned(dataset):
+    """The dataset with the parallelism that it asks for, which TensorFlow does not tune.
+
+    Nothing is left to tune here, and the thread that would do so makes the end of a session wait up
+    to a minute: it is woken before it can see that it is to end (TensorFlow 2.15's
+    CancellationManager calls back first and is marked as cancelled thereafter), and sleeps on.
+    """
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return dataset.with_options(options)

@@ -179,7 +179,8 @@ class GptPromptsProcessor:
             ids[row, : len(prompt.tokens)] = prompt.tokens
             mask[row, : len(prompt.tokens)] = 0
         dataset = tf.data.Dataset.from_tensor_slices({"input_ids": ids, "input_mask": mask})
-        return dataset.batch(section.batch_size, drop_remainder=training).skip(skip)
+        batches = dataset.batch(section.batch_size, drop_remainder=training)
+        return batches.skip(skip).prefetch(2)
 
 
 def _blank(section):

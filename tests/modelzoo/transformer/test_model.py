@@ -222,3 +222,11 @@ def test_blank_batches_have_the_shapes_of_data():
     real, _ = INPUTS.train({**tree(), "runconfig": {"model_dir": None}}).element_spec
     assert {k: v.dtype for k, v in features.items()} == {k: v.dtype for k, v in real.items()}
     assert EOS == 3
+
+
+def test_tensorflow_does_not_tune_the_input():
+    params = {**tree(), "runconfig": {"model_dir": None}}
+    for name in ("train_input", "eval_input", "predict_input"):
+        assert INPUTS.without_data(name)(params).options().autotune.enabled is False
+    for input_fn in (INPUTS.train, INPUTS.eval, INPUTS.predict):
+        assert input_fn(params).options().autotune.enabled is False
