@@ -70,8 +70,8 @@ def test_train_prints_only_phases_steps_and_checkpoints(trained_once):
         f"training: 10 steps in {SECONDS}",
         r"Loss for final step: \S+\.",
     ]
-    # A busy machine announces the phases that take long, and then says how long they took: also that
-    # of building the graph, which is not shown otherwise.
+    # A busy machine announces the phases that take long, and then says how long they took: of
+    # building the graph, too, which is not shown otherwise.
     announced = re.compile(r"(?!training).* \.\.\.$|building the graph: ")
     lines = [line for line in result.lines if not announced.match(line)]
     assert result.exit_code == 0
