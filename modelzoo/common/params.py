@@ -9,6 +9,7 @@ from __future__ import annotations
 import glob
 import math
 import os
+import re
 from pathlib import Path
 
 import yaml
@@ -18,6 +19,7 @@ from modelzoo.common import registry, schema
 from modelzoo.common.path_advice import advice_on_path
 from modelzoo.common.sections import RunConfigParams
 from modelzoo.common.whole_file import write_whole
+from modelzoo.common.yaml_advice import advice_on_yaml, line_of
 
 MOST_FILES_NAMED = 8
 STARTS = ("checkpoint_path", "resume_from")
@@ -196,10 +198,11 @@ def read_yaml(path):
             _collect_lines(node, "", str(path), lines, ())
         tree = loader.construct_document(node) if node is not None else {}
     except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f"line {mark.line + 1}: " if mark else ""
-        problem = getattr(error, "problem", None) or " ".join(str(error).split())
-        raise ConfigError(f"{path}: {line}this is not YAML: {problem}.") from error
+        line = line_of(error)
+        place = f"{path}: line {line}" if line else str(path)
+        if isinstance(error, _OtherNumberError):
+            raise ConfigError(f"{place}: {error.problem}") from error
+        raise ConfigError(f"{place}: this is not YAML: {advice_on_yaml(error)}") from error
     except RecursionError as error:
         at = loader.line + 1 if loader else 1
         raise ConfigError(
@@ -224,8 +227,16 @@ def _advice_on_path(path, error):
     return advice_on_path(path, advice)
 
 
+class _OtherNumberError(yaml.MarkedYAMLError):
+    """YAML reads another number than stands there."""
+
+
 class _Loader(yaml.SafeLoader):
-    """Tells the line of what is none of its kind, such as the 45th of a month."""
+    """Tells the line of what is none of its kind, such as the 45th of a month.
+
+    It refuses numbers that YAML 1.1 reads in base 8 or 60. Those in base 2 or 16 begin with what
+    says so, and underscores (1_000) mean nothing to YAML, Python and whoever writes them.
+    """
 
     def construct_object(self, node, deep=False):
         try:
@@ -234,6 +245,25 @@ class _Loader(yaml.SafeLoader):
             kind = node.tag.rpartition(":")[2]
             problem = f"{node.value!r:.60} is no {kind}"
             raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from error
+
+    def construct_number(self, node):
+        """Constructs a number that is the one that stands there."""
+        kind, text = node.tag.rpartition(":")[2], self.construct_scalar(node)
+        value = getattr(self, f"construct_yaml_{kind}")(node)
+        base = 60 if ":" in text else 8 if re.match(r"[-+]?0[0-9_]+$", text) else None
+        if base is not None:
+            meant = value if base == 60 else int(text)
+            raise _OtherNumberError(
+                problem=f"a number must not be in base {base}, as YAML reads one "
+                f"{'with colons' if base == 60 else 'that begins with 0'}. Received: {text}, which "
+                f"is {value}. Write {meant} or, for a text, '{text}'.",
+                problem_mark=node.start_mark,
+            )
+        return value
+
+
+for _kind in ("int", "float"):
+    _Loader.add_constructor(f"tag:yaml.org,2002:{_kind}", _Loader.construct_number)
 
 
 def _collect_lines(node, path, where, lines, above):

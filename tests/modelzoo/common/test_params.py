@@ -133,6 +133,31 @@ def test_broken_yaml_is_reported_with_its_line(write):
         load_params(write("a: 1\nb: [1, 2\n"))
 
 
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("b: 1:30", "a number must not be in base 60, as YAML reads one with colons. "
+         "Received: 1:30, which is 90. Write 90 or, for a text, '1:30'."),
+        ("b: [1, 010]", "a number must not be in base 8, as YAML reads one that begins with 0. "
+         "Received: 010, which is 8. Write 10 or, for a text, '010'."),
+        ("b: {c: -1:30.5}", "Received: -1:30.5, which is -90.5. Write -90.5 or, "),
+        ("-010: 1", "Received: -010, which is -8. Write -10 or, "),
+    ],
+)  # fmt: skip
+def test_numbers_that_yaml_reads_in_another_base_are_refused(write, text, says):
+    path = write(f"a: 1\n{text}\n")
+    with pytest.raises(ConfigError) as error:
+        read_yaml(path)
+    assert str(error.value).startswith(f"{path}: line 2: a number must not be in base ")
+    assert says in str(error.value)
+
+
+def test_numbers_of_one_meaning_are_read(write):
+    text = "a: 1_000\nb: 0\nc: '010'\nd: 0x1F\ne: 0.5\nf: '1:30'\n"
+    tree, _ = read_yaml(write(text))
+    assert tree == {"a": 1000, "b": 0, "c": "010", "d": 31, "e": 0.5, "f": "1:30"}
+
+
 def test_file_of_bytes_that_are_no_text_is_refused(write):
     path = write("\x00\x01")
     with pytest.raises(ConfigError, match=f"{path}: this is not YAML: unacceptable character"):
