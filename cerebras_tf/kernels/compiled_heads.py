@@ -22,6 +22,7 @@ from cerebras_tf.kernels.compiled_jit import inlined, jit
 from cerebras_tf.kernels.compiled_math import exp, log
 from cerebras_tf.kernels.compiled_random import Stream, stream_of, uniform_row
 from cerebras_tf.kernels.compiled_rows import exp_in_place, row_max
+from cerebras_tf.kernels.compiled_small import small_product
 from cerebras_tf.kernels.compiled_threads import chunks_of, for_chunks, spread, threads
 from cerebras_tf.kernels.scratch import borrowed, rounded
 
@@ -376,7 +377,9 @@ _row_arguments_of_block = inlined(_row_arguments)
 
 @jit()
 def _product(address: Any, a: Any, b: Any, out: Any, add: Any) -> None:
-    """out [M, N] = a [M, K] b [K, N], or added; what BLAS does not take is small."""
+    """out [M, N] = a [M, K] b [K, N], or added; what BLAS does not take has a row or column."""
+    if not add and small_product(a, b, out):
+        return
     if sgemm(address, a, b, out, add):
         return
     for i in range(out.shape[0]):
