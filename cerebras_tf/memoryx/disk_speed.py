@@ -7,6 +7,9 @@ import os
 import shutil
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 
 from cerebras_tf.errors import StoreError
@@ -14,6 +17,7 @@ from cerebras_tf.memoryx.buffers import Buffers
 from cerebras_tf.memoryx.record_file import RecordFile
 
 _PROBE_BYTES = 1 << 25
+_given_back: ContextVar[int] = ContextVar("bytes that the caller gives back", default=0)
 
 
 def free_bytes(folder: str) -> int:
@@ -21,9 +25,23 @@ def free_bytes(folder: str) -> int:
     return shutil.disk_usage(_there(folder)).free
 
 
+@contextmanager
+def giving_back(size: int) -> Iterator[None]:
+    """Within: `require_free` counts so many bytes as free.
+
+    For who deletes a checkpoint once training has taken it over: what the store writes anew then
+    takes the place of what it read there.
+    """
+    token = _given_back.set(size)
+    try:
+        yield
+    finally:
+        _given_back.reset(token)
+
+
 def require_free(folder: str, size: int, what: str) -> None:
     """Raises StoreError where some bytes do not fit on the disk of a folder; says what they are."""
-    free = free_bytes(folder)
+    free = free_bytes(folder) + _given_back.get()
     if size > free:
         raise StoreError(
             f"memoryx_dir: {size / 1e9:.3g} GB of {what} must fit on it. Received: "

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from cerebras_tf.memoryx.disk_speed import giving_back
 from modelzoo.commands.bench import sgemm_flops_per_s
 from modelzoo.commands.larger_than_memory import flops_of
 from modelzoo.common.checkpoints.random_model import write_random_model
@@ -104,7 +105,8 @@ def train_steps(params: Any, steps: int, replaces: bool) -> None:
     estimator = make_estimator(model_fn_of(params), params, use_cs=True)
     last = LastCheckpointHook(model_dir, save_steps=10**9)
     hooks = [StepHook(flops_of(params), started), last]
-    estimator.train(input_fn, hooks=hooks, max_steps=steps)
+    with giving_back(sum(os.path.getsize(path) for path in before)):
+        estimator.train(input_fn, hooks=hooks, max_steps=steps)
 
 
 def generate_tokens(params: Any, count: int) -> None:

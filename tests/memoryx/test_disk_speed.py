@@ -7,6 +7,7 @@ import os
 
 import pytest
 
+from cerebras_tf.errors import StoreError
 from cerebras_tf.memoryx import disk_speed
 from cerebras_tf.memoryx.record_file import RecordFile
 
@@ -34,3 +35,13 @@ def test_nothing_is_left_where_the_file_cannot_be_made(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="No space left"):
         disk_speed.measured_disk_speeds(str(tmp_path))
     assert os.listdir(tmp_path) == []
+
+
+def test_what_the_caller_gives_back_counts_as_free(tmp_path, monkeypatch):
+    monkeypatch.setattr(disk_speed, "free_bytes", lambda folder: 10)
+    with disk_speed.giving_back(5):
+        disk_speed.require_free(str(tmp_path), 15, "weights")
+        with pytest.raises(StoreError, match="weights must fit on it"):
+            disk_speed.require_free(str(tmp_path), 16, "weights")
+    with pytest.raises(StoreError, match="weights must fit on it"):
+        disk_speed.require_free(str(tmp_path), 11, "weights")

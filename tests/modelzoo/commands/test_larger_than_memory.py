@@ -16,6 +16,7 @@ pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow")
 
 from cerebras_tf.errors import CapacityError, CerebrasError, ConfigError  # noqa: E402
+from cerebras_tf.memoryx import disk_speed  # noqa: E402
 from cerebras_tf.memoryx.bundle import read_index  # noqa: E402
 from modelzoo.commands import larger_than_memory as demo  # noqa: E402
 from modelzoo.commands.main import main  # noqa: E402
@@ -61,9 +62,15 @@ def test_a_disk_that_is_too_small_is_told(tmp_path, monkeypatch):
         demo.check_disk(tmp_path, demo.disk_needed(sizes, converts=False))
 
 
-def test_gptj_is_converted_trained_and_generates(tmp_path, capsys):
+def test_gptj_is_converted_trained_and_generates(tmp_path, capsys, monkeypatch):
     given = given_of("gptj", tmp_path)
-    for part in ("random", "convert", "train", "generate"):
+    for part in ("random", "convert"):
+        assert run_part(part, given) == 0
+    data = (tmp_path / "gptj_6b").glob("model.ckpt-0.data*")
+    weights = sum(path.stat().st_size for path in data)
+    # Room for the moments alone: new weights take the place of the checkpoint's.
+    monkeypatch.setattr(disk_speed, "free_bytes", lambda folder: int(1.1 * weights))
+    for part in ("train", "generate"):
         assert run_part(part, given) == 0
     assert not list((tmp_path / "source").glob("*.safetensors"))
     out = capsys.readouterr().out
