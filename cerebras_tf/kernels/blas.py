@@ -97,22 +97,29 @@ def _is_zen() -> bool:
     return facts.get("vendor_id") == "AuthenticAMD" and facts.get("cpu family") == "25"
 
 
-@functools.cache
-def _has_vectors() -> bool:
-    """Whether kernels of our own multiply float32 matrices here.
+def forced() -> Optional[str]:
+    """What the user asks for to multiply large float32 matrices; None for the faster.
 
     Raises:
         ConfigError: CEREBRAS_TF_SGEMM names something else, or what is not here.
     """
-    wanted, has = os.environ.get(VARIABLE), "avx512f" in features()
-    if not wanted:
-        return has and (_processor().get("vendor_id") == "GenuineIntel" or _is_zen())
-    if wanted not in (BLAS, VECTORS) or (wanted == VECTORS and not has):
+    wanted, has = os.environ.get(VARIABLE) or None, "avx512f" in features()
+    if wanted not in (None, BLAS, VECTORS) or (wanted == VECTORS and not has):
         raise ConfigError(
             f"environment variable {VARIABLE}: must be {BLAS}, or {VECTORS} where the processor "
             f"has it. Received: {wanted!r}. Unset it to use what was measured to be faster."
         )
-    return wanted == VECTORS
+    return wanted
+
+
+@functools.cache
+def _has_vectors() -> bool:
+    """Whether kernels of our own multiply float32 matrices here; see forced."""
+    wanted = forced()
+    if wanted is not None:
+        return wanted == VECTORS
+    is_measured = _processor().get("vendor_id") == "GenuineIntel" or _is_zen()
+    return "avx512f" in features() and is_measured
 
 
 def _by_vectors(rows: int, columns: int) -> bool:

@@ -12,9 +12,8 @@ import numpy as np
 from cerebras_tf.errors import CapacityError
 from cerebras_tf.ir import Array, TensorType
 from cerebras_tf.ir.program import Cost, Instruction
-from cerebras_tf.kernels import cpu_kernels, scratch
+from cerebras_tf.kernels import blas, cpu_kernels, instructions, scratch
 from cerebras_tf.kernels.compiled_threads import threads
-from cerebras_tf.kernels.instructions import forced
 from cerebras_tf.ops.cost import price
 from cerebras_tf.runtime.backend import Call
 from cerebras_tf.runtime.dispatch import choose, needed_scratch
@@ -30,11 +29,13 @@ class CpuBackend:
         swarm: the wafers that run the same program; None for this one alone.
 
     Raises:
-        ConfigError: CEREBRAS_TF_ISA names instructions that there are none of, in any precision.
+        ConfigError: CEREBRAS_TF_ISA or CEREBRAS_TF_SGEMM has no known name, whether or not the
+            program has products that it is of.
     """
 
     def __init__(self, swarm: Optional[Swarm] = None) -> None:
-        forced()
+        instructions.forced()
+        blas.forced()
         self._kernels = cpu_kernels()
         self._exchanges = Exchanges(swarm or Alone())
 

@@ -10,6 +10,7 @@ import pytest
 
 from cerebras_tf.errors import ConfigError
 from cerebras_tf.kernels import blas, compiled_blas, compiled_threads
+from cerebras_tf.runtime.cpu import CpuBackend
 
 RANDOM = np.random.default_rng(7)
 
@@ -152,6 +153,8 @@ def test_what_multiplies_is_chosen_by_name(monkeypatch):
         monkeypatch.setattr(blas, "features", lambda features=features: features)
         with pytest.raises(ConfigError, match=f"{blas.VARIABLE}: must be .* Received: '{named}'"):
             blas._has_vectors.__wrapped__()
+        with pytest.raises(ConfigError, match=f"{blas.VARIABLE}: must be .* Received: '{named}'"):
+            CpuBackend()  # whether or not anything is multiplied
 
 
 @pytest.mark.parametrize(
