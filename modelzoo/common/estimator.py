@@ -12,6 +12,7 @@ from cerebras_tf import CerebrasEstimator, CSEstimatorSpec, CSRunConfig
 from cerebras_tf.cli.exit_codes import tell_if_stopped
 from cerebras_tf.errors import CheckpointError, DataError
 from cerebras_tf.estimator.checkpoint_content import named, saved_shapes
+from cerebras_tf.estimator.run_config import check_wafer_address
 from cerebras_tf.swarmx import job
 from modelzoo.common import schema
 from modelzoo.common.checkpoint_files import (
@@ -72,6 +73,8 @@ def make_estimator(model_fn, params, use_cs, warm_start_excludes=()):
         A CerebrasEstimator.
     """
     runconfig = params.runconfig
+    if use_cs:
+        check_wafer_address(runconfig.cs_ip)  # also where nothing is left to train
     # A folder that has a checkpoint goes on from that, and needs the other no more.
     trains = runconfig.mode in ("train", "train_and_eval")
     latest = latest_checkpoint(runconfig.model_dir) if trains else None

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow.compat.v1")
 
 from cerebras_tf import CerebrasEstimator  # noqa: E402
-from cerebras_tf.errors import CheckpointError, ConfigError, DataError  # noqa: E402
+from cerebras_tf.errors import CerebrasError, CheckpointError, ConfigError, DataError  # noqa: E402
 from cerebras_tf.estimator.checkpoint_writer import write_checkpoint  # noqa: E402
 from cerebras_tf.estimator.hooks import GracefulStopHook  # noqa: E402
 from modelzoo.common import predictions, run  # noqa: E402
@@ -214,6 +214,13 @@ def test_finished_run_is_told_that_nothing_is_left(call, caplog):
         call("train")
     assert "nothing to train" in caplog.text
     assert values(folder).keys() == before.keys()
+
+
+def test_the_address_of_no_wafer_is_refused_also_where_nothing_is_left(call):
+    call("train", device=None)
+    for address, says in (("127.0.0.1:1", "a wafer must answer"), ("a:b", "must read HOST or")):
+        with pytest.raises(CerebrasError, match=f"cs_ip: .*{says}"):
+            call("train", "--cs_ip", address, device=None)
 
 
 def test_eval_reports_metrics_of_the_checkpoint(call):
