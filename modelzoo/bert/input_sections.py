@@ -33,7 +33,11 @@ class VocabularyKeys:
         """Yields what is wrong between the fields."""
         lines = count_lines(self.vocab_file)
         if self.vocab_size is None and lines is None:
-            yield "vocab_size", "is required where no readable vocab_file tells it."
+            yield (
+                "vocab_size",
+                "is required where no readable vocab_file tells it. `cerebras-tf prepare vocab "
+                "--algorithm wordpiece` makes such a file.",
+            )
         elif self.vocab_size is not None and lines not in (None, self.vocab_size):
             yield "vocab_size", f"must equal the {lines} lines of {self.vocab_file}."
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cerebras_tf.errors import ConfigError, DataError
-from modelzoo.common.path_advice import unread
+from modelzoo.common.path_advice import advice_on_vocabulary, unread
 
 MASKED_SHARE = 0.8  # of the chosen tokens become [MASK]
 RANDOM_SHARE = 0.1  # become a random token; the others stay
@@ -142,8 +142,8 @@ def read_vocabulary(path):
             numbers = {line.rstrip(b"\r\n"): index for index, line in enumerate(file)}
     except OSError as error:
         raise unread(error)(
-            f"vocab_file: must be a readable file. Received: {path!r} ({error.strerror}). Check "
-            "the path."
+            f"vocab_file: must be a readable file. Received: {path!r} ({error.strerror}). "
+            f"{advice_on_vocabulary(path, error, 'wordpiece')}"
         ) from error
     for token in (b"[UNK]", b"[MASK]"):
         if token not in numbers:

@@ -30,6 +30,23 @@ def unread(error):
     return DataError if absent else ConfigError
 
 
+def advice_on_vocabulary(path, error, algorithm):
+    """Returns what to do about the file of a vocabulary that cannot be read.
+
+    Args:
+        path: the file.
+        error: the OSError, or what else reading it ended with.
+        algorithm: of `cerebras-tf prepare vocab`, which makes such files.
+    """
+    if unread(error) is ConfigError:
+        return "Name another file."
+    advice = (
+        f"`cerebras-tf prepare vocab --algorithm {algorithm}` makes one; a trained model needs the "
+        "one that it was trained with."
+    )
+    return " ".join(filter(None, (did_you_mean_path(path), advice)))
+
+
 def advice_on_checkpoint(prefix, otherwise):
     """The same for the prefix that the files of a checkpoint have in common."""
     near = None if glob.glob(f"{glob.escape(str(prefix))}.*") else nearest_path(prefix)

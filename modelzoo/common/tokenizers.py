@@ -17,9 +17,16 @@ import numpy as np
 from cerebras_tf.errors import ConfigError
 from modelzoo.common.gpt2_files import check_merges, check_numbers
 from modelzoo.common.json_text import parse_json
-from modelzoo.common.path_advice import advice_on_path, unread
+from modelzoo.common.path_advice import advice_on_vocabulary, unread
 
 KINDS = ("GPT2Tokenizer", "NeoXTokenizer", "BertTokenizer", "JsonTokenizer", "ByteTokenizer")
+# Which algorithm of `cerebras-tf prepare vocab` makes such files.
+ALGORITHMS = {
+    "GPT2Tokenizer": "byte_bpe",
+    "NeoXTokenizer": "byte_bpe",
+    "BertTokenizer": "wordpiece",
+    "JsonTokenizer": "bpe",
+}
 END_OF_TEXT = "<|endoftext|>"
 TRANSLATION_TOKENS = ("<pad>", "<unk>", "<s>", "</s>")
 # What the tokens with a meaning are called in the vocabularies in use, by attribute.
@@ -272,7 +279,7 @@ def load_tokenizer(kind, vocab_file=None, encoder_file=None, eos_id=None, do_low
         raise ConfigError(
             f"tokenizer_type: must be one of {', '.join(KINDS)}. Received: {kind!r}. Name one."
         )
-    contents = {path: _read(path) for path in (vocab_file, encoder_file) if path}
+    contents = {path: _read(path, ALGORITHMS[kind]) for path in (vocab_file, encoder_file) if path}
     source = " and ".join(contents)
     if kind == "BertTokenizer":
         return FileTokenizer(_bert(contents, do_lower_case), eos_id, source)
@@ -425,11 +432,11 @@ def _parsed(path, text):
     return value
 
 
-def _read(path):
+def _read(path, algorithm):
     try:
         return Path(path).read_bytes().decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise unread(error)(
             f"{path}: must be a tokenizer file. Received: {error}. "
-            f"{advice_on_path(path, 'Name another file.')}"
+            f"{advice_on_vocabulary(path, error, algorithm)}"
         ) from error

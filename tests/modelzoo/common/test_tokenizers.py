@@ -11,6 +11,7 @@ import pytest
 
 from cerebras_tf.errors import ConfigError, DataError
 from modelzoo.common import tokenizers
+from modelzoo.common.preparation.vocabulary import SPECIAL_TOKENS
 
 library = pytest.importorskip("tokenizers")
 
@@ -207,9 +208,13 @@ def test_numbers_without_a_token_are_allowed_up_to_twice_the_tokens(gpt2_files, 
         tokenizers.load_tokenizer("GPT2Tokenizer", *files)
 
 
-def test_missing_file_is_named(tmp_path):
-    with pytest.raises(DataError, match="absent: must be a tokenizer file"):
-        tokenizers.load_tokenizer("NeoXTokenizer", str(tmp_path / "absent"))
+@pytest.mark.parametrize("kind", sorted(tokenizers.ALGORITHMS))
+def test_missing_file_is_named_with_the_command_that_makes_one(tmp_path, kind):
+    algorithm = tokenizers.ALGORITHMS[kind]
+    assert algorithm in SPECIAL_TOKENS
+    command = f"`cerebras-tf prepare vocab --algorithm {algorithm}` makes one; "
+    with pytest.raises(DataError, match=f"absent: must be a tokenizer file.* {command}"):
+        tokenizers.load_tokenizer(kind, str(tmp_path / "absent"))
 
 
 def test_what_is_there_and_cannot_be_opened_is_no_missing_file(tmp_path):
