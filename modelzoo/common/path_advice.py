@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import glob
+import os
 import re
+from pathlib import Path
 
 from cerebras_tf.errors import ConfigError, DataError
 from cerebras_tf.suggestions import did_you_mean_path, nearest_path
@@ -16,8 +18,21 @@ CHECKPOINT_END = re.compile(r"\.(index|meta|data-\d{5}-of-\d{5})$")
 
 
 def advice_on_path(path, otherwise=LOOKED_UP):
-    """Returns `Did you mean ...?` with the nearest path, or the other where something is there."""
-    return did_you_mean_path(path) or otherwise
+    """Returns `Did you mean ...?` with the nearest path, or the other where something is there.
+
+    Of a symbolic link that leads nowhere it says so, also where that is a folder on the way.
+    """
+    return _advice_on_link(path) or did_you_mean_path(path) or otherwise
+
+
+def _advice_on_link(path):
+    for part in (Path(path), *Path(path).parents):
+        if os.path.islink(part) and not os.path.exists(part):
+            return (
+                f"{part} is a symbolic link whose target is missing: {os.readlink(part)}. Bring "
+                "that back, or correct the link."
+            )
+    return None
 
 
 def unread(error):
@@ -44,10 +59,13 @@ def advice_on_vocabulary(path, error, algorithm):
         f"`cerebras-tf prepare vocab --algorithm {algorithm}` makes one; a trained model needs the "
         "one that it was trained with."
     )
-    return " ".join(filter(None, (did_you_mean_path(path), advice)))
+    return f"{advice_on_path(path, '')} {advice}".strip()
 
 
 def advice_on_checkpoint(prefix, otherwise):
     """The same for the prefix that the files of a checkpoint have in common."""
+    link = _advice_on_link(prefix)
+    if link:
+        return link
     near = None if glob.glob(f"{glob.escape(str(prefix))}.*") else nearest_path(prefix)
     return f"Did you mean {CHECKPOINT_END.sub('', str(near))}?" if near else otherwise

@@ -222,6 +222,9 @@ def _build_field(field, hint, value, path, report):
     elif any(isinstance(number, int) and abs(number) >= end for number in numbers):
         bits = end.bit_length()
         report.add(path, f"{path} must be below {end}: it is a number of {bits} bits.", value)
+    if metadata.get("path") and "\0" in "".join(built if isinstance(built, tuple) else (built,)):
+        report.add(path, f"{path} must be a path, which has no null byte.", value, "Remove it.")
+        return None
     named = metadata.get("names", "a file or folder" if metadata.get("path") else None)
     if named and (built == () or "" in (built if isinstance(built, tuple) else (built,))):
         advice = "To leave it out, write null." if optional and built in ("", ()) else ""

@@ -125,7 +125,8 @@ def read_tokens(files):
             data = Path(path).read_bytes()
         except OSError as error:
             raise DataError(
-                f"{path}: must be a readable file. Received: {error.strerror}. Check its rights."
+                f"{path}: must be a readable file. Received: {error.strerror}. "
+                f"{advice_on_path(path, 'Check its rights.')}"
             ) from error
         parts.append(np.frombuffer(data, np.uint8).astype(np.uint16))
         parts.append(np.array([END_OF_DOCUMENT], np.uint16))

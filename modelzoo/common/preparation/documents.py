@@ -39,7 +39,9 @@ def find_inputs(paths, suffixes=SUFFIXES):
     found: set[str] = set()
     for path in map(Path, [paths] if isinstance(paths, str) else paths):
         if path.is_dir():
-            inside = [p for p in path.rglob("*") if p.name.endswith(suffixes) and p.is_file()]
+            named = [p for p in path.rglob("*") if p.name.endswith(suffixes)]
+            inside = [p for p in named if p.is_file()]
+            _refuse_lost(p for p in named if not p.exists())
         else:
             inside = [path] if path.is_file() else []
         if not inside:
@@ -50,6 +52,13 @@ def find_inputs(paths, suffixes=SUFFIXES):
             )
         found.update(map(str, inside))
     return sorted(found)
+
+
+def _refuse_lost(paths):
+    for path in paths:
+        raise DataError(
+            f"{path}: must be a file that is there. Received: none. {advice_on_path(path)}"
+        )
 
 
 def plan_units(files, unit_bytes):

@@ -302,6 +302,16 @@ def test_a_saved_file_without_parameters_is_named(write, tmp_path):
         saved_difference(params, tmp_path)
 
 
+@pytest.mark.parametrize("path", ['"a\\0b"', '[a, "a\\0b"]'])
+def test_a_path_with_a_null_byte_is_refused(write, path):
+    text = TINY.replace("    batch_size: 2", f"    batch_size: 2\n    data_dir: {path}")
+    says = r"train_input.data_dir must be a path, which has no null byte. Received: .*a\\x00b"
+    with pytest.raises(ConfigError, match=says):
+        load_params(write(text))
+    with pytest.raises(ConfigError, match="runconfig.memoryx_dir must be a path"):
+        load_params(write(f'{TINY}    memoryx_dir: "a\\0b"\n'))
+
+
 @pytest.mark.parametrize("path", ["''", "[]", "[a, '']"])
 def test_an_empty_path_is_refused(write, path):
     text = TINY.replace("    batch_size: 2", f"    batch_size: 2\n    data_dir: {path}")

@@ -7,14 +7,14 @@ import pytest
 pytestmark = pytest.mark.tf
 pytest.importorskip("tensorflow")
 
-from cerebras_tf.errors import CerebrasError  # noqa: E402
+from cerebras_tf.errors import CerebrasError, DataError  # noqa: E402
 from modelzoo.bert.fine_tuning.classifier.tasks import find_files  # noqa: E402
 from modelzoo.bert.fine_tuning.token_classifier.preparation import find_splits  # noqa: E402
 from modelzoo.common.checkpoint_files import find_checkpoint  # noqa: E402
 from modelzoo.common.checkpoints.hugging_face import HuggingFaceReader  # noqa: E402
 from modelzoo.common.checkpoints.tensorflow_checkpoint import TensorFlowReader  # noqa: E402
 from modelzoo.common.input.json_lines import read_lines  # noqa: E402
-from modelzoo.common.input.text_files import find_text_files  # noqa: E402
+from modelzoo.common.input.text_files import find_text_files, read_tokens  # noqa: E402
 from modelzoo.common.input.tf_records import find_record_files  # noqa: E402
 from modelzoo.common.params import load_params  # noqa: E402
 from modelzoo.common.preparation.documents import find_inputs  # noqa: E402
@@ -56,3 +56,40 @@ def test_the_path_that_was_meant_is_told(tmp_path, monkeypatch, read, given, mea
     with pytest.raises(CerebrasError) as refused:
         read(given)
     assert f"Did you mean {meant}?" in str(refused.value)
+
+
+@pytest.mark.parametrize("given", ["data", "data/train", "texts/lost.txt"])
+@pytest.mark.parametrize(
+    "read",
+    [
+        find_record_files,
+        lambda path: read_tokens(find_text_files(path, ["*.txt"])),
+        lambda path: find_files(path, "train"),
+        lambda path: find_inputs([path], (".txt",)),
+        lambda path: load_tokenizer("BertTokenizer", path),
+        find_checkpoint,
+    ],
+)
+def test_a_link_that_leads_nowhere_is_told(tmp_path, monkeypatch, read, given):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").symlink_to("gone")
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "lost.txt").symlink_to("gone")
+    with pytest.raises(CerebrasError) as refused:
+        read(given)
+    told = "is a symbolic link whose target is missing: gone. Bring that back, or correct"
+    assert told in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda path: read_tokens(find_text_files(path, ["*.txt"])),
+        lambda path: find_inputs([path], (".txt",)),
+    ],
+)
+def test_a_link_that_leads_nowhere_in_a_folder_of_files_is_told(tmp_path, read):
+    (tmp_path / "there.txt").write_text("text")
+    (tmp_path / "lost.txt").symlink_to("gone")
+    with pytest.raises(DataError, match=r"lost\.txt.*whose target is missing: gone"):
+        read(str(tmp_path))

@@ -174,7 +174,8 @@ def _read_lines(path, task, needs_labels):
             lines = file.read().split(b"\n")
     except OSError as error:
         raise DataError(
-            f"{path}: must be a readable file. Received: {error.strerror}. Check its rights."
+            f"{path}: must be a readable file. Received: {error.strerror}. "
+            f"{advice_on_path(path, 'Check its rights.')}"
         ) from error
     columns, width = None, 0
     for number, data in enumerate(lines, start=1):
