@@ -137,6 +137,17 @@ def test_two_wafers_hold_the_same_masks_as_one_also_when_they_go_on(tmp_path):
     assert is_pruned(wanted["dense_1/kernel"]).mean() == 0.75
 
 
+@pytest.mark.parametrize("hooks", ["training_hooks", "training_chief_hooks"])
+def test_what_a_hook_assigns_on_two_wafers_is_what_it_does_on_one(alone, tmp_path, hooks):
+    runs = []
+    for wafers in (1, 2):
+        done = run(wafers, tmp_path / str(wafers), SHRINKS=hooks)
+        assert done.returncode == 0, done.stderr
+        runs.append((tmp_path / str(wafers), done.stdout))
+    check_equal(*runs)
+    assert losses(runs[0][1])[2] != losses(alone[1])[2]
+
+
 @pytest.mark.slow
 def test_four_wafers_from_files_train_as_one(alone, tmp_path):
     given = {"MEMORYX_DIR": str(tmp_path / "store")}

@@ -64,10 +64,24 @@ class Losses(tf.estimator.SessionRunHook):
         print(f"LOSS {step} {float(loss)!r}", flush=True)
 
 
+class Shrinks(tf.estimator.SessionRunHook):
+    """Assigns a variable, after every step."""
+
+    def begin(self):
+        kernel = v1.global_variables("dense/kernel")[0]
+        self._shrink = kernel.assign(kernel * 0.9)
+
+    def after_run(self, run_context, run_values):
+        run_context.session.run(self._shrink)
+
+
 def with_losses(features, labels, mode):
     spec = model_fn(features, labels, mode)
     if mode == tf.estimator.ModeKeys.TRAIN:
-        spec = spec._replace(training_hooks=[Losses(spec.loss)])
+        hooks = {"training_hooks": [Losses(spec.loss)], "training_chief_hooks": []}
+        if "SHRINKS" in os.environ:
+            hooks[os.environ["SHRINKS"]].append(Shrinks())
+        spec = spec._replace(**hooks)
     return spec
 
 

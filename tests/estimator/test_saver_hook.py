@@ -8,7 +8,9 @@ pytest.importorskip("tensorflow")
 
 import tensorflow as tf
 
+from cerebras_tf.errors import ConfigError
 from cerebras_tf.estimator.saver_hook import SaverHook
+from tests.estimator import regression
 
 pytestmark = pytest.mark.tf
 
@@ -59,3 +61,19 @@ def test_checkpoints_come_at_the_steps_of_a_run_never_stopped(
 def test_a_saver_that_counts_seconds_is_tensorflows(tmp_path):
     hook = SaverHook(str(tmp_path), save_secs=600)
     assert type(hook._timer) is tf.compat.v1.train.SecondOrStepTimer
+
+
+def test_what_a_hook_is_refused_at_the_end_is_told_when_the_last_checkpoint_is_written(tmp_path):
+    """It reads what a step assigns; nothing shows before that it will, alone."""
+
+    def model(features, labels, mode, params):
+        spec = regression.model_fn(features, labels, mode, params)
+        kernel = tf.compat.v1.global_variables("layer/kernel")[0]
+        halve = tf.group(kernel.assign(kernel * 0.5))
+        with tf.control_dependencies([halve]):
+            hook = tf.estimator.LoggingTensorHook([tf.identity(spec.loss)], at_end=True)
+        return spec._replace(train_op=tf.group(spec.train_op, halve), training_hooks=[hook])
+
+    with pytest.raises(ConfigError, match="must be fetched together with train_op"):
+        regression.build(tmp_path, model=model).train(regression.dataset, max_steps=3)
+    assert saved_steps(tmp_path) == [0, 3]
