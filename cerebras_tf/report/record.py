@@ -68,7 +68,7 @@ def read_record(path: str) -> Record:
     place = Path(path)
     tried = [place, place / REPORT, place / "compiled" / REPORT]
     file = next((item for item in tried if item.is_file()), None)
-    text = file.read_text(encoding="utf-8") if file is not None else ""
+    text = file.read_text(encoding="utf-8", errors="replace") if file is not None else ""
     found = re.search(re.escape(_MARK) + r"(.*?)</script>", text, flags=re.DOTALL)
     if found is None:
         raise ConfigError(

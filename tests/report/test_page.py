@@ -155,3 +155,9 @@ def test_what_is_no_report_is_told(tmp_path):
 def test_assumptions_of_copies_change_a_step_of_as_many_copies():
     for _, half, twice in sensitivity(PREDICTIONS["copies"]):
         assert abs(half) < 0.5 and abs(twice) < 1.0
+
+
+def test_a_file_of_bytes_is_no_report(tmp_path):
+    (tmp_path / "image.png").write_bytes(bytes(range(256)))
+    with pytest.raises(ConfigError, match="compare: must be a .*image.png"):
+        read_record(str(tmp_path / "image.png"))

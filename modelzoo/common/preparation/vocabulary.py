@@ -82,7 +82,15 @@ def _train(inputs, files, output_dir, settings, on_progress):
         return progress.manifest()
     tokenizer, trainer = _untrained(settings)
     counts = {"lines": 0, "text_bytes": 0}
-    tokenizer.train_from_iterator(_lines(files, settings, counts, on_progress), trainer)
+    try:
+        tokenizer.train_from_iterator(_lines(files, settings, counts, on_progress), trainer)
+    except Exception as error:  # the library raises plain Exception
+        if "not large enough to contain all chars" not in str(error):
+            raise
+        raise ConfigError(
+            "vocab_size: must be larger than the number of characters in the text. Received: "
+            f"{settings.vocab_size}. Raise it, or use --algorithm bpe with --limit_alphabet."
+        ) from error
     if not counts["lines"]:
         raise DataError(f"{', '.join(inputs)}: must hold text. Received: no line. Add text.")
     texts = {"tokenizer.json": tokenizer.to_str(pretty=True), **_classic_files(tokenizer, settings)}

@@ -108,6 +108,11 @@ def test_settings_that_do_not_go_together_are_refused(texts, tmp_path, settings,
         train(texts, tmp_path / "out", settings)
 
 
+def test_fewer_tokens_than_characters_are_refused(texts, tmp_path):
+    with pytest.raises(ConfigError, match="must be larger than the number of char.*Received: 9"):
+        train(texts, tmp_path / "v", VocabularySettings("unigram", 9))
+
+
 def test_text_without_a_line_is_refused(tmp_path):
     (tmp_path / "a.txt").write_text(" \n\n")
     with pytest.raises(DataError, match="must hold text. Received: no line"):
