@@ -274,6 +274,12 @@ def load_tokenizer(kind, vocab_file=None, encoder_file=None, eos_id=None, do_low
                 f"eos_id: must be {ByteTokenizer.eos_id}, which ends a text of ByteTokenizer. "
                 f"Received: {eos_id}. Leave it out."
             )
+        given = vocab_file or encoder_file
+        if given:
+            raise ConfigError(
+                f"tokenizer_type: must be a kind that reads files, to have one. Received: {given} "
+                "for ByteTokenizer, which reads none. Leave the file out, or name another kind."
+            )
         return ByteTokenizer()
     if kind not in KINDS:
         raise ConfigError(

@@ -217,6 +217,11 @@ def test_missing_file_is_named_with_the_command_that_makes_one(tmp_path, kind):
         tokenizers.load_tokenizer(kind, str(tmp_path / "absent"))
 
 
+def test_a_file_that_no_tokenizer_would_read_is_refused():
+    with pytest.raises(ConfigError, match="Received: v.txt for ByteTokenizer, which reads none"):
+        tokenizers.load_tokenizer("ByteTokenizer", "v.txt")
+
+
 def test_what_is_there_and_cannot_be_opened_is_no_missing_file(tmp_path):
     with pytest.raises(ConfigError, match="must be a tokenizer file. Received: .*Is a directory"):
         tokenizers.load_tokenizer("NeoXTokenizer", str(tmp_path))
