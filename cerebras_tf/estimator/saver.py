@@ -414,9 +414,12 @@ def _not_written(prefix: str, error: BaseException) -> CheckpointError:
     if found is None or os.path.abspath(found) == os.path.abspath(prefix):
         found = CheckpointReader.before(prefix)
     before = f"{found} is untouched" if found else "none was written before"
+    advice = "Free disk space or correct the folder's permissions"
+    if isinstance(error, FileNotFoundError):
+        advice = f"{error.filename} was deleted while the run used it: leave it, and start again"
     return CheckpointError(
-        f"checkpoint {prefix}: must be written whole. Received: {first_line(error)}. Free disk "
-        f"space or correct the folder's permissions; {before}."
+        f"checkpoint {prefix}: must be written whole. Received: {first_line(error)}. {advice}; "
+        f"{before}."
     )
 
 

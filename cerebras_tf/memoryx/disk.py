@@ -227,7 +227,7 @@ class FileDisk:
                 self._files.remove(before)
                 self._adopted = {key: f for key, f in self._adopted.items() if f is not before}
                 before.close()
-                before.path.unlink()
+                before.path.unlink(missing_ok=True)  # or who deleted it is told when saving
 
     def _adopted_file(self, path: str) -> Optional[RecordFile]:
         """The file of a checkpoint, which stays here though the checkpoint be deleted."""

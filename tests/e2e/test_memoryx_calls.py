@@ -104,6 +104,32 @@ def test_batches_of_other_sizes_share_one_store(make):
     assert_same(found[1], found[0])
 
 
+class DeletingHook(tf.estimator.SessionRunHook):
+    """Deletes the files of the store after the third step, as somebody might who tidies up."""
+
+    def __init__(self, folder):
+        self.folder, self.steps = folder, 0
+
+    def after_run(self, run_context, run_values):
+        self.steps += 1
+        if self.steps == 3:
+            found = [os.path.join(at, n) for at, _, names in os.walk(self.folder) for n in names]
+            for path in found:
+                if path.endswith(".bin"):
+                    os.unlink(path)
+
+
+def test_files_deleted_during_a_run_are_named_when_it_saves(make):
+    files = make("model", files=True, save_checkpoints_steps=2)
+    with pytest.raises(CheckpointError, match=r"bin was deleted while .*ckpt-2 is untouched"):
+        files.train(input_fn, hooks=[DeletingHook(files.config.memoryx_dir)], max_steps=4)
+    files.train(input_fn, max_steps=4)
+    memory = make("memory", files=False)
+    for last in (2, 4):
+        memory.train(input_fn, max_steps=last)
+    assert_same(variables(files), variables(memory))
+
+
 def test_a_save_reads_nothing(make, monkeypatch):
     read = []
 

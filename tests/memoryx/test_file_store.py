@@ -265,6 +265,17 @@ def test_settled_contents_are_never_changed(made):
     np.testing.assert_array_equal(found, before["b"])
 
 
+def test_files_that_somebody_deletes_are_used_up_to_the_end(made, tmp_path):
+    store = made(pages("a", "b", "c"), PAGE)
+    set_all(store)
+    store.settle()
+    for path in (tmp_path / "store").glob("*/*.bin"):
+        path.unlink()
+    values = set_all(store)  # into another file: the one that is gone is let go of
+    for name, content in values.items():
+        np.testing.assert_array_equal(content_of(store, name), content)
+
+
 def test_adopted_contents_are_read_where_they_lie(made, tmp_path):
     first = made(pages("a", "b", "c"), PAGE)
     values = set_all(first)
