@@ -35,10 +35,12 @@ def open_checkpoint(path: str) -> Any:
     try:
         return tf.compat.v1.train.NewCheckpointReader(path)
     except (tf.errors.OpError, ValueError) as error:
+        advice = "Give the prefix of its files, such as model_dir/model.ckpt-100."
+        if tf.io.gfile.glob(f"{path}.index") or tf.io.gfile.glob(f"{path}.data-*"):
+            advice = advice_on_damage(path)
         raise CheckpointError(
             f"checkpoint {path}: must be a readable TensorFlow checkpoint. "
-            f"Received: {first_line(error)}. Give the prefix of its files, such as "
-            "model_dir/model.ckpt-100."
+            f"Received: {first_line(error)}. {advice}"
         ) from error
 
 
@@ -142,13 +144,13 @@ def check_content(
     if differing:
         parts.append(f"{len(differing)} of another shape ({'; '.join(differing[:3])})")
     if missing:
-        parts.append(f"{len(missing)} missing ({', '.join(missing[:3])})")
+        parts.append(f"{len(missing)} missing ({named(missing)})")
     if beyond:
         parts.append(f"{len(beyond)} the model lacks ({named(beyond)})")
     if not parts:
         return
     advice = "Use the configuration it was trained with, or another model_dir."
-    if beyond:
+    if beyond or missing:
         advice += " restore_partially of the run configuration loads what fits."
     # TensorFlow's words for both cases: callers look for them.
     error, reason = CheckpointLackError, "a Variable name or other graph key that is missing"

@@ -45,7 +45,7 @@ def _locked_file(model_dir: str) -> Iterator[None]:
     try:
         os.makedirs(model_dir, exist_ok=True)
         file = open(  # noqa: SIM115 - held open by the block below
-            os.path.join(model_dir, ".lock"), "a+", encoding="ascii"
+            os.path.join(model_dir, ".lock"), "ab+", buffering=0
         )
     except OSError as error:
         raise ConfigError(
@@ -57,16 +57,23 @@ def _locked_file(model_dir: str) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             file.seek(0)
+            holder = file.read().decode().strip() or "unknown"
             raise ConfigError(
                 f"model_dir: must not be in use by another run. Received: {model_dir!r}, in which "
-                f"process {file.read().strip() or 'unknown'} is training. Wait for it to end, or "
+                f"process {holder} is training. Wait for it to end, or "
                 "give another one (-o of the model zoo's runner)."
             ) from error
         except OSError:  # a file system without locks
             pass
-        file.truncate(0)
-        file.write(f"{os.getpid()}\n")
-        file.flush()
+        try:
+            file.truncate(0)
+            file.write(f"{os.getpid()}\n".encode())
+        except OSError as error:
+            raise ConfigError(
+                f"model_dir: must have room for its files. Received: {model_dir!r} "
+                f"({error.strerror}). Free disk space, or give another one (-o of the model zoo's "
+                "runner)."
+            ) from error
         remove_begun(model_dir)
         try:
             yield

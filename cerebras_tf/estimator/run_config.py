@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 import math
+import numbers
 import os
 import re
 import socket
@@ -172,7 +173,7 @@ def _check_count(name: str, value: Any, of: str, most: float = math.inf) -> int:
 
 
 def _check_gigabytes(name: str, value: Any) -> float:
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    number = isinstance(value, numbers.Real) and not isinstance(value, bool)
     if not number or not 0 < value < math.inf:
         raise ConfigError(
             f"{name}: must be a number of gigabytes (10^9 bytes) above 0. Received: {value!r}. "
@@ -202,11 +203,23 @@ def _check_patterns(value: Any) -> tuple[str, ...]:
     return tuple(patterns)
 
 
+def _checked_folder(memoryx_dir: Any) -> Optional[str]:
+    """The folder's path from the root on; None for None."""
+    if memoryx_dir is None:
+        return None
+    try:
+        found = os.fsdecode(memoryx_dir)
+        if found.strip() and "\0" not in found:
+            return os.path.abspath(found)
+    except TypeError:  # neither text nor a path
+        pass
+    raise ConfigError(
+        f"memoryx_dir: must name a folder. Received: {memoryx_dir!r}. Leave it out to keep weights "
+        "in memory."
+    )
+
+
 def _check_memoryx(config: CSRunConfig) -> None:
-    if config.memoryx_dir is not None and not config.memoryx_dir.strip():
-        raise ConfigError(
-            "memoryx_dir: must name a folder. Received: ''. Leave it out to keep weights in memory."
-        )
     if config.memoryx_moment_dtype not in (None, "bfloat16"):
         raise ConfigError(
             "memoryx_moment_dtype: must be bfloat16, or None for float32. Received: "
@@ -328,9 +341,9 @@ class CSRunConfig(tf.estimator.RunConfig):
             stack_params=dict(stack_params or {}),
             num_csx=getattr(cs_config, "num_csx", 1) if num_csx is None else num_csx,
             restore_partially=bool(restore_partially),
-            memoryx_dir=memoryx_dir and os.path.abspath(memoryx_dir),
+            memoryx_dir=_checked_folder(memoryx_dir),
             memoryx_ram_gb=memoryx_ram_gb,
-            memoryx_moment_dtype=memoryx_moment_dtype,
+            memoryx_moment_dtype=getattr(memoryx_moment_dtype, "name", memoryx_moment_dtype),
             wafer_memory_gb=wafer_memory_gb,
             micro_batches=micro_batches,
             use_vsl=use_vsl,

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Optional
 
 from cerebras_tf.errors import ConfigError
+from cerebras_tf.estimator.checkpoint_content import named
 from cerebras_tf.estimator.console import say
 from cerebras_tf.ir import Variable
 from cerebras_tf.memoryx.pruning import prune
@@ -62,7 +63,8 @@ class SparseTraining:
         pruned = sum(shares[name] * size for name, size in sizes.items())
         total = sum(sizes.values())
         share = f", {pruned / total:.1%} of {total:,} elements" if total else ""
-        say("%d weights are pruned%s, and stay zero", len(shares), share)
+        told = len(shares), share, named(sorted(shares))
+        say("%d weights are pruned%s, and stay zero: %s", *told)
 
     def _state(self) -> dict[str, str]:
         """The weight of every variable that belongs to one by its name, and has its shape."""

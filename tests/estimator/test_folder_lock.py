@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import resource
 import threading
 
 import pytest
@@ -55,6 +56,17 @@ def test_who_has_locked_a_folder_may_again_and_another_thread_may_not(tmp_path):
     assert refused
     with locked(str(tmp_path)):
         pass
+
+
+def test_a_folder_without_room_is_told(tmp_path):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        fault = "must have room .*File too large"
+        with pytest.raises(ConfigError, match=fault), locked(str(tmp_path)):
+            pass
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_folders_elsewhere_are_not_locked(tmp_path, monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 
+import numpy as np
 import pytest
 
 pytest.importorskip("tensorflow")
@@ -168,6 +169,26 @@ def test_memory_for_activations_must_be_an_amount(given):
     assert config.wafer_memory_gb == 6.0 and CSRunConfig().wafer_memory_gb is None
     with pytest.raises(ConfigError, match="wafer_memory_gb"):
         config.replace(wafer_memory_gb=given)
+
+
+def test_memory_may_be_a_number_of_numpy(tmp_path):
+    config = CSRunConfig(memoryx_dir=tmp_path, memoryx_ram_gb=np.float32(0.5))
+    assert (config.memoryx_dir, config.memoryx_ram_gb) == (str(tmp_path), 0.5)
+
+
+@pytest.mark.parametrize("folder", ["", "  ", "a\0b", 5])
+def test_weights_rest_in_a_folder(folder):
+    with pytest.raises(ConfigError, match="memoryx_dir: must name a folder. Received: "):
+        CSRunConfig(memoryx_dir=folder)
+
+
+def test_moments_are_of_a_type_or_its_name():
+    for given in ("bfloat16", tf.bfloat16):
+        config = CSRunConfig(memoryx_dir="store", memoryx_moment_dtype=given)
+        assert type(config.memoryx_moment_dtype) is str
+    for given in ("float16", tf.float16):
+        with pytest.raises(ConfigError, match="memoryx_moment_dtype: must be bfloat16"):
+            CSRunConfig(memoryx_dir="store", memoryx_moment_dtype=given)
 
 
 def test_leaving_padding_out_is_yes_no_or_where_proved():

@@ -149,9 +149,13 @@ def test_a_damaged_index_is_refused(tmp_path):
     made = build(tmp_path)
     made.train(dataset, max_steps=1)
     index = tmp_path / "model.ckpt-1.index"
-    index.write_bytes(index.read_bytes()[: index.stat().st_size // 2])
-    with pytest.raises(CheckpointError, match="must be a readable TensorFlow checkpoint"):
+    whole = index.read_bytes()
+    index.write_bytes(whole[: len(whole) // 2])
+    fault = "must be a readable TensorFlow checkpoint.* go on from the one before, .*ckpt-0: make"
+    with pytest.raises(CheckpointError, match=fault):
         made.train(dataset, max_steps=2)
+    with pytest.raises(CheckpointError, match="readable .* Give the prefix of its files"):
+        made.evaluate(dataset, steps=1, checkpoint_path=str(tmp_path / "model.ckpt-7"))
 
 
 def test_a_full_disk_at_the_first_checkpoint_speaks_of_no_other(tmp_path, monkeypatch):
