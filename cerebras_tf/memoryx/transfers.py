@@ -206,6 +206,8 @@ def _check(move: _Move, buffer: Array, count: int) -> None:
     if found:
         prefix, is_shared, _ = move.file.origin.rpartition(".data-")
         advice = advice_on_damage(prefix) if is_shared else f"Start again; {UNTOUCHED}."
+        if move.file.is_frozen and not is_shared:
+            advice = "Start again: checkpoints that share it are refused, with advice."
         raise CheckpointError(
             f"{move.file.origin}: the content of variable {move.record.spec.name} must be what was "
             f"written. Received: {found}. {advice}"

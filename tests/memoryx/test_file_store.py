@@ -299,6 +299,9 @@ def test_a_damaged_record_is_named(made, tmp_path):
     set_all(first)
     entry = first.settle()["b"]
     content = bytearray(Path(entry.path).read_bytes())
+    os.truncate(entry.path, 0)
+    with pytest.raises(CheckpointError, match="variable a .* share it are refused"):
+        content_of(first, "a")
     content[entry.offset + 100] ^= 1
     copy = tmp_path / "model.ckpt-1.data-00000-of-00001"
     copy.write_bytes(content)
