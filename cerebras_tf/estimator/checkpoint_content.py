@@ -15,7 +15,7 @@ from cerebras_tf.errors import CheckpointError
 from cerebras_tf.estimator.checkpoint_errors import CheckpointLackError, CheckpointMismatchError
 from cerebras_tf.estimator.checkpoint_reader import CheckpointReader
 from cerebras_tf.memoryx.bundle import CutFile, find_cut_files
-from cerebras_tf.memoryx.neighbours import advice_on_damage
+from cerebras_tf.memoryx.neighbours import advice_on_damage, all_checkpoints, step_of
 from cerebras_tf.runtime.session import RANDOM_STEP_KEY
 
 # Entries beside a model's variables: the graph of objects of tf.train.Checkpoint, its counter, and
@@ -80,6 +80,19 @@ def tell_of_cut_files(path: str) -> None:
         return
     for file in cut:
         _tell_once(path, file)
+
+
+def tell_of_unlisted(model_dir: str) -> None:
+    """Logs that training begins anew beside whole checkpoints that no list there names."""
+    found = [] if "://" in model_dir else all_checkpoints(model_dir)
+    if found and step_of(found[-1]) > 0:
+        tf.compat.v1.logging.warning(
+            "%s is whole, but %s does not name it, and training begins anew beside it. To go on "
+            'from it, stop and make that file the line model_checkpoint_path: "%s"',
+            found[-1],
+            os.path.join(model_dir, "checkpoint"),
+            os.path.basename(found[-1]),
+        )
 
 
 @functools.cache

@@ -24,7 +24,7 @@ from cerebras_tf.compiler.pipeline import Options, collector_paused
 from cerebras_tf.errors import ConfigError
 from cerebras_tf.estimator import cluster
 from cerebras_tf.estimator.call import Call, hooks_of_training_around, training, training_around
-from cerebras_tf.estimator.checkpoint_content import tell_of_cut_files
+from cerebras_tf.estimator.checkpoint_content import tell_of_cut_files, tell_of_unlisted
 from cerebras_tf.estimator.compiled_programs import CompiledPrograms, name_of_mode
 from cerebras_tf.estimator.console import is_silent, say
 from cerebras_tf.estimator.description import describe_program, effort
@@ -172,9 +172,10 @@ class CerebrasEstimator(tf.estimator.Estimator):
                 host is to train with it.
             CerebrasError: what the wafer refuses, before the first step where possible.
         """
-        start = self._warm_start_settings
-        if start and not self.latest_checkpoint():
-            tell_of_cut_files(start.ckpt_to_initialize_from)
+        if not self.latest_checkpoint():
+            tell_of_unlisted(self.model_dir)
+            if self._warm_start_settings:
+                tell_of_cut_files(self._warm_start_settings.ckpt_to_initialize_from)
         if sparsifier is None:
             sparsifier = self._call.sparsifier  # of a training with evaluations
         bound = self._in_call(use_cs, steps=steps, last_step=max_steps, sparsifier=sparsifier)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -156,6 +157,18 @@ def test_a_damaged_index_is_refused(tmp_path):
         made.train(dataset, max_steps=2)
     with pytest.raises(CheckpointError, match="readable .* Give the prefix of its files"):
         made.evaluate(dataset, steps=1, checkpoint_path=str(tmp_path / "model.ckpt-7"))
+
+
+@pytest.mark.parametrize("use_cs", [True, False])
+def test_checkpoints_that_no_list_names_are_told(tmp_path, caplog, use_cs):
+    made = build(tmp_path, use_cs=use_cs)
+    made.train(dataset, max_steps=2)
+    told = "model.ckpt-2 is whole, but .*checkpoint does not name it, .* begins anew"
+    assert not re.search(told, caplog.text)
+    (tmp_path / "checkpoint").unlink()
+    with caplog.at_level("WARNING", "tensorflow"):
+        build(tmp_path, use_cs=use_cs).train(dataset, max_steps=1)
+    assert re.search(told, caplog.text)
 
 
 def test_a_full_disk_at_the_first_checkpoint_speaks_of_no_other(tmp_path, monkeypatch):
