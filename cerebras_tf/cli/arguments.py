@@ -115,7 +115,7 @@ def gigabytes(text: str) -> float:
 def positive_number(text: str) -> float:
     """Parses a finite number above zero, for argparse."""
     try:
-        value = float(text)
+        value = float(text) if text.isascii() else math.nan
     except ValueError:
         value = math.nan
     if not 0 < value < math.inf:
@@ -124,11 +124,13 @@ def positive_number(text: str) -> float:
 
 
 def any_int(text: str) -> int:
-    """Parses a whole number, for argparse."""
+    """Parses a whole number in ASCII digits, for argparse."""
     try:
-        return int(text)
+        if text.isascii():
+            return int(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"must be a whole number. Received: {text!r}.") from None
+        pass
+    raise argparse.ArgumentTypeError(f"must be a whole number. Received: {text!r}.")
 
 
 def build_parser(program: Optional[str] = None) -> argparse.ArgumentParser:

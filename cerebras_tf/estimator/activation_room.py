@@ -137,8 +137,7 @@ def does_not_fit(fitting: Fitting, memory_gb: float) -> BatchCapacityError:
         f"wafer_memory_gb: activations, gradients and scratch memory must fit in it. Received: "
         f"{memory_gb:g}; {needed:.3g} GB are needed, {planned:.3g} GB where layers are computed "
         f"twice{' or spilled' if fitting.spilled_bytes else ''}, {planned - memory_gb:.3g} GB too "
-        f"much. {', or '.join(settings)}, or lower max_sequence_length, or raise "
-        "runconfig.micro_batches.",
+        f"much. {', or '.join(settings)}, or train on shorter sequences, or on smaller batches.",
         fitting.planned_bytes,
         fitting.budget_bytes,
     )

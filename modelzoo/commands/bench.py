@@ -40,6 +40,8 @@ from typing import Any, Optional
 
 from cerebras_tf.cli.arguments import gigabytes, positive_int
 from cerebras_tf.errors import CerebrasError, ConfigError
+from cerebras_tf.kernels.bfloat16 import instructions
+from cerebras_tf.kernels.instructions import NONE
 from modelzoo.commands import bench_overhead
 from modelzoo.commands.bench_models import (
     MODELS,
@@ -328,7 +330,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--peers",
         action="store_true",
-        help="measure PyTorch besides, eager and compiled, each also with bfloat16 autocast",
+        help="measure PyTorch besides, eager and compiled, with --bfloat16 also by autocast",
     )
     parser.add_argument("--json", metavar="FILE", help="write every measurement there")
     parser.add_argument("--plot", metavar="FILE", help="draw tokens a second there, as SVG")
@@ -380,6 +382,17 @@ def check_given(args: argparse.Namespace) -> None:
         )
 
 
+def peers_of(bfloat16: bool) -> list[str]:
+    """Names of PyTorch's sides, those in bfloat16 where asked and not hopelessly slow."""
+    if bfloat16 and instructions().kind == NONE:
+        print(
+            "PyTorch's autocast is left out: a step takes minutes on this processor, which has no"
+        )
+        print("instructions for bfloat16")
+        bfloat16 = False
+    return [name for name, how in PEERS.items() if bfloat16 or not how.bfloat16]
+
+
 def run(args: argparse.Namespace) -> None:
     """Runs the benchmark and prints what it found."""
     check_given(args)
@@ -396,7 +409,7 @@ def run(args: argparse.Namespace) -> None:
     )
     with contextlib.ExitStack() as stack:
         sides = (*((BFLOAT16,) if args.bfloat16 else ()), WAFER, HOST)
-        compared = Comparison((*sides, *(PEERS if args.peers else ())))
+        compared = Comparison((*sides, *(peers_of(args.bfloat16) if args.peers else ())))
         if args.memoryx_dir:  # sides are killed in the end, so what they leave goes with a folder
             Path(args.memoryx_dir).mkdir(parents=True, exist_ok=True)
             store = tempfile.TemporaryDirectory(prefix="bench", dir=args.memoryx_dir)

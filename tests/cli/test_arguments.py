@@ -98,6 +98,7 @@ def test_eval_steps_of_zero_or_less_are_accepted(steps):
         (["-m", "fit", "-p", "x"], "Received: 'fit'."),
         ([*REQUIRED, "--validate_only", "--compile_only"], "not allowed with argument"),
         ([*REQUIRED, "--max_steps", "many"], "must be a whole number. Received: 'many'"),
+        ([*REQUIRED, "--max_steps", "٣"], "must be a whole number. Received: '٣'"),
         ([*REQUIRED, "--max_steps", "0"], "must be at least 1. Received: 0"),
         (["-m", "trian", "-p", "x"], "Did you mean train?"),
         (["--mode", "train", "--parms", "x"], "unknown option --parms. Did you mean --params?"),

@@ -82,7 +82,7 @@ def test_bench_measures_peers_and_writes_files(tmp_path):
     arguments = ("--peers", "--json", files[0], "--plot", files[1], "--model", "gptj")
     ran = bench("--smoke", *arguments, "--rounds", "1", "--steps", "2")
     assert ran.returncode == 0, ran.stderr
-    assert len(re.findall(r"^(?:torch|compile).*: not measured: ", ran.stdout, re.M)) == 4
+    assert len(re.findall(r"^(?:torch|compile).*: not measured: ", ran.stdout, re.M)) == 2
     found = json.loads(Path(files[0]).read_text())
     assert found["shape"]["model"] == "gptj" and set(found["sides"]) == {"wafer", "host"}
     assert len(found["sides"]["wafer"][0]["step_s"]) == 2 and found["flops"] > 0

@@ -14,6 +14,7 @@ from cerebras_tf.cli.arguments import any_int
 from cerebras_tf.errors import DataError
 from modelzoo.common.preparation import records
 
+MOST_PER_CORE = 16  # worker processes: more only wait for one another
 CLOCK_TICK_S = 0.01  # what the system's clock of processor time can tell apart
 
 
@@ -29,10 +30,12 @@ def share(text):
 
 
 def number_of_processes(text):
-    """Reads a whole number that is not negative."""
-    number = any_int(text)
-    if number < 0:
-        raise argparse.ArgumentTypeError(f"must be at least 0. Received: {text}.")
+    """Reads a whole number that is not negative, and not so large that no core is left for each."""
+    number, most = any_int(text), MOST_PER_CORE * len(os.sched_getaffinity(0))
+    if not 0 <= number <= most:
+        raise argparse.ArgumentTypeError(
+            f"must be 0 to {most} on this machine, {MOST_PER_CORE} for each core. Received: {text}."
+        )
     return number
 
 
