@@ -26,6 +26,14 @@ def products(x, dtype):
     return tf.matmul(squashed(tf.matmul(x, tf.cast(kernel, dtype)), dtype), tf.cast(output, dtype))
 
 
+def host_truncates():
+    """Whether TensorFlow cuts a product to bfloat16 instead of rounding it: without oneDNN."""
+    with tf.Graph().as_default(), v1.Session() as session:
+        ones = tf.ones([16, 16], tf.bfloat16)  # 15 + 1.09375, nearest to 16.125, cut to 16
+        values = tf.concat([ones[:15], ones[:1] * tf.constant(1.09375, tf.bfloat16)], axis=0)
+        return float(session.run(tf.cast(tf.matmul(ones, values), tf.float32))[0, 0]) < 16.0625
+
+
 def squashed(x, dtype):
     x = tf.nn.relu(x)
     return x / (tf.constant(1, dtype) + tf.abs(x)) - x * tf.constant(0.1, dtype)
@@ -37,6 +45,9 @@ def squashed(x, dtype):
     [(tf.float16, elementwise), (tf.bfloat16, elementwise), (tf.bfloat16, products)],
 )
 def test_losses_are_those_of_tensorflow_s_own_half_precision(dtype, layer, tmp_path):
+    if layer is products and host_truncates():
+        pytest.skip("on this processor TensorFlow truncates products to bfloat16")
+
     def logits(features, training):
         return tf.cast(layer(tf.cast(features, dtype), dtype), tf.float32)
 

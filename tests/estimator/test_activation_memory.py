@@ -160,7 +160,7 @@ def test_what_does_not_fit_names_the_settings_that_were_tried():
     fitting = Fitting((), 9_000_000_000, 5_000_000_000, 2_000_000_000, 1, 3_000_000_000)
     text = str(activation_room.does_not_fit(fitting, 2))
     assert "Received: 2; 9 GB are needed, 5 GB where layers are computed twice, 3 GB too" in text
-    assert "Set it to 5.02, or to 3.01 with memoryx_dir, or lower" in text
+    assert "Set it to 5.02, or to 3.01 with memoryx_dir, or train on shorter sequences" in text
 
 
 def test_a_larger_batch_that_does_not_fit_is_computed_twice_from_then_on(tmp_path, free):

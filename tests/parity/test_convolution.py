@@ -29,7 +29,12 @@ def test_convolution_agrees_with_tensorflow(image, filters, strides, padding, di
     def build(x):
         return tf.nn.conv2d(x[0], x[1], strides, padding, dilations=dilations)
 
-    check_parity(build, [normal(*image), normal(*filters)], "convolution")
+    try:
+        check_parity(build, [normal(*image), normal(*filters)], "convolution")
+    except tf.errors.InvalidArgumentError as e:
+        if dilations == 1 or "do not yet support dilation rates" not in str(e):
+            raise
+        pytest.skip("without oneDNN TensorFlow has no gradient of a dilated convolution")
 
 
 @pytest.mark.parametrize(("image", "filters", "strides", "padding", "dilations"), ROWS[:4], ids=str)
