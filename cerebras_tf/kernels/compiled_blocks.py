@@ -12,9 +12,15 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 from cerebras_tf.kernels.compiled_prefetch import ask_for_line
+from cerebras_tf.kernels.instructions import features
 
-# Rows of a block, numbers of a vector, and rows of a transposed operand.
-ROWS, LANES, TURNED = 4, 16, 4
+# Vectors as long as the processor's: AVX-512 has 32 registers of 16 numbers, AVX2 16 of 8.
+HAS_LONG_VECTORS = "avx512f" in features()
+# Rows of a block, numbers of a vector, the most vectors of a block's row, and rows of a transposed
+# operand: so many that the sums, a row of the second operand and a number of the first are all
+# held in registers.
+ROWS = 4
+LANES, MOST_VECTORS, TURNED = (16, 6, 4) if HAS_LONG_VECTORS else (8, 3, 2)
 
 _FLOAT, _I32, _I64 = ir.FloatType(), ir.IntType(32), ir.IntType(64)
 _VECTOR = ir.VectorType(_FLOAT, LANES)
@@ -40,7 +46,7 @@ def _sums(builder: Any, columns: int) -> list[list[Any]]:
 def _add_product(builder: Any, total: Any, x: Any, y: Any) -> None:
     """total += x y, in one rounding where the processor can."""
     type = ir.FunctionType(_VECTOR, [_VECTOR] * 3)
-    function = cgutils.get_or_insert_function(builder.module, type, "llvm.fmuladd.v16f32")
+    function = cgutils.get_or_insert_function(builder.module, type, f"llvm.fmuladd.v{LANES}f32")
     builder.store(builder.call(function, [x, y, builder.load(total)]), total)
 
 
@@ -108,7 +114,7 @@ def block_of_rows(looks_ahead: bool) -> Any:
             add_up = cgutils.get_or_insert_function(
                 builder.module,
                 ir.FunctionType(_FLOAT, [_FLOAT, _VECTOR]),
-                "llvm.vector.reduce.fadd.v16f32",
+                f"llvm.vector.reduce.fadd.v{LANES}f32",
             )
             for i, found in enumerate(totals):
                 for j, total in enumerate(found):

@@ -4,24 +4,33 @@ BLAS packs copies of both operands, which takes as long as the product of a doze
 they are read where they lie, and a last block of rows or columns begins before the end of the one
 before it. On one core of a Zen 4, products of [n, n] and [n, 64] numbers take 0.4, 0.56 and 0.72 of
 BLAS's time for n of 8, 16 and 32, and those of [n, 64] and [64, n], as dot products, 0.45 and 0.77
-for 8 and 16.
+for 8 and 16; of a Zen 3 by AVX2 0.39, 0.5 and 0.55, and 0.36 and 0.7.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from cerebras_tf.kernels.compiled_blocks import LANES, ROWS, TURNED, block_of_columns, block_of_rows
+from cerebras_tf.kernels.compiled_blocks import (
+    HAS_LONG_VECTORS,
+    LANES,
+    MOST_VECTORS,
+    ROWS,
+    TURNED,
+    block_of_columns,
+    block_of_rows,
+)
 from cerebras_tf.kernels.compiled_jit import jit
 from cerebras_tf.kernels.instructions import features
 
-# With narrower vectors a block's sums do not stay in registers.
-_FITS = "avx512f" in features()
+_FITS = not {"avx512f", "fma"}.isdisjoint(features())
 # Multiplications above which BLAS's copies matter less. Dot products have sums of their own to
 # make: they pay up to this many results for each number of a row.
-MOST_WORK, _MOST_DOTS = 1 << 18, 6
+MOST_WORK, _MOST_DOTS = 1 << 18, 6 if HAS_LONG_VECTORS else 12
 
-_one_vector, _two_vectors, _four_vectors = (block_of_columns(count) for count in (1, 2, 4))
+# Vectors of a block's row: powers of two, as the widths of heads are.
+_WIDE = 4 if MOST_VECTORS >= 4 else 2
+_one_vector, _two_vectors, _wide = (block_of_columns(count) for count in (1, 2, _WIDE))
 _dots = block_of_rows(False)
 
 
@@ -54,7 +63,7 @@ def small_product(a: Any, b: Any, out: Any) -> Any:
 
 @jit()
 def _by_columns(rows: Any, columns: Any, inner: Any, a: Any, b: Any, out: Any, steps: Any) -> None:
-    """Blocks of up to four vectors of columns; addresses, and bytes as block_of_columns takes."""
+    """Blocks of one, two or _WIDE vectors; addresses, and bytes as block_of_columns takes."""
     j = 0
     while j < columns:
         left = columns - j
@@ -62,13 +71,13 @@ def _by_columns(rows: Any, columns: Any, inner: Any, a: Any, b: Any, out: Any, s
         for i in range(0, rows, ROWS):
             first = min(i, rows - ROWS)
             x, y = a + first * steps[0], out + first * steps[2] + start
-            if left >= 4 * LANES:
-                _four_vectors(x, b + start, y, steps, inner)
+            if left >= _WIDE * LANES:
+                _wide(x, b + start, y, steps, inner)
             elif left >= 2 * LANES:
                 _two_vectors(x, b + start, y, steps, inner)
             else:
                 _one_vector(x, b + start, y, steps, inner)
-        j += 4 * LANES if left >= 4 * LANES else 2 * LANES if left >= 2 * LANES else LANES
+        j += _WIDE * LANES if left >= _WIDE * LANES else 2 * LANES if left >= 2 * LANES else LANES
 
 
 @jit()

@@ -3,7 +3,8 @@
 Each weight serves so few multiplications that memory bounds the product. BLAS packs a copy of the
 matrix first; here it is read once, as it lies, and sums stay in registers. On a Zen 5 4 rows take
 0.45 of BLAS's processor time with the transpose of a [50257, 768] matrix, and 0.46 with one of
-[768, 3072].
+[768, 3072]; on a Zen 3, whose AVX2 has fewer registers, 0.5 with the transpose (1.5 with the other,
+which is left to BLAS there).
 """
 
 from __future__ import annotations
@@ -12,7 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from cerebras_tf.kernels.compiled_blocks import LANES, ROWS, TURNED, block_of_columns, block_of_rows
+from cerebras_tf.kernels.compiled_blocks import (
+    HAS_LONG_VECTORS,
+    LANES,
+    MOST_VECTORS,
+    ROWS,
+    TURNED,
+    block_of_columns,
+    block_of_rows,
+)
 from cerebras_tf.kernels.compiled_jit import jit
 from cerebras_tf.kernels.compiled_threads import for_rows
 
@@ -20,11 +29,12 @@ F = np.float32
 LEAST_ROWS, MOST_ROWS = 2, 8  # BLAS has a kernel of its own for one
 # Elements of a matrix that the caches do not hold anyway.
 LEAST_ELEMENTS = 1 << 18
-_VECTORS = 6  # of a row of a block
-_COLUMNS = LANES * _VECTORS
+# Whether matrices with contiguous rows are taken: blocks of short vectors read too little of each.
+TAKES_ROWS = HAS_LONG_VECTORS
+_COLUMNS = LANES * MOST_VECTORS  # of a block
 _INNER = 512  # numbers that one sum takes before it is added to the others, for precision
 
-_block_of_columns, _block_of_rows = block_of_columns(_VECTORS), block_of_rows(True)
+_block_of_columns, _block_of_rows = block_of_columns(MOST_VECTORS), block_of_rows(True)
 
 
 def is_thin(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> bool:
@@ -34,7 +44,7 @@ def is_thin(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> bool:
         and b.size >= LEAST_ELEMENTS
         and out.dtype == np.float32
         and out.flags.c_contiguous
-        and (b.flags.c_contiguous or b.T.flags.c_contiguous)
+        and (b.T.flags.c_contiguous or (TAKES_ROWS and b.flags.c_contiguous))
     )
 
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from cerebras_tf.kernels.compiled_blocks import LANES, TURNED
 from cerebras_tf.kernels.compiled_small import small_product
 from cerebras_tf.kernels.instructions import features
 from tests.tolerances import TOLERANCES
 
 RELATIVE, ABSOLUTE = TOLERANCES["matmul"]
-needs_vectors = pytest.mark.skipif("avx512f" not in features(), reason="needs AVX-512")
+needs_vectors = pytest.mark.skipif(
+    features().isdisjoint({"avx512f", "fma"}), reason="needs AVX-512, or AVX2 with FMA"
+)
 
 
 def matrix(rows, columns, turned=False, seed=0):
@@ -56,11 +59,11 @@ def test_dot_products(rows, inner, columns):
     "a, b",
     [
         (matrix(3, 16), matrix(16, 64)),
-        (matrix(8, 16), matrix(16, 8)),
-        (matrix(8, 24), matrix(24, 8, turned=True)),
+        (matrix(8, 16), matrix(16, LANES - 1)),
+        (matrix(8, LANES + 4), matrix(LANES + 4, 8, turned=True)),
         (matrix(8, 16, turned=True), matrix(16, 8, turned=True)),
-        (matrix(8, 16), matrix(16, 3, turned=True)),
-        (matrix(20, 64), matrix(64, 20, turned=True)),
+        (matrix(8, 16), matrix(16, TURNED - 1, turned=True)),
+        (matrix(40, 64), matrix(64, 40, turned=True)),
         (matrix(80, 80), matrix(80, 64)),
         (matrix(8, 0), matrix(0, 16)),
     ],

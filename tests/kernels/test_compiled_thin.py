@@ -17,10 +17,11 @@ def rng():
 
 @pytest.fixture
 def calls(monkeypatch):
-    """Notes of products that are taken; those of small matrices are, too."""
+    """Notes of products that are taken; all that can be are, on every processor."""
     found = []
     original = blas.thin_product
     monkeypatch.setattr(compiled_thin, "LEAST_ELEMENTS", 1)
+    monkeypatch.setattr(compiled_thin, "TAKES_ROWS", True)
     monkeypatch.setattr(blas, "thin_product", lambda *a: found.append(a) or original(*a))
     return found
 
