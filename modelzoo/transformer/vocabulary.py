@@ -10,7 +10,8 @@ import os
 
 import numpy as np
 
-from cerebras_tf.errors import ConfigError
+from cerebras_tf.errors import ConfigError, DataError
+from modelzoo.common.path_advice import advice_on_path
 from modelzoo.common.tokenizers import TRANSLATION_TOKENS, line_tokens, load_tokenizer
 from modelzoo.transformer.pairs import UNK
 from modelzoo.transformer.text_lines import read_lines
@@ -23,9 +24,18 @@ class LineVocabulary:
 
     Args:
         path: the file; where it lacks the special tokens they come first.
+
+    Raises:
+        DataError: nothing is at the path.
     """
 
     def __init__(self, path):
+        if not os.path.exists(path):
+            raise DataError(
+                f"{path}: must be a file with a token a line. Received: No such file or directory. "
+                f"{advice_on_path(path)} For text whose tokens are not separated by spaces "
+                "give tokenizer_file instead, which `cerebras-tf prepare vocab` makes."
+            )
         self._tokens = line_tokens(read_lines([path]))
         self._ids = {token: number for number, token in enumerate(self._tokens)}
         self.vocab_size = len(self._tokens)

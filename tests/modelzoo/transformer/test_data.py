@@ -103,6 +103,11 @@ def test_references_lose_the_marks_of_word_parts(texts):
     assert LineVocabulary(str(texts / "v.tgt")).decode([4, 5, 6, 7, 3]) == "das weite Meer"
 
 
+def test_a_missing_vocabulary_is_told_with_what_makes_one(tmp_path):
+    with pytest.raises(DataError, match=r"v\.src: must be .* tokenizer_file .*prepare vocab"):
+        LineVocabulary(str(tmp_path / "v.src"))
+
+
 def test_texts_of_different_lengths_are_refused(texts):
     (texts / "a.tgt").write_text("eins\n", encoding="utf-8")
     with pytest.raises(DataError, match="as many lines as .*Received: 1 and 3"):
