@@ -20,7 +20,7 @@ from cerebras_tf.kernels.blas import SGEMM, gemm
 from cerebras_tf.kernels.compiled_blas import sgemm
 from cerebras_tf.kernels.compiled_jit import inlined, jit
 from cerebras_tf.kernels.compiled_math import exp, log
-from cerebras_tf.kernels.compiled_random import Stream, stream_of, uniform_row
+from cerebras_tf.kernels.compiled_random import WHOLE, Stream, stream_of, uniform_row
 from cerebras_tf.kernels.compiled_rows import exp_in_place, row_max
 from cerebras_tf.kernels.compiled_small import small_product
 from cerebras_tf.kernels.compiled_threads import chunks_of, for_chunks, spread, threads
@@ -31,6 +31,8 @@ Operands = tuple[np.ndarray, ...]
 # Queries of a block: fewer skip more of what a causal mask hides, more make larger products. Best
 # of 64, 96, 128, 192 and 256 for length 512 and width 64.
 QUERIES = 96
+# Random numbers drawn at once for rows of dropout that are shorter: a draw has a cost of its own.
+DRAWN = 512
 
 
 class Rows(NamedTuple):
@@ -169,21 +171,46 @@ def drop_row(row: Any, numbers: Any, rate: Any, kept_scale: Any) -> None:
         row[j] = row[j] * kept_scale if numbers[j] >= rate else F(0)
 
 
+@inlined
+def _rows_at_once(drop: Any, keys: Any) -> Any:
+    """How many rows' numbers are drawn together: several short ones, where most of each is seen."""
+    return max(1, DRAWN // max(1, drop.keys)) if drop.keys <= 2 * keys else 1
+
+
+@inlined
+def _memory(drop: Any, keys: Any) -> Any:
+    """For the numbers of that many rows."""
+    return np.empty(_rows_at_once(drop, keys) * max(drop.keys, keys) + WHOLE + 3, np.float32)
+
+
+@inlined
+def _drawn(drop: Any, first: Any, last: Any, queries: Any, seen: Any, memory: Any) -> Any:
+    """Numbers of rows of one head, drop.keys a row; of a single row those that are seen."""
+    row = drop.row + drop.queries * (first // queries) + first % queries
+    size = seen if last - first == 1 else drop.keys * (last - first)
+    return uniform_row(drop.stream, drop.keys * row, size, memory)
+
+
 @jit()
 def dropped_softmax_scores(
     start: Any, stop: Any, scores: Any, drop: Any, scale: Any, visible: Any, step: Any, *rest: Any
 ) -> None:
     """softmax_scores, then dropout of what each row sees; lse stays the softmax's."""
     queries, keys = scores.shape[1], scores.shape[2]
-    memory = np.empty(keys + 8, np.float32)
-    for r in range(start, stop):
-        head = r // queries
-        query = r % queries
-        softmax_scores(r, r + 1, scores, scale, visible, step, *rest)
-        seen = max(0, min(keys, visible + step * query))
-        first = drop.keys * (drop.row + drop.queries * head + query)
-        numbers = uniform_row(drop.stream, first, seen, memory)
-        drop_row(scores[head, query, :seen], numbers, drop.rate, drop.kept_scale)
+    memory, together = _memory(drop, keys), _rows_at_once(drop, keys)
+    softmax_scores(start, stop, scores, scale, visible, step, *rest)
+    first = start
+    while first < stop:
+        head = first // queries
+        last = min(first + together, stop, (head + 1) * queries)
+        seen = max(0, min(keys, visible + step * (first % queries)))
+        numbers = _drawn(drop, first, last, queries, seen, memory)
+        for r in range(first, last):
+            query = r % queries
+            seen = max(0, min(keys, visible + step * query))
+            own = numbers[drop.keys * (r - first) :]
+            drop_row(scores[head, query, :seen], own, drop.rate, drop.kept_scale)
+        first = last
 
 
 @jit()
@@ -200,16 +227,25 @@ def dropped_softmax_scores_grad(
 ) -> None:
     """As softmax_scores_grad, from cotangents of dropped probabilities, which scores become."""
     queries, keys = scores.shape[1], scores.shape[2]
-    memory = np.empty(keys + 8, np.float32)
-    for r in range(start, stop):
-        head = r // queries
-        query = r % queries
-        seen = max(0, min(keys, visible + step * query))
-        first = drop.keys * (drop.row + drop.queries * head + query)
-        numbers = uniform_row(drop.stream, first, seen, memory)
-        drop_row(dscores[head, query, :seen], numbers, drop.rate, drop.kept_scale)
-        softmax_scores_grad(r, r + 1, scores, dscores, scale, visible, step, *rest)
-        drop_row(scores[head, query, :seen], numbers, drop.rate, drop.kept_scale)
+    memory, together = _memory(drop, keys), _rows_at_once(drop, keys)
+    first = start
+    while first < stop:
+        head = first // queries
+        last = min(first + together, stop, (head + 1) * queries)
+        seen = max(0, min(keys, visible + step * (first % queries)))
+        numbers = _drawn(drop, first, last, queries, seen, memory)
+        for r in range(first, last):
+            query = r % queries
+            seen = max(0, min(keys, visible + step * query))
+            own = numbers[drop.keys * (r - first) :]
+            drop_row(dscores[head, query, :seen], own, drop.rate, drop.kept_scale)
+        softmax_scores_grad(first, last, scores, dscores, scale, visible, step, *rest)
+        for r in range(first, last):
+            query = r % queries
+            seen = max(0, min(keys, visible + step * query))
+            own = numbers[drop.keys * (r - first) :]
+            drop_row(scores[head, query, :seen], own, drop.rate, drop.kept_scale)
+        first = last
 
 
 class AllDrops(NamedTuple):

@@ -30,7 +30,7 @@ from cerebras_tf.kernels.compiled_heads import (
 )
 from cerebras_tf.kernels.compiled_jit import inlined, jit
 from cerebras_tf.kernels.compiled_layout import floats_are_float32, ordinary
-from cerebras_tf.kernels.compiled_random import stream_of, uniform_row
+from cerebras_tf.kernels.compiled_random import WHOLE, stream_of, uniform_row
 from cerebras_tf.kernels.compiled_threads import for_rows, split
 from cerebras_tf.kernels.packing import Lengths
 from cerebras_tf.kernels.random import Seeds, Step
@@ -250,7 +250,7 @@ def packed_attention_grad(
 @jit()
 def _draw_rows(start: Any, stop: Any, rows: Any, stream: Any, out: Any) -> None:
     width = out.shape[1]
-    memory = np.empty(width + 8, np.float32)
+    memory = np.empty(width + WHOLE + 3, np.float32)
     for r in range(start, stop):
         numbers = uniform_row(stream, rows[r] * width, width, memory)
         row = out[r]

@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("numba")
 
-from cerebras_tf.kernels.compiled_random import stream_of, uniform_row
+from cerebras_tf.kernels.compiled_random import WHOLE, stream_of, uniform_row
 from cerebras_tf.kernels.registry import COMPILED, PLAIN
 
 
@@ -50,7 +50,7 @@ def test_a_row_is_a_part_of_the_invocation(step):
     whole = PLAIN["random_uniform"](step, seeds, shape=(size,), dtype="float32")
     stream = stream_of(step, seeds, size)
     for first, length in [(0, 5), (1, 0), (1, 9), (1022, 6), (1027, 40), (5003, 8), (size - 3, 3)]:
-        row = uniform_row(stream, first, length, np.empty(length + 8, "f"))
+        row = uniform_row(stream, first, length, np.empty(length + WHOLE + 3, "f"))
         np.testing.assert_array_equal(row, whole[first : first + length])
 
 
