@@ -169,12 +169,15 @@ class CheckpointHook(tf.estimator.SessionRunHook):
 
     Args:
         path: prefix of the checkpoint.
-        tells: whether weights that it leaves unused are told: not of a model in several graphs.
+        tells: whether weights that it leaves unused are told: of a model in several graphs the last
+            one does.
+        used: set of the names that the model's other graphs use, to which this one's are added.
     """
 
-    def __init__(self, path, tells=True):
+    def __init__(self, path, tells=True, used=None):
         self._path = path
         self._tells = tells
+        self._used = set() if used is None else used
 
     def begin(self):
         """Compares the variables of the model with those of the checkpoint.
@@ -183,8 +186,9 @@ class CheckpointHook(tf.estimator.SessionRunHook):
             CheckpointError: names the variables that differ.
         """
         check_variables(self._path, tf.global_variables())
+        self._used.update(variable.op.name for variable in tf.global_variables())
         if self._tells:
-            tell_of_unused(self._path, tf.global_variables())
+            tell_of_unused(self._path, self._used)
 
 
 class BatchesHook(tf.estimator.SessionRunHook):
@@ -277,15 +281,14 @@ def check_variables(path, variables, advice=ANOTHER_FOLDER):
 def check_taken_over(path, variables):
     """Compares variables with those of the checkpoint from which training takes its weights."""
     check_variables(path, variables, ANOTHER_CHECKPOINT)
-    tell_of_unused(path, variables)
+    tell_of_unused(path, {variable.op.name for variable in variables})
 
 
-def tell_of_unused(path, variables):
-    """Warns of weights of a checkpoint that are none of the variables.
+def tell_of_unused(path, known):
+    """Warns of weights of a checkpoint that are none of the variables of these names.
 
     Optimizer state is none of them: its names begin with those of weights, or it is a number.
     """
-    known = {variable.op.name for variable in variables}
     shapes = saved_variables(path)
     unused = sorted(
         name

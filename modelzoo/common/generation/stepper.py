@@ -19,15 +19,16 @@ class Stepper:
         checkpoint_path: prefix of the checkpoint.
         use_cs: whether the wafer runs the model.
         signature: ``tf.TensorSpec`` of each feature by its name; None for sizes that may change.
-        whole: whether these features need all of the model's weights.
+        tells, used: whether weights of the checkpoint that are not used are told; see
+            CheckpointHook.
     """
 
-    def __init__(self, estimator, checkpoint_path, use_cs, signature, whole=True):
+    def __init__(self, estimator, checkpoint_path, use_cs, signature, tells=True, used=None):
         self._signature = signature
         self._features = None
         self._results = estimator.predict(
             self._input_fn,
-            hooks=[CheckpointHook(checkpoint_path, tells=whole)],
+            hooks=[CheckpointHook(checkpoint_path, tells, used)],
             checkpoint_path=checkpoint_path,
             yield_single_examples=False,
             use_cs=use_cs,
