@@ -41,6 +41,12 @@ def require_usable(folder: str) -> None:
     there = next(found for found in (path, *path.parents) if os.path.lexists(found))
     if not there.is_dir():
         raise _unusable(path, f"{there} is no folder")
+    try:
+        os.lstat(path)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise _unusable(path, str(error.strerror)) from error
     if not os.access(there, os.W_OK | os.X_OK):
         raise _unusable(path, f"{there} cannot be written to")
 

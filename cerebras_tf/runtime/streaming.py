@@ -11,6 +11,7 @@ from cerebras_tf.ir.program import Program
 from cerebras_tf.memoryx.disk_speed import require_free
 from cerebras_tf.memoryx.file_store import FileStore
 from cerebras_tf.memoryx.planned_disk import PlannedDisk
+from cerebras_tf.memoryx.store_folder import require_usable
 from cerebras_tf.runtime.backend import Backend
 from cerebras_tf.runtime.executor import Machine
 from cerebras_tf.runtime.null import NullBackend, stand_in
@@ -49,7 +50,7 @@ class StreamingPlan:
 
 
 def check_disk(specs: Iterable[Variable], folder: str, wafers: int = 1) -> None:
-    """Raises StoreError where variables do not fit on the disk of a folder.
+    """Raises StoreError where variables do not fit on the disk of a folder, or it cannot be made.
 
     Args:
         specs: the variables.
@@ -57,6 +58,7 @@ def check_disk(specs: Iterable[Variable], folder: str, wafers: int = 1) -> None:
         wafers: how many keep a part of them each.
     """
     need = sum(spec.type.most_bytes for spec in specs) // wafers
+    require_usable(folder)
     require_free(folder, need, "weights and optimizer state")
 
 
