@@ -82,17 +82,46 @@ def tell_of_cut_files(path: str) -> None:
         _tell_once(path, file)
 
 
-def tell_of_unlisted(model_dir: str) -> None:
-    """Logs that training begins anew beside whole checkpoints that no list there names."""
-    found = [] if "://" in model_dir else all_checkpoints(model_dir)
-    if found and step_of(found[-1]) > 0:
-        tf.compat.v1.logging.warning(
-            "%s is whole, but %s does not name it, and training begins anew beside it. To go on "
-            'from it, stop and make that file the line model_checkpoint_path: "%s"',
-            found[-1],
-            os.path.join(model_dir, "checkpoint"),
-            os.path.basename(found[-1]),
+def find_listed(model_dir: str, instead: str) -> Optional[str]:
+    """The checkpoint that the list of a folder names; None where there is none.
+
+    Where no list names a whole one that is there, it logs what is done instead.
+
+    Args:
+        model_dir: the folder.
+        instead: such as "training begins anew".
+
+    Raises:
+        CheckpointError: the list cannot be read. TensorFlow would go on as if there were none.
+    """
+    path = os.path.join(model_dir, "checkpoint")
+    try:
+        state = tf.train.get_checkpoint_state(model_dir)
+        damaged = os.path.isfile(path) and not (state and state.model_checkpoint_path)
+        reason = "no name of a checkpoint"
+    except ValueError as error:
+        damaged, reason = True, str(error)
+    unlisted = [] if "://" in model_dir else all_checkpoints(model_dir)
+    last = os.path.basename(unlisted[-1]) if unlisted and step_of(unlisted[-1]) > 0 else None
+    if damaged:
+        advice = "Delete it, to begin anew."
+        if last:
+            advice = f'Make it the line model_checkpoint_path: "{last}", which is whole.'
+        raise CheckpointError(
+            f"{path}: must be the list of checkpoints that TensorFlow writes. Received: {reason}. "
+            f"{advice}"
         )
+    found: Optional[str] = tf.train.latest_checkpoint(model_dir)
+    if last and not found:
+        tf.compat.v1.logging.warning(
+            "%s is whole, but %s does not name it, and %s. To take it, stop and make that file the "
+            'line model_checkpoint_path: "%s"',
+            unlisted[-1],
+            path,
+            instead,
+            last,
+        )
+    return found
 
 
 @functools.cache

@@ -24,7 +24,7 @@ from cerebras_tf.compiler.pipeline import Options, collector_paused
 from cerebras_tf.errors import ConfigError
 from cerebras_tf.estimator import cluster
 from cerebras_tf.estimator.call import Call, hooks_of_training_around, training, training_around
-from cerebras_tf.estimator.checkpoint_content import tell_of_cut_files, tell_of_unlisted
+from cerebras_tf.estimator.checkpoint_content import find_listed, tell_of_cut_files
 from cerebras_tf.estimator.compiled_programs import CompiledPrograms, name_of_mode
 from cerebras_tf.estimator.console import is_silent, say
 from cerebras_tf.estimator.description import describe_program, effort
@@ -41,7 +41,9 @@ from cerebras_tf.estimator.run_config import (
     CSRunConfig,
     check_wafer_address,
     execution_mode_from_environment,
+    options_of_wafer,
     refuse_strategies,
+    tell_of_host,
 )
 from cerebras_tf.estimator.saver import HostSaver
 from cerebras_tf.estimator.smaller_batches import advice_on, advising, placeholders, types_of
@@ -130,6 +132,8 @@ class CerebrasEstimator(tf.estimator.Estimator):
         if on_wafer:
             check_wafer_address(getattr(self._config, "cs_ip", None))
             refuse_strategies(self._config)
+        elif options_of_wafer(self._config):
+            tell_of_host(options_of_wafer(self._config))
         if getattr(self._config, "memoryx_dir", None) is not None:
             gc.collect()  # graphs and sessions of calls before, which refer to themselves
             return_freed_memory()
@@ -172,10 +176,9 @@ class CerebrasEstimator(tf.estimator.Estimator):
                 host is to train with it.
             CerebrasError: what the wafer refuses, before the first step where possible.
         """
-        if not self.latest_checkpoint():
-            tell_of_unlisted(self.model_dir)
-            if self._warm_start_settings:
-                tell_of_cut_files(self._warm_start_settings.ckpt_to_initialize_from)
+        found = find_listed(self.model_dir, "training begins anew beside it")
+        if not found and self._warm_start_settings:
+            tell_of_cut_files(self._warm_start_settings.ckpt_to_initialize_from)
         if sparsifier is None:
             sparsifier = self._call.sparsifier  # of a training with evaluations
         bound = self._in_call(use_cs, steps=steps, last_step=max_steps, sparsifier=sparsifier)
@@ -251,8 +254,12 @@ class CerebrasEstimator(tf.estimator.Estimator):
             yield from itertools.islice(items, num_samples)
 
     def _tell_of_damage(self, checkpoint_path: Optional[str]) -> None:
-        """Logs where the checkpoint of an evaluation or prediction lacks what those do not read."""
-        path = checkpoint_path or self.latest_checkpoint()
+        """Logs where the checkpoint of an evaluation or prediction lacks what those do not read.
+
+        Raises:
+            CheckpointError: none is given, and the list of them in model_dir cannot be read.
+        """
+        path = checkpoint_path or find_listed(self.model_dir, "weights are drawn anew")
         if path:
             tell_of_cut_files(path)
 

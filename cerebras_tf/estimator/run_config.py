@@ -5,6 +5,7 @@ Also says whether a wafer can be reached at an address.
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 import math
 import numbers
@@ -26,6 +27,7 @@ DEFAULT_PORT = 9000
 EXECUTION_MODE_VARIABLE = "CEREBRAS_EXECUTION_MODE"
 EXECUTION_MODES = ("weight_streaming", "pipeline")
 _CONNECT_TIMEOUT_S = 3.0
+_MOST_GIGABYTES = 1e9  # an exabyte; of a hundred digits no number of bytes can be made
 _OWN_FIELDS = (
     "cs_ip",
     "system_name",
@@ -162,21 +164,51 @@ def _check_num_csx(num_csx: Any) -> int:
     return wafers
 
 
+@functools.cache
+def tell_of_host(options: tuple[str, ...]) -> None:
+    """Logs, once, which options of a configuration have no effect on the host."""
+    tf.compat.v1.logging.warning(
+        "%s: no effect on the host, where TensorFlow has weights and activations in memory, in "
+        "the model's own types",
+        ", ".join(options),
+    )
+
+
+def options_of_wafer(config: Any) -> tuple[str, ...]:
+    """Names of the options set that say what a wafer keeps where, and computes in which numbers."""
+    usual = {"micro_batches": (1,), "precision": (None, "float32")}
+    names = (
+        "memoryx_dir",
+        "memoryx_ram_gb",
+        "memoryx_moment_dtype",
+        "wafer_memory_gb",
+        "micro_batches",
+        "precision",
+    )
+    return tuple(
+        name
+        for name in names
+        if hasattr(config, name) and getattr(config, name) not in usual.get(name, (None,))
+    )
+
+
 def _check_count(name: str, value: Any, of: str, most: float = math.inf) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+    number = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    if not number or not 1 <= int(value) <= most:
         limit = "" if most == math.inf else f", at most {most}"
         raise ConfigError(
             f"{name}: must be a positive whole number of {of}{limit}. Received: {value!r}. "
             "Leave it out."
         )
-    return value
+    return int(value)
 
 
 def _check_gigabytes(name: str, value: Any) -> float:
     number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    if not number or not 0 < value < math.inf:
+    if not number or not 0 < value <= _MOST_GIGABYTES:
         raise ConfigError(
-            f"{name}: must be a number of gigabytes (10^9 bytes) above 0. Received: {value!r}. "
+            f"{name}: must be a number of gigabytes (10^9 bytes) above 0 and at most "
+            f"{_MOST_GIGABYTES:g}. Received: {value!r}. "
             "Leave it out to use what the machine has."
         )
     return float(value)
@@ -209,13 +241,13 @@ def _checked_folder(memoryx_dir: Any) -> Optional[str]:
         return None
     try:
         found = os.fsdecode(memoryx_dir)
-        if found.strip() and "\0" not in found:
+        if found.strip() and not re.search(r"\0|^~|://", found):
             return os.path.abspath(found)
     except TypeError:  # neither text nor a path
         pass
     raise ConfigError(
-        f"memoryx_dir: must name a folder. Received: {memoryx_dir!r}. Leave it out to keep weights "
-        "in memory."
+        "memoryx_dir: must name a folder of this machine, by a path without ~. Received: "
+        f"{memoryx_dir!r}. Leave it out to keep weights in memory."
     )
 
 
@@ -372,11 +404,14 @@ class CSRunConfig(tf.estimator.RunConfig):
                 f"Received: {fields['use_vsl']!r}. Leave it out to leave padding out where proved."
             )
         if fields.get("profile") is not None:
-            _check_count("profile", fields["profile"], "steps")
+            fields["profile"] = _check_count("profile", fields["profile"], "steps")
         if fields.get("num_threads") is not None:
-            _check_count("num_threads", fields["num_threads"], "threads", MOST_THREADS)
+            given = fields["num_threads"]
+            fields["num_threads"] = _check_count("num_threads", given, "threads", MOST_THREADS)
         if "micro_batches" in fields:
-            _check_count("micro_batches", fields["micro_batches"], "parts")
+            fields["micro_batches"] = _check_count(
+                "micro_batches", fields["micro_batches"], "parts"
+            )
         if fields.get("precision") is not None:
             _check_precision(fields["precision"])
         if "keep_float32" in fields:

@@ -15,6 +15,7 @@ import functools
 import os
 
 from cerebras_tf.cli.arguments import positive_int, seed_int
+from cerebras_tf.errors import ConfigError
 from modelzoo.common import tokenizers
 from modelzoo.common.preparation import command, documents
 from modelzoo.gpt3.preparation import FILE_FORMATS, PreparationSettings, prepare
@@ -39,19 +40,27 @@ def add_arguments(parser):
     add("--text_key", default="text", help="key of the text in .jsonl rows")
     add("--ftfy", action="store_true", help="mend wrongly decoded characters with ftfy")
     forms = ("NFC", "NFKC", "NFD", "NFKD", "none")
-    add("--ftfy_normalizer", choices=forms, default="NFC", help="Unicode normal form with --ftfy")
+    add("--ftfy_normalizer", choices=forms, help="Unicode normal form with --ftfy (default: NFC)")
     add("--wikitext-detokenize", action="store_true", help="undo the word splitting of WikiText")
     add("--file_format", choices=list(FILE_FORMATS), default="tfrecords")
     add("--files_per_record", type=positive_int, default=50_000, help="records of a file")
     add("--write_remainder", action="store_true", help="also write the last, padded record")
     add("--output_name", default="examples", help="beginning of the file names")
-    add("--seed", type=seed_int, default=0, help="of the lengths of shortened records")
+    add("--seed", type=seed_int, help="of the lengths of shortened records (default: 0)")
 
 
 def run(args):
     """Runs the preparation."""
     output_dir, processes, others = command.split_options(args)
     inputs = others.pop("input_dir")
+    for key, needed in (("ftfy_normalizer", "ftfy"), ("seed", "short_seq_prob")):
+        if others[key] is None:
+            del others[key]
+        elif not others[needed]:
+            raise ConfigError(
+                f"--{key}: must come with --{needed}, without which it has no effect. Received: "
+                f"{others[key]}. Give both, or leave it out."
+            )
     settings = PreparationSettings(**others)
     command.run(
         functools.partial(prepare, inputs, output_dir, settings, processes),

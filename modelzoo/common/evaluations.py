@@ -184,7 +184,8 @@ class Evaluations(tf.estimator.Exporter):
         best, waited = last_gain(values, rule.mode, rule.min_delta)
         if waited < rule.patience:
             return None
-        since = "is not a number" if best is None else f"has not improved since step {best}"
+        more = f" by more than {rule.min_delta:g}" if rule.min_delta else ""
+        since = "is not a number" if best is None else f"has not improved{more} since step {best}"
         value = "" if best is None else f" ({values[best]:.6g})"
         return (
             f"early stopping at step {max(values)}: {rule.metric} {since}{value}, for {waited} "

@@ -101,6 +101,16 @@ class GptPromptsInput:
         for key in ("temperature", "repetition_penalty"):
             if 0 < vars(self)[key] < SMALLEST_FLOAT:
                 yield key, f"must be at least {SMALLEST_FLOAT:.2g}, as float32 has it."
+        if self.temperature == 0 or self.top_k == 1:
+            if self.num_samples > 1:
+                yield "num_samples", "must be 1 where only the likeliest token is taken."
+            if self.top_p < 1:
+                yield (
+                    "top_p",
+                    "has no effect where only the likeliest token is taken: leave it out.",
+                )
+        if self.temperature == 0 and (self.top_k or 1) > 1:
+            yield "top_k", "has no effect with temperature 0: leave it out."
         if "" in self.stop:
             yield "stop", "must hold texts of at least one character."
 

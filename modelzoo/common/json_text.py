@@ -15,13 +15,15 @@ def parse_json(text, finite=True):
             not, under keys that nobody reads.
 
     Raises:
-        ValueError: if it is no JSON, nests too deep, or has a number that is not finite; a
-            JSONDecodeError, which tells the place, for the first of these.
+        ValueError: if it is no JSON, nests too deep, or has a key twice or a number that is not
+            finite; a JSONDecodeError, which tells the place, for the first of these.
     """
     try:
         if not finite:
-            return json.loads(text)
-        return json.loads(text, parse_float=_finite, parse_constant=_finite)
+            return json.loads(text, object_pairs_hook=_object)
+        return json.loads(
+            text, object_pairs_hook=_object, parse_float=_finite, parse_constant=_finite
+        )
     except RecursionError as error:
         raise ValueError("values that nest too deep to follow") from error
 
@@ -36,6 +38,15 @@ def is_finite(value):
         if isinstance(value, dict | list):
             values += value.values() if isinstance(value, dict) else value
     return True
+
+
+def _object(pairs):
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"the key {twice[:40]!r} twice in one object")
+    return found
 
 
 def _finite(text):

@@ -17,6 +17,7 @@ from __future__ import annotations
 import collections.abc
 import dataclasses
 import math
+import re
 import typing
 
 from cerebras_tf.suggestions import did_you_mean, nearest
@@ -33,13 +34,32 @@ LONG_END = 2**63
 LARGEST_FLOAT = 3.4028234e38
 SMALLEST_FLOAT = 1.1754944e-38  # above 0, with all digits
 _MISSING = object()
-SHOWN = 300  # characters of a value in a message
+SHOWN = 300  # characters of a value in a message, and parts
+# Numbers that YAML 1.1 takes for text, such as 1e-3, and those that are quoted.
+NUMBER = re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?", re.ASCII)
 
 
 def shortened(value):
-    """Returns a value as a message shows it."""
+    """Returns a value as a message shows it.
+
+    Of large ones the kind alone: aliases may make a YAML's value larger than memory.
+    """
+    if _is_large(value):
+        return (
+            f"a {'section' if isinstance(value, dict) else 'list'} of {len(value)} parts and more"
+        )
     text = repr(value)
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}... ({len(text)} characters)"
+
+
+def _is_large(value):
+    waiting, count = [value], 0
+    while waiting and count <= SHOWN:
+        value = waiting.pop()
+        count += 1
+        if isinstance(value, list | dict):
+            waiting += value.values() if isinstance(value, dict) else value
+    return count > SHOWN
 
 
 class Report:
@@ -294,6 +314,8 @@ def _convert_number(hint, value):
         return _MISSING
     if hint is int and isinstance(value, int):
         return value
+    if isinstance(value, str) and not NUMBER.fullmatch(value):
+        return _MISSING  # Python would read digits of other scripts, spaces and 1_000, too
     try:
         number = float(value)
     except (ValueError, OverflowError):

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Optional
 
 from cerebras_tf.cli.arguments import MODES
 from cerebras_tf.memoryx.sparsifier import SPARSIFIER_MAP
-from modelzoo.common.schema import build_section, build_variant, convert, in_float32, taking
+from modelzoo.common.schema import NUMBER, build_section, build_variant, convert, in_float32, taking
 
 LOSS_SCALING_WORDS = ("dynamic", "tf_dynamic")
 MINIMUM_LOSS_SCALE = 2.0**-14
@@ -210,7 +210,9 @@ def build_loss_scaling_factor(value, path, report):
     if value in LOSS_SCALING_WORDS:
         return value
     try:
-        number = float(value)
+        number = (
+            math.nan if isinstance(value, str) and not NUMBER.fullmatch(value) else float(value)
+        )
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not 0 < number < math.inf or isinstance(value, bool):

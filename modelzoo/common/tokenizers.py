@@ -85,6 +85,9 @@ class ByteTokenizer:
         return self.eos_id if token == END_OF_TEXT else None
 
 
+JUDGED_TOKENS = 1000  # of a text, by which it is judged whether a vocabulary has its words
+
+
 class FileTokenizer:
     """A tokenizer of the ``tokenizers`` library.
 
@@ -114,6 +117,7 @@ class FileTokenizer:
         self.pad_id, self.unk_id, self.bos_id = found["pad"], found["unk"], found["bos"]
         self.cls_id, self.sep_id, self.mask_id = found["cls"], found["sep"], found["mask"]
         self.eos_id = found["eos"] if eos_id is None else eos_id
+        self._seen = self._unknown = 0
         self._unspoken = {number for number in {*found.values(), self.eos_id} if _is_number(number)}
 
     @property
@@ -128,7 +132,9 @@ class FileTokenizer:
     def encode_batch(self, texts):
         """Returns the tokens of each text, a list of [n] int32; faster than one by one."""
         encodings = self.library.encode_batch_fast(texts, add_special_tokens=False)
-        return [np.array(encoding.ids, np.int32) for encoding in encodings]
+        found = [np.array(encoding.ids, np.int32) for encoding in encodings]
+        self._require_words(*found)
+        return found
 
     def encode_with_offsets(self, text):
         """Tokenizes and tells where each token stands.
@@ -137,8 +143,22 @@ class FileTokenizer:
             Tokens [n] int32 and their first and one past last character in `text`, [n, 2] int32.
         """
         encoding = self.library.encode(text, add_special_tokens=False)
+        self._require_words(np.array(encoding.ids, np.int32))
         offsets = np.array(encoding.offsets, np.int32).reshape(-1, 2)
         return np.array(encoding.ids, np.int32), offsets
+
+    def _require_words(self, *found):
+        """Refuses a text of which three in four tokens are unknown, once it can be told."""
+        if self.unk_id is None or self._seen >= JUDGED_TOKENS:
+            return
+        self._seen += sum(map(len, found))
+        self._unknown += sum(int(np.count_nonzero(ids == self.unk_id)) for ids in found)
+        if self._seen >= JUDGED_TOKENS and 4 * self._unknown > 3 * self._seen:
+            raise ConfigError(
+                f"{self.source}: must hold the words of the text. Received: {self._unknown} of its "
+                f"first {self._seen} tokens are unknown. Take the whole file, or a vocabulary of "
+                "the text's language."
+            )
 
     def tokens(self, ids):
         """Returns the tokens as they stand in the vocabulary, such as ``##ing``."""
@@ -163,13 +183,21 @@ class ByteLevelTokenizer(FileTokenizer):
     def __init__(self, library, eos_id=None, source="the vocabulary"):
         super().__init__(library, eos_id, source)
         self._words = {}
+        # Symbols of bytes that have no token; the library leaves them out of a text.
+        alphabet = import_library().pre_tokenizers.ByteLevel.alphabet()
+        known = library.get_vocab() if library.model.unk_token is None else alphabet
+        self._lacking = set(alphabet).difference(known)
 
     def encode_batch(self, texts):
         """Returns the tokens of each text, a list of [n] int32."""
         return [self.encode(text) for text in texts]
 
     def encode(self, text):
-        """Returns the tokens of `text`, [n] int32."""
+        """Returns the tokens of `text`, [n] int32.
+
+        Raises:
+            ConfigError: the vocabulary has no token for a byte of it.
+        """
         chunks = [self._encode_chunk(chunk) for chunk in split_text(text, CHUNK_CHARACTERS)]
         return np.concatenate(chunks)
 
@@ -180,9 +208,21 @@ class ByteLevelTokenizer(FileTokenizer):
         if len(known) + len(new) > CACHED_WORDS:
             known.clear()
             new = list(set(words))
+        for word in new if self._lacking else ():
+            self._require_tokens(word)
         encodings = self.library.encode_batch_fast(new, add_special_tokens=False)
         known.update((word, encoding.ids) for word, encoding in zip(new, encodings))
         return np.fromiter(itertools.chain.from_iterable(map(known.__getitem__, words)), np.int32)
+
+    def _require_tokens(self, word):
+        symbols = "".join(part for part, _ in self.library.pre_tokenizer.pre_tokenize_str(word))
+        lost = self._lacking.intersection(symbols)
+        if lost:
+            raise ConfigError(
+                f"{self.source}: must have a token for every byte of the text. Received: "
+                f"{word.strip()[:40]!r}, with {len(lost)} that have none and would be left out; it "
+                f"lacks {len(self._lacking)} of the 256 bytes. Take another vocabulary."
+            )
 
 
 def split_text(text, limit):
@@ -393,6 +433,12 @@ def _bert(contents, do_lower_case):
         )
     path, text = next(iter(contents.items()))
     vocabulary = word_pieces(text)
+    lines = text.rstrip("\n").count("\n") + 1
+    if len(vocabulary) < lines:
+        raise ConfigError(
+            f"{path}: must have each token on one line. Received: {lines} lines with "
+            f"{len(vocabulary)} tokens. Remove lines that come again, or copy the file again."
+        )
     if "[UNK]" not in vocabulary:
         raise ConfigError(
             f"{path}: must be a WordPiece vocabulary with the token [UNK] on a line. Received: "

@@ -88,7 +88,8 @@ def open_translator(estimator, params, checkpoint_path, use_cs):
         **encoder_signature("encoder_mask"),
         "memory": _spec([layers, 2, None, model.num_heads, None, size], "float32"),
     }
-    given, used = (estimator, checkpoint_path, use_cs), set()
+    given = estimator, checkpoint_path, use_cs
+    used: set[str] = set()
     encode = Stepper(*given, encoder_signature(*ENCODED), tells=False, used=used)
     step = BeamStepper(*given, signature, used=used)
     decoder = CachedDecoder(step, *shape, limit=params.max_position_embeddings)

@@ -163,7 +163,7 @@ def test_execution_mode_follows_the_launcher(monkeypatch):
 
 @pytest.mark.parametrize("given", [0, -1.5, True, "6", float("nan"), float("inf")])
 def test_memory_for_activations_must_be_an_amount(given):
-    with pytest.raises(ConfigError, match=r"wafer_memory_gb: .* above 0. Received: "):
+    with pytest.raises(ConfigError, match=r"wafer_memory_gb: .* above 0 .* Received: "):
         CSRunConfig(wafer_memory_gb=given)
     config = CSRunConfig(wafer_memory_gb=6)
     assert config.wafer_memory_gb == 6.0 and CSRunConfig().wafer_memory_gb is None
@@ -174,11 +174,19 @@ def test_memory_for_activations_must_be_an_amount(given):
 def test_memory_may_be_a_number_of_numpy(tmp_path):
     config = CSRunConfig(memoryx_dir=tmp_path, memoryx_ram_gb=np.float32(0.5))
     assert (config.memoryx_dir, config.memoryx_ram_gb) == (str(tmp_path), 0.5)
+    assert CSRunConfig(micro_batches=np.int64(2)).micro_batches == 2
 
 
-@pytest.mark.parametrize("folder", ["", "  ", "a\0b", 5])
+@pytest.mark.parametrize("name", ["memoryx_ram_gb", "wafer_memory_gb"])
+@pytest.mark.parametrize("value", [1e10, 1e300, 10**400])
+def test_memory_beyond_all_machines_is_refused(name, value):
+    with pytest.raises(ConfigError, match=f"{name}: .* at most 1e[+]09. Received: "):
+        CSRunConfig(memoryx_dir="here", **{name: value})
+
+
+@pytest.mark.parametrize("folder", ["", "  ", "a\0b", 5, "~/store", "gs://bucket/store"])
 def test_weights_rest_in_a_folder(folder):
-    with pytest.raises(ConfigError, match="memoryx_dir: must name a folder. Received: "):
+    with pytest.raises(ConfigError, match="memoryx_dir: must name a folder of this machine"):
         CSRunConfig(memoryx_dir=folder)
 
 

@@ -24,6 +24,7 @@ from cerebras_tf.errors import CheckpointError
 from cerebras_tf.estimator import saver
 from cerebras_tf.estimator.checkpoint_content import first_line
 from cerebras_tf.estimator.checkpoint_writer import write_checkpoint
+from cerebras_tf.estimator.run_config import tell_of_host
 from cerebras_tf.swarmx import job
 from tests.estimator import regression
 from tests.estimator.regression import assert_equal, build, dataset, variables_of
@@ -167,8 +168,40 @@ def test_checkpoints_that_no_list_names_are_told(tmp_path, caplog, use_cs):
     assert not re.search(told, caplog.text)
     (tmp_path / "checkpoint").unlink()
     with caplog.at_level("WARNING", "tensorflow"):
+        made.evaluate(dataset, steps=1)
+        assert "checkpoint does not name it, and weights are drawn anew" in caplog.text
         build(tmp_path, use_cs=use_cs).train(dataset, max_steps=1)
     assert re.search(told, caplog.text)
+
+
+@pytest.mark.parametrize("use_cs", [True, False])
+@pytest.mark.parametrize("damage", [b"model_checkroint_path", b"model_checkp\xefint_path", b""])
+def test_a_damaged_list_of_checkpoints_is_refused(tmp_path, use_cs, damage):
+    made = build(tmp_path, use_cs=use_cs)
+    made.train(dataset, max_steps=2)
+    listed = tmp_path / "checkpoint"
+    content = listed.read_bytes()
+    listed.write_bytes(damage and content.replace(b"model_checkpoint_path", damage))
+    told = r"checkpoint: must be the list .* Make it the line .*: \"model.ckpt-2\", which is whole"
+    for call in (
+        lambda: made.train(dataset, max_steps=4),
+        lambda: made.evaluate(dataset, steps=1),
+        lambda: next(made.predict(dataset)),
+    ):
+        with pytest.raises(CheckpointError, match=told):
+            call()
+    assert made.evaluate(dataset, 1, checkpoint_path=str(tmp_path / "model.ckpt-2"))
+    listed.write_text('model_checkpoint_path: "model.ckpt-2"')
+    assert made.evaluate(dataset, steps=1)["global_step"] == 2
+
+
+def test_options_of_the_wafer_are_told_where_the_host_runs(tmp_path, caplog):
+    options = {"memoryx_dir": tmp_path / "store", "wafer_memory_gb": 1, "micro_batches": 2}
+    tell_of_host.cache_clear()
+    with caplog.at_level("WARNING", "tensorflow"):
+        made = build(tmp_path / "host", use_cs=False, **options)
+        made.train(dataset, max_steps=1)
+    assert caplog.text.count("memoryx_dir, wafer_memory_gb, micro_batches: no effect on the") == 1
 
 
 def test_a_full_disk_at_the_first_checkpoint_speaks_of_no_other(tmp_path, monkeypatch):

@@ -19,6 +19,7 @@ from modelzoo.common.preparation.records import sha256_of
 
 SUFFIXES = (".txt", ".jsonl", ".jsonl.zst", ".jsonl.gz", ".xz", ".tar.gz", ".tgz")
 BUFFER_BYTES = 1 << 17
+TO_UTF8 = "Convert the file to UTF-8"
 LISTED_FILES = 1000  # input files that a manifest names one by one
 TAR_MAGIC = (b"ustar", 257)  # and its place in the first block of an archive
 
@@ -230,9 +231,10 @@ def _decode(data, path, place):
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
         line = place() + data[: error.start].count(b"\n")
+        packed = str(path).endswith((".bz2", ".zip", ".7z", ".lz4", ".parquet"))
         raise DataError(
             f"{path}:{line}: must be UTF-8 text. Received: byte 0x{data[error.start]:02x}. "
-            "Convert the file to UTF-8."
+            f"{'Unpack the file, or pack it as .gz, .xz or .zst' if packed else TO_UTF8}."
         ) from error
 
 

@@ -93,9 +93,15 @@ def _train(inputs, files, output_dir, settings, on_progress):
         ) from error
     if not counts["lines"]:
         raise DataError(f"{', '.join(inputs)}: must hold text. Received: no line. Add text.")
+    size = tokenizer.get_vocab_size()
+    if size > settings.vocab_size:
+        raise ConfigError(
+            f"vocab_size: must be at least {size} for this text, whose characters and the special "
+            f"tokens are that many. Received: {settings.vocab_size}. Raise it, or give a smaller "
+            "--limit_alphabet."
+        )
     texts = {"tokenizer.json": tokenizer.to_str(pretty=True), **_classic_files(tokenizer, settings)}
     written = [_write(progress.folder / name, text) for name, text in texts.items()]
-    size = tokenizer.get_vocab_size()
     progress.finish({"vocab_size": size, "counts": counts, "files": written})
     return progress.manifest()
 
@@ -121,6 +127,12 @@ def _checked(settings):
             f"vocab_size: must be at least {least}, for the special tokens and the "
             f"{'bytes' if algorithm == 'byte_bpe' else 'characters'}. Received: "
             f"{settings.vocab_size}. Raise it."
+        )
+    if settings.limit_alphabet is not None and algorithm in ("byte_bpe", "unigram"):
+        why = "all bytes" if algorithm == "byte_bpe" else "all characters"
+        raise ConfigError(
+            f"limit_alphabet: goes with the algorithms wordpiece and bpe. Received: {algorithm}, "
+            f"which takes {why}. Drop it."
         )
     if settings.do_lower_case and algorithm != "wordpiece":
         raise ConfigError(

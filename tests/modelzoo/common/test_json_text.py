@@ -10,7 +10,9 @@ from modelzoo.common.checkpoints.keys import our_nonlinearity
 from modelzoo.common.json_text import is_finite, parse_json
 
 
-@pytest.mark.parametrize("text", ["{", "[" * 5000, "[Infinity]", "[NaN]", "[1e400]"])
+@pytest.mark.parametrize(
+    "text", ["{", "[" * 5000, "[Infinity]", "[NaN]", "[1e400]", '{"a": 1, "a": 1}']
+)
 def test_what_cannot_be_read_is_a_value_error(tmp_path, text):
     with pytest.raises(ValueError):
         parse_json(text)

@@ -60,6 +60,21 @@ def test_build_reads_numbers_written_as_text():
     assert built.inner.num_hidden_layers == 10 and built.inner.rate == 1e-6
 
 
+@pytest.mark.parametrize("value", ["１６", "٢٠", "1６", "1_0", " 16 ", "16\n"])
+def test_numbers_as_text_are_ascii_digits(value):
+    report = schema.Report("p.yaml")
+    assert schema.convert(int, value, "size", report) is None
+    assert schema.convert(float, value, "size", report) is None
+    assert len(report.messages) == 2
+
+
+def test_of_large_values_the_kind_is_told():
+    value = ["x"]
+    for _ in range(40):
+        value = [value] * 9
+    assert schema.shortened(value) == "a list of 9 parts and more"
+
+
 def test_unknown_key_names_line_and_likeliest_key():
     _, messages = build(
         {"inner": {"num_hidden_layers": 3, "num_layers": 24}}, {"inner.num_layers": 12}

@@ -46,6 +46,30 @@ def vocab(tmp_path):
     return str(path)
 
 
+def test_text_that_a_vocabulary_has_no_tokens_for_is_refused(gpt2_files, tmp_path, vocab):
+    folder, _ = gpt2_files
+    whole = json.loads((folder / "vocab.json").read_text())
+    few = {token: number for token, number in whole.items() if token != "x"}
+    (tmp_path / "vocab.json").write_text(json.dumps(few))
+    files = str(tmp_path / "vocab.json"), str(folder / "merges.txt")
+    loaded = tokenizers.load_tokenizer("GPT2Tokenizer", *files)
+    assert loaded.decode(loaded.encode(PLAIN)) == PLAIN
+    with pytest.raises(ConfigError, match=r"Received: 'ox', with 1 that have none .* 1 of the 256"):
+        loaded.encode("an ox")
+    words = tokenizers.load_tokenizer("BertTokenizer", vocab)
+    words.encode_batch(["the cat zz"] * 333 + ["the"])  # a third of 1,000 is unknown
+    words.encode_batch(["zz zz zz"] * 999)
+    words = tokenizers.load_tokenizer("BertTokenizer", vocab)
+    with pytest.raises(ConfigError, match="Received: 800 of its first 1000 tokens are unknown"):
+        words.encode_batch(["zz zz cat zz zz"] * 200)
+
+
+def test_a_token_that_stands_twice_in_a_vocabulary_is_refused(vocab):
+    Path(vocab).write_text("\n".join([*WORDPIECES, "cat"]))
+    with pytest.raises(ConfigError, match="Received: 17 lines with 16 tokens"):
+        tokenizers.load_tokenizer("BertTokenizer", vocab)
+
+
 @pytest.mark.parametrize("text", [PLAIN, ODD, "", " ", "x"])
 def test_gpt2_and_neox_files_give_the_tokens_of_their_library(gpt2_files, text):
     folder, trained = gpt2_files

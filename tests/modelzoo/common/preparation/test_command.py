@@ -6,7 +6,8 @@ import argparse
 
 import pytest
 
-from cerebras_tf.errors import DataError
+from cerebras_tf.errors import ConfigError, DataError
+from modelzoo.commands import prepare_gpt
 from modelzoo.common.preparation import command
 
 pytest.importorskip("tqdm")
@@ -62,6 +63,15 @@ def test_no_record_at_all_is_an_error_with_the_inputs_and_a_remedy(inputs, named
     assert str(error.value) == (
         f"out: must get at least one record, of {named}. Received: 5 rows, 0 records. Add text."
     )
+
+
+@pytest.mark.parametrize("option", [("--seed", "5"), ("--ftfy_normalizer", "NFD")])
+def test_options_that_change_nothing_are_refused(option, tmp_path):
+    parser = argparse.ArgumentParser()
+    prepare_gpt.add_arguments(parser)
+    inputs = ("--input_dir", str(tmp_path), "--tokenizer_type", "ByteTokenizer")
+    with pytest.raises(ConfigError, match=f"{option[0]}: must come with --"):
+        prepare_gpt.run(parser.parse_args([*inputs, *option]))
 
 
 @pytest.mark.parametrize("text", ["1.5", "-1"])
