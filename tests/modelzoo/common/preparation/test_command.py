@@ -69,6 +69,7 @@ def test_no_record_at_all_is_an_error_with_the_inputs_and_a_remedy(inputs, named
 def test_options_that_change_nothing_are_refused(option, tmp_path):
     parser = argparse.ArgumentParser()
     prepare_gpt.add_arguments(parser)
+    parser.set_defaults(debug=False)
     inputs = ("--input_dir", str(tmp_path), "--tokenizer_type", "ByteTokenizer")
     with pytest.raises(ConfigError, match=f"{option[0]}: must come with --"):
         prepare_gpt.run(parser.parse_args([*inputs, *option]))
