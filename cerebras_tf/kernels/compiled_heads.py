@@ -191,6 +191,19 @@ def _drawn(drop: Any, first: Any, last: Any, queries: Any, seen: Any, memory: An
     return uniform_row(drop.stream, drop.keys * row, size, memory)
 
 
+@inlined
+def _drop_rows(
+    scores: Any, drop: Any, first: Any, last: Any, visible: Any, step: Any, numbers: Any
+) -> None:
+    """Drops of what rows of one head see, by their numbers."""
+    queries, keys = scores.shape[1], scores.shape[2]
+    for r in range(first, last):
+        query = r % queries
+        seen = max(0, min(keys, visible + step * query))
+        own = numbers[drop.keys * (r - first) :]
+        drop_row(scores[r // queries, query, :seen], own, drop.rate, drop.kept_scale)
+
+
 @jit()
 def dropped_softmax_scores(
     start: Any, stop: Any, scores: Any, drop: Any, scale: Any, visible: Any, step: Any, *rest: Any
@@ -201,15 +214,10 @@ def dropped_softmax_scores(
     softmax_scores(start, stop, scores, scale, visible, step, *rest)
     first = start
     while first < stop:
-        head = first // queries
-        last = min(first + together, stop, (head + 1) * queries)
+        last = min(first + together, stop, (first // queries + 1) * queries)
         seen = max(0, min(keys, visible + step * (first % queries)))
         numbers = _drawn(drop, first, last, queries, seen, memory)
-        for r in range(first, last):
-            query = r % queries
-            seen = max(0, min(keys, visible + step * query))
-            own = numbers[drop.keys * (r - first) :]
-            drop_row(scores[head, query, :seen], own, drop.rate, drop.kept_scale)
+        _drop_rows(scores, drop, first, last, visible, step, numbers)
         first = last
 
 
@@ -230,21 +238,12 @@ def dropped_softmax_scores_grad(
     memory, together = _memory(drop, keys), _rows_at_once(drop, keys)
     first = start
     while first < stop:
-        head = first // queries
-        last = min(first + together, stop, (head + 1) * queries)
+        last = min(first + together, stop, (first // queries + 1) * queries)
         seen = max(0, min(keys, visible + step * (first % queries)))
         numbers = _drawn(drop, first, last, queries, seen, memory)
-        for r in range(first, last):
-            query = r % queries
-            seen = max(0, min(keys, visible + step * query))
-            own = numbers[drop.keys * (r - first) :]
-            drop_row(dscores[head, query, :seen], own, drop.rate, drop.kept_scale)
+        _drop_rows(dscores, drop, first, last, visible, step, numbers)
         softmax_scores_grad(first, last, scores, dscores, scale, visible, step, *rest)
-        for r in range(first, last):
-            query = r % queries
-            seen = max(0, min(keys, visible + step * query))
-            own = numbers[drop.keys * (r - first) :]
-            drop_row(scores[head, query, :seen], own, drop.rate, drop.kept_scale)
+        _drop_rows(scores, drop, first, last, visible, step, numbers)
         first = last
 
 
