@@ -14,7 +14,7 @@ from cerebras_tf.compiler.layers import assign_layers
 from cerebras_tf.compiler.measures import measure_on_owners
 from cerebras_tf.compiler.order import order_nodes
 from cerebras_tf.compiler.owners import ALONE, deal_out
-from cerebras_tf.errors import CerebrasError
+from cerebras_tf.errors import CapacityError, CerebrasError, StoreError
 from cerebras_tf.ir import StepGraph, Value, verify
 from cerebras_tf.ir.program import Price, Program
 from cerebras_tf.ir.verify import Inferred
@@ -252,13 +252,20 @@ def compile_layers(
 
 
 def run_passes(step: StepGraph, passes: Sequence[Pass]) -> None:
-    """Runs passes in order and verifies the graph after each."""
+    """Runs passes in order and verifies the graph after each.
+
+    Raises:
+        CerebrasError: what a pass or the check of its graph raised, with the passes that ran; of
+            memory or disk, which settings decide on, as it was raised.
+    """
     done: list[str] = []
     inferred: Inferred = {}
     for name, run in passes:
         try:
             run(step)
             verify(step.graph, infer, inferred)
+        except (CapacityError, StoreError):
+            raise
         except CerebrasError as error:
             ran = ", ".join(done) or "none"
             raise type(error)(f"pass {name} (passes before it: {ran}): {error}") from error

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from cerebras_tf.compiler.pipeline import Options, compile_step, run_passes
-from cerebras_tf.errors import GraphError, UnsupportedOpError
+from cerebras_tf.errors import CapacityError, GraphError, StoreError, UnsupportedOpError
 from cerebras_tf.ir import Graph
 from cerebras_tf.ops import OPS, Builder
 from tests.machines import check_schedule, run_program
@@ -56,6 +56,15 @@ def test_a_broken_pass_is_named_with_those_before_it():
 
     with pytest.raises(GraphError, match=r"pass breaking \(passes before it: idle\): graph step"):
         run_passes(step, [("idle", lambda s: None), ("breaking", breaking)])
+
+
+@pytest.mark.parametrize("kind", [CapacityError, StoreError])
+def test_what_a_pass_says_of_memory_and_disk_stays_as_it_is(kind):
+    def full(s):
+        raise kind("memoryx_ram_gb: too little")
+
+    with pytest.raises(kind, match=r"^memoryx_ram_gb: too little$"):
+        run_passes(residual_step(1), [("full", full)])
 
 
 def test_an_op_without_a_gradient_rule_is_named_with_the_pass(monkeypatch):
