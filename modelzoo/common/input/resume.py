@@ -78,9 +78,11 @@ def read_history(model_dir):
     path = Path(model_dir, POSITION)
     try:
         text = path.read_text(encoding="utf-8")
-        history = [[int(number) for number in entry] for entry in parse_json(text)]
+        history = parse_json(text) if text.strip() else []
+        if not _is_rows_of_numbers(history):
+            raise ValueError(f"{text.strip()[:60]}, which is no list of lists of numbers")
         if not history:
-            raise ValueError(f"{text.strip()[:60]}, which has no entry")
+            raise ValueError(f"{text.strip()[:60] or 'an empty file'}, which has no entry")
         if {len(entry) for entry in history} - {3, 5} or history != sorted(history):
             raise ValueError(f"{history}, which is no ascending list of 3 or 5 numbers each")
         if any(min(entry) < 0 or entry[2] < 1 for entry in history):
@@ -94,6 +96,12 @@ def read_history(model_dir):
             f"{path}: must hold how many batches were read. Received: {error}. Restore it; or "
             "remove it, if every step here had as many batches as the params file says."
         ) from error
+
+
+def _is_rows_of_numbers(value):
+    if not isinstance(value, list) or not all(isinstance(entry, list) for entry in value):
+        return False
+    return all(type(number) is int for entry in value for number in entry)
 
 
 def _check_counts(history):

@@ -63,7 +63,9 @@ def read_articles(path):
             f"{path}:{error.lineno}: must be JSON. Received: {error.msg} at column {error.colno}. "
             "Copy the file again."
         ) from error
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except KeyError as error:
+        raise _not_squad(path, f"an object without {error}", path) from error
+    except (OSError, ValueError, TypeError) as error:
         raise _not_squad(path, error, path) from error
     if not isinstance(articles, list) or not articles:
         raise _not_squad(path, "no articles")

@@ -101,7 +101,9 @@ def test_batches_in_an_order_of_their_own_are_told(tmp_path, caplog):
     "content",
     [
         "{",
+        "",
         "[]",
+        '{"batches": -5}',
         "{}",
         "[1, 2]",
         '[["a", 0, 1]]',
@@ -123,6 +125,13 @@ def test_a_file_that_holds_something_else_is_named(tmp_path, content):
     (tmp_path / "data_position.json").write_bytes(content)
     with pytest.raises(DataError, match="data_position.json: must hold how many batches"):
         resume.read_history(str(tmp_path))
+
+
+def test_what_it_holds_is_told(tmp_path):
+    for content, told in (('{"batches": -5}', '{"batches": -5}, which is'), ("", "an empty file,")):
+        (tmp_path / "data_position.json").write_text(content)
+        with pytest.raises(DataError, match=f"Received: {told}"):
+            resume.read_history(str(tmp_path))
 
 
 def test_empty_data_of_the_latest_checkpoint_are_told(tmp_path):

@@ -40,6 +40,7 @@ def test_answers_of_an_impossible_question_do_not_count(tmp_path):
         ("[" * 3000, "must be SQuAD json.*nest too deep"),
         ('{"data": [{"answer_start": 1e400}]}', "1e400, which is no finite number"),
         ('{"data": []}', "Received: no articles"),
+        ("{}", "Received: an object without 'data'"),
         ('{"data": [{"title": "t", "paragraphs": [{"context": 1, "qas": []}]}]}', "article 't'"),
         (json.dumps({"data": [{"paragraphs": [{"context": "a", "qas": [{}]}]}]}), "KeyError"),
     ],
