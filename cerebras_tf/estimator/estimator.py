@@ -31,6 +31,7 @@ from cerebras_tf.estimator.description import describe_program, effort
 from cerebras_tf.estimator.folder_lock import locked
 from cerebras_tf.estimator.hooks import EvaluationStopHook, GracefulStopHook, LastingObjectsHook
 from cerebras_tf.estimator.host_call import HOST_CALL_LOSS, LOSS, with_host_call
+from cerebras_tf.estimator.host_options import tell_of_host
 from cerebras_tf.estimator.lean_session import keep_lean, with_pruned_graphs
 from cerebras_tf.estimator.micro_batches import split_batch
 from cerebras_tf.estimator.model_graph import build
@@ -41,9 +42,7 @@ from cerebras_tf.estimator.run_config import (
     CSRunConfig,
     check_wafer_address,
     execution_mode_from_environment,
-    options_of_wafer,
     refuse_strategies,
-    tell_of_host,
 )
 from cerebras_tf.estimator.saver import HostSaver
 from cerebras_tf.estimator.smaller_batches import advice_on, advising, placeholders, types_of
@@ -132,8 +131,8 @@ class CerebrasEstimator(tf.estimator.Estimator):
         if on_wafer:
             check_wafer_address(getattr(self._config, "cs_ip", None))
             refuse_strategies(self._config)
-        elif options_of_wafer(self._config):
-            tell_of_host(options_of_wafer(self._config))
+        else:
+            tell_of_host(self._config)
         if getattr(self._config, "memoryx_dir", None) is not None:
             gc.collect()  # graphs and sessions of calls before, which refer to themselves
             return_freed_memory()
@@ -177,7 +176,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
             CerebrasError: what the wafer refuses, before the first step where possible.
         """
         found = find_listed(self.model_dir, "training begins anew beside it")
-        if not found and self._warm_start_settings:
+        if self._warm_start_settings and not found:
             tell_of_cut_files(self._warm_start_settings.ckpt_to_initialize_from)
         if sparsifier is None:
             sparsifier = self._call.sparsifier  # of a training with evaluations
@@ -197,9 +196,9 @@ class CerebrasEstimator(tf.estimator.Estimator):
             closing(bound._call),
         ):
             bound._call.stop = EvaluationStopHook(stop, self.model_dir)
-            super(CerebrasEstimator, bound).train(
-                input_fn, [*(hooks or []), stop, lasting], steps, max_steps, saving_listeners
-            )
+            hooks = [*(hooks or []), stop, lasting]
+            ends = steps, max_steps
+            super(CerebrasEstimator, bound).train(input_fn, hooks, *ends, saving_listeners)
         return self
 
     def evaluate(
@@ -247,20 +246,14 @@ class CerebrasEstimator(tf.estimator.Estimator):
         """
         self._tell_of_damage(checkpoint_path)
         bound = self._in_call(use_cs)
-        items = super(CerebrasEstimator, bound).predict(
-            input_fn, predict_keys, hooks, checkpoint_path, yield_single_examples
-        )
+        given = predict_keys, hooks, checkpoint_path, yield_single_examples
+        items = super(CerebrasEstimator, bound).predict(input_fn, *given)
         with closing(bound._call), closing(items):
             yield from itertools.islice(items, num_samples)
 
     def _tell_of_damage(self, checkpoint_path: Optional[str]) -> None:
-        """Logs where the checkpoint of an evaluation or prediction lacks what those do not read.
-
-        Raises:
-            CheckpointError: none is given, and the list of them in model_dir cannot be read.
-        """
-        path = checkpoint_path or find_listed(self.model_dir, "weights are drawn anew")
-        if path:
+        """Logs what a checkpoint lacks that is not read from it; refuses a damaged list of them."""
+        if path := checkpoint_path or find_listed(self.model_dir, "weights are drawn anew"):
             tell_of_cut_files(path)
 
     def train_and_evaluate(

@@ -5,7 +5,6 @@ Also says whether a wafer can be reached at an address.
 
 from __future__ import annotations
 
-import functools
 import ipaddress
 import math
 import numbers
@@ -162,34 +161,6 @@ def _check_num_csx(num_csx: Any) -> int:
             "the launcher's number is taken then."
         )
     return wafers
-
-
-@functools.cache
-def tell_of_host(options: tuple[str, ...]) -> None:
-    """Logs, once, which options of a configuration have no effect on the host."""
-    tf.compat.v1.logging.warning(
-        "%s: no effect on the host, where TensorFlow has weights and activations in memory, in "
-        "the model's own types",
-        ", ".join(options),
-    )
-
-
-def options_of_wafer(config: Any) -> tuple[str, ...]:
-    """Names of the options set that say what a wafer keeps where, and computes in which numbers."""
-    usual = {"micro_batches": (1,), "precision": (None, "float32")}
-    names = (
-        "memoryx_dir",
-        "memoryx_ram_gb",
-        "memoryx_moment_dtype",
-        "wafer_memory_gb",
-        "micro_batches",
-        "precision",
-    )
-    return tuple(
-        name
-        for name in names
-        if hasattr(config, name) and getattr(config, name) not in usual.get(name, (None,))
-    )
 
 
 def _check_count(name: str, value: Any, of: str, most: float = math.inf) -> int:

@@ -84,8 +84,7 @@ def softmax_scores(
     """
     queries, keys = scores.shape[1], scores.shape[2]
     for r in range(start, stop):
-        head = r // queries
-        query = r % queries
+        head, query = divmod(r, queries)
         whole = scores[head, query]
         seen = max(0, min(keys, visible + step * query))
         row = whole[:seen]
@@ -127,8 +126,7 @@ def softmax_scores_grad(
     """Scores become probabilities, their cotangents dp become ds = scale p (dp - sum(p dp))."""
     queries, keys = scores.shape[1], scores.shape[2]
     for r in range(start, stop):
-        head = r // queries
-        query = r % queries
+        head, query = divmod(r, queries)
         p = scores[head, query]
         ds = dscores[head, query]
         seen = max(0, min(keys, visible + step * query))
@@ -172,15 +170,10 @@ def drop_row(row: Any, numbers: Any, rate: Any, kept_scale: Any) -> None:
 
 
 @inlined
-def _rows_at_once(drop: Any, keys: Any) -> Any:
-    """How many rows' numbers are drawn together: several short ones, where most of each is seen."""
-    return max(1, DRAWN // max(1, drop.keys)) if drop.keys <= 2 * keys else 1
-
-
-@inlined
-def _memory(drop: Any, keys: Any) -> Any:
-    """For the numbers of that many rows."""
-    return np.empty(_rows_at_once(drop, keys) * max(drop.keys, keys) + WHOLE + 3, np.float32)
+def _room(drop: Any, keys: Any) -> Any:
+    """How many rows' numbers are drawn at once, where most of each is seen, and memory for them."""
+    together = max(1, DRAWN // max(1, drop.keys)) if drop.keys <= 2 * keys else 1
+    return together, np.empty(together * max(drop.keys, keys) + WHOLE + 3, np.float32)
 
 
 @inlined
@@ -210,7 +203,7 @@ def dropped_softmax_scores(
 ) -> None:
     """softmax_scores, then dropout of what each row sees; lse stays the softmax's."""
     queries, keys = scores.shape[1], scores.shape[2]
-    memory, together = _memory(drop, keys), _rows_at_once(drop, keys)
+    together, memory = _room(drop, keys)
     softmax_scores(start, stop, scores, scale, visible, step, *rest)
     first = start
     while first < stop:
@@ -235,7 +228,7 @@ def dropped_softmax_scores_grad(
 ) -> None:
     """As softmax_scores_grad, from cotangents of dropped probabilities, which scores become."""
     queries, keys = scores.shape[1], scores.shape[2]
-    memory, together = _memory(drop, keys), _rows_at_once(drop, keys)
+    together, memory = _room(drop, keys)
     first = start
     while first < stop:
         last = min(first + together, stop, (first // queries + 1) * queries)

@@ -309,17 +309,24 @@ def _convert_plain(hint, value):
     return _MISSING
 
 
+def as_number(value):
+    """Returns a number, written as text or not, as float; NaN for what is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return math.nan
+    if isinstance(value, str) and not NUMBER.fullmatch(value):
+        return math.nan  # Python would read digits of other scripts, spaces and 1_000, too
+    try:
+        return float(value)
+    except OverflowError:
+        return math.nan
+
+
 def _convert_number(hint, value):
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return _MISSING
     if hint is int and isinstance(value, int):
         return value
-    if isinstance(value, str) and not NUMBER.fullmatch(value):
-        return _MISSING  # Python would read digits of other scripts, spaces and 1_000, too
-    try:
-        number = float(value)
-    except (ValueError, OverflowError):
-        return _MISSING
+    number = as_number(value)
     if not math.isfinite(number):
         return _MISSING
     if hint is float:

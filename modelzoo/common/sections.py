@@ -14,9 +14,17 @@ from typing import Any, ClassVar, Optional
 
 from cerebras_tf.cli.arguments import MODES
 from cerebras_tf.memoryx.sparsifier import SPARSIFIER_MAP
-from modelzoo.common.schema import NUMBER, build_section, build_variant, convert, in_float32, taking
+from modelzoo.common.schema import (
+    as_number,
+    build_section,
+    build_variant,
+    convert,
+    in_float32,
+    taking,
+)
 
 LOSS_SCALING_WORDS = ("dynamic", "tf_dynamic")
+LOSS_SCALING = f"a number above 0 or one of {', '.join(LOSS_SCALING_WORDS)}"
 MINIMUM_LOSS_SCALE = 2.0**-14
 MOST_GB = 1e9
 
@@ -209,23 +217,13 @@ def build_loss_scaling_factor(value, path, report):
     """Builds a static factor, or one of the words in LOSS_SCALING_WORDS."""
     if value in LOSS_SCALING_WORDS:
         return value
-    try:
-        number = (
-            math.nan if isinstance(value, str) and not NUMBER.fullmatch(value) else float(value)
-        )
-    except (TypeError, ValueError, OverflowError):
-        number = math.nan
-    if not 0 < number < math.inf or isinstance(value, bool):
-        words = ", ".join(LOSS_SCALING_WORDS)
-        report.add(path, f"{path} must be a number above 0 or one of {words}.", value)
-        return None
-    return number if in_float32(number, path, report) else None
+    number = as_number(value)
+    if 0 < number < math.inf:
+        return number if in_float32(number, path, report) else None
+    return report.add(path, f"{path} must be {LOSS_SCALING}.", value)
 
 
-taking(
-    build_loss_scaling_factor,
-    words=f"a number above 0 or one of {', '.join(LOSS_SCALING_WORDS)}",
-)
+taking(build_loss_scaling_factor, words=LOSS_SCALING)
 
 
 @dataclass(frozen=True)

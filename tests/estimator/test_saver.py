@@ -21,10 +21,9 @@ from tensorflow.python.checkpoint import checkpoint_management  # what TF's save
 from tensorflow.python.lib.io import file_io  # what it writes its list with
 
 from cerebras_tf.errors import CheckpointError
-from cerebras_tf.estimator import saver
+from cerebras_tf.estimator import host_options, saver
 from cerebras_tf.estimator.checkpoint_content import first_line
 from cerebras_tf.estimator.checkpoint_writer import write_checkpoint
-from cerebras_tf.estimator.run_config import tell_of_host
 from cerebras_tf.swarmx import job
 from tests.estimator import regression
 from tests.estimator.regression import assert_equal, build, dataset, variables_of
@@ -197,7 +196,7 @@ def test_a_damaged_list_of_checkpoints_is_refused(tmp_path, use_cs, damage):
 
 def test_options_of_the_wafer_are_told_where_the_host_runs(tmp_path, caplog):
     options = {"memoryx_dir": tmp_path / "store", "wafer_memory_gb": 1, "micro_batches": 2}
-    tell_of_host.cache_clear()
+    host_options._tell_once.cache_clear()
     with caplog.at_level("WARNING", "tensorflow"):
         made = build(tmp_path / "host", use_cs=False, **options)
         made.train(dataset, max_steps=1)

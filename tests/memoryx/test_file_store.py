@@ -28,7 +28,6 @@ from cerebras_tf.runtime.cpu import CpuBackend
 from cerebras_tf.runtime.executor import Machine
 from cerebras_tf.runtime.null import NullBackend
 from cerebras_tf.runtime.session import Request, SavedProgram, Session
-from cerebras_tf.runtime.streaming import check_disk
 from tests.machines import check_schedule, content_of, contents
 from tests.steps import features_of, residual_step, starting_values
 
@@ -357,11 +356,6 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
     file.write_text("")
     with pytest.raises(StoreError, match="must be a folder that files can be written to"):
         FileDisk(str(file), PAGE)
-
-
-def test_a_folder_that_cannot_be_made_is_refused_before_anything_is_measured(tmp_path):
-    with pytest.raises(StoreError, match="Received: File name too long"):
-        check_disk(pages("a"), str(tmp_path / ("a" * 300)))
 
 
 @pytest.mark.parametrize("most", [9, 14, 30])

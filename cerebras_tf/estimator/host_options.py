@@ -1,0 +1,36 @@
+"""Tells which options of a run configuration have no effect where the host runs the model."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import tensorflow as tf
+
+# Options of a wafer's memory and numbers, and values of them that say nothing.
+_OF_WAFER = {
+    "memoryx_dir": (None,),
+    "memoryx_ram_gb": (None,),
+    "memoryx_moment_dtype": (None,),
+    "wafer_memory_gb": (None,),
+    "micro_batches": (1,),
+    "precision": (None, "float32"),
+}
+
+
+def tell_of_host(config: Any) -> None:
+    """Logs, once for each set of them, the options of a configuration that change nothing."""
+    found = tuple(
+        name for name, usual in _OF_WAFER.items() if getattr(config, name, usual[0]) not in usual
+    )
+    if found:
+        _tell_once(found)
+
+
+@functools.cache
+def _tell_once(options: tuple[str, ...]) -> None:
+    tf.compat.v1.logging.warning(
+        "%s: no effect on the host, where TensorFlow has weights and activations in memory, in "
+        "the model's own types",
+        ", ".join(options),
+    )
