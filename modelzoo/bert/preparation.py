@@ -52,7 +52,7 @@ class PreparationSettings:
     single_sentence_per_line: bool = False
     spacy_model: Optional[str] = None
     wikitext_detokenize: bool = False
-    text_key: str = "text"
+    text_key: str = documents.TEXT_KEY
     files_per_record: int = 50_000
     name: str = "examples"
     seed: int = 0

@@ -62,7 +62,7 @@ def add_text_options(add):
     add("--single_sentence_per_line", action="store_true", help="split at line breaks only")
     add("--spacy_model", help="split sentences with this model of spaCy, not by rules")
     add("--wikitext-detokenize", action="store_true", help="undo the word splitting of WikiText")
-    add("--text_key", default="text", help="key of the text in .jsonl rows")
+    add("--text_key", default=documents.TEXT_KEY, help="key of the text in .jsonl rows")
 
 
 def run(args):
@@ -76,10 +76,12 @@ def run(args):
             "--input_dir or --metadata_files: must name text. Received: neither. Give one."
         )
     settings = PreparationSettings(**others)
+    files = documents.find_inputs(inputs)
+    documents.refuse_idle_key(files, settings.text_key)
     command.run(
         functools.partial(prepare, inputs, output_dir, settings, processes),
         inputs,
         output_dir,
-        sum(os.path.getsize(path) for path in documents.find_inputs(inputs)),
+        sum(map(os.path.getsize, files)),
         remedy="Add text.",
     )

@@ -37,7 +37,7 @@ def add_arguments(parser):
     add(
         "--pad_id", type=int, help="token that fills a record (default: the tokenizer's, or eos_id)"
     )
-    add("--text_key", default="text", help="key of the text in .jsonl rows")
+    add("--text_key", default=documents.TEXT_KEY, help="key of the text in .jsonl rows")
     add("--ftfy", action="store_true", help="mend wrongly decoded characters with ftfy")
     forms = ("NFC", "NFKC", "NFD", "NFKD", "none")
     add("--ftfy_normalizer", choices=forms, help="Unicode normal form with --ftfy (default: NFC)")
@@ -62,11 +62,13 @@ def run(args):
                 f"{others[key]}. Give both, or leave it out."
             )
     settings = PreparationSettings(**others)
+    files = documents.find_inputs(inputs)
+    documents.refuse_idle_key(files, settings.text_key)
     command.run(
         functools.partial(prepare, inputs, output_dir, settings, processes),
         inputs,
         output_dir,
-        sum(os.path.getsize(path) for path in documents.find_inputs(inputs)),
+        sum(map(os.path.getsize, files)),
         remedy=f"A record has {settings.max_seq_length} tokens: add text, lower --max_seq_length, "
         "or give --write_remainder.",
     )

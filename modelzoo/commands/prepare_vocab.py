@@ -37,7 +37,7 @@ def add_arguments(parser):
     )
     add("--limit_alphabet", type=positive_int, help="most characters (default: all)")
     add("--do_lower_case", action="store_true", help="lower case without accents, for wordpiece")
-    add("--text_key", default="text", help="key of the text in .jsonl rows")
+    add("--text_key", default=documents.TEXT_KEY, help="key of the text in .jsonl rows")
 
 
 def run(args):
@@ -48,7 +48,9 @@ def run(args):
     inputs = others.pop("input_files")
     os.environ["RAYON_NUM_THREADS"] = str(processes)  # the threads of the tokenizers library
     settings = VocabularySettings(**{**others, "special_tokens": tuple(others["special_tokens"])})
-    total = sum(map(os.path.getsize, documents.find_inputs(inputs)))
+    files = documents.find_inputs(inputs)
+    documents.refuse_idle_key(files, settings.text_key)
+    total = sum(map(os.path.getsize, files))
     started = time.monotonic()
     with tqdm.tqdm(total=total, unit="B", unit_scale=True, disable=None) as bar:
         manifest = train(inputs, output_dir, settings, bar.update)

@@ -213,7 +213,11 @@ def read_yaml(path):
         if loader is not None:
             loader.dispose()
     if not isinstance(tree, dict):
-        raise ConfigError(f"{path}: must hold sections of keys. Received: {tree!r:.300}.")
+        received = "nothing" if tree is None else f"{tree!r:.300}"
+        raise ConfigError(
+            f"{path}: must hold sections of keys. Received: {received}. Begin from one of "
+            "`cerebras-tf configs list`."
+        )
     return tree, lines
 
 

@@ -124,8 +124,18 @@ def build(cls, tree, report, path=""):
         return None
     instance = cls(**values)
     for key, text in getattr(instance, "problems", tuple)():
-        report.add(_join(path, key), f"{_join(path, key)} {text}", tree.get(key, _MISSING))
+        report.add(_join(path, key), f"{_join(path, key)} {text}", _received(tree, instance, key))
     return instance
+
+
+def _received(tree, instance, dotted):
+    """Returns what a section holds under a dotted key: as it was given, or else its default."""
+    key, _, rest = dotted.partition(".")
+    value = tree.get(key, _MISSING) if isinstance(tree, collections.abc.Mapping) else _MISSING
+    default = getattr(instance, key, _MISSING)
+    if rest:
+        return _received(value, default, rest)
+    return default if value is _MISSING else value
 
 
 def check_key(cls, name, value, report, path):

@@ -377,12 +377,14 @@ def import_library():
 def _gpt2(contents):
     tokenizers = import_library()
     jsons = [path for path, text in contents.items() if text.lstrip().startswith("{")]
-    merges = [path for path in contents if path not in jsons]
+    merges = [path for path, text in contents.items() if text.strip() and path not in jsons]
     if len(jsons) != 1 or len(merges) != 1:
+        kinds = {**dict.fromkeys(jsons, "a JSON object"), **dict.fromkeys(merges, "lines")}
+        received = ", ".join(f"{path} ({kinds.get(path, 'empty')})" for path in contents)
         raise ConfigError(
-            "GPT2Tokenizer: needs its vocabulary (encoder.json or vocab.json) and its merges "
-            f"(vocab.bpe or merges.txt) in --encoder_file and --vocab_file. Received: "
-            f"{', '.join(contents) or 'no file'}."
+            "GPT2Tokenizer: needs its vocabulary, a JSON object (encoder.json or vocab.json), and "
+            "its merges, lines (vocab.bpe or merges.txt), in --encoder_file and --vocab_file. "
+            f"Received: {received or 'no file'}. Name both."
         )
     vocabulary = _parsed(jsons[0], contents[jsons[0]])
     lines = contents[merges[0]].splitlines()

@@ -40,7 +40,7 @@ class PreparationSettings:
     overlap_size: int = 0
     eos_id: Optional[int] = None
     pad_id: Optional[int] = None
-    text_key: str = "text"
+    text_key: str = documents.TEXT_KEY
     ftfy: bool = False
     ftfy_normalizer: str = "NFC"
     wikitext_detokenize: bool = False

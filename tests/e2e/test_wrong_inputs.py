@@ -225,6 +225,7 @@ def test_text_that_cannot_be_prepared(refused, file, content, words):
         (["--output_dir", "o", "--tokenizer_type", "GPT2Tokenizer", "--vocab_file", "v"], "v"),
         (["--output_dir", "/dev/null/o"], "/dev/null"),
         (["--output_dir", "none"], "none/manifest.json"),
+        (["--output_dir", "o", "--text_key", "body"], "--text_key: must come with files of JSON"),
     ],
 )
 def test_preparation_with_a_mistake(refused, more, words):

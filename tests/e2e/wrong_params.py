@@ -103,7 +103,7 @@ IN_RUNCONFIG = (
 CHANGES = (*IN_MODEL, *IN_OPTIMIZER, *IN_INPUTS, *IN_RUNCONFIG)
 # Whole files.
 TEXTS = (
-    (b"", "p.yaml"),
+    (b"", "p.yaml: must hold sections of keys. Received: nothing. Begin from one of"),
     (b"- 1\n- 2\n", "p.yaml: must hold sections of keys."),
     (b"model: [1, 2\noptimizer: x\n", "this is not YAML"),
     (b"model:\n\thidden_size: 3\n", "p.yaml: line 2: this is not YAML"),

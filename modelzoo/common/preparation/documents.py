@@ -10,7 +10,7 @@ import os
 import tarfile
 from pathlib import Path
 
-from cerebras_tf.errors import DataError
+from cerebras_tf.errors import ConfigError, DataError
 from modelzoo.common.input.json_lines import require_unicode
 from modelzoo.common.json_text import parse_json
 from modelzoo.common.path_advice import advice_on_path
@@ -19,6 +19,7 @@ from modelzoo.common.preparation.records import sha256_of
 
 SUFFIXES = (".txt", ".jsonl", ".jsonl.zst", ".jsonl.gz", ".xz", ".tar.gz", ".tgz")
 BUFFER_BYTES = 1 << 17
+TEXT_KEY = "text"  # where a row of JSON lines has its text
 TO_UTF8 = "Convert the file to UTF-8"
 LISTED_FILES = 1000  # input files that a manifest names one by one
 TAR_MAGIC = (b"ustar", 257)  # and its place in the first block of an archive
@@ -55,6 +56,26 @@ def find_inputs(paths, suffixes=SUFFIXES):
     return sorted(found)
 
 
+def refuse_idle_key(files, text_key):
+    """Refuses a key of rows where no file can have rows.
+
+    Args:
+        files: what `find_inputs` listed.
+        text_key: what --text_key holds.
+
+    Raises:
+        ConfigError: it is not the default, and each file is read as one text.
+    """
+    if text_key != TEXT_KEY and not any(
+        path.endswith((".jsonl", ".tar")) or is_compressed(path) for path in files
+    ):
+        raise ConfigError(
+            "--text_key: must come with files of JSON lines, whose names end in .jsonl, as others "
+            f"are read as text. Received: {text_key!r} with {', '.join(map(str, files[:3]))}"
+            f"{', ...' if len(files) > 3 else ''}. Name such files, or leave it out."
+        )
+
+
 def _refuse_lost(paths):
     for path in paths:
         raise DataError(
@@ -86,7 +107,7 @@ def plan_units(files, unit_bytes):
     return units
 
 
-def read_documents(path, text_key="text", start=0, end=None, on_read=lambda size: None):
+def read_documents(path, text_key=TEXT_KEY, start=0, end=None, on_read=lambda size: None):
     """Yields the documents of a file as text.
 
     A text file is one document; each line of a jsonl file is an object with its text under

@@ -47,7 +47,7 @@ class VocabularySettings:
     special_tokens: tuple[str, ...] = field(default=())
     limit_alphabet: Optional[int] = None
     do_lower_case: bool = False
-    text_key: str = "text"
+    text_key: str = documents.TEXT_KEY
 
 
 def train(inputs, output_dir, settings, on_progress=lambda size: None):

@@ -42,6 +42,9 @@ class Outer:
     def problems(self):
         if self.inner.rate > 1:
             yield "inner", "must have a rate of at most 1."
+        if self.inner.rate == 0:
+            yield "inner.rate", "must be above 0."
+            yield "inner.color", "must be given at a rate of 0."
 
 
 def build(tree, lines=None):
@@ -136,6 +139,14 @@ def test_variant_is_picked_by_its_tag_and_checked_as_strictly():
 def test_rules_between_fields_are_reported_with_their_key():
     _, messages = build({"inner": {"num_hidden_layers": 1, "rate": 2}})
     assert messages[0].startswith("f.yaml: inner must have a rate of at most 1.")
+
+
+def test_rules_on_keys_of_inner_sections_tell_what_was_given_or_the_default():
+    _, messages = build({"inner": {"num_hidden_layers": 1, "rate": "0.0"}})
+    assert messages == [
+        "f.yaml: inner.rate must be above 0. Received: '0.0'.",
+        "f.yaml: inner.color must be given at a rate of 0. Received: None.",
+    ]
 
 
 def test_as_tree_is_the_inverse_of_build():

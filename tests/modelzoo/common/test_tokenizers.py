@@ -170,7 +170,9 @@ def test_bytes_are_tokens():
     ("kind", "content", "words"),
     [
         ("GPT2Tokenizer", None, "GPT2Tokenizer: needs its vocabulary.*Received: no file"),
-        ("GPT2Tokenizer", '{"a": 1}', "needs its vocabulary .* and its merges"),
+        ("GPT2Tokenizer", '{"a": 1}', r"needs its vocabulary, .*f \(a JSON object\)\. Name both"),
+        ("GPT2Tokenizer", "a b\n", r"Received: .*f \(lines\)\. Name both"),
+        ("GPT2Tokenizer", " \n", r"Received: .*f \(empty\)\. Name both"),
         ("NeoXTokenizer", None, "NeoXTokenizer: needs a tokenizer.json"),
         ("NeoXTokenizer", "{oops", r"f:1: must be JSON.*at column 2"),
         ("JsonTokenizer", '{"a": 1}', "which has a model. Received: .*f. Name one in --vocab_file"),

@@ -11,7 +11,7 @@ import tarfile
 
 import pytest
 
-from cerebras_tf.errors import DataError
+from cerebras_tf.errors import ConfigError, DataError
 from modelzoo.common.preparation import documents
 
 TEXTS = ["first document", "the second, é", "third\nwith two lines"]
@@ -20,6 +20,15 @@ ROWS = "".join(json.dumps({"text": text}) + "\n" for text in TEXTS).encode()
 
 def read(path, **options):
     return list(documents.read_documents(str(path), **options))
+
+
+def test_a_key_of_rows_is_refused_where_no_file_can_have_rows():
+    for files in (["a.jsonl", "b.txt"], ["c.jsonl.zst"], ["d.tar.gz"], ["e.tar"]):
+        documents.refuse_idle_key(files, "body")
+    documents.refuse_idle_key(["a.txt"], "text")
+    words = r"--text_key: must come .*Received: 'body' with a.txt, b.md\. Name such"
+    with pytest.raises(ConfigError, match=words):
+        documents.refuse_idle_key(["a.txt", "b.md"], "body")
 
 
 def make_archive(path, mode, members):
