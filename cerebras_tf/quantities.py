@@ -1,9 +1,11 @@
-"""Writes quantities for people: three digits, no exponents."""
+"""Writes quantities for people: three digits, no exponents; and the most that settings may be."""
 
 from __future__ import annotations
 
 import math
 
+# Gigabytes of a setting: an exabyte; of a hundred digits no number of bytes can be made.
+MOST_GB = 1e9
 _SCALES = ((1e15, "quadrillion"), (1e12, "trillion"), (1e9, "billion"), (1e6, "million"))
 
 

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import argparse
 import math
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Optional
 
 from cerebras_tf.cli.parser import Parser, format_rows
+from cerebras_tf.quantities import MOST_GB
 
 # What the runner does, by mode.
 MODES = {
@@ -23,7 +25,10 @@ MODES = {
     "predict": "write predictions of a checkpoint for predict_input",
 }
 COMPILE = "compile"
-MOST_GB = 1e9
+# Digits of other scripts, spaces and 1_000 are numbers to Python; in a YAML they are none.
+_WHOLE_NUMBER = re.compile(r"[-+]?[0-9]+")
+_MOST_DIGITS = 1000
+_NUMBER = re.compile(r"[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?")
 
 
 @dataclass(frozen=True)
@@ -114,23 +119,24 @@ def gigabytes(text: str) -> float:
 
 def positive_number(text: str) -> float:
     """Parses a finite number above zero, for argparse."""
-    try:
-        value = float(text) if text.isascii() else math.nan
-    except ValueError:
-        value = math.nan
+    value = any_number(text)
     if not 0 < value < math.inf:
         raise argparse.ArgumentTypeError(f"must be a number above 0. Received: {text!r}.")
     return value
 
 
+def any_number(text: str) -> float:
+    """A number in the digits 0 to 9; NaN for other text."""
+    return float(text) if _NUMBER.fullmatch(text) else math.nan
+
+
 def any_int(text: str) -> int:
-    """Parses a whole number in ASCII digits, for argparse."""
-    try:
-        if text.isascii():
-            return int(text)
-    except ValueError:
-        pass
-    raise argparse.ArgumentTypeError(f"must be a whole number. Received: {text!r}.")
+    """Parses a whole number in the digits 0 to 9, for argparse."""
+    if not _WHOLE_NUMBER.fullmatch(text) or len(text) > _MOST_DIGITS:
+        raise argparse.ArgumentTypeError(
+            f"must be a whole number, in the digits 0 to 9. Received: {text[:60]!r}."
+        )
+    return int(text)
 
 
 def build_parser(program: Optional[str] = None) -> argparse.ArgumentParser:

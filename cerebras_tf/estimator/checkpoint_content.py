@@ -10,6 +10,7 @@ from typing import Any, Optional
 
 import numpy as np
 import tensorflow as tf
+from google.protobuf import text_format
 
 from cerebras_tf.errors import CheckpointError
 from cerebras_tf.estimator.checkpoint_errors import CheckpointLackError, CheckpointMismatchError
@@ -95,33 +96,40 @@ def find_listed(model_dir: str, instead: str) -> Optional[str]:
         CheckpointError: the list cannot be read. TensorFlow would go on as if there were none.
     """
     path = os.path.join(model_dir, "checkpoint")
-    try:
-        state = tf.train.get_checkpoint_state(model_dir)
-        damaged = os.path.isfile(path) and not (state and state.model_checkpoint_path)
-        reason = "no name of a checkpoint"
-    except ValueError as error:
-        damaged, reason = True, str(error)
-    unlisted = [] if "://" in model_dir else all_checkpoints(model_dir)
-    last = os.path.basename(unlisted[-1]) if unlisted and step_of(unlisted[-1]) > 0 else None
-    if damaged:
-        advice = "Delete it, to begin anew."
-        if last:
-            advice = f'Make it the line model_checkpoint_path: "{last}", which is whole.'
+    fault = _fault_of_list(path)
+    found: Optional[str] = None if fault else tf.train.latest_checkpoint(model_dir)
+    if found or "://" in model_dir:
+        return found
+    there = [prefix for prefix in all_checkpoints(model_dir) if step_of(prefix) > 0]
+    line = f'the line model_checkpoint_path: "{os.path.basename(there[-1])}"' if there else ""
+    if fault:
         raise CheckpointError(
-            f"{path}: must be the list of checkpoints that TensorFlow writes. Received: {reason}. "
-            f"{advice}"
+            f"{path}: must be the list of checkpoints that TensorFlow writes. Received: {fault}. "
+            f"{f'Make it {line}, which is whole.' if there else 'Delete it, to begin anew.'}"
         )
-    found: Optional[str] = tf.train.latest_checkpoint(model_dir)
-    if last and not found:
+    if there:
         tf.compat.v1.logging.warning(
-            "%s is whole, but %s does not name it, and %s. To take it, stop and make that file the "
-            'line model_checkpoint_path: "%s"',
-            unlisted[-1],
+            "%s is whole, but %s does not name it, and %s. To take it, stop and make that file %s",
+            there[-1],
             path,
             instead,
-            last,
+            line,
         )
-    return found
+    return None
+
+
+def _fault_of_list(path: str) -> Optional[str]:
+    """What makes a list of checkpoints unreadable; None for a sound one, and for none."""
+    state = tf.compat.v1.train.generate_checkpoint_state_proto("", "none")
+    state.Clear()
+    try:
+        with open(path, encoding="utf-8") as file:
+            text_format.Parse(file.read(), state)
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        return None
+    except (OSError, UnicodeDecodeError, text_format.ParseError) as error:
+        return getattr(error, "strerror", None) or str(error)
+    return None if state.model_checkpoint_path else "no name of a checkpoint"
 
 
 @functools.cache

@@ -20,12 +20,12 @@ from typing import Any, Optional, Union
 import tensorflow as tf
 
 from cerebras_tf.capture.variables import resource_variables
-from cerebras_tf.compiler.pipeline import Options, collector_paused
-from cerebras_tf.errors import ConfigError
+from cerebras_tf.compiler.pipeline import collector_paused
 from cerebras_tf.estimator import cluster
 from cerebras_tf.estimator.call import Call, hooks_of_training_around, training, training_around
 from cerebras_tf.estimator.checkpoint_content import find_listed, tell_of_cut_files
 from cerebras_tf.estimator.compiled_programs import CompiledPrograms, name_of_mode
+from cerebras_tf.estimator.compiler_options import compiler_options
 from cerebras_tf.estimator.console import is_silent, say
 from cerebras_tf.estimator.description import describe_program, effort
 from cerebras_tf.estimator.folder_lock import locked
@@ -41,12 +41,12 @@ from cerebras_tf.estimator.report_file import write_report
 from cerebras_tf.estimator.run_config import (
     CSRunConfig,
     check_wafer_address,
-    execution_mode_from_environment,
     refuse_strategies,
 )
 from cerebras_tf.estimator.saver import HostSaver
 from cerebras_tf.estimator.smaller_batches import advice_on, advising, placeholders, types_of
 from cerebras_tf.estimator.sparse_training import check_sparsifier
+from cerebras_tf.estimator.synchronous_batches import SynchronousBatches, has_threads, without_pool
 from cerebras_tf.estimator.training import guarded, reporting, sizes, with_lines
 from cerebras_tf.ir.program import Program
 from cerebras_tf.memoryx.checkpoint_paths import check_checkpoint_path
@@ -78,6 +78,8 @@ class CerebrasEstimator(tf.estimator.Estimator):
     Raises:
         ConfigError: an argument is of the wrong kind, or model_dir has `[` or a backslash.
     """
+
+    _session_config: Any  # tf.estimator's, of the sessions that a call makes
 
     def __init__(
         self,
@@ -173,6 +175,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
         Raises:
             ConfigError: another process trains in model_dir; the sparsifier prunes nothing, or the
                 host is to train with it.
+            CheckpointError: the list of checkpoints in model_dir is damaged.
             CerebrasError: what the wafer refuses, before the first step where possible.
         """
         found = find_listed(self.model_dir, "training begins anew beside it")
@@ -196,9 +199,10 @@ class CerebrasEstimator(tf.estimator.Estimator):
             closing(bound._call),
         ):
             bound._call.stop = EvaluationStopHook(stop, self.model_dir)
-            hooks = [*(hooks or []), stop, lasting]
-            ends = steps, max_steps
-            super(CerebrasEstimator, bound).train(input_fn, hooks, *ends, saving_listeners)
+            every = [*(hooks or []), stop, lasting]
+            super(CerebrasEstimator, bound).train(
+                input_fn, every, steps, max_steps, saving_listeners
+            )
         return self
 
     def evaluate(
@@ -210,8 +214,12 @@ class CerebrasEstimator(tf.estimator.Estimator):
         name: Optional[str] = None,
         use_cs: Optional[bool] = None,
     ) -> dict[str, Any]:
-        """Evaluates; see tf.estimator.Estimator.evaluate. Returns metrics by name."""
-        self._tell_of_damage(checkpoint_path)
+        """Evaluates; see tf.estimator.Estimator.evaluate. Returns metrics by name.
+
+        Raises:
+            CheckpointError: the list of checkpoints in model_dir, or the checkpoint, is damaged.
+        """
+        self._check_checkpoint(checkpoint_path)
         hooks = [*(hooks or []), *hooks_of_training_around()]
         bound = self._in_call(use_cs)
         if job.wafers() > 1:  # each takes some of the batches, until there are no more
@@ -243,15 +251,19 @@ class CerebrasEstimator(tf.estimator.Estimator):
             yield_single_examples: one example at a time instead of one batch.
             num_samples: number of items to yield; all where None.
             use_cs: True for the wafer, False for the host, None for the constructor's choice.
+
+        Raises:
+            CheckpointError: the list of checkpoints in model_dir, or the checkpoint, is damaged.
         """
-        self._tell_of_damage(checkpoint_path)
+        self._check_checkpoint(checkpoint_path)
         bound = self._in_call(use_cs)
-        given = predict_keys, hooks, checkpoint_path, yield_single_examples
-        items = super(CerebrasEstimator, bound).predict(input_fn, *given)
+        items = super(CerebrasEstimator, bound).predict(
+            input_fn, predict_keys, hooks, checkpoint_path, yield_single_examples
+        )
         with closing(bound._call), closing(items):
             yield from itertools.islice(items, num_samples)
 
-    def _tell_of_damage(self, checkpoint_path: Optional[str]) -> None:
+    def _check_checkpoint(self, checkpoint_path: Optional[str]) -> None:
         """Logs what a checkpoint lacks that is not read from it; refuses a damaged list of them."""
         if path := checkpoint_path or find_listed(self.model_dir, "weights are drawn anew"):
             tell_of_cut_files(path)
@@ -381,7 +393,14 @@ class CerebrasEstimator(tf.estimator.Estimator):
     def _call_input_fn(self, input_fn: Any, mode: str, input_context: Any = None) -> Any:
         """tf.estimator's call; of several wafers, each gets a part of the batches."""
         if job.wafers() == 1 or mode == tf.estimator.ModeKeys.PREDICT:
-            return super()._call_input_fn(input_fn, mode, input_context)
+            result = super()._call_input_fn(input_fn, mode, input_context)
+            config = without_pool(self._session_config)
+            if not self._call.use_cs or self._config.cluster_spec or not config:
+                return result
+            if not has_threads(result):
+                return result
+            self._session_config = config
+            return SynchronousBatches(result)
         with cluster.equal_orders():
             dealt = cluster.takes_context(input_fn)
             context = cluster.input_context() if dealt else None
@@ -408,28 +427,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
             if sparsifier is not None:
                 check_sparsifier(sparsifier, False)
             return call()
-        streaming = execution_mode_from_environment() == "weight_streaming"
-        on_files = getattr(self._config, "memoryx_dir", None) is not None
-        if on_files and not streaming:
-            raise ConfigError(
-                "memoryx_dir: weights rest in files only where they are streamed layer by layer. "
-                "Received: pipeline mode, which keeps all of them in memory. Start the run with "
-                "python-ws, or leave memoryx_dir out."
-            )
-        wafers = cluster.swarm_for(mode).size
-        use_vsl = getattr(self._config, "use_vsl", None)
-        options = Options(
-            streaming=streaming,
-            staging=on_files,
-            wafers=wafers,
-            strip=use_vsl is not False,
-            restore=use_vsl is True,
-            precision=getattr(self._config, "precision", "float32"),
-            keep_float32=getattr(self._config, "keep_float32", ()),
-        )
-        asked = getattr(getattr(self._config, "cs_config", None), "use_cbfloat16", False)
-        if asked and options.precision == "bfloat16" and mode == _TRAIN:
-            say("use_cbfloat16 is taken as precision bfloat16, which processors here can have")
+        options = compiler_options(self._config, mode)
         around = training_around() if mode == tf.estimator.ModeKeys.EVAL else None
         lender = None if around is None or around.model is None else around.model.step
         self._call.model = build(
@@ -444,7 +442,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
             parts,
         )
         self._call.model.step.compiled_before = self._compiled_programs(mode)
-        if on_files and not self._config.cluster_spec:
+        if options.staging and not self._config.cluster_spec:
             keep_lean(tf.compat.v1.get_default_graph())
         return self._call.model.spec
 

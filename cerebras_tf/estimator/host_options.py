@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-# Options of a wafer's memory and numbers, and values of them that say nothing.
+# Options of a wafer alone, and values of them that say nothing.
 _OF_WAFER = {
     "memoryx_dir": (None,),
     "memoryx_ram_gb": (None,),
@@ -15,6 +15,8 @@ _OF_WAFER = {
     "wafer_memory_gb": (None,),
     "micro_batches": (1,),
     "precision": (None, "float32"),
+    "use_vsl": (None, False),
+    "num_threads": (None,),
 }
 
 
@@ -24,7 +26,9 @@ def tell_of_host(config: Any) -> None:
         name for name, usual in _OF_WAFER.items() if getattr(config, name, usual[0]) not in usual
     )
     if found:
-        _tell_once(found)
+        by_it = getattr(getattr(config, "cs_config", None), "use_cbfloat16", False)
+        shown = {"precision": "use_cbfloat16"} if by_it else {}
+        _tell_once(tuple(shown.get(name, name) for name in found))
 
 
 @functools.cache

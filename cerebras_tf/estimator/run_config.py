@@ -19,6 +19,7 @@ import tensorflow as tf
 from cerebras_tf.compiler.pipeline import PRECISIONS
 from cerebras_tf.errors import ConfigError, SystemUnreachableError
 from cerebras_tf.kernels.compiled_threads import MOST_THREADS
+from cerebras_tf.quantities import MOST_GB
 from cerebras_tf.runtime.capacity import available_bytes
 from cerebras_tf.swarmx import job
 
@@ -26,7 +27,6 @@ DEFAULT_PORT = 9000
 EXECUTION_MODE_VARIABLE = "CEREBRAS_EXECUTION_MODE"
 EXECUTION_MODES = ("weight_streaming", "pipeline")
 _CONNECT_TIMEOUT_S = 3.0
-_MOST_GIGABYTES = 1e9  # an exabyte; of a hundred digits no number of bytes can be made
 _OWN_FIELDS = (
     "cs_ip",
     "system_name",
@@ -176,11 +176,10 @@ def _check_count(name: str, value: Any, of: str, most: float = math.inf) -> int:
 
 def _check_gigabytes(name: str, value: Any) -> float:
     number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    if not number or not 0 < value <= _MOST_GIGABYTES:
+    if not number or not 0 < value < MOST_GB:
         raise ConfigError(
-            f"{name}: must be a number of gigabytes (10^9 bytes) above 0 and at most "
-            f"{_MOST_GIGABYTES:g}. Received: {value!r}. "
-            "Leave it out to use what the machine has."
+            f"{name}: must be a number of gigabytes (10^9 bytes) above 0 and below {MOST_GB:g}. "
+            f"Received: {value!r}. Leave it out to use what the machine has."
         )
     return float(value)
 
@@ -344,7 +343,7 @@ class CSRunConfig(tf.estimator.RunConfig):
             stack_params=dict(stack_params or {}),
             num_csx=getattr(cs_config, "num_csx", 1) if num_csx is None else num_csx,
             restore_partially=bool(restore_partially),
-            memoryx_dir=_checked_folder(memoryx_dir),
+            memoryx_dir=memoryx_dir,
             memoryx_ram_gb=memoryx_ram_gb,
             memoryx_moment_dtype=getattr(memoryx_moment_dtype, "name", memoryx_moment_dtype),
             wafer_memory_gb=wafer_memory_gb,
@@ -366,6 +365,8 @@ class CSRunConfig(tf.estimator.RunConfig):
             fields["cs_ip"] = normalize_cs_ip(fields["cs_ip"])
         if "num_csx" in fields:
             fields["num_csx"] = _check_num_csx(fields["num_csx"])
+        if "memoryx_dir" in fields:
+            fields["memoryx_dir"] = _checked_folder(fields["memoryx_dir"])
         for name in ("memoryx_ram_gb", "wafer_memory_gb"):
             if fields.get(name) is not None:
                 fields[name] = _check_gigabytes(name, fields[name])

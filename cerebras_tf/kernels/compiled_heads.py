@@ -3,7 +3,7 @@
 Letters: S query length, T key length, D head width; Q queries of a block, K keys that the block
 sees. Scores exist for one [Q, K] block a thread. Matrix products are BLAS's, called from compiled
 code where its address is known; softmax and its derivative work in place. Dropout's numbers are a
-function of their place, so that both passes draw them again, a row at a time. It needs no running
+function of their place, so that both passes draw them again. It needs no running
 softmax over blocks of keys: one block's scores fit the cache.
 """
 

@@ -71,7 +71,7 @@ class BorrowingStore:
             raise
         return [arrays[name] for name in names]
 
-    def release(self, names: Iterable[str], dirty: Collection[str] = ()) -> None:
+    def release(self, names: Sequence[str], dirty: Collection[str] = ()) -> None:
         """See Store.release.
 
         Raises:

@@ -101,7 +101,7 @@ class FileStore:
             self._evict([record for record in blank if record.buffer is not None])
             raise
 
-    def release(self, names: Iterable[str], dirty: Collection[str] = ()) -> None:
+    def release(self, names: Sequence[str], dirty: Collection[str] = ()) -> None:
         """See Store.release."""
         for name in names:
             record = self._records[name]

@@ -24,7 +24,7 @@ class NullStore(UnlinkedStore):
             np.broadcast_to(np.zeros((), type.storage_dtype), type.static_shape) for type in types
         ]
 
-    def release(self, names: Iterable[str], dirty: Collection[str] = ()) -> None:
+    def release(self, names: Sequence[str], dirty: Collection[str] = ()) -> None:
         """See Store.release."""
 
     def holds(self, name: str) -> bool:

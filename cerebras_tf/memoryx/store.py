@@ -67,7 +67,7 @@ class Store(Protocol):
             CapacityError: there is no room for them.
         """
 
-    def release(self, names: Iterable[str], dirty: Collection[str] = ()) -> None:
+    def release(self, names: Sequence[str], dirty: Collection[str] = ()) -> None:
         """Ends one acquisition of each name; their arrays must not be used any more.
 
         Args:
@@ -195,7 +195,8 @@ class MemoryStore(UnlinkedStore):
         super().__init__(specs)
         self._arrays: dict[str, Array] = {}
         self._set: set[str] = set()
-        self._users: Counter[str] = Counter()
+        self._acquired: set[str] = set()
+        self._again: Counter[str] = Counter()  # how often more than once
         self._version = self._resident_bytes = 0
 
     def acquire(self, names: Sequence[str], fresh: bool = False) -> list[Array]:
@@ -207,7 +208,10 @@ class MemoryStore(UnlinkedStore):
             arrays = [held[name] for name in names]
         except KeyError:
             arrays = [held[name] if name in held else self._made(name) for name in names]
-        self._users.update(names)
+        acquired = self._acquired
+        if not acquired.isdisjoint(names):
+            self._again.update(name for name in names if name in acquired)
+        acquired.update(names)
         return arrays
 
     def _made(self, name: str) -> Array:
@@ -225,16 +229,23 @@ class MemoryStore(UnlinkedStore):
         self._resident_bytes += made.nbytes
         return made
 
-    def release(self, names: Iterable[str], dirty: Collection[str] = ()) -> None:
+    def release(self, names: Sequence[str], dirty: Collection[str] = ()) -> None:
         """See Store.release."""
-        users = self._users
-        for name in names:
-            count = users[name]
-            if not count:
-                raise RuntimeError(f"store: {name} is released, but it was not acquired.")
-            users[name] = count - 1
-        self._set.update(dirty)
-        self._version += any(name in self._specs for name in dirty)
+        acquired, again = self._acquired, self._again
+        if again or not acquired.issuperset(names):
+            for name in names:
+                if name not in acquired:
+                    raise RuntimeError(f"store: {name} is released, but it was not acquired.")
+                again[name] -= 1
+                if again[name] < 0:
+                    acquired.remove(name)
+                if again[name] <= 0:
+                    del again[name]
+        else:
+            acquired.difference_update(names)
+        if dirty:
+            self._set.update(dirty)
+            self._version += any(name in self._specs for name in dirty)
 
     def holds(self, name: str) -> bool:
         """Whether the variable has a value."""

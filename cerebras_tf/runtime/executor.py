@@ -102,7 +102,7 @@ class Machine:
         self._stores = [store] if self._here is store else [store, self._here]
         self._alone = 0  # steps from here on that only this wafer runs
         self._skipped = 0  # steps from here on that another one runs
-        self._held: dict[str, Store] = {}  # variables acquired now, and where
+        self._held: list[set[str]] = [set() for _ in self._stores]  # variables acquired now
         self._dirty: set[str] = set()  # those among them that were written
         for index, content in program.constants.items():
             self._table[index] = at_rest(content, program.slots[index].type.dtype)
@@ -136,7 +136,7 @@ class Machine:
         other.__dict__.pop("program", None)
         other.sizes = dict(sizes)
         other.bytes_in = other.bytes_out = other.scratch_bytes = 0
-        other._held, other._dirty = {}, set()
+        other._held, other._dirty = [set() for _ in self._stores], set()
         other._types = self._parts.types(other.sizes)
         other._table = list(self._table)
         for slot in self._parts.slots:
@@ -246,7 +246,7 @@ class Machine:
                 for name, slot in self.plan.results.items()
             }
         finally:
-            self._release(list(self._held))
+            self._release(sorted(set().union(*self._held)))
 
     def execute(self, features: Mapping[str, Array]) -> None:
         """Runs the schedule; values stay where they were made, and variables acquired."""
@@ -287,7 +287,7 @@ class Machine:
         names, table = self._moved[id(step)], self._table
         store = self._here if self._alone else self.store
         arrays = store.acquire(names)
-        self._held.update(dict.fromkeys(names, store))
+        self._held[-1 if store is self._here else 0].update(names)
         self.bytes_in += sum(map(_BYTES_OF, arrays))
         for slot, array in zip(step.slots, arrays):
             table[slot] = array
@@ -300,7 +300,7 @@ class Machine:
         for name, slot in others:
             made = self._read(slot)
             self.bytes_out += made.nbytes
-            if name in self._held:
+            if any(name in held for held in self._held):
                 target = self._table[self.plan.variables[name]]
                 assert target is not None
                 self.backend.copy(target, made)
@@ -339,14 +339,14 @@ class Machine:
                 self.store.share(name, step.wafer)
 
     def _release(self, names: Sequence[str]) -> None:
-        held, dirty = self._held, self._dirty
-        for store in self._stores:
-            found = [name for name in names if held.get(name) is store]
+        dirty = self._dirty
+        for store, held in zip(self._stores, self._held):
+            found = names if held.issuperset(names) else [n for n in names if n in held]
             if found:
-                for name in found:
-                    del held[name]
-                store.release(found, dirty.intersection(found))
-                dirty.difference_update(found)
+                held.difference_update(found)
+                written = dirty.intersection(found) if dirty else ()
+                store.release(found, written)
+                dirty.difference_update(written)
 
     def _read(self, slot: int) -> Array:
         array = self._table[slot]
@@ -425,10 +425,9 @@ def _places(inputs: list[int], outputs: list[int], fresh: list[bool]) -> _Places
 
 
 def _taker(slots: list[int]) -> Callable[[_Table], Any]:
-    if len(slots) == 1:
-        (slot,) = slots
-        return lambda table: (table[slot],)
-    return operator.itemgetter(*slots) if slots else lambda table: ()
+    if len(slots) > 1:
+        return operator.itemgetter(*slots)
+    return operator.itemgetter(slice(slots[0], slots[0] + 1) if slots else slice(0))
 
 
 def _of_all(steps: Sequence[Step]) -> Iterator[Step]:

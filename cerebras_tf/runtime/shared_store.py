@@ -166,7 +166,7 @@ class SharedStore:
         if name in self._homes and not fresh:
             self._pending[name] = self._swarm.start_copy(self._held[name], self._homes[name])
 
-    def release(self, names: Iterable[str], dirty: Collection[str] = ()) -> None:
+    def release(self, names: Sequence[str], dirty: Collection[str] = ()) -> None:
         """See Store.release; what lives on another wafer is only forgotten."""
         self._dirty.update(dirty)
         for name in names:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cerebras_tf.errors import ConfigError, DataError
+from modelzoo.common.line_vocabulary import require_tokens_differ
 from modelzoo.common.path_advice import advice_on_vocabulary, unread
 
 MASKED_SHARE = 0.8  # of the chosen tokens become [MASK]
@@ -134,17 +135,19 @@ def read_vocabulary(path):
     """Reads a vocabulary: the number of each token, as bytes.
 
     Raises:
-        ConfigError: if the file is unreadable, or lacks [UNK] or [MASK].
+        ConfigError: if the file is unreadable, has a token twice, or lacks [UNK] or [MASK].
         DataError: if it is not there.
     """
     try:
         with open(path, "rb") as file:
-            numbers = {line.rstrip(b"\r\n"): index for index, line in enumerate(file)}
+            tokens = [line.rstrip(b"\r\n") for line in file]
     except OSError as error:
         raise unread(error)(
             f"vocab_file: must be a readable file. Received: {path!r} ({error.strerror}). "
             f"{advice_on_vocabulary(path, error, 'wordpiece')}"
         ) from error
+    require_tokens_differ(path, tokens)
+    numbers = {token: number for number, token in enumerate(tokens)}
     for token in (b"[UNK]", b"[MASK]"):
         if token not in numbers:
             raise ConfigError(

@@ -40,8 +40,7 @@ from typing import Any, Optional
 
 from cerebras_tf.cli.arguments import gigabytes, positive_int
 from cerebras_tf.errors import CerebrasError, ConfigError
-from cerebras_tf.kernels.bfloat16 import instructions
-from cerebras_tf.kernels.instructions import NONE
+from cerebras_tf.kernels.instructions import TILES, VECTOR, refusal
 from modelzoo.commands import bench_overhead
 from modelzoo.commands.bench_models import (
     MODELS,
@@ -384,7 +383,7 @@ def check_given(args: argparse.Namespace) -> None:
 
 def peers_of(bfloat16: bool) -> list[str]:
     """Names of PyTorch's sides, those in bfloat16 where asked and not hopelessly slow."""
-    if bfloat16 and instructions().kind == NONE:
+    if bfloat16 and refusal(VECTOR) and refusal(TILES):
         print(
             "PyTorch's autocast is left out: a step takes minutes on this processor, which has no"
         )

@@ -17,7 +17,7 @@ from __future__ import annotations
 import functools
 import os
 
-from cerebras_tf.cli.arguments import positive_int, seed_int
+from cerebras_tf.cli.arguments import any_int, positive_int, seed_int
 from cerebras_tf.errors import ConfigError
 from modelzoo.bert.preparation import PreparationSettings, listed_inputs, prepare
 from modelzoo.common.preparation import command, documents
@@ -47,7 +47,12 @@ def add_arguments(parser):
     cross = "with --mlm_only: go on with the next document in a sequence"
     add("--allow_cross_document_examples", action="store_true", help=cross)
     add("--document_separator_token", default="[SEP]", help="between documents of a sequence")
-    add("--overlap_size", type=int, default=0, help="with --mlm_only: tokens that sequences share")
+    add(
+        "--overlap_size",
+        type=any_int,
+        default=0,
+        help="with --mlm_only: tokens that sequences share",
+    )
     add("--files_per_record", type=positive_int, default=50_000, help="records of a file")
     add("--name", default="examples", help="beginning of the file names")
     add("--seed", type=seed_int, default=0, help="of pairs, lengths and masks")

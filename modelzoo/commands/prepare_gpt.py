@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import os
 
-from cerebras_tf.cli.arguments import positive_int, seed_int
+from cerebras_tf.cli.arguments import any_int, positive_int, seed_int
 from cerebras_tf.errors import ConfigError
 from modelzoo.common import tokenizers
 from modelzoo.common.preparation import command, documents
@@ -32,10 +32,12 @@ def add_arguments(parser):
     add("--encoder_file", help="vocabulary of GPT-2 (encoder.json)")
     add("--max_seq_length", type=positive_int, default=2048, help="tokens of a record")
     add("--short_seq_prob", type=command.share, default=0.0, help="share of shortened records")
-    add("--overlap_size", type=int, default=0, help="tokens that two records share")
-    add("--eos_id", type=int, help="token that ends a document (default: the tokenizer's)")
+    add("--overlap_size", type=any_int, default=0, help="tokens that two records share")
+    add("--eos_id", type=any_int, help="token that ends a document (default: the tokenizer's)")
     add(
-        "--pad_id", type=int, help="token that fills a record (default: the tokenizer's, or eos_id)"
+        "--pad_id",
+        type=any_int,
+        help="token that fills a record (default: the tokenizer's, or eos_id)",
     )
     add("--text_key", default=documents.TEXT_KEY, help="key of the text in .jsonl rows")
     add("--ftfy", action="store_true", help="mend wrongly decoded characters with ftfy")

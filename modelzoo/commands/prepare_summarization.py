@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import os
 
-from cerebras_tf.cli.arguments import positive_int
+from cerebras_tf.cli.arguments import any_int, positive_int
 from modelzoo.common import tokenizers
 from modelzoo.common.preparation import cnn_dailymail, command, documents
 from modelzoo.gptj.preparation import SummarizationSettings, prepare
@@ -33,9 +33,9 @@ def add_arguments(parser):
     add("--encoder_file", help="vocabulary of GPT-2 (encoder.json)")
     add("--max_seq_length", type=positive_int, default=1024, help="tokens of a record")
     add("--truncate_article", action="store_true", help="cut articles that are too long")
-    add("--eos_id", type=int, help="token that ends a text (default: the tokenizer's)")
-    add("--pad_id", type=int, help="token that fills a record (default: eos_id)")
-    add("--sep_id", type=int, help="token before the abstract (default: a new one)")
+    add("--eos_id", type=any_int, help="token that ends a text (default: the tokenizer's)")
+    add("--pad_id", type=any_int, help="token that fills a record (default: eos_id)")
+    add("--sep_id", type=any_int, help="token before the abstract (default: a new one)")
     add("--files_per_record", type=positive_int, default=50_000, help="records of a file")
     add(
         "--prompts",

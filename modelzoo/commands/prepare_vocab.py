@@ -28,7 +28,7 @@ def add_arguments(parser):
     add("--input_files", nargs="+", required=True, help=inputs)
     add("--algorithm", choices=list(SPECIAL_TOKENS), required=True)
     add("--vocab_size", type=positive_int, required=True, help="tokens, special ones included")
-    add("--min_frequency", type=positive_int, default=2, help="of pairs that are joined")
+    add("--min_frequency", type=positive_int, help="of pairs that are joined (default: 2)")
     add(
         "--special_tokens",
         nargs="+",

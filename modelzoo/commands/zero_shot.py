@@ -15,7 +15,7 @@ import os
 import sys
 from pathlib import Path
 
-from cerebras_tf.cli.arguments import positive_int
+from cerebras_tf.cli.arguments import any_int, positive_int
 from cerebras_tf.errors import ConfigError
 from modelzoo.common import model_dir, registry, tokenizers
 from modelzoo.common.console import quiet_logging
@@ -36,7 +36,7 @@ def add_arguments(parser):
     add("--tokenizer_type", choices=tokenizers.KINDS, default="ByteTokenizer")
     add("--vocab_file", help="merges of GPT-2 (vocab.bpe) or tokenizer.json")
     add("--encoder_file", help="vocabulary of GPT-2 (encoder.json)")
-    add("--eos_id", type=int, help="token that ends a text (default: the tokenizer's)")
+    add("--eos_id", type=any_int, help="token that ends a text (default: the tokenizer's)")
     add("--batch_size", type=positive_int, default=8, help="continuations scored at once")
     add("--device", help="/cpu:0 runs the model on the host (default: on the wafer)")
 

@@ -105,10 +105,7 @@ class GptPromptsInput:
             if self.num_samples > 1:
                 yield "num_samples", "must be 1 where only the likeliest token is taken."
             if self.top_p < 1:
-                yield (
-                    "top_p",
-                    "has no effect where only the likeliest token is taken: leave it out.",
-                )
+                yield "top_p", "has no effect where the likeliest token is taken: leave it out."
         if self.temperature == 0 and (self.top_k or 1) > 1:
             yield "top_k", "has no effect with temperature 0: leave it out."
         if "" in self.stop:

@@ -12,7 +12,7 @@ def parse_json(text, finite=True):
     Args:
         text: the text.
         finite: whether all numbers must be. Rows of other programs may have NaN, which JSON has
-            not, under keys that nobody reads.
+            not, under keys that nobody reads; keys that stand twice are refused there, too.
 
     Raises:
         ValueError: if it is no JSON, nests too deep, or has a key twice or a number that is not
@@ -43,9 +43,11 @@ def is_finite(value):
 def _object(pairs):
     found = dict(pairs)
     if len(found) < len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
-        raise ValueError(f"the key {twice[:40]!r} twice in one object")
+        seen = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise ValueError(f"the key {key[:40]!r} twice in one object")
+            seen.add(key)
     return found
 
 

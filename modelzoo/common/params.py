@@ -93,7 +93,9 @@ def saved_runconfig(model_dir):
         ConfigError: if the saved file is empty or no YAML, or was changed to what no run saves.
     """
     path = Path(model_dir) / "params.yaml"
-    saved = (_saved_tree(path).get("runconfig") or {}) if path.exists() else {}
+    saved = (
+        (read_yaml(path, "Restore the file.")[0].get("runconfig") or {}) if path.exists() else {}
+    )
     starts = [saved.get(key) for key in STARTS] if isinstance(saved, dict) else [saved]
     if not all(isinstance(start, (str, type(None))) for start in starts):
         raise ConfigError(
@@ -121,7 +123,7 @@ def saved_difference(params, model_dir, sections=None):
     path = Path(model_dir) / "params.yaml"
     if not path.exists():
         return []
-    trees = _saved_tree(path), schema.as_tree(params)
+    trees = read_yaml(path, "Restore the file.")[0], schema.as_tree(params)
     old, new = (
         dict(flat_keys({key: tree[key] for key in tree if sections is None or key in sections}))
         for tree in trees
@@ -132,16 +134,6 @@ def saved_difference(params, model_dir, sections=None):
         if old.get(key) != new.get(key):
             lines += told
     return [f"--- {path}", "+++ given", *lines] if lines else []
-
-
-def _saved_tree(path):
-    tree, _ = read_yaml(path)
-    if not tree:
-        raise ConfigError(
-            f"{path}: must hold the parameters that a run saved. Received: "
-            f"{path.stat().st_size} bytes without any. Restore the file."
-        )
-    return tree
 
 
 def flat_keys(tree, path=""):
@@ -170,14 +162,18 @@ class _LineDumper(yaml.SafeDumper):
 _LineDumper.add_representer(str, _LineDumper.represent_str)
 
 
-def read_yaml(path):
+def read_yaml(path, advice="Begin from one of `cerebras-tf configs list`."):
     """Reads a YAML file.
+
+    Args:
+        path: the file.
+        advice: what to do where it holds no keys.
 
     Returns:
         The nested dictionary, and the line number of each dotted key.
 
     Raises:
-        ConfigError: if the file is missing, is no YAML, or names a key twice.
+        ConfigError: if the file is missing, is no YAML, has no key, or names one twice.
     """
     try:
         text = Path(path).read_text(encoding="utf-8")
@@ -196,7 +192,7 @@ def read_yaml(path):
         lines: dict[str, int] = {}
         if node is not None:
             _collect_lines(node, "", str(path), lines, ())
-        tree = loader.construct_document(node) if node is not None else {}
+        tree = loader.construct_document(node) if node is not None else None
     except yaml.YAMLError as error:
         line = line_of(error)
         place = f"{path}: line {line}" if line else str(path)
@@ -212,12 +208,9 @@ def read_yaml(path):
     finally:
         if loader is not None:
             loader.dispose()
-    if not isinstance(tree, dict):
-        received = "nothing" if tree is None else f"{tree!r:.300}"
-        raise ConfigError(
-            f"{path}: must hold sections of keys. Received: {received}. Begin from one of "
-            "`cerebras-tf configs list`."
-        )
+    if not isinstance(tree, dict) or not tree:
+        received = schema.shortened(tree) if tree else "nothing"
+        raise ConfigError(f"{path}: must hold sections of keys. Received: {received}. {advice}")
     return tree, lines
 
 

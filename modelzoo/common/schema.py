@@ -17,9 +17,9 @@ from __future__ import annotations
 import collections.abc
 import dataclasses
 import math
-import re
 import typing
 
+from cerebras_tf.cli.arguments import any_number
 from cerebras_tf.suggestions import did_you_mean, nearest
 
 TYPE_WORDS = {
@@ -35,8 +35,6 @@ LARGEST_FLOAT = 3.4028234e38
 SMALLEST_FLOAT = 1.1754944e-38  # above 0, with all digits
 _MISSING = object()
 SHOWN = 300  # characters of a value in a message, and parts
-# Numbers that YAML 1.1 takes for text, such as 1e-3, and those that are quoted.
-NUMBER = re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?", re.ASCII)
 
 
 def shortened(value):
@@ -45,9 +43,8 @@ def shortened(value):
     Of large ones the kind alone: aliases may make a YAML's value larger than memory.
     """
     if _is_large(value):
-        return (
-            f"a {'section' if isinstance(value, dict) else 'list'} of {len(value)} parts and more"
-        )
+        kind = "section" if isinstance(value, dict) else "list"
+        return f"a {kind} of {len(value)}, too large to show"
     text = repr(value)
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}... ({len(text)} characters)"
 
@@ -323,8 +320,8 @@ def as_number(value):
     """Returns a number, written as text or not, as float; NaN for what is none."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return math.nan
-    if isinstance(value, str) and not NUMBER.fullmatch(value):
-        return math.nan  # Python would read digits of other scripts, spaces and 1_000, too
+    if isinstance(value, str):  # YAML 1.1 takes some, such as 1e-3, for text
+        return any_number(value)
     try:
         return float(value)
     except OverflowError:
@@ -332,9 +329,7 @@ def as_number(value):
 
 
 def _convert_number(hint, value):
-    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        return _MISSING
-    if hint is int and isinstance(value, int):
+    if hint is int and isinstance(value, int) and not isinstance(value, bool):
         return value
     number = as_number(value)
     if not math.isfinite(number):

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Optional
 
 from cerebras_tf.cli.arguments import MODES
 from cerebras_tf.memoryx.sparsifier import SPARSIFIER_MAP
+from cerebras_tf.quantities import MOST_GB
 from modelzoo.common.schema import (
     as_number,
     build_section,
@@ -26,7 +27,6 @@ from modelzoo.common.schema import (
 LOSS_SCALING_WORDS = ("dynamic", "tf_dynamic")
 LOSS_SCALING = f"a number above 0 or one of {', '.join(LOSS_SCALING_WORDS)}"
 MINIMUM_LOSS_SCALE = 2.0**-14
-MOST_GB = 1e9
 
 
 def field(default=dataclasses.MISSING, **metadata):

@@ -17,6 +17,7 @@ import numpy as np
 from cerebras_tf.errors import ConfigError
 from modelzoo.common.gpt2_files import check_merges, check_numbers
 from modelzoo.common.json_text import parse_json
+from modelzoo.common.line_vocabulary import require_tokens_differ, word_pieces
 from modelzoo.common.path_advice import advice_on_vocabulary, unread
 
 KINDS = ("GPT2Tokenizer", "NeoXTokenizer", "BertTokenizer", "JsonTokenizer", "ByteTokenizer")
@@ -28,7 +29,6 @@ ALGORITHMS = {
     "JsonTokenizer": "bpe",
 }
 END_OF_TEXT = "<|endoftext|>"
-TRANSLATION_TOKENS = ("<pad>", "<unk>", "<s>", "</s>")
 # What the tokens with a meaning are called in the vocabularies in use, by attribute.
 SPECIAL_TOKENS = {
     "pad": ("<|padding|>", "<pad>", "[PAD]"),
@@ -47,6 +47,7 @@ SAFE_CUT = re.compile(r"(?<=\S)(?=[ \n]\S)")
 WORD_CUT = re.compile(r"(?=[ \n,.;:!?\")])(?:(?<=[a-zA-Z])|(?<=\S)(?=[ \n]\S))")
 CACHED_WORDS = 1 << 19  # words whose tokens are remembered, about 150 MB
 CHUNK_CHARACTERS = 1 << 19  # text that is cut into words at a time
+JUDGED_TOKENS = 1000  # of a text, by which it is judged whether a vocabulary has its words
 
 
 class ByteTokenizer:
@@ -83,9 +84,6 @@ class ByteTokenizer:
     def token_id(self, token):
         """Returns the number of a token, None if there is none."""
         return self.eos_id if token == END_OF_TEXT else None
-
-
-JUDGED_TOKENS = 1000  # of a text, by which it is judged whether a vocabulary has its words
 
 
 class FileTokenizer:
@@ -143,12 +141,12 @@ class FileTokenizer:
             Tokens [n] int32 and their first and one past last character in `text`, [n, 2] int32.
         """
         encoding = self.library.encode(text, add_special_tokens=False)
-        self._require_words(np.array(encoding.ids, np.int32))
-        offsets = np.array(encoding.offsets, np.int32).reshape(-1, 2)
-        return np.array(encoding.ids, np.int32), offsets
+        ids = np.array(encoding.ids, np.int32)
+        self._require_words(ids)
+        return ids, np.array(encoding.offsets, np.int32).reshape(-1, 2)
 
     def _require_words(self, *found):
-        """Refuses a text of which three in four tokens are unknown, once it can be told."""
+        """Refuses text of whose first JUDGED_TOKENS three in four are unknown."""
         if self.unk_id is None or self._seen >= JUDGED_TOKENS:
             return
         self._seen += sum(map(len, found))
@@ -185,7 +183,8 @@ class ByteLevelTokenizer(FileTokenizer):
         self._words = {}
         # Symbols of bytes that have no token; the library leaves them out of a text.
         alphabet = import_library().pre_tokenizers.ByteLevel.alphabet()
-        known = library.get_vocab() if library.model.unk_token is None else alphabet
+        left_out = getattr(library.model, "unk_token", "") is None  # a unigram model has no such
+        known = library.get_vocab() if left_out else alphabet
         self._lacking = set(alphabet).difference(known)
 
     def encode_batch(self, texts):
@@ -260,24 +259,6 @@ def vocabulary_facts(vocabulary):
         "vocab_size": 1 + max(vocabulary.values(), default=-1),
         "vocabulary_sha256": hashlib.sha256(tokens).hexdigest(),
     }
-
-
-def word_pieces(text):
-    """Returns the number of each token of the text of a vocab.txt."""
-    # A line may hold any other break, U+2028 or U+0085 say: those are tokens of their own.
-    lines = text.rstrip("\n").split("\n")
-    return {line.rstrip("\r"): number for number, line in enumerate(lines)}
-
-
-def line_tokens(lines):
-    """Returns the tokens of a vocabulary for text in tokens, in the order of their numbers.
-
-    Args:
-        lines: of its file, a token each; where it lacks the special tokens they come first.
-    """
-    tokens = [line.split()[0] for line in lines if line.split()]
-    lacks = tokens[: len(TRANSLATION_TOKENS)] != list(TRANSLATION_TOKENS)
-    return [*TRANSLATION_TOKENS, *tokens] if lacks else tokens
 
 
 def check_number(key, number, vocab_size):
@@ -434,13 +415,9 @@ def _bert(contents, do_lower_case):
             f"{', '.join(contents) or 'no file'}."
         )
     path, text = next(iter(contents.items()))
-    vocabulary = word_pieces(text)
-    lines = text.rstrip("\n").count("\n") + 1
-    if len(vocabulary) < lines:
-        raise ConfigError(
-            f"{path}: must have each token on one line. Received: {lines} lines with "
-            f"{len(vocabulary)} tokens. Remove lines that come again, or copy the file again."
-        )
+    tokens = word_pieces(text)
+    require_tokens_differ(path, tokens)
+    vocabulary = {token: number for number, token in enumerate(tokens)}
     if "[UNK]" not in vocabulary:
         raise ConfigError(
             f"{path}: must be a WordPiece vocabulary with the token [UNK] on a line. Received: "

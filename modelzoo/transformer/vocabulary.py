@@ -11,8 +11,9 @@ import os
 import numpy as np
 
 from cerebras_tf.errors import ConfigError, DataError
+from modelzoo.common.line_vocabulary import TRANSLATION_TOKENS, line_tokens
 from modelzoo.common.path_advice import advice_on_path
-from modelzoo.common.tokenizers import TRANSLATION_TOKENS, line_tokens, load_tokenizer
+from modelzoo.common.tokenizers import load_tokenizer
 from modelzoo.transformer.pairs import UNK
 from modelzoo.transformer.text_lines import read_lines
 

@@ -46,8 +46,9 @@ ROOMS = {
     "swarmx": room(outside="numpy mpi4py"),
     "runtime": room("ir ops kernels wafer memoryx swarmx", outside="numpy"),
     "capture": room("ir ops kernels", outside="tensorflow numpy"),
+    # Lists of checkpoints are protocol buffers (google.protobuf, which TensorFlow brings).
     "estimator": room(
-        f"{BELOW_ESTIMATOR} report", outside="tensorflow tensorflow_estimator numpy tqdm"
+        f"{BELOW_ESTIMATOR} report", outside="tensorflow tensorflow_estimator numpy tqdm google"
     ),
     "report": room("ir wafer", outside="numpy"),
     "cli": room(ABOVE),

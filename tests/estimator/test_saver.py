@@ -21,7 +21,7 @@ from tensorflow.python.checkpoint import checkpoint_management  # what TF's save
 from tensorflow.python.lib.io import file_io  # what it writes its list with
 
 from cerebras_tf.errors import CheckpointError
-from cerebras_tf.estimator import host_options, saver
+from cerebras_tf.estimator import saver
 from cerebras_tf.estimator.checkpoint_content import first_line
 from cerebras_tf.estimator.checkpoint_writer import write_checkpoint
 from cerebras_tf.swarmx import job
@@ -192,15 +192,6 @@ def test_a_damaged_list_of_checkpoints_is_refused(tmp_path, use_cs, damage):
     assert made.evaluate(dataset, 1, checkpoint_path=str(tmp_path / "model.ckpt-2"))
     listed.write_text('model_checkpoint_path: "model.ckpt-2"')
     assert made.evaluate(dataset, steps=1)["global_step"] == 2
-
-
-def test_options_of_the_wafer_are_told_where_the_host_runs(tmp_path, caplog):
-    options = {"memoryx_dir": tmp_path / "store", "wafer_memory_gb": 1, "micro_batches": 2}
-    host_options._tell_once.cache_clear()
-    with caplog.at_level("WARNING", "tensorflow"):
-        made = build(tmp_path / "host", use_cs=False, **options)
-        made.train(dataset, max_steps=1)
-    assert caplog.text.count("memoryx_dir, wafer_memory_gb, micro_batches: no effect on the") == 1
 
 
 def test_a_full_disk_at_the_first_checkpoint_speaks_of_no_other(tmp_path, monkeypatch):

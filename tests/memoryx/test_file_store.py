@@ -385,7 +385,7 @@ class HeldStore(MemoryStore):
 
     def acquire(self, names, fresh=False):
         found = super().acquire(names, fresh)
-        self.held.add(frozenset(name for name, users in self._users.items() if users))
+        self.held.add(frozenset(self._acquired))
         return found
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import tensorflow.compat.v1 as tf
 
 from modelzoo.common.estimator import CheckpointHook
+from modelzoo.common.input.functions import untuned
 
 
 class Stepper:
@@ -61,8 +62,7 @@ class Stepper:
         options = tf.data.Options()
         # What is read ahead would be the features of the call before.
         options.experimental_optimization.inject_prefetch = False
-        options.autotune.enabled = False  # or the end may wait for it, see input/functions.py
-        return dataset.with_options(options)
+        return untuned(dataset.with_options(options))
 
     def _batches(self):
         while True:

@@ -8,6 +8,8 @@ batch of zeros of the same shapes and types.
 
 from __future__ import annotations
 
+import os
+
 import tensorflow.compat.v1 as tf
 
 from modelzoo.common.input import resume
@@ -31,24 +33,24 @@ class InputFunctions:
         params = params_from_dict(self._params_class, params)
         per_step = params.batches_per_step
         skip = resume.batches_to_skip(params.train_input, params.runconfig, per_step)
-        return _untuned(self.processor(params.train_input).create_dataset(True, skip, False))
+        return untuned(self.processor(params.train_input).create_dataset(True, skip, False))
 
     def eval(self, params):
         """Returns the evaluation batches: every example once, so the last batch may be smaller."""
         section = params_from_dict(self._params_class, params).eval_input
         skip = section.skip_steps or 0
-        return _untuned(self.processor(section).create_dataset(False, skip, False))
+        return untuned(self.processor(section).create_dataset(False, skip, False))
 
     def predict(self, params):
         """Returns batches of features; every example, so the last batch may be smaller."""
         section = params_from_dict(self._params_class, params).predict_input
         dataset = self.processor(section).create_dataset(False, section.skip_steps or 0, True)
-        return _untuned(dataset.map(_features_alone))
+        return untuned(dataset.map(_features_alone))
 
     def blank(self, params):
         """Returns training batches of zeros, of the shapes that data would have; reads no file."""
         section = params_from_dict(self._params_class, params).train_input
-        return _untuned(tf.data.Dataset.from_tensors(self.processor(section).blank()).repeat())
+        return untuned(tf.data.Dataset.from_tensors(self.processor(section).blank()).repeat())
 
     def without_data(self, name):
         """Returns an input function of zeros for an input section; it reads no file.
@@ -65,7 +67,7 @@ class InputFunctions:
             batch = tf.data.Dataset.from_tensors(self.processor(section).blank())
             if name == "predict_input":
                 batch = batch.map(_features_alone)
-            return _untuned(batch.unbatch().batch(section.batch_size))
+            return untuned(batch.unbatch().batch(section.batch_size))
 
         return input_fn
 
@@ -78,13 +80,17 @@ def _features_alone(features, labels=None):
     return features
 
 
-def _untuned(dataset):
+def untuned(dataset):
     """The dataset with the parallelism that it asks for, which TensorFlow does not tune.
 
     Nothing is left to tune here, and the thread that would do so makes the end of a session wait up
     to a minute: it is woken before it can see that it is to end (TensorFlow 2.15's
     CancellationManager calls back first and is marked as cancelled thereafter), and sleeps on.
+
+    Its functions have threads of their own, one a core as the session's, so that the session needs
+    none; see estimator/synchronous_batches.py.
     """
     options = tf.data.Options()
     options.autotune.enabled = False
+    options.threading.private_threadpool_size = len(os.sched_getaffinity(0))
     return dataset.with_options(options)

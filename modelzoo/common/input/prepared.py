@@ -16,14 +16,9 @@ import tensorflow.compat.v1 as tf
 from cerebras_tf.errors import ConfigError, DataError
 from modelzoo.common.input_sections import GptTextDataInput
 from modelzoo.common.json_text import parse_json
+from modelzoo.common.line_vocabulary import line_tokens, word_pieces
 from modelzoo.common.preparation.records import MANIFEST, first_names, lost_file
-from modelzoo.common.tokenizers import (
-    ByteTokenizer,
-    line_tokens,
-    load_tokenizer,
-    vocabulary_facts,
-    word_pieces,
-)
+from modelzoo.common.tokenizers import ByteTokenizer, load_tokenizer, vocabulary_facts
 
 READ_FILES = ("*.tfrecord*", "*.h5")  # of a folder of records; see tf_records and hdf5_files
 BYTES = ByteTokenizer.vocab_size
@@ -284,15 +279,17 @@ def _tokenizer_digests(size, *files):
 
 def _digest_of(vocab_file):
     text = _text_of(vocab_file)
-    return None if text is None else vocabulary_facts(word_pieces(text))["vocabulary_sha256"]
+    return None if text is None else _digest(word_pieces(text))
 
 
 def _line_digests(path):
     text = _text_of(path)
-    if text is None:
-        return []
-    tokens = {token: number for number, token in enumerate(line_tokens(text.split("\n")))}
-    return [vocabulary_facts(tokens)["vocabulary_sha256"]]
+    return [] if text is None else [_digest(line_tokens(text.split("\n")))]
+
+
+def _digest(tokens):
+    numbers = {token: number for number, token in enumerate(tokens)}
+    return vocabulary_facts(numbers)["vocabulary_sha256"]
 
 
 def _text_of(path):

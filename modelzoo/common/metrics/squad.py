@@ -49,9 +49,12 @@ def read_questions(path):
                 for question in paragraph["qas"]
             }
     except (OSError, ValueError, KeyError, TypeError) as error:
+        received = f"{type(error).__name__}: {error}"
+        if isinstance(error, KeyError):
+            received = f"an object without {error}"
         raise DataError(
             f"{path}: must be a SQuAD json file whose questions have ids and answers. Received: "
-            f"{type(error).__name__}: {error}. Give dev-v1.1.json or a file of that form."
+            f"{received}. Give dev-v1.1.json or a file of that form."
         ) from error
 
 

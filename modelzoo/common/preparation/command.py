@@ -6,11 +6,10 @@ It prepares nothing itself; each ``modelzoo/commands/prepare_*.py`` hands in wha
 from __future__ import annotations
 
 import argparse
-import math
 import os
 import time
 
-from cerebras_tf.cli.arguments import any_int
+from cerebras_tf.cli.arguments import any_int, any_number
 from cerebras_tf.errors import DataError
 from modelzoo.common.preparation import records
 
@@ -20,17 +19,14 @@ CLOCK_TICK_S = 0.01  # what the system's clock of processor time can tell apart
 
 def share(text):
     """Reads a number from 0 to 1."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
+    number = any_number(text)
     if not 0 <= number <= 1:
         raise argparse.ArgumentTypeError(f"must be a number from 0 to 1. Received: {text!r}.")
     return number
 
 
 def number_of_processes(text):
-    """Reads a whole number that is not negative, and not so large that no core is left for each."""
+    """Reads a whole number from 0 to MOST_PER_CORE for each core."""
     number, most = any_int(text), MOST_PER_CORE * len(os.sched_getaffinity(0))
     if not 0 <= number <= most:
         raise argparse.ArgumentTypeError(

@@ -20,7 +20,12 @@ from modelzoo.common.preparation.records import sha256_of
 SUFFIXES = (".txt", ".jsonl", ".jsonl.zst", ".jsonl.gz", ".xz", ".tar.gz", ".tgz")
 BUFFER_BYTES = 1 << 17
 TEXT_KEY = "text"  # where a row of JSON lines has its text
-TO_UTF8 = "Convert the file to UTF-8"
+TO_UTF8 = "Convert the file to UTF-8."
+# What to do about files of other formats, by the ends of their names.
+OTHER_FORMATS = (
+    ((".bz2", ".zip", ".7z", ".lz4"), "Unpack the file, or pack it as .gz, .xz or .zst."),
+    ((".parquet", ".arrow", ".pdf", ".docx"), "Convert it to text or to .jsonl."),
+)
 LISTED_FILES = 1000  # input files that a manifest names one by one
 TAR_MAGIC = (b"ustar", 257)  # and its place in the first block of an archive
 
@@ -66,14 +71,19 @@ def refuse_idle_key(files, text_key):
     Raises:
         ConfigError: it is not the default, and each file is read as one text.
     """
-    if text_key != TEXT_KEY and not any(
-        path.endswith((".jsonl", ".tar")) or is_compressed(path) for path in files
-    ):
+    if text_key != TEXT_KEY and not any(map(_may_have_rows, files)):
         raise ConfigError(
             "--text_key: must come with files of JSON lines, whose names end in .jsonl, as others "
             f"are read as text. Received: {text_key!r} with {', '.join(map(str, files[:3]))}"
             f"{', ...' if len(files) > 3 else ''}. Name such files, or leave it out."
         )
+
+
+def _may_have_rows(path):
+    if path.endswith(".jsonl") or is_compressed(path):
+        return True
+    with open(path, "rb") as file:
+        return _is_archive(file)
 
 
 def _refuse_lost(paths):
@@ -162,7 +172,7 @@ def _read(path, keys, start, end, on_read):
             yield from _rows(counted, path, keys, position, end)
             return
         with _opened(counted, path) as stream:
-            if stream.peek(512)[TAR_MAGIC[1] :].startswith(TAR_MAGIC[0]):
+            if _is_archive(stream):
                 yield from _members(stream, path, keys)
             else:
                 yield from _documents(stream, path, keys, _inner_name(path))
@@ -186,6 +196,10 @@ class _Counted(io.RawIOBase):
 
 def _opened(file, path):
     return open_decompressed(file, path) if is_compressed(path) else file
+
+
+def _is_archive(stream):
+    return stream.peek(512)[TAR_MAGIC[1] :].startswith(TAR_MAGIC[0])
 
 
 def _inner_name(path):
@@ -252,10 +266,10 @@ def _decode(data, path, place):
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
         line = place() + data[: error.start].count(b"\n")
-        packed = str(path).endswith((".bz2", ".zip", ".7z", ".lz4", ".parquet"))
+        advice = [told for ends, told in OTHER_FORMATS if str(path).endswith(ends)]
         raise DataError(
             f"{path}:{line}: must be UTF-8 text. Received: byte 0x{data[error.start]:02x}. "
-            f"{'Unpack the file, or pack it as .gz, .xz or .zst' if packed else TO_UTF8}."
+            f"{(advice or [TO_UTF8])[0]}"
         ) from error
 
 

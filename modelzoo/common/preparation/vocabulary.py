@@ -20,16 +20,18 @@ from typing import Optional
 
 from cerebras_tf.errors import ConfigError, DataError
 from modelzoo.common import tokenizers
+from modelzoo.common.line_vocabulary import TRANSLATION_TOKENS
 from modelzoo.common.preparation import documents, records
 
 SPECIAL_TOKENS = {
     "byte_bpe": (tokenizers.END_OF_TEXT,),
     "wordpiece": ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
-    "bpe": tokenizers.TRANSLATION_TOKENS,
-    "unigram": tokenizers.TRANSLATION_TOKENS,
+    "bpe": TRANSLATION_TOKENS,
+    "unigram": TRANSLATION_TOKENS,
 }
 UNKNOWN = {"wordpiece": "[UNK]", "bpe": "<unk>", "unigram": "<unk>"}
 BYTES = 256
+MIN_FREQUENCY = 2
 
 
 @dataclass(frozen=True)
@@ -37,13 +39,14 @@ class VocabularySettings:
     """How a vocabulary is trained.
 
     `special_tokens` come first, numbered from 0; none given stands for SPECIAL_TOKENS. Pairs rarer
-    than `min_frequency` are not joined (a unigram model has no such limit). `limit_alphabet` is the
-    largest number of characters, None for all. `do_lower_case` also removes accents.
+    than `min_frequency` are not joined, None for MIN_FREQUENCY; a unigram model has no such limit.
+    `limit_alphabet` is the largest number of characters, None for all. `do_lower_case` also removes
+    accents.
     """
 
     algorithm: str
     vocab_size: int
-    min_frequency: int = 2
+    min_frequency: Optional[int] = None
     special_tokens: tuple[str, ...] = field(default=())
     limit_alphabet: Optional[int] = None
     do_lower_case: bool = False
@@ -96,7 +99,8 @@ def _train(inputs, files, output_dir, settings, on_progress):
     size = tokenizer.get_vocab_size()
     if size > settings.vocab_size:
         raise ConfigError(
-            f"vocab_size: must be at least {size} for this text, whose characters and the special "
+            f"vocab_size: must be at least {size} for this text, whose characters"
+            f"{' (each also as ##c)' if settings.algorithm == 'wordpiece' else ''} and the special "
             f"tokens are that many. Received: {settings.vocab_size}. Raise it, or give a smaller "
             "--limit_alphabet."
         )
@@ -134,11 +138,16 @@ def _checked(settings):
             f"limit_alphabet: goes with the algorithms wordpiece and bpe. Received: {algorithm}, "
             f"which takes {why}. Drop it."
         )
+    if settings.min_frequency is not None and algorithm == "unigram":
+        raise ConfigError(
+            "min_frequency: goes with the algorithms that join pairs, byte_bpe, wordpiece and bpe. "
+            f"Received: {settings.min_frequency} with unigram. Drop it."
+        )
     if settings.do_lower_case and algorithm != "wordpiece":
         raise ConfigError(
             f"do_lower_case: goes with the algorithm wordpiece. Received: {algorithm}. Drop it."
         )
-    return settings
+    return replace(settings, min_frequency=settings.min_frequency or MIN_FREQUENCY)
 
 
 def _untrained(settings):

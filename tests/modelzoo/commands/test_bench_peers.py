@@ -10,8 +10,6 @@ pytest.importorskip("torch")
 
 import torch
 
-from cerebras_tf.kernels.instructions import NONE, VECTOR, Choice
-from modelzoo.commands import bench
 from modelzoo.commands.bench import SMOKE
 from modelzoo.commands.bench_peers import Missing, _arrays, make_model, run_peer
 from modelzoo.commands.bench_turn import Turn
@@ -79,15 +77,3 @@ def test_a_model_that_a_peer_lacks_is_a_line():
     run_peer(pipe, dataclasses.replace(SMOKE, model="gptj"), "torch")
     (missing,) = pipe.sent
     assert isinstance(missing, Missing) and "gptj" in missing.reason
-
-
-@pytest.mark.parametrize(("asked", "kind", "sides"), [(False, VECTOR, 2), (True, VECTOR, 4)])
-def test_peers_run_in_bfloat16_where_it_is_asked_for(asked, kind, sides, monkeypatch):
-    monkeypatch.setattr(bench, "instructions", lambda: Choice(kind, ""))
-    assert len(bench.peers_of(asked)) == sides
-
-
-def test_peers_in_bfloat16_are_left_out_where_the_processor_has_none(monkeypatch, capsys):
-    monkeypatch.setattr(bench, "instructions", lambda: Choice(NONE, ""))
-    assert bench.peers_of(True) == bench.peers_of(False)
-    assert "a step takes minutes on this processor" in capsys.readouterr().out

@@ -292,10 +292,11 @@ def test_saved_parameters_that_no_run_wrote_are_named(tmp_path, saved):
         saved_runconfig(tmp_path)
 
 
-def test_a_saved_file_without_parameters_is_named(write, tmp_path):
+@pytest.mark.parametrize("content", ["# ---\n", "{}"])
+def test_a_saved_file_without_parameters_is_named(write, tmp_path, content):
     params = load_params(write(TINY))
-    (tmp_path / "params.yaml").write_text("# ---\n")
-    says = "params.yaml: must hold the parameters that a run saved. Received: 6 bytes without any."
+    (tmp_path / "params.yaml").write_text(content)
+    says = "params.yaml: must hold sections of keys. Received: nothing. Restore the file."
     with pytest.raises(ConfigError, match=says):
         saved_runconfig(tmp_path)
     with pytest.raises(ConfigError, match=says):

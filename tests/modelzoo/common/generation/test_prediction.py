@@ -125,7 +125,7 @@ def test_mistakes_in_section_and_prompts_are_told_before_the_model_runs(tmp_path
         ({"temperature": 1e-310}, "temperature must be at least 1.2e-38"),
         ({"temperature": 0, "num_samples": 2}, "num_samples must be 1 where only the likeliest"),
         ({"temperature": 0, "top_k": 5}, "top_k has no effect with temperature 0"),
-        ({"top_k": 1, "top_p": 0.5}, "top_p has no effect where only the likeliest"),
+        ({"top_k": 1, "top_p": 0.5}, "top_p has no effect where the likeliest"),
         ({"repetition_penalty": 1e-310}, "repetition_penalty must be at least 1.2e-38"),
         ({"top": 5}, "unknown key predict_input.top"),
         ({"max_sequence_length": POSITIONS + 1}, "must not exceed the 48 positions"),

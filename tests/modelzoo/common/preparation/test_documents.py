@@ -8,6 +8,7 @@ import io
 import json
 import lzma
 import tarfile
+from pathlib import Path
 
 import pytest
 
@@ -22,21 +23,25 @@ def read(path, **options):
     return list(documents.read_documents(str(path), **options))
 
 
-def test_a_key_of_rows_is_refused_where_no_file_can_have_rows():
-    for files in (["a.jsonl", "b.txt"], ["c.jsonl.zst"], ["d.tar.gz"], ["e.tar"]):
-        documents.refuse_idle_key(files, "body")
-    documents.refuse_idle_key(["a.txt"], "text")
-    words = r"--text_key: must come .*Received: 'body' with a.txt, b.md\. Name such"
-    with pytest.raises(ConfigError, match=words):
-        documents.refuse_idle_key(["a.txt", "b.md"], "body")
-
-
 def make_archive(path, mode, members):
     with tarfile.open(path, mode) as archive:
         for name, data in members.items():
             member = tarfile.TarInfo(name)
             member.size = len(data)
             archive.addfile(member, io.BytesIO(data))
+
+
+def test_a_key_of_rows_is_refused_where_no_file_can_have_rows(tmp_path):
+    plain = [str(tmp_path / name) for name in ("a.txt", "b.md")]
+    for path in plain:
+        Path(path).write_text("text")
+    make_archive(tmp_path / "odd.dat", "w", {"a.jsonl": ROWS})
+    for name in ("a.jsonl", "c.jsonl.zst", "d.tar.gz", str(tmp_path / "odd.dat")):
+        documents.refuse_idle_key([*plain, name], "body")
+    documents.refuse_idle_key(plain, "text")
+    words = r"--text_key: must come .*Received: 'body' with .*a.txt, .*b.md\. Name such"
+    with pytest.raises(ConfigError, match=words):
+        documents.refuse_idle_key(plain, "body")
 
 
 def test_text_file_is_one_document_and_an_empty_one_is_none(tmp_path):

@@ -1,0 +1,21 @@
+"""Which sides `bench` compares."""
+
+from __future__ import annotations
+
+import pytest
+
+from cerebras_tf.kernels.instructions import TILES, VECTOR
+from modelzoo.commands import bench
+
+
+@pytest.mark.parametrize("lacks", [(), (VECTOR,), (TILES,)])
+@pytest.mark.parametrize(("asked", "sides"), [(False, 2), (True, 4)])
+def test_peers_run_in_bfloat16_where_it_is_asked_for(asked, sides, lacks, monkeypatch):
+    monkeypatch.setattr(bench, "refusal", lambda kind: "none" if kind in lacks else "")
+    assert len(bench.peers_of(asked)) == sides
+
+
+def test_peers_in_bfloat16_are_left_out_where_the_processor_has_none(monkeypatch, capsys):
+    monkeypatch.setattr(bench, "refusal", lambda kind: "none")
+    assert bench.peers_of(True) == bench.peers_of(False)
+    assert "a step takes minutes on this processor" in capsys.readouterr().out
