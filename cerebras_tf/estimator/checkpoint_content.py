@@ -120,7 +120,7 @@ def find_listed(model_dir: str, instead: str) -> Optional[str]:
 
 def _fault_of_list(path: str) -> Optional[str]:
     """What makes a list of checkpoints unreadable; None for a sound one, and for none."""
-    state = tf.compat.v1.train.generate_checkpoint_state_proto("", "none")
+    state = tf.compat.v1.train.generate_checkpoint_state_proto("", "none", ["none"])
     state.Clear()
     try:
         with open(path, encoding="utf-8") as file:
