@@ -20,7 +20,7 @@ from cerebras_tf.memoryx.store import Store, write
 BATCH_BYTES = 1 << 28
 # Where a store holds less in memory than all variables: this part of that, for TensorFlow has them
 # a few times over.
-_SHARE = 8
+_SHARE = 32
 
 
 def initialise(session: Any, variables: Mapping[str, Any], store: Store) -> None:

@@ -18,6 +18,8 @@ class BorrowingStore:
         owner: the other store. What it lends must not change while it is lent.
     """
 
+    stays = False
+
     def __init__(self, own: Store, owner: Store) -> None:
         self._own = own
         self._owner = owner

@@ -159,7 +159,9 @@ class FileDisk:
             current = self._current[record.number]
             if record.file is not current:
                 self._move(record, current, record.home)
-                record.needs_room = True
+                # Another content may lie there, from before it was adopted from elsewhere.
+                record.needs_room = record.home not in current.rooms
+                current.rooms.add(record.home)
             record.is_dirty = False
         self._transfers.write(records, keep)
 

@@ -42,6 +42,8 @@ class FileStore:
         stores_on_disk: stores of about this one's size that share the disk, this one included.
     """
 
+    stays = False
+
     def __init__(self, specs: Iterable[Variable], disk: Disk) -> None:
         self.elsewhere: Collection[str] = ()
         self.stores_on_disk = 1

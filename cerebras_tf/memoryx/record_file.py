@@ -29,6 +29,7 @@ class RecordFile:
         origin: the name that messages give it.
         is_frozen: its contents must not change any more: a checkpoint shares them.
         records: variables whose content lies here.
+        rooms: offsets at which something was written.
     """
 
     def __init__(self, path: Path, origin: Optional[str] = None) -> None:
@@ -47,6 +48,7 @@ class RecordFile:
         self.origin = origin or str(path)
         self.is_frozen = not new
         self.records = 0
+        self.rooms: set[int] = set()
         self._descriptor, self._is_direct = _open(path, new)
         self._growing = threading.Lock()
 

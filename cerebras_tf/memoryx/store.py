@@ -52,6 +52,10 @@ class Store(Protocol):
         known already stay.
         """
 
+    @property
+    def stays(self) -> bool:
+        """Whether values stay in main memory where they are: holding them longer takes no more."""
+
     def acquire(self, names: Sequence[str], fresh: bool = False) -> list[Array]:
         """Arrays of variables, readable and writable until they are released.
 
@@ -138,6 +142,8 @@ class UnlinkedStore:
         specs: the variables.
     """
 
+    stays = False
+
     def __init__(self, specs: Iterable[Variable]) -> None:
         self._specs = {spec.name: spec for spec in specs}
         self._within_step: dict[str, Variable] = {}
@@ -190,6 +196,8 @@ class MemoryStore(UnlinkedStore):
     Args:
         specs: the variables.
     """
+
+    stays = True
 
     def __init__(self, specs: Iterable[Variable]) -> None:
         super().__init__(specs)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import functools
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Optional, Protocol
 
 import numpy as np
@@ -110,6 +110,7 @@ class Machine:
             self._moved[id(step)] for step in _of_all(program.steps) if isinstance(step, StreamIn)
         ]
         self.held_together = self._find_held_together()
+        self._kept, self._kept_bytes = self._find_kept()
         store.reserve(
             Variable(name, program.slots[slot].type) for name, slot in program.staged.items()
         )
@@ -118,6 +119,7 @@ class Machine:
         self._calls = self._load_bodies()
         self._places, self._standing = self._find_places()
         self._freed = self._find_freed()
+        self._steps = self._find_steps()
         self._runs = self._find_runs()
         if arena is None:
             arena = self.backend.allocate(program.arena_bytes)
@@ -185,6 +187,23 @@ class Machine:
                 found[id(step)] = ([name for name, _ in in_place], size, others)
         return found
 
+    def _find_kept(self) -> tuple[dict[str, int], int]:
+        """Slots of variables, by name, that stay acquired for a whole step; bytes streamed in then.
+
+        Where the store's memory stays anyway, that is all that the step reads; otherwise none.
+        """
+        kept, written, size = dict[str, int](), set[str](), 0
+        for step in self.plan.steps:
+            if isinstance(step, (OnWafer, Share)) or not self.store.stays:
+                return {}, 0
+            if isinstance(step, StreamIn):
+                kept.update((self._names[slot], slot) for slot in step.slots)
+                size += sum(self.plan.slots[slot].type.most_bytes for slot in step.slots)
+            elif isinstance(step, StreamOut):
+                written.update(name for name, _ in step.stores if name not in kept)
+        # What is read after it was written may have its first value then.
+        return ({}, 0) if written.intersection(kept) else (kept, size)
+
     def _find_held_together(self) -> list[list[str]]:
         found, held = [], set[int]()
         for step in self.plan.steps:
@@ -246,7 +265,7 @@ class Machine:
                 for name, slot in self.plan.results.items()
             }
         finally:
-            self._release(sorted(set().union(*self._held)))
+            self._release(list(self._kept) if self._kept else sorted(set().union(*self._held)))
 
     def execute(self, features: Mapping[str, Array]) -> None:
         """Runs the schedule; values stay where they were made, and variables acquired."""
@@ -255,8 +274,11 @@ class Machine:
             self._table[slot] = features[name]
         for listener in self._listeners:
             listener.begin(self.program)
+        if self._kept:
+            self._acquire(self.store, list(self._kept), self._kept.values())
+            self.bytes_in += self._kept_bytes
         with np.errstate(all="ignore"):
-            for step in self.plan.steps:
+            for step in self.plan.steps if self._listeners else self._steps:
                 if self._skipped:
                     self._skipped -= 1
                     continue
@@ -283,14 +305,18 @@ class Machine:
                 table[slot] = results[at]
 
     def stream_in(self, step: StreamIn) -> None:
-        """Acquires variables."""
-        names, table = self._moved[id(step)], self._table
-        store = self._here if self._alone else self.store
-        arrays = store.acquire(names)
+        """Acquires variables, where they are not kept."""
+        if not self._kept:
+            store = self._here if self._alone else self.store
+            arrays = self._acquire(store, self._moved[id(step)], step.slots)
+            self.bytes_in += sum(map(_BYTES_OF, arrays))
+
+    def _acquire(self, store: Store, names: Sequence[str], slots: Iterable[int]) -> list[Array]:
+        arrays, table = store.acquire(names), self._table
         self._held[-1 if store is self._here else 0].update(names)
-        self.bytes_in += sum(map(_BYTES_OF, arrays))
-        for slot, array in zip(step.slots, arrays):
+        for slot, array in zip(slots, arrays):
             table[slot] = array
+        return arrays
 
     def stream_out(self, step: StreamOut) -> None:
         """Notes what was written in place; copies other new values to where they belong."""
@@ -312,11 +338,12 @@ class Machine:
                 store.release([name], dirty=[name])
 
     def free(self, step: Free) -> None:
-        """Forgets slots, and releases the variables among them."""
+        """Forgets slots, and releases the variables among them, where they are not kept."""
         table = self._table
         for slot in self._freed[id(step)]:
             table[slot] = None
-        self._release(self._moved[id(step)])
+        if not self._kept:
+            self._release(self._moved[id(step)])
 
     def on_wafer(self, step: OnWafer) -> None:
         """Leaves out what another wafer runs; what this one runs alone uses what it keeps."""
@@ -392,12 +419,22 @@ class Machine:
 
     def _find_freed(self) -> dict[int, list[int]]:
         """Slots that a step forgets, by its identity: views that stand are kept."""
-        standing = {slot for _, _, _, slot in self._standing}
+        kept = {*(slot for _, _, _, slot in self._standing), *self._kept.values()}
         return {
-            id(step): [slot for slot in step.slots if slot not in standing]
+            id(step): [slot for slot in step.slots if slot not in kept]
             for step in self.plan.steps
             if isinstance(step, Free)
         }
+
+    def _find_steps(self) -> list[Step]:
+        """Those that do something where nobody listens."""
+
+        def is_idle(step: Step) -> bool:
+            if isinstance(step, Free):
+                return not self._freed[id(step)]
+            return isinstance(step, StreamIn)
+
+        return [step for step in self.plan.steps if not (self._kept and is_idle(step))]
 
     def _find_runs(self) -> dict[int, list[tuple[Any, ...]]]:
         """(call, *places) of what every run computes, by the identity of the step."""

@@ -45,6 +45,8 @@ class SharedStore:
         here: as given; what is acquired there goes to nobody.
     """
 
+    stays = False
+
     def __init__(self, here: Store, swarm: Swarm) -> None:
         self.here = here
         self._swarm = swarm

@@ -7,10 +7,11 @@ import pytest
 
 from cerebras_tf.compiler.pipeline import Options, compile_step
 from cerebras_tf.errors import CapacityError, UnsupportedOpError
-from cerebras_tf.ir.program import ARENA, Instruction, Program
-from cerebras_tf.ir.schedule import Free, OnWafer, Run
+from cerebras_tf.ir import TensorType, Variable
+from cerebras_tf.ir.program import ARENA, FEATURE, VARIABLE, Instruction, Program, Slot
+from cerebras_tf.ir.schedule import Free, OnWafer, Run, StreamIn, StreamOut
 from cerebras_tf.kernels.scratch import ALIGNMENT_BYTES
-from cerebras_tf.memoryx.store import MemoryStore
+from cerebras_tf.memoryx.store import MemoryStore, write
 from cerebras_tf.runtime.cpu import CpuBackend
 from cerebras_tf.runtime.executor import Machine
 from tests.machines import store_of
@@ -136,6 +137,57 @@ def test_variables_are_released_where_a_result_cannot_be_read(step):
     for name in program.variables:
         with pytest.raises(RuntimeError, match="it was not acquired"):
             store.release([name])
+
+
+class Counting(MemoryStore):
+    """Counts calls; `stays` may be set."""
+
+    def __init__(self, specs):
+        super().__init__(specs)
+        self.acquired = []
+
+    def acquire(self, names, fresh=False):
+        self.acquired.append(list(names))
+        return super().acquire(names, fresh)
+
+
+@pytest.mark.parametrize("listeners", [[], [Recorder()]])
+def test_a_store_that_stays_in_memory_is_asked_once_a_step(program, step, listeners):
+    found = {}
+    for stays in (True, False):
+        store = Counting(step.specs.values())
+        store.stays = stays
+        for name, content in starting_values(step).items():
+            write(store, name, content)
+        machine = Machine(program, store, CpuBackend(), listeners)
+        results = []
+        for _ in range(2):
+            store.acquired.clear()
+            results.append(machine.run(features_of(step)))
+        values = {name: np.array(store.acquire([name])[0]) for name in step.specs}
+        found[stays] = results, values, machine.bytes_in, machine.bytes_out, store.acquired
+    kept, streamed = found[True], found[False]
+    assert kept[2:4] == streamed[2:4]
+    for one, other in zip([*kept[0], kept[1]], [*streamed[0], streamed[1]]):
+        assert one.keys() == other.keys()
+        for name in one:
+            np.testing.assert_array_equal(one[name], other[name])
+    assert len(kept[4]) == 1 + len(step.specs)
+    assert len(streamed[4]) > len(kept[4])
+
+
+def test_a_step_may_read_a_variable_whose_first_value_it_makes():
+    type = TensorType("float32", (2,))
+    program = Program(
+        slots=[Slot(type, FEATURE), Slot(type, VARIABLE)],
+        features={"x": 0},
+        variables={"w": 1},
+        results={"read": 1},
+        steps=[StreamOut(0, (("w", 0),)), StreamIn(0, (1,))],
+    )
+    machine = Machine(program, MemoryStore([Variable("w", type)]), CpuBackend())
+    given = np.array([1, 2], np.float32)
+    np.testing.assert_array_equal(machine.run({"x": given})["read"], given)
 
 
 def test_a_step_streams_every_weight_forward_and_backward(program, step):
