@@ -147,6 +147,16 @@ def test_handlers_are_back_after_training_and_after_an_error(tmp_path):
     assert signal.set_wakeup_fd(-1) == -1
 
 
+@pytest.fixture
+def nothing_frozen():
+    """What tests/conftest.py has frozen is not, for the length of a test."""
+    gc.unfreeze()
+    yield
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.mark.usefixtures("nothing_frozen")
 def test_what_a_full_collection_leaves_is_frozen_and_no_longer_than_training(tmp_path):
     counts, callbacks = [], list(gc.callbacks)
 
@@ -167,6 +177,7 @@ def test_what_a_full_collection_leaves_is_frozen_and_no_longer_than_training(tmp
     assert gc.callbacks == callbacks
 
 
+@pytest.mark.usefixtures("nothing_frozen")
 def test_what_a_program_froze_itself_stays_frozen(tmp_path):
     gc.freeze()
     try:
