@@ -118,31 +118,39 @@ def test_events_that_do_not_fit_on_the_disk_are_told(tmp_path, number, done):
         raise RuntimeError(f"{events}; {said}\n\tFailed to {done} 2 events to {events}")
 
 
-@pytest.mark.parametrize("limit", [0, 1, 50, 600])
-def test_events_beyond_the_limit_of_the_shell_are_told_as_their_writer_says_it(tmp_path, limit):
-    """In another process, as the limit is of the whole process."""
+def test_events_beyond_the_limit_of_the_shell_are_told_as_their_writer_says_it(tmp_path):
+    """Each limit in a process of its own, as it is of the whole process."""
+    limits = (0, 1, 50, 600)
     script = f"""\
-        import resource
+        import os, resource, sys
         import tensorflow.compat.v1 as tf
         from tests.modelzoo.common.test_file_errors import named
         tf.disable_eager_execution()
-        resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))
-        try:
-            with named({str(tmp_path)!r}):
-                writer = tf.summary.FileWriter({str(tmp_path)!r})
-                for step in range(20):
-                    writer.add_session_log(tf.SessionLog(status=tf.SessionLog.START), step)
-                writer.flush()
-        except Exception as error:
-            print(type(error).__name__, error)
+        for limit in {limits}:
+            child = os.fork()
+            if child:
+                assert os.waitpid(child, 0)[1] == 0, limit
+                continue
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+            folder = os.path.join({str(tmp_path)!r}, str(limit))
+            try:
+                with named(folder):
+                    writer = tf.summary.FileWriter(folder)
+                    for step in range(20):
+                        writer.add_session_log(tf.SessionLog(status=tf.SessionLog.START), step)
+                    writer.flush()
+            except Exception as error:
+                print(type(error).__name__, error, flush=True)
+            os._exit(0)
     """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", textwrap.dedent(script)]
     done = subprocess.run(
         command, env=environment, stdout=subprocess.PIPE, text=True, timeout=120, check=True
     ).stdout
-    says = r"^ConfigError .*/events\.\S+: must be a place to write to. Received: File too large."
-    assert re.search(says, done, re.MULTILINE), done
+    for limit in limits:
+        place = rf"^ConfigError .*/{limit}/events\.\S+: must be a place to write to."
+        assert re.search(f"{place} Received: File too large.", done, re.MULTILINE), done
 
 
 def test_the_thread_that_writes_events_ends_without_a_traceback(tmp_path, monkeypatch):
