@@ -15,8 +15,10 @@ import time
 import numpy as np
 import pytest
 import tensorflow as tf
+import yaml
 
 from cerebras_tf.memoryx.sparsity import is_pruned
+from tests.e2e import wafer_runs
 from tests.e2e.wafer_runs import (
     BATCH,
     LIMIT_S,
@@ -41,9 +43,7 @@ SOON_S = 10
 def alone(tmp_path_factory):
     """The script on one wafer."""
     folder = tmp_path_factory.mktemp("alone")
-    done = run(1, folder)
-    assert done.returncode == 0, done.stderr
-    return folder, done.stdout
+    return folder, wafer_runs.alone(folder)
 
 
 @pytest.fixture(scope="module")
@@ -66,11 +66,19 @@ def scalars(folder):
     }
 
 
-def check_equal(one, several):
+def check_training(one, several):
     (folder, text), (other_folder, other_text) = one, several
     np.testing.assert_allclose(
         list(losses(other_text).values()), list(losses(text).values()), rtol=2e-6
     )
+    found, wanted = variables(other_folder, STEPS), variables(folder, STEPS)
+    for name, content in wanted.items():
+        np.testing.assert_allclose(found[name], content, rtol=1e-3, atol=1e-5, err_msg=name)
+
+
+def check_equal(one, several):
+    check_training(one, several)
+    (_, text), (_, other_text) = one, several
     for word in ("WHOLE", "PART"):
         found, wanted = told(other_text, word), told(text, word)
         assert found.keys() == wanted.keys()
@@ -79,9 +87,6 @@ def check_equal(one, several):
     np.testing.assert_allclose(
         told(other_text, "PREDICTED"), told(text, "PREDICTED"), rtol=1e-3, atol=1e-4
     )
-    found, wanted = variables(other_folder, STEPS), variables(folder, STEPS)
-    for name, content in wanted.items():
-        np.testing.assert_allclose(found[name], content, rtol=1e-3, atol=1e-5, err_msg=name)
 
 
 def test_two_wafers_train_evaluate_and_predict_as_one(alone, pair):
@@ -124,13 +129,13 @@ def test_four_local_processes_train_as_one(alone, tmp_path):
 
 
 def test_two_wafers_hold_the_same_masks_as_one_also_when_they_go_on(tmp_path):
-    runs = []
-    for wafers, parts in ((1, [STEPS]), (2, [10, STEPS])):
-        for steps in parts:
-            done = run(wafers, tmp_path / str(wafers), steps, SPARSITY="0.75")
-            assert done.returncode == 0, done.stderr
-        runs.append((tmp_path / str(wafers), done.stdout))
-    wanted, found = (variables(folder, STEPS) for folder, _ in runs)
+    given = {"SPARSITY": "0.75", "ONLY_TRAINS": "1"}
+    one, two = tmp_path / "1", tmp_path / "2"
+    wafer_runs.alone(one, **given)
+    for steps in (10, STEPS):
+        done = run(2, two, steps, **given)
+        assert done.returncode == 0, done.stderr
+    wanted, found = (variables(folder, STEPS) for folder in (one, two))
     for name, content in wanted.items():
         np.testing.assert_allclose(found[name], content, rtol=1e-3, atol=1e-5, err_msg=name)
         np.testing.assert_array_equal(is_pruned(found[name]), is_pruned(content), name)
@@ -139,13 +144,13 @@ def test_two_wafers_hold_the_same_masks_as_one_also_when_they_go_on(tmp_path):
 
 @pytest.mark.parametrize("hooks", ["training_hooks", "training_chief_hooks"])
 def test_what_a_hook_assigns_on_two_wafers_is_what_it_does_on_one(alone, tmp_path, hooks):
-    runs = []
-    for wafers in (1, 2):
-        done = run(wafers, tmp_path / str(wafers), SHRINKS=hooks)
-        assert done.returncode == 0, done.stderr
-        runs.append((tmp_path / str(wafers), done.stdout))
-    check_equal(*runs)
-    assert losses(runs[0][1])[2] != losses(alone[1])[2]
+    given = {"SHRINKS": hooks, "ONLY_TRAINS": "1"}
+    one, two = tmp_path / "1", tmp_path / "2"
+    shown = wafer_runs.alone(one, **given)
+    done = run(2, two, **given)
+    assert done.returncode == 0, done.stderr
+    check_training((one, shown), (two, done.stdout))
+    assert losses(shown)[2] != losses(alone[1])[2]
 
 
 @pytest.mark.slow
@@ -186,8 +191,13 @@ def test_a_job_that_was_killed_goes_on_by_itself_to_the_same_bits(pair, tmp_path
 
 
 def test_a_model_of_the_zoo_trains_as_one_that_takes_batches_in_turn(tmp_path):
+    tree = yaml.safe_load((ROOT / "configs" / "params_gpt3_tiny.yaml").read_text("utf-8"))
+    tree["train_input"].update(max_sequence_length=32, batch_size=8)
+    tree["model"].update(hidden_size=64, num_hidden_layers=2, filter_size=128)
+    params = tmp_path / "params_gpt3_tiny.yaml"
+    params.write_text(yaml.safe_dump(tree), "utf-8")
     runner = [sys.executable, "-m", "modelzoo.common.run", "-m", "train"]
-    runner += ["-p", str(ROOT / "configs" / "params_gpt3_tiny.yaml"), "--max_steps", "4"]
+    runner += ["-p", params, "--max_steps", "4"]
     in_turn, several = tmp_path / "in_turn", tmp_path / "several"
     launch = [sys.executable, "-m", "cerebras_tf.swarmx.launch", "--wafers", "2"]
     for words, given in (

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest import mock
 
 import tensorflow as tf
 
+from tests.e2e.wafer_script import main
 from tests.swarmx.ranks import ROOT
 
 SCRIPT = ROOT / "tests" / "e2e" / "wafer_script.py"
@@ -30,6 +34,14 @@ def environment(**given):
     local = "/none"  # local processes, also where Slurm is installed
     ours = {"PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3", "SLURM_CONF": local}
     return {**os.environ, **ours, **given}
+
+
+def alone(folder, steps=STEPS, **given):
+    """Runs the script on one wafer to its end, in this process; what it printed."""
+    folder.mkdir(exist_ok=True)
+    with mock.patch.dict(os.environ, given), contextlib.redirect_stdout(io.StringIO()) as out:
+        main(str(folder), BATCH, steps)
+    return out.getvalue()
 
 
 def run(wafers, folder, steps=STEPS, *options, **given):
