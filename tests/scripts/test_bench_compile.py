@@ -15,7 +15,7 @@ SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "bench_compile.py"
 @pytest.fixture(scope="module")
 def rows():
     """The figures of every row, by its number of blocks."""
-    command = [sys.executable, str(SCRIPT), "--blocks", "4", "8", "16"]
+    command = [sys.executable, str(SCRIPT), "--blocks", "2", "4", "8"]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert ran.returncode == 0, ran.stderr
     found = re.findall(r"^(\d+) blocks +(\d[\d. ]+)", ran.stdout, flags=re.MULTILINE)
@@ -24,7 +24,7 @@ def rows():
 
 @pytest.mark.tf
 def test_every_depth_has_all_figures(rows):
-    assert list(rows) == [4, 8, 16]
+    assert list(rows) == [2, 4, 8]
     for nodes, layers, bodies, arena_gb, capture_s, layers_s, program_s, total_s in rows.values():
         assert min(nodes, layers, bodies, arena_gb, capture_s) > 0
         assert total_s == pytest.approx(layers_s + program_s, abs=0.011)
@@ -35,4 +35,4 @@ def test_blocks_with_dropout_share_their_bodies_at_any_depth(rows):
     """GPT-2 with dropout 0.1 after every sublayer and on the attention weights, and clipping."""
     bodies = {figures[2] for figures in rows.values()}
     assert len(bodies) == 1, rows
-    assert rows[16][1] > rows[8][1] > rows[4][1]
+    assert rows[8][1] > rows[4][1] > rows[2][1]

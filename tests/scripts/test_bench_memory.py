@@ -27,7 +27,7 @@ def test_a_depth_that_does_not_train_ends_the_program(tmp_path):
 @pytest.mark.parametrize("more", [[], ["--clip", "1.0"]])
 def test_weights_and_optimizer_state_stay_on_files(tmp_path, more):
     found = []
-    for layers in (2, 8):
+    for layers in (2, 5):
         command = [sys.executable, SCRIPT, "--folder", tmp_path, *SIZES, "--ram_gb", "0.1"]
         command += ["--layers", layers, *more, "--one"]
         ran = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=300)
@@ -35,5 +35,5 @@ def test_weights_and_optimizer_state_stay_on_files(tmp_path, more):
         found.append(json.loads(ran.stdout.splitlines()[-1]))
     small, large = found
     state = large["state"] - small["state"]
-    assert state > 500e6
+    assert state > 250e6
     assert large["anonymous"] - small["anonymous"] < 0.5 * state

@@ -25,7 +25,7 @@ SMALL = {
     "model.hidden_size": 64,
     "model.num_heads": 4,
     "model.filter_size": 128,
-    "model.num_hidden_layers": 3,
+    "model.num_hidden_layers": 2,
     "train_input.max_sequence_length": 32,
     "runconfig.memoryx_ram_gb": 0.2,
 }
