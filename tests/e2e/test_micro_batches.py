@@ -17,18 +17,20 @@ from tests.e2e.test_parity_transformer import transformer
 pytestmark = pytest.mark.tf
 BERT, GPT = test_parity_bert.drawn(), test_parity_gpt3.batches()
 PAIRS = test_parity_transformer.batches()
+LAYERS = {"num_hidden_layers": 1}
+SIDES = {"encoder_num_hidden_layers": 1, "decoder_num_hidden_layers": 1}
 
 
 @pytest.mark.parametrize(
     "make, arrays, count, model",
     [
-        (transformer, PAIRS, 2, {"label_smoothing": 0.1}),
-        (bert, BERT, 3, {"mlm_loss_scaling": "precomputed_num_masked"}),
-        (bert, BERT, 3, {"mlm_loss_scaling": "num_masked", "disable_nsp": False}),
-        (bert, BERT, 3, {"mlm_loss_scaling": "batch_size"}),
-        (gpt, GPT, 3, {"loss_scaling": "num_tokens"}),
-        (gpt, GPT, 3, {"loss_scaling": "batch_size", "loss_weight": 0.1}),
-        (gpt, GPT, 3, {"mixed_precision": True}),
+        (transformer, PAIRS, 2, {"label_smoothing": 0.1, **SIDES}),
+        (bert, BERT, 3, {"mlm_loss_scaling": "precomputed_num_masked", **LAYERS}),
+        (bert, BERT, 3, {"mlm_loss_scaling": "num_masked", "disable_nsp": False, **LAYERS}),
+        (bert, BERT, 3, {"mlm_loss_scaling": "batch_size", **LAYERS}),
+        (gpt, GPT, 3, {"loss_scaling": "num_tokens", **LAYERS}),
+        (gpt, GPT, 3, {"loss_scaling": "batch_size", "loss_weight": 0.1, **LAYERS}),
+        (gpt, GPT, 3, {"mixed_precision": True, **LAYERS}),
     ],
 )
 def test_parts_train_as_the_whole_batch(tmp_path, make, arrays, count, model):

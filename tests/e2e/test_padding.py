@@ -55,8 +55,8 @@ def normalized(x, name):
         return (x - mean) * tf.math.rsqrt(variance + 1e-6) * scale
 
 
-def encoder(features, rate=0.1):
-    """Hidden states [B S, H] of two layers."""
+def encoder(features, rate=0.1, layers=2):
+    """Hidden states [B S, H]."""
     table = v1.get_variable("words", [VOCABULARY, WIDTH])
     x = tf.nn.embedding_lookup(table, tf.reshape(features["ids"], [-1]))
     x = tf.reshape(x, [BATCH, LENGTH, WIDTH])
@@ -68,7 +68,7 @@ def encoder(features, rate=0.1):
     x = tf.nn.dropout(normalized(x, "norm"), rate=rate, seed=5)
     x = tf.reshape(x, [BATCH * LENGTH, WIDTH])
     mask = attention_mask(features["real"])
-    for layer in range(2):
+    for layer in range(layers):
         name = f"layer_{layer}"
         added = tf.nn.dropout(attend(x, mask, name, rate), rate=rate, seed=7 + layer)
         x = normalized(x + added, f"{name}/norm_1")
@@ -119,7 +119,7 @@ def masked_words(features, labels, mode, params):
 
 def mean_pooling(features, labels, mode, params):
     """Reads padding: a mean over all positions."""
-    x = tf.reshape(encoder(features), [BATCH, LENGTH, WIDTH])
+    x = tf.reshape(encoder(features, layers=1), [BATCH, LENGTH, WIDTH])
     logits = dense(tf.reduce_mean(x, axis=1), 3, "classes")
     loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels % 3, logits))
     return spec_of(mode, loss, {})
@@ -138,7 +138,7 @@ def chosen_scores(features, labels, mode, params):
 
 def smooth_classifier(features, labels, mode, params):
     """A penalty on a gradient behind a softmax, which only TensorFlow's own gradients know."""
-    first = tf.reshape(encoder(features, 0.0), [BATCH, LENGTH, WIDTH])[:, 0]
+    first = tf.reshape(encoder(features, 0.0, layers=1), [BATCH, LENGTH, WIDTH])[:, 0]
     weight = v1.get_variable("classes", [WIDTH, 3])
     chance = tf.nn.softmax(tf.matmul(first, weight))
     slope = tf.gradients(tf.reduce_sum(chance[:, 0]), weight)[0]
