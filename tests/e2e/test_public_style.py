@@ -17,6 +17,15 @@ v1 = tf.compat.v1
 
 # TensorFlow gives the read and the update of a ref variable no order: a busy host reads either.
 UNORDERED_IN_VERSION_ONE = {"note_of_the_step_built_after_its_update"}
+# Versions differ in variables and conditionals; of the models without more of these than another
+# has, one is trained with version 2 switched off.
+ALIKE = {
+    "multi_class_head",  # as canned_multi_class_head
+    "guided_relu",  # as straight_through_sign, and those below
+    "override_by_a_type_of_tensorflow",
+    "override_of_two_operands",
+    "override_without_a_gradient",
+}
 
 
 @pytest.mark.parametrize("name", list(MODELS))
@@ -25,7 +34,7 @@ def test_wafer_and_host_agree(name, tmp_path):
 
 
 def test_wafer_and_host_agree_with_version_two_switched_off(tmp_path):
-    models = [name for name in MODELS if name not in UNORDERED_IN_VERSION_ONE]
+    models = [name for name in MODELS if name not in UNORDERED_IN_VERSION_ONE | ALIKE]
     done = subprocess.run(
         [sys.executable, "-m", "tests.e2e.both_sides", str(tmp_path), *models],
         capture_output=True,

@@ -57,7 +57,6 @@ def wait_for(process, text):
     "number,exit_code,when",
     [
         (signal.SIGINT, 130, "capturing: "),  # compiling
-        (signal.SIGINT, 130, "global_step = 5, "),
         (signal.SIGTERM, 143, "training from step 0"),  # the first step
         (signal.SIGHUP, 129, "global_step = 5, "),
     ],
