@@ -1,6 +1,7 @@
 """Weights on files: the numbers of a run in memory, bit for bit, through every kind of call."""
 
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -69,6 +70,26 @@ def make(tmp_path):
 
     yield make
     assert not list((tmp_path / "store").glob("*")), "files of a store are left"
+
+
+@pytest.fixture(scope="module")
+def first_step(tmp_path_factory):
+    """Folder of a model on files behind its first step."""
+    folder = tmp_path_factory.mktemp("first")
+    files = {"memoryx_dir": str(folder / "store"), "memoryx_ram_gb": RAM_GB}
+    config, params = CSRunConfig(tf_random_seed=1, **files), {"clip": True}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(staging, "_LEAST_BYTES", 0)
+        made = CerebrasEstimator(model_fn, str(folder / "model"), None, config, params, None, True)
+        made.train(input_fn, max_steps=1)
+    return folder / "model"
+
+
+@pytest.fixture
+def begun(make, first_step, tmp_path):
+    """The estimator "model" on files, behind its first step."""
+    shutil.copytree(first_step, tmp_path / "model")
+    return make("model", files=True)
 
 
 def variables(estimator):
@@ -142,13 +163,11 @@ def test_memory_that_is_too_small_is_refused_before_the_first_step(make):
         make("model", files=True, memoryx_ram_gb=0.00005).train(input_fn, max_steps=1)
 
 
-def test_a_disk_that_is_too_small_is_refused_for_training_alone(make, monkeypatch):
-    files = make("model", files=True)
-    files.train(input_fn, max_steps=1)
+def test_a_disk_that_is_too_small_is_refused_for_training_alone(begun, monkeypatch):
     monkeypatch.setattr(disk_speed, "free_bytes", lambda folder: 1000)
-    assert files.evaluate(input_fn, steps=1)["loss"] > 0  # shares what the checkpoint holds
+    assert begun.evaluate(input_fn, steps=1)["loss"] > 0  # shares what the checkpoint holds
     with pytest.raises(StoreError, match="memoryx_dir: .* GB of weights and optimizer state must"):
-        files.train(input_fn, max_steps=2)
+        begun.train(input_fn, max_steps=2)
 
 
 def test_settings_that_make_no_sense_are_refused(make):

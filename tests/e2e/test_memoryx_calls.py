@@ -34,6 +34,7 @@ v1 = tf.compat.v1
 # The end of an index is padded; bytes there say nothing.
 FOOTER_BYTES = 48
 make, stages_all = test_memoryx.make, test_memoryx.stages_all
+begun, first_step = test_memoryx.begun, test_memoryx.first_step
 
 
 def parted_model_fn(features, labels, mode, params):
@@ -212,24 +213,20 @@ def test_an_older_checkpoint_is_evaluated_within_training(make):
     assert_same(ends[1], ends[0])
 
 
-def test_a_prediction_that_is_left_leaves_nothing(make, tmp_path):
-    files = make("model", files=True)
-    files.train(input_fn, max_steps=1)
-    rows = files.predict(input_fn)
+def test_a_prediction_that_is_left_leaves_nothing(begun, tmp_path):
+    rows = begun.predict(input_fn)
     wanted = next(rows)["y"]
     assert list((tmp_path / "store").glob("*"))
     rows.close()
     assert not list((tmp_path / "store").glob("*"))
-    rows = files.predict(input_fn)
+    rows = begun.predict(input_fn)
     np.testing.assert_array_equal(next(rows)["y"], wanted)
     del rows
     gc.collect()
     assert not list((tmp_path / "store").glob("*"))
 
 
-def test_a_prediction_waits_for_no_other_wafer(make, monkeypatch):
-    files = make("model", files=True)
-    files.train(input_fn, max_steps=1)
+def test_a_prediction_waits_for_no_other_wafer(begun, make, monkeypatch):
     monkeypatch.setattr(mpi, "swarm", lambda: pytest.fail("of several wafers one may predict"))
     rows = make("model", files=True, memoryx_ram_gb=None).predict(input_fn)
     assert len(list(zip(range(2), rows))) == 2
@@ -325,15 +322,13 @@ def flip(path, at):
         file.write(bytes([byte ^ 4]))
 
 
-def check_flips(make, parts):
+def check_flips(files, parts):
     """Flips a byte of a checkpoint at a time: each is found, and named.
 
     Args:
-        make: makes estimators.
+        files: the estimator that wrote it.
         parts: of names of variables, one of which a byte is flipped of; None: of the index.
     """
-    files = make("model", files=True)
-    files.train(input_fn, max_steps=2)
     prefix = files.latest_checkpoint()
     kept = variables(files)
     entries = {n: e for n, e in read_index(prefix).items() if n.startswith("block_")}
@@ -342,7 +337,7 @@ def check_flips(make, parts):
         if part is None:
             path = index_path(prefix)
             at = int(random.integers(os.path.getsize(path) - FOOTER_BYTES))
-            named = "model.ckpt-2"
+            named = "model.ckpt-1"
         else:
             names = sorted(name for name in entries if part in name)
             name = names[int(random.integers(len(names)))]
@@ -351,16 +346,16 @@ def check_flips(make, parts):
             named = rf"{path}: .* {name} .* checksum"
         flip(path, at)
         with pytest.raises(CheckpointError, match=named):
-            files.train(input_fn, max_steps=3)
+            files.train(input_fn, max_steps=2)
         flip(path, at)
-    files.train(input_fn, max_steps=3)
+    files.train(input_fn, max_steps=2)
     assert_same({n: tf.train.load_variable(prefix, n) for n in kept}, kept)
 
 
-def test_flipped_bytes_of_a_checkpoint_are_found_and_named(make):
-    check_flips(make, ["/up", "/down/Adam", None])
+def test_flipped_bytes_of_a_checkpoint_are_found_and_named(begun):
+    check_flips(begun, ["/up", "/down/Adam", None])
 
 
 @pytest.mark.slow
-def test_fifty_flipped_bytes_are_found_and_named(make):
-    check_flips(make, [*("/" for _ in range(4)), None] * 10)
+def test_fifty_flipped_bytes_are_found_and_named(begun):
+    check_flips(begun, [*("/" for _ in range(4)), None] * 10)

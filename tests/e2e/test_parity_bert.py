@@ -32,7 +32,7 @@ def bert(micro_batches=1, **model):
         tree["train_input"] = {**shapes, **records}
         tree["eval_input"] = records
     sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_heads": 2, "filter_size": 32}
-    tree["model"].update({**sizes, **model})
+    tree["model"].update(sizes, **model)
 
     def with_params(features, labels, mode, params):
         return model_fn(features, labels, mode, tree)

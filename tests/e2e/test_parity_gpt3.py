@@ -25,7 +25,7 @@ def gpt(mixed_precision=False, micro_batches=1, **model):
     tree["train_input"].update(max_sequence_length=LENGTH, batch_size=3)
     tree["runconfig"]["micro_batches"] = micro_batches
     sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_heads": 2, "filter_size": 32}
-    tree["model"].update({**sizes, **model}, mixed_precision=mixed_precision)
+    tree["model"].update(sizes, mixed_precision=mixed_precision, **model)
     if mixed_precision:
         tree["optimizer"].update(loss_scaling_factor="dynamic", initial_loss_scale=2.0**10)
 

@@ -5,6 +5,7 @@ And what happens where a process fails: the job ends soon, says which and why, a
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -142,15 +143,18 @@ def test_two_wafers_hold_the_same_masks_as_one_also_when_they_go_on(tmp_path):
     assert is_pruned(wanted["dense_1/kernel"]).mean() == 0.75
 
 
-@pytest.mark.parametrize("hooks", ["training_hooks", "training_chief_hooks"])
-def test_what_a_hook_assigns_on_two_wafers_is_what_it_does_on_one(alone, tmp_path, hooks):
-    given = {"SHRINKS": hooks, "ONLY_TRAINS": "1"}
+def test_what_hooks_assign_on_two_wafers_is_what_they_do_on_one(alone, tmp_path):
+    """A hook of every process, and one of the chief alone."""
+    shrinks = {"training_hooks": "dense/kernel", "training_chief_hooks": "dense_1/kernel"}
+    given = {"SHRINKS": json.dumps(shrinks), "ONLY_TRAINS": "1"}
     one, two = tmp_path / "1", tmp_path / "2"
     shown = wafer_runs.alone(one, **given)
     done = run(2, two, **given)
     assert done.returncode == 0, done.stderr
     check_training((one, shown), (two, done.stdout))
-    assert losses(shown)[2] != losses(alone[1])[2]
+    plain = variables(alone[0], STEPS)
+    for name in shrinks.values():
+        assert np.linalg.norm(variables(one, STEPS)[name]) < 0.8 * np.linalg.norm(plain[name])
 
 
 @pytest.mark.slow
@@ -163,7 +167,11 @@ def test_four_wafers_from_files_train_as_one(alone, tmp_path):
 
 @pytest.mark.parametrize(
     "number, what",
-    [(signal.SIGKILL, "rank 1 .* signal 9"), (signal.SIGSTOP, "rank 1 .* was stopped")],
+    [
+        (signal.SIGKILL, "rank 1 .* signal 9"),
+        # Of programs without TensorFlow in tests/swarmx/test_launch.py.
+        pytest.param(signal.SIGSTOP, "rank 1 .* was stopped", marks=pytest.mark.slow),
+    ],
 )
 def test_a_process_that_is_gone_ends_the_job_soon(number, what, tmp_path):
     process = start(tmp_path / "run", 10**6)

@@ -67,8 +67,11 @@ class Losses(tf.estimator.SessionRunHook):
 class Shrinks(tf.estimator.SessionRunHook):
     """Assigns a variable, after every step."""
 
+    def __init__(self, name):
+        self._name = name
+
     def begin(self):
-        kernel = v1.global_variables("dense/kernel")[0]
+        kernel = v1.global_variables(self._name)[0]
         self._shrink = kernel.assign(kernel * 0.9)
 
     def after_run(self, run_context, run_values):
@@ -79,8 +82,8 @@ def with_losses(features, labels, mode):
     spec = model_fn(features, labels, mode)
     if mode == tf.estimator.ModeKeys.TRAIN:
         hooks = {"training_hooks": [Losses(spec.loss)], "training_chief_hooks": []}
-        if "SHRINKS" in os.environ:
-            hooks[os.environ["SHRINKS"]].append(Shrinks())
+        for kind, name in json.loads(os.environ.get("SHRINKS", "{}")).items():
+            hooks[kind].append(Shrinks(name))
         spec = spec._replace(**hooks)
     return spec
 
