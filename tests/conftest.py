@@ -10,6 +10,8 @@ import os
 from collections.abc import MutableMapping
 from typing import Any
 
+import pytest
+
 # Libraries that read their number of threads when they are loaded. This project's own threads sleep
 # when they have no work, so they stay as many as the cores.
 THREADS = (
@@ -36,7 +38,7 @@ def share_cores(environment: MutableMapping[str, str], cores: int) -> None:
 share_cores(os.environ, os.cpu_count() or 1)
 
 
-def pytest_collection_finish() -> None:
+def freeze_what_lasts() -> None:
     """Spares Python's cyclic garbage collector what lives as long as pytest does.
 
     Modules of tests and of libraries are more than a million objects, and a full collection, of
@@ -44,6 +46,18 @@ def pytest_collection_finish() -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+def pytest_collection_finish() -> None:
+    """Freezes what was loaded to find the tests."""
+    freeze_what_lasts()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: Any, nextitem: Any) -> None:
+    """Freezes what was loaded and compiled by a module of tests, behind its last one."""
+    if nextitem is not None and nextitem.path != item.path:
+        freeze_what_lasts()
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

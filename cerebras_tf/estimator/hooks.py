@@ -220,10 +220,10 @@ class LastingObjectsHook(tf.estimator.SessionRunHook):
     """
 
     def __init__(self) -> None:
-        self._is_due = self._has_frozen = False
+        self._is_due = self._has_looked = self._has_frozen = False
 
     def __enter__(self) -> LastingObjectsHook:
-        self._is_due = gc.get_freeze_count() == 0
+        self._is_due = True
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -231,7 +231,7 @@ class LastingObjectsHook(tf.estimator.SessionRunHook):
             gc.callbacks.remove(self._collected)
         if self._has_frozen:
             gc.unfreeze()
-        self._is_due = self._has_frozen = False
+        self._is_due = self._has_looked = self._has_frozen = False
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
         """Waits for a full collection, from the first step's end on."""
@@ -240,10 +240,12 @@ class LastingObjectsHook(tf.estimator.SessionRunHook):
             gc.callbacks.append(self._collected)
 
     def _collected(self, phase: str, info: dict[str, int]) -> None:
-        """Freezes what a full collection has left."""
-        if phase == "stop" and info["generation"] == 2 and not self._has_frozen:
-            self._has_frozen = True
-            gc.freeze()
+        """Freezes what a full collection has left, where nothing is frozen."""
+        if phase == "stop" and info["generation"] == 2 and not self._has_looked:
+            self._has_looked = True  # once: a count walks over all that is frozen
+            self._has_frozen = gc.get_freeze_count() == 0
+            if self._has_frozen:
+                gc.freeze()
 
 
 class NanLossError(NumericsError, tf.estimator.NanLossDuringTrainingError):
