@@ -76,7 +76,8 @@ def estimator(
         hooks = [*spec.training_hooks, _Losses(spec.loss, losses)]
         return spec._replace(training_hooks=hooks)
 
-    config = CSRunConfig(tf_random_seed=SEED, save_summary_steps=2, log_step_count_steps=None)
+    quiet = {"log_step_count_steps": None, "checkpoint_save_graph_def": False}
+    config = CSRunConfig(tf_random_seed=SEED, save_summary_steps=2, **quiet)
     return CerebrasEstimator(model_fn, str(folder), config=config, use_cs=use_cs)
 
 

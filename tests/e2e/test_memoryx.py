@@ -24,6 +24,7 @@ WIDTH, INNER, BLOCKS, BATCH = 32, 128, 3, 16
 PLANNED = r"a step reads (?P<read>[\d.]+) MB and writes (?P<written>[\d.]+) MB: .* will bound it"
 # Two of three blocks' weights and state at once.
 RAM_GB = 0.0002
+SETTINGS = {"tf_random_seed": 1, "checkpoint_save_graph_def": False}
 
 
 def model_fn(features, labels, mode, params):
@@ -64,7 +65,7 @@ def make(tmp_path):
 
     def make(name, files, clip=True, use_cs=True, **config):
         folder = {"memoryx_dir": str(tmp_path / "store"), "memoryx_ram_gb": RAM_GB}
-        config = CSRunConfig(tf_random_seed=1, **{**(folder if files else {}), **config})
+        config = CSRunConfig(**{**SETTINGS, **(folder if files else {}), **config})
         params = {"clip": clip}
         return CerebrasEstimator(model_fn, str(tmp_path / name), None, config, params, None, use_cs)
 
@@ -77,7 +78,7 @@ def first_step(tmp_path_factory):
     """Folder of a model on files behind its first step."""
     folder = tmp_path_factory.mktemp("first")
     files = {"memoryx_dir": str(folder / "store"), "memoryx_ram_gb": RAM_GB}
-    config, params = CSRunConfig(tf_random_seed=1, **files), {"clip": True}
+    config, params = CSRunConfig(**SETTINGS, **files), {"clip": True}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(staging, "_LEAST_BYTES", 0)
         made = CerebrasEstimator(model_fn, str(folder / "model"), None, config, params, None, True)

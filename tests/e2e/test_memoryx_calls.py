@@ -24,6 +24,7 @@ from tests.e2e import test_memoryx  # noqa: E402
 from tests.e2e.test_memoryx import (  # noqa: E402
     BATCH,
     BLOCKS,
+    SETTINGS,
     WIDTH,
     assert_same,
     input_fn,
@@ -78,7 +79,7 @@ def kept_stores(monkeypatch):
 @pytest.fixture(scope="module")
 def in_memory(tmp_path_factory):
     """The model of test_memoryx in memory, trained to step 2 and on to step 4."""
-    folder, config = str(tmp_path_factory.mktemp("memory")), CSRunConfig(tf_random_seed=1)
+    folder, config = str(tmp_path_factory.mktemp("memory")), CSRunConfig(**SETTINGS)
     return in_two_calls(
         CerebrasEstimator(test_memoryx.model_fn, folder, None, config, {"clip": True}, None, True)
     )
