@@ -153,7 +153,7 @@ def test_gradients_of_initial_weights_point_where_those_of_float32_do(model, arr
     [
         (lambda: gpt(num_hidden_layers=2), gpt_batches),
         (bert, bert_batches),
-        (lambda: test_parity_gptj.tiny("gptj", num_hidden_layers=1), test_parity_gptj.examples),
+        (lambda: test_parity_gptj.tiny("gptj"), test_parity_gptj.examples),
         (lambda: test_parity_transformer.transformer(**SIDES), test_parity_transformer.batches),
     ],
     ids=["gpt", "bert", "gptj", "transformer"],
