@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import threading
 from collections.abc import Iterator
 
 from cerebras_tf.errors import ConfigError
+from cerebras_tf.memoryx import process_lock
 from cerebras_tf.memoryx.checkpoint import remove_begun
 
 # Folders locked now, with the process and the thread that train in them.
@@ -52,9 +52,9 @@ def _locked_file(model_dir: str) -> Iterator[None]:
             f"model_dir: must be a folder to write to. Received: {model_dir!r} "
             f"({error.strerror}). Give another one (-o of the model zoo's runner)."
         ) from error
-    with file:
+    with file, process_lock.let_go_after(file.fileno()):
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            process_lock.lock(file.fileno())
         except BlockingIOError as error:
             file.seek(0)
             holder = file.read().decode().strip() or "unknown"

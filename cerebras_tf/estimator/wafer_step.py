@@ -229,7 +229,7 @@ class WaferStep:
 
     def restore_draws(self, found: Mapping[str, int]) -> None:
         """Takes what draws_to_save gave for a checkpoint."""
-        self._draws_on = self._draws_on or RANDOM_STEP_KEY in found
+        self._draws_on = RANDOM_STEP_KEY in found  # else the global step tells, as it does at first
         self.session.draw_on(found)
 
     def saved_as(self, prefix: str) -> None:

@@ -7,12 +7,13 @@ the file system has no locks, what killed processes left there stays.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+
+from cerebras_tf.memoryx import process_lock
 
 _LOCK = "lock"
 
@@ -40,7 +41,7 @@ class OwnFolder:
         if os.getpid() != self._process:
             return
         _remove(self.path)
-        os.close(self._lock)
+        _close(self._lock)
 
 
 def remove_abandoned(
@@ -70,14 +71,19 @@ def _made(parent: Path, prefix: str) -> tuple[Path, int]:
             continue
         is_taken = False
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            process_lock.lock(lock)
         except BlockingIOError:
             is_taken = True
         except OSError:  # a file system without locks
             pass
         if not is_taken and (path / _LOCK).exists():
             return path, lock
-        os.close(lock)
+        _close(lock)
+
+
+def _close(lock: int) -> None:
+    process_lock.let_go(lock)
+    os.close(lock)
 
 
 def _remove_abandoned(folder: Path, before: Callable[[Path], None]) -> None:
@@ -109,7 +115,7 @@ def _locked(path: Path) -> Iterator[None]:
     """Within: the lock of a file that is there is ours; raises OSError where it is another's."""
     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        process_lock.lock(descriptor)
         yield
     finally:
-        os.close(descriptor)
+        _close(descriptor)

@@ -9,7 +9,7 @@ pytest.importorskip("tensorflow")
 
 import tensorflow as tf
 
-from tests.estimator.regression import build, dataset, variables_of
+from tests.estimator.regression import assert_equal, build, dataset, variables_of
 
 pytestmark = pytest.mark.tf
 v1 = tf.compat.v1
@@ -96,6 +96,29 @@ def test_a_run_that_goes_on_draws_what_it_would_have(tmp_path):
     assert found["cerebras_tf/random_step"] == wanted["cerebras_tf/random_step"] == 12
     for name in wanted:
         np.testing.assert_array_equal(found[name], wanted[name])
+
+
+class Stop(tf.estimator.SessionRunHook):
+    """Ends the session once, behind a number of runs, as a preempted worker does."""
+
+    def __init__(self, runs):
+        self.left = runs
+
+    def after_run(self, run_context, run_values):
+        self.left -= 1
+        if self.left == 0:
+            raise tf.errors.AbortedError(None, None, "preempted")
+
+
+def test_a_session_that_recovers_draws_what_a_run_that_goes_on_would(tmp_path):
+    recovered, second = Noise(), Noise()
+    made = build(tmp_path / "recovers", model=sampler, save_checkpoints_steps=3)
+    made.train(dataset, hooks=[recovered, Stop(5)], max_steps=6)
+    parts = build(tmp_path / "parts", model=sampler, save_checkpoints_steps=3)
+    parts.train(dataset, max_steps=3)
+    parts.train(dataset, hooks=[second], max_steps=6)
+    np.testing.assert_array_equal(recovered.seen[-3:], second.seen)
+    assert_equal(variables_of(tmp_path / "recovers"), variables_of(tmp_path / "parts"), 0)
 
 
 def test_a_checkpoint_says_nothing_of_draws_where_the_global_step_does(tmp_path):

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from cerebras_tf.memoryx import own_folder
+from cerebras_tf.memoryx import own_folder, process_lock
 from cerebras_tf.memoryx.store_folder import StoreFolder
 
 
@@ -31,7 +31,7 @@ def test_a_folder_that_another_process_takes_for_abandoned_is_made_again(
     tmp_path, monkeypatch, when
 ):
     taken = []
-    real_open, real_flock = os.open, own_folder.fcntl.flock
+    real_open, real_lock = os.open, process_lock.lock
 
     def opened(path, *args, **kwargs):
         if when.endswith("made") and not taken:
@@ -39,14 +39,14 @@ def test_a_folder_that_another_process_takes_for_abandoned_is_made_again(
             own_folder.remove_abandoned(tmp_path, "*")
         return real_open(path, *args, **kwargs)
 
-    def locked(descriptor, *args):
+    def locked(descriptor):
         if when.endswith("held") and not taken:
             taken.append(descriptor)
             own_folder.remove_abandoned(tmp_path, "*")
-        real_flock(descriptor, *args)
+        real_lock(descriptor)
 
     monkeypatch.setattr(os, "open", opened)
-    monkeypatch.setattr(own_folder.fcntl, "flock", locked)
+    monkeypatch.setattr(process_lock, "lock", locked)
     folder = StoreFolder(tmp_path)
     assert taken
     assert list(tmp_path.iterdir()) == [folder.path]
