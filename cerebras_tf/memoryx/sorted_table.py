@@ -57,11 +57,13 @@ def read_table(table: bytes) -> Iterator[tuple[bytes, bytes]]:
     footer = table[-_FOOTER_BYTES:]
     if struct.unpack_from("<Q", footer, _FOOTER_BYTES - 8)[0] != _MAGIC:
         raise ValueError("a footer that is not that of a sorted table")
-    at = 0
-    for _ in range(2):  # the block of metadata, which is empty, comes first
-        _, at = read_varint(footer, at)
+    start, at = read_varint(footer, 0)
+    size, at = read_varint(footer, at)
+    _block(table, start, size)  # of metadata: it is empty
     start, at = read_varint(footer, at)
     size, at = read_varint(footer, at)
+    if any(footer[at : _FOOTER_BYTES - 8]):
+        raise ValueError("a footer with content behind its two places")
     for _, handle in _entries(_block(table, start, size)):
         start, at = read_varint(handle, 0)
         size, at = read_varint(handle, at)
