@@ -29,6 +29,8 @@ def read_varint(content: bytes, at: int) -> tuple[int, int]:
         byte = content[at]
         at += 1
         value |= (byte & 0x7F) << shift
+        if not byte and shift:
+            raise ValueError(f"a number with a last digit of 0 at byte {at}")
         if byte < 0x80:
             return value, at
         shift += 7
