@@ -44,7 +44,7 @@ from cerebras_tf.estimator.checkpoint_writer import (
 from cerebras_tf.estimator.partitions import Key, Partitions
 from cerebras_tf.estimator.wafer_step import WaferStep
 from cerebras_tf.memoryx.borrowing_store import BorrowingStore
-from cerebras_tf.memoryx.bundle import Entry, read_index
+from cerebras_tf.memoryx.bundle import Entry, index_path, read_index
 from cerebras_tf.memoryx.checkpoint import link_checkpoint
 from cerebras_tf.memoryx.store import Store, write
 from cerebras_tf.runtime.session import RANDOM_STEP_KEY
@@ -350,10 +350,9 @@ class WaferSaver(tf.compat.v1.train.Saver):
 
     def _places(self, path: str) -> dict[str, Entry]:
         """Where a checkpoint's variables lie, as far as they can be read from there."""
-        try:
-            return read_index(path, self._partitions.slices)
-        except CheckpointError:  # not of the format that TensorFlow writes today, but it reads it
+        if not os.path.exists(index_path(path)):  # the format of TensorFlow's first versions
             return {}
+        return read_index(path, self._partitions.slices)
 
     def _borrowed(self, path: str) -> set[str]:
         """Names of the variables that a training around lends instead of the checkpoint."""
