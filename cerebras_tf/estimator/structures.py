@@ -7,51 +7,59 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any, Optional
 
+# Of a class of structures: what takes one apart, and what makes one like it of other parts.
+_Form = tuple[Callable[[Any], list[Any]], Callable[[Any, list[Any]], Any]]
+
 
 def map_fetches(structure: Any, change: Callable[[Any], Any]) -> Any:
     """Applies a function to the leaves of a structure: what is no dict, list, tuple or attrs."""
     if structure is None:
         return None
-    parts = _parts(structure)
-    if parts is None:
+    form = _form(structure.__class__)  # of what TensorFlow wraps to track it, what it wraps
+    if form is None:
         return change(structure)
-    return _like(structure, [map_fetches(part, change) for part in parts])
+    take, make = form
+    return make(structure, [map_fetches(part, change) for part in take(structure)])
 
 
 def leaves(structure: Any) -> list[Any]:
     """Leaves of a structure in its own order; keys of its dicts need not be comparable."""
     found: list[Any] = []
-    map_fetches(structure, found.append)
+    _add_leaves(structure, found)
     return found
 
 
-def _parts(structure: Any) -> Optional[list[Any]]:
-    """What a structure holds, in its order; None of a leaf. Structures are TensorFlow's own."""
-    kind: Any = structure.__class__  # of what TensorFlow wraps to track it, what it wraps
-    taken = _taken_apart(kind)
-    return None if taken is None else taken(structure)
+def _add_leaves(structure: Any, found: list[Any]) -> None:
+    if structure is None:
+        return
+    form = _form(structure.__class__)  # as in map_fetches
+    if form is None:
+        found.append(structure)
+        return
+    for part in form[0](structure):
+        _add_leaves(part, found)
 
 
 @functools.cache
-def _taken_apart(kind: Any) -> Optional[Callable[[Any], list[Any]]]:
-    """How structures of a class are taken apart; None of leaves."""
+def _form(kind: Any) -> Optional[_Form]:
+    """How structures of a class are taken apart and made, as TensorFlow's session does; or None."""
     if issubclass(kind, Mapping):
-        return lambda structure: list(structure.values())
-    if issubclass(kind, (list, tuple)):
-        return list
+        if issubclass(kind, defaultdict):
+            return _values, lambda like, parts: kind(like.default_factory, zip(like, parts))
+        return _values, lambda like, parts: kind(zip(like, parts))
+    if issubclass(kind, list) or kind is tuple:
+        return list, lambda like, parts: kind(parts)
+    if issubclass(kind, tuple):  # a namedtuple
+        return list, lambda like, parts: kind(*parts)
     fields = getattr(kind, "__attrs_attrs__", None)  # of classes made by attrs
     if fields is None:
         return None
-    return lambda structure: [getattr(structure, field.name) for field in fields]
+    names = [field.name for field in fields]
+    return (
+        lambda structure: [getattr(structure, name) for name in names],
+        lambda like, parts: kind(*parts),
+    )
 
 
-def _like(structure: Any, parts: list[Any]) -> Any:
-    """A structure of the same kind that holds other parts, made as TensorFlow's session does."""
-    kind: Any = structure.__class__  # as in _parts
-    if isinstance(structure, defaultdict):
-        return kind(structure.default_factory, zip(structure, parts))
-    if isinstance(structure, Mapping):
-        return kind(zip(structure, parts))
-    if isinstance(structure, list) or kind is tuple:
-        return kind(parts)
-    return kind(*parts)  # a namedtuple, or a class made by attrs
+def _values(structure: Mapping[Any, Any]) -> list[Any]:
+    return list(structure.values())
