@@ -19,7 +19,7 @@ from modelzoo.bert.masking import MaskSettings, draw_masks
 from modelzoo.bert.next_sentence import sentence_pairs, truncate_pair
 from modelzoo.common import tokenizers
 from modelzoo.common.input.json_lines import read_lines
-from modelzoo.common.preparation import documents, pipeline, records, text_cleaning
+from modelzoo.common.preparation import documents, input_files, pipeline, records, text_cleaning
 
 UNIT_BYTES = 8 << 20  # input of one unit of work; its records are shuffled together
 FEWEST_DOCUMENTS = 4  # that a random second sentence is drawn from, where the input has as many
@@ -356,7 +356,7 @@ def prepare(inputs, output_dir, settings, processes=1, on_progress=lambda size: 
             vocabulary is wrong.
     """
     settings.check()
-    files = documents.find_inputs(inputs)
+    files = input_files.find_inputs(inputs, documents.SUFFIXES)
     tokenizer = _tokenizer(settings)
     described = {
         **vars(settings),
@@ -389,7 +389,7 @@ def listed_inputs(metadata_files, prefix=""):
         DataError: names the file and line of a document that is missing.
     """
     paths = []
-    for listing in documents.find_inputs(metadata_files, (".txt",)):
+    for listing in input_files.find_inputs(metadata_files, (".txt",)):
         for where, line in read_lines(listing):
             path = os.path.join(prefix, line.strip())
             if not os.path.isfile(path):

@@ -20,7 +20,7 @@ import os
 from cerebras_tf.cli.arguments import any_int, positive_int, seed_int
 from cerebras_tf.errors import ConfigError
 from modelzoo.bert.preparation import PreparationSettings, listed_inputs, prepare
-from modelzoo.common.preparation import command, documents
+from modelzoo.common.preparation import command, documents, input_files
 
 
 def add_arguments(parser):
@@ -81,7 +81,7 @@ def run(args):
             "--input_dir or --metadata_files: must name text. Received: neither. Give one."
         )
     settings = PreparationSettings(**others)
-    files = documents.find_inputs(inputs)
+    files = input_files.find_inputs(inputs, documents.SUFFIXES, command.tell)
     documents.refuse_idle_key(files, settings.text_key)
     command.run(
         functools.partial(prepare, inputs, output_dir, settings, processes),

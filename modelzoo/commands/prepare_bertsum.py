@@ -18,7 +18,7 @@ import os
 from cerebras_tf.cli.arguments import positive_int
 from modelzoo.bert.fine_tuning.extractive_summarization.encoding import EncodingSettings
 from modelzoo.bert.fine_tuning.extractive_summarization.preparation import prepare
-from modelzoo.common.preparation import cnn_dailymail, command, documents
+from modelzoo.common.preparation import cnn_dailymail, command, input_files
 
 
 def add_arguments(parser):
@@ -47,7 +47,7 @@ def run(args):
     """Runs the preparation."""
     output_dir, processes, others = command.split_options(args)
     inputs = others.pop("input_dir")
-    files = documents.find_inputs(inputs, cnn_dailymail.SUFFIXES)
+    files = input_files.find_inputs(inputs, cnn_dailymail.SUFFIXES, command.tell)
     command.run(
         functools.partial(prepare, inputs, output_dir, EncodingSettings(**others), processes),
         inputs,

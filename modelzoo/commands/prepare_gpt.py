@@ -17,7 +17,7 @@ import os
 from cerebras_tf.cli.arguments import any_int, positive_int, seed_int
 from cerebras_tf.errors import ConfigError
 from modelzoo.common import tokenizers
-from modelzoo.common.preparation import command, documents
+from modelzoo.common.preparation import command, documents, input_files
 from modelzoo.gpt3.preparation import FILE_FORMATS, PreparationSettings, prepare
 
 
@@ -64,7 +64,7 @@ def run(args):
                 f"{others[key]}. Give both, or leave it out."
             )
     settings = PreparationSettings(**others)
-    files = documents.find_inputs(inputs)
+    files = input_files.find_inputs(inputs, documents.SUFFIXES, command.tell)
     documents.refuse_idle_key(files, settings.text_key)
     command.run(
         functools.partial(prepare, inputs, output_dir, settings, processes),

@@ -17,7 +17,7 @@ import os
 
 from cerebras_tf.cli.arguments import any_int, positive_int
 from modelzoo.common import tokenizers
-from modelzoo.common.preparation import cnn_dailymail, command, documents
+from modelzoo.common.preparation import cnn_dailymail, command, input_files
 from modelzoo.gptj.preparation import SummarizationSettings, prepare
 from modelzoo.gptj.prompts import write_prompts
 
@@ -50,12 +50,12 @@ def run(args):
     """Runs the preparation."""
     output_dir, processes, others = command.split_options(args)
     inputs, prompts = others.pop("input_dir"), others.pop("prompts")
+    files = input_files.find_inputs(inputs, cnn_dailymail.SUFFIXES, command.tell)
     settings = SummarizationSettings(**others)
     if prompts:
         path, count = write_prompts(inputs, output_dir, settings, prompts)
         print(f"{count} prompts in {path}")
         return
-    files = documents.find_inputs(inputs, cnn_dailymail.SUFFIXES)
     command.run(
         functools.partial(prepare, inputs, output_dir, settings, processes),
         inputs,

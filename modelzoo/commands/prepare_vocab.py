@@ -16,7 +16,7 @@ import os
 import time
 
 from cerebras_tf.cli.arguments import positive_int
-from modelzoo.common.preparation import command, documents
+from modelzoo.common.preparation import command, documents, input_files
 from modelzoo.common.preparation.vocabulary import SPECIAL_TOKENS, VocabularySettings, train
 
 
@@ -48,7 +48,7 @@ def run(args):
     inputs = others.pop("input_files")
     os.environ["RAYON_NUM_THREADS"] = str(processes)  # the threads of the tokenizers library
     settings = VocabularySettings(**{**others, "special_tokens": tuple(others["special_tokens"])})
-    files = documents.find_inputs(inputs)
+    files = input_files.find_inputs(inputs, documents.SUFFIXES, command.tell)
     documents.refuse_idle_key(files, settings.text_key)
     total = sum(map(os.path.getsize, files))
     started = time.monotonic()

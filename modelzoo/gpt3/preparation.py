@@ -15,7 +15,14 @@ import numpy as np
 
 from cerebras_tf.errors import ConfigError
 from modelzoo.common import tokenizers
-from modelzoo.common.preparation import documents, hdf5, pipeline, records, text_cleaning
+from modelzoo.common.preparation import (
+    documents,
+    hdf5,
+    input_files,
+    pipeline,
+    records,
+    text_cleaning,
+)
 
 UNIT_BYTES = 64 << 20  # input of one unit of work, the step at which a run can be resumed
 PIECE_CHARACTERS = 1 << 20  # text that is tokenized at a time
@@ -210,7 +217,7 @@ def prepare(inputs, output_dir, settings, processes=1, on_progress=lambda size: 
             "or leave short_seq_prob out."
         )
     records.check_name("output_name", settings.output_name)
-    files = documents.find_inputs(inputs)
+    files = input_files.find_inputs(inputs, documents.SUFFIXES)
     tokenizer = _tokenizer(settings)
     tokenizers.require_tokens(tokenizer, "eos")
     for key in ("eos_id", "pad_id"):

@@ -17,7 +17,7 @@ import numpy as np
 
 from cerebras_tf.errors import ConfigError
 from modelzoo.common import tokenizers
-from modelzoo.common.preparation import cnn_dailymail, documents, pipeline
+from modelzoo.common.preparation import cnn_dailymail, documents, input_files, pipeline
 
 UNIT_BYTES = 16 << 20  # input of one unit of work, the step at which a run can be resumed
 MARKS = 2  # tokens of a record's inputs besides the texts: EOS and SEP
@@ -170,7 +170,7 @@ def prepare(inputs, output_dir, settings, processes=1, on_progress=lambda size: 
             f"max_seq_length: must be at least {MARKS + 2}. Received: {settings.max_seq_length}. "
             "Raise it."
         )
-    files = documents.find_inputs(inputs, cnn_dailymail.SUFFIXES)
+    files = input_files.find_inputs(inputs, cnn_dailymail.SUFFIXES)
     eos_id, sep_id, pad_id = special_ids(settings)
     facts = load_tokenizer(settings).facts
     vocab_size = max(facts["vocab_size"], 1 + max(eos_id, sep_id, pad_id))

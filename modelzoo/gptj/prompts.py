@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 
 from cerebras_tf.errors import ConfigError, DataError
-from modelzoo.common.preparation import cnn_dailymail, documents, records
+from modelzoo.common.preparation import cnn_dailymail, input_files, records
 from modelzoo.common.whole_file import write_whole
 from modelzoo.gptj.preparation import MARKS, load_tokenizer, special_ids
 
@@ -44,7 +44,7 @@ def write_prompts(inputs, output_dir, settings, max_new_tokens, on_progress=lamb
     encode = load_tokenizer(settings).encode
     eos_id, sep_id, _ = special_ids(settings)
     rows = []
-    for path in documents.find_inputs(inputs, cnn_dailymail.SUFFIXES):
+    for path in input_files.find_inputs(inputs, cnn_dailymail.SUFFIXES):
         end = os.path.getsize(path)
         for paragraphs, highlights in cnn_dailymail.read_articles(path, 0, end, on_progress):
             article = encode(" ".join(paragraphs))[:room].tolist()

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from cerebras_tf.errors import DataError
 from modelzoo.common.preparation import documents
+from modelzoo.common.preparation.input_files import named_like
 
 SUFFIXES = (".story", ".bin", ".jsonl", ".jsonl.zst", ".jsonl.gz", ".jsonl.xz")
 MARK = "@highlight"
@@ -38,10 +39,10 @@ def read_articles(path, start=0, end=None, on_read=lambda size: None):
     Raises:
         DataError: names the file and line, or byte, of what cannot be read.
     """
-    if path.endswith(".story"):
+    if named_like(path, ".story"):
         yield _story(path, on_read)
         return
-    if path.endswith(".bin"):
+    if named_like(path, ".bin"):
         yield from _records(path, start, end, on_read)
         return
     for row in documents.read_rows(path, ("article", "highlights"), start, end, on_read):

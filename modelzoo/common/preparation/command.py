@@ -43,6 +43,11 @@ def add_arguments(parser, output_dir="./data_dir/"):
     add("--processes", type=number_of_processes, default=0, help=words)
 
 
+def tell(line):
+    """Prints a line about the input now, before what may fail."""
+    print(line, flush=True)
+
+
 def split_options(args):
     """Separates the options of `add_arguments` from a command's own.
 

@@ -23,7 +23,7 @@ GZIP_WINDOW = 31  # zlib's wbits for a gzip header and trailer
 
 def is_compressed(path):
     """Tells whether a path is named like a compressed file."""
-    return path.endswith(SUFFIXES)
+    return path.lower().endswith(SUFFIXES)
 
 
 def open_decompressed(file, path):
@@ -44,9 +44,9 @@ def open_decompressed(file, path):
 
 def _opener(path):
     """Returns a function that makes the decompressor of one stream."""
-    if path.endswith((".gz", ".tgz")):
+    if path.lower().endswith((".gz", ".tgz")):
         return lambda: zlib.decompressobj(GZIP_WINDOW)
-    if path.endswith(".xz"):
+    if path.lower().endswith(".xz"):
         return lzma.LZMADecompressor
     try:
         import zstandard
@@ -86,7 +86,7 @@ class _Decompressed(io.RawIOBase):
 
     def _decompress(self, data):
         if self._stream is None:
-            if self._streams and self._path.endswith(PADDED):
+            if self._streams and self._path.lower().endswith(PADDED):
                 data = data.lstrip(b"\0")
             if not data:
                 return b""
@@ -109,7 +109,7 @@ class _Decompressed(io.RawIOBase):
             raise self._broken("an empty file")
 
     def _broken(self, received):
-        kind = self._path.rsplit(".", 1)[-1]
+        kind = self._path.rsplit(".", 1)[-1].lower()
         return DataError(
             f"{self._path}: must be a whole {kind} file. Received: {received}. Copy it again."
         )

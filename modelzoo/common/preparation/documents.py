@@ -8,16 +8,18 @@ import io
 import json
 import os
 import tarfile
-from pathlib import Path
 
 from cerebras_tf.errors import ConfigError, DataError
 from modelzoo.common.input.json_lines import require_unicode
 from modelzoo.common.json_text import parse_json
-from modelzoo.common.path_advice import advice_on_path
 from modelzoo.common.preparation.compressed import is_compressed, open_decompressed
+from modelzoo.common.preparation.input_files import named_like
 from modelzoo.common.preparation.records import sha256_of
 
-SUFFIXES = (".txt", ".jsonl", ".jsonl.zst", ".jsonl.gz", ".xz", ".tar.gz", ".tgz")
+SUFFIXES = (
+    *(".txt", ".txt.zst", ".txt.gz", ".jsonl", ".jsonl.zst", ".jsonl.gz"),
+    *(".xz", ".tar.gz", ".tgz"),
+)
 BUFFER_BYTES = 1 << 17
 TEXT_KEY = "text"  # where a row of JSON lines has its text
 TO_UTF8 = "Convert the file to UTF-8."
@@ -30,42 +32,11 @@ LISTED_FILES = 1000  # input files that a manifest names one by one
 TAR_MAGIC = (b"ustar", 257)  # and its place in the first block of an archive
 
 
-def find_inputs(paths, suffixes=SUFFIXES):
-    """Lists input files.
-
-    Args:
-        paths: files, or folders of which all files named like `suffixes` are taken, at any depth.
-        suffixes: ends of file names.
-
-    Returns:
-        Sorted paths, each once.
-
-    Raises:
-        DataError: if a path is missing or a folder holds no such file.
-    """
-    found: set[str] = set()
-    for path in map(Path, [paths] if isinstance(paths, str) else paths):
-        if path.is_dir():
-            named = [p for p in path.rglob("*") if p.name.endswith(suffixes)]
-            inside = [p for p in named if p.is_file()]
-            _refuse_lost(p for p in named if not p.exists())
-        else:
-            inside = [path] if path.is_file() else []
-        if not inside:
-            advice = advice_on_path(path, "Check the path.")
-            raise DataError(
-                f"{path}: must be a file, or a folder with files {', '.join(suffixes)}. Received: "
-                f"{'a folder without any' if path.is_dir() else 'no such path'}. {advice}"
-            )
-        found.update(map(str, inside))
-    return sorted(found)
-
-
 def refuse_idle_key(files, text_key):
     """Refuses a key of rows where no file can have rows.
 
     Args:
-        files: what `find_inputs` listed.
+        files: what `input_files.find_inputs` listed.
         text_key: what --text_key holds.
 
     Raises:
@@ -80,17 +51,10 @@ def refuse_idle_key(files, text_key):
 
 
 def _may_have_rows(path):
-    if path.endswith(".jsonl") or is_compressed(path):
+    if named_like(path, ".jsonl") or is_compressed(path):
         return True
     with open(path, "rb") as file:
         return _is_archive(file)
-
-
-def _refuse_lost(paths):
-    for path in paths:
-        raise DataError(
-            f"{path}: must be a file that is there. Received: none. {advice_on_path(path)}"
-        )
 
 
 def plan_units(files, unit_bytes):
@@ -106,7 +70,7 @@ def plan_units(files, unit_bytes):
     room = 0
     for path in files:
         size = os.path.getsize(path)
-        step = unit_bytes if path.endswith((".jsonl", ".bin")) else max(size, 1)
+        step = unit_bytes if named_like(path, (".jsonl", ".bin")) else max(size, 1)
         for start in range(0, max(size, 1), step):
             if room <= 0:
                 units.append([])
@@ -166,7 +130,7 @@ def _read(path, keys, start, end, on_read):
     with open(path, "rb", buffering=0) as file:
         file.seek(max(start - 1, 0))
         counted = io.BufferedReader(_Counted(file, on_read), BUFFER_BYTES)
-        if path.endswith(".jsonl"):
+        if named_like(path, ".jsonl"):
             skipped = len(counted.readline()) if start else 0
             position = max(start - 1, 0) + skipped
             yield from _rows(counted, path, keys, position, end)
@@ -207,7 +171,7 @@ def _inner_name(path):
 
 
 def _documents(stream, path, keys, name):
-    if name.endswith(".jsonl"):
+    if named_like(name, ".jsonl"):
         yield from _rows(stream, path, keys)
         return
     text = _decode(stream.read(), path, lambda: 1)
@@ -266,7 +230,7 @@ def _decode(data, path, place):
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
         line = place() + data[: error.start].count(b"\n")
-        advice = [told for ends, told in OTHER_FORMATS if str(path).endswith(ends)]
+        advice = [told for ends, told in OTHER_FORMATS if named_like(path, ends)]
         raise DataError(
             f"{path}:{line}: must be UTF-8 text. Received: byte 0x{data[error.start]:02x}. "
             f"{(advice or [TO_UTF8])[0]}"

@@ -21,7 +21,7 @@ from typing import Optional
 from cerebras_tf.errors import ConfigError, DataError
 from modelzoo.common import tokenizers
 from modelzoo.common.line_vocabulary import TRANSLATION_TOKENS
-from modelzoo.common.preparation import documents, records
+from modelzoo.common.preparation import documents, input_files, records
 
 SPECIAL_TOKENS = {
     "byte_bpe": (tokenizers.END_OF_TEXT,),
@@ -57,7 +57,7 @@ def train(inputs, output_dir, settings, on_progress=lambda size: None):
     """Trains a vocabulary on the lines of text files and writes it.
 
     Args:
-        inputs: files and folders, see documents.find_inputs; several languages give one vocabulary.
+        inputs: files and folders, see input_files.py; several languages give one vocabulary.
         output_dir: folder of the files named above and ``manifest.json``, made if absent.
         settings: VocabularySettings.
         on_progress: called with the bytes of the input files read since the last call.
@@ -71,7 +71,7 @@ def train(inputs, output_dir, settings, on_progress=lambda size: None):
         DataError: names what cannot be read, or says that there is no text.
     """
     settings = _checked(settings)
-    files = documents.find_inputs(inputs)
+    files = input_files.find_inputs(inputs, documents.SUFFIXES)
     with records.in_use(output_dir):
         return _train(inputs, files, output_dir, settings, on_progress)
 

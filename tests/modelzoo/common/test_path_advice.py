@@ -17,7 +17,7 @@ from modelzoo.common.input.json_lines import read_lines  # noqa: E402
 from modelzoo.common.input.text_files import find_text_files, read_tokens  # noqa: E402
 from modelzoo.common.input.tf_records import find_record_files  # noqa: E402
 from modelzoo.common.params import load_params  # noqa: E402
-from modelzoo.common.preparation.documents import find_inputs  # noqa: E402
+from modelzoo.common.preparation.input_files import find_inputs  # noqa: E402
 from modelzoo.common.tokenizers import load_tokenizer  # noqa: E402
 
 FILES = (

@@ -23,7 +23,7 @@ from modelzoo.bert.fine_tuning.extractive_summarization.params import Params
 from modelzoo.common.input import tf_records
 from modelzoo.common.input.functions import InputFunctions
 from modelzoo.common.input.planned_batches import predict_batches, row_lengths, row_shape
-from modelzoo.common.preparation import cnn_dailymail, documents
+from modelzoo.common.preparation import cnn_dailymail, input_files
 
 TOKENS = ("input_ids", "input_mask", "segment_ids")
 
@@ -132,7 +132,7 @@ def read_articles(section):
                 + ("articles." if key == "predict_file" else "the vocab.txt of the model.")
             )
     encoder = ArticleEncoder(section.encoding)
-    files = documents.find_inputs(section.predict_file, cnn_dailymail.SUFFIXES)
+    files = input_files.find_inputs(section.predict_file, cnn_dailymail.SUFFIXES, tf.logging.info)
     rows = (row for path in files for row in cnn_dailymail.read_articles(path))
     return tuple(encoder.encode(*row) for row in rows), encoder.pad_id
 

@@ -16,7 +16,7 @@ from modelzoo.bert.fine_tuning.extractive_summarization.encoding import (
     pad_article,
 )
 from modelzoo.bert.fine_tuning.extractive_summarization.oracle import greedy_oracle
-from modelzoo.common.preparation import cnn_dailymail, documents, pipeline
+from modelzoo.common.preparation import cnn_dailymail, documents, input_files, pipeline
 
 UNIT_BYTES = 2 << 20  # input of one unit of work, the step at which a run can be resumed
 
@@ -39,7 +39,7 @@ def prepare(inputs, output_dir, settings, processes=1, on_progress=lambda amount
         DataError: names the file and line of a bad row.
         ConfigError: if the folder holds other records, or the vocabulary is wrong.
     """
-    files = documents.find_inputs(inputs, cnn_dailymail.SUFFIXES)
+    files = input_files.find_inputs(inputs, cnn_dailymail.SUFFIXES)
     return pipeline.prepare(
         documents.plan_units(files, UNIT_BYTES),
         functools.partial(write_unit, settings=settings),

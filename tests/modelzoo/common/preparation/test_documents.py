@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from cerebras_tf.errors import ConfigError, DataError
-from modelzoo.common.preparation import documents
+from modelzoo.common.preparation import documents, input_files
 
 TEXTS = ["first document", "the second, é", "third\nwith two lines"]
 ROWS = "".join(json.dumps({"text": text}) + "\n" for text in TEXTS).encode()
@@ -160,9 +160,9 @@ def test_bytes_that_are_no_utf8_are_named_with_file_and_line(tmp_path):
 
 def test_missing_and_empty_inputs_are_named(tmp_path):
     with pytest.raises(DataError, match="absent: must be a file.*no such path"):
-        documents.find_inputs([str(tmp_path / "absent")])
+        input_files.find_inputs([str(tmp_path / "absent")], documents.SUFFIXES)
     with pytest.raises(DataError, match="a folder without any"):
-        documents.find_inputs([str(tmp_path)])
+        input_files.find_inputs([str(tmp_path)], documents.SUFFIXES)
 
 
 @pytest.mark.parametrize("unit_bytes", [1, 7, 40, 1000])
@@ -183,7 +183,7 @@ def test_parts_of_any_size_hold_every_row_once_in_order(tmp_path, unit_bytes):
 def test_small_files_share_a_unit_and_only_rows_are_divided(tmp_path):
     for name, size in (("a.txt", 4), ("b.txt", 4), ("c.txt", 30), ("d.jsonl", 25)):
         (tmp_path / name).write_bytes(b"x" * size)
-    units = documents.plan_units(documents.find_inputs([str(tmp_path)]), 8)
+    units = documents.plan_units(input_files.find_inputs([str(tmp_path)], documents.SUFFIXES), 8)
     parts = [[(path[-7:].lstrip("/"), start, end) for path, start, end in unit] for unit in units]
     assert [[part[1:] for part in unit] for unit in parts] == [
         [(0, 4), (0, 4)],
@@ -221,7 +221,7 @@ def test_rows_of_plain_text_are_refused(tmp_path):
 def test_many_inputs_are_described_by_a_sum_that_changes_with_them(tmp_path, monkeypatch):
     for name in "abc":
         (tmp_path / f"{name}.txt").write_text(name)
-    files = documents.find_inputs([str(tmp_path)])
+    files = input_files.find_inputs([str(tmp_path)], documents.SUFFIXES)
     digests = [hashlib.sha256(name.encode()).hexdigest() for name in "abc"]
     assert documents.describe(files) == [[f, 1, d] for f, d in zip(files, digests)]
     monkeypatch.setattr(documents, "LISTED_FILES", 2)
