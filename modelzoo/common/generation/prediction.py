@@ -16,13 +16,11 @@ from modelzoo.common.generation.cached_decoder import CachedDecoder, decoder_sig
 from modelzoo.common.generation.generate import Request, generate
 from modelzoo.common.generation.sampling import Sampler
 from modelzoo.common.generation.stepper import Stepper
-from modelzoo.common.input.prompts import read_prompts, section_tokenizer
+from modelzoo.common.input.prompts import REFERENCE, read_prompts, section_tokenizer
 from modelzoo.common.input_sections import GptPromptsInput
 from modelzoo.common.metrics.rouge import mean_rouge
 from modelzoo.common.scores import write_scalars
 from modelzoo.common.whole_file import write_json_lines
-
-REFERENCE = "reference"  # key of a prompt's row: the text that its completion is scored by
 
 
 def predict(estimator, inputs, params, checkpoint_path, use_cs):

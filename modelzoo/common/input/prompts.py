@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from cerebras_tf.errors import ConfigError, DataError
-from modelzoo.common.input.json_lines import read_json_lines, read_lines, text_of
+from modelzoo.common.input.json_lines import (
+    read_json_lines,
+    read_lines,
+    require_unicode,
+    text_of,
+)
 from modelzoo.common.json_text import is_finite
 from modelzoo.common.tokenizers import check_number, load_tokenizer
 
 TEXT_KEYS = ("prompt", "text")
 TOKENS_KEY = "prompt_tokens"
+REFERENCE = "reference"  # the text that the completion of a row is scored by
+# What a completion's row has besides the keys of its prompt's.
+MADE_KEYS = ("prompt_number", "sample", "completion", "tokens", "log_probs", "finish_reason")
 
 
 @dataclass(frozen=True)
@@ -96,20 +105,15 @@ def _of_line(line, where, tokenizer):
 
 
 def _of_row(row, where, tokenizer):
-    texts = [key for key in TEXT_KEYS if key in row]
-    if texts and TOKENS_KEY in row:
+    given = [key for key in (*TEXT_KEYS, TOKENS_KEY) if key in row]
+    if len(given) > 1:
         raise DataError(
-            f"{where}: a prompt must be a text or tokens. Received: both {texts[0]} and "
-            f"{TOKENS_KEY}. Remove one."
+            f"{where}: a prompt must be one text, or tokens. Received: both {given[0]} and "
+            f"{given[1]}. Remove one."
         )
-    taken = next((key for key in (*TEXT_KEYS, TOKENS_KEY) if key in row), TEXT_KEYS[0])
+    taken = given[0] if given else TEXT_KEYS[0]
     others = {key: value for key, value in row.items() if key != taken}
-    for key, value in others.items():
-        if not is_finite(value):
-            raise DataError(
-                f"{where}: {key} goes with the completion and must hold finite numbers, as JSON "
-                f"has no others. Received: {value!r:.60}. Mend the line, or remove the key."
-            )
+    _check_others(others, where)
     if taken != TOKENS_KEY:
         text = text_of(row, taken, where)
         return Prompt(where, text, tokenizer.encode(text), others)
@@ -125,6 +129,25 @@ def _of_row(row, where, tokenizer):
             "Mend the line."
         )
     return Prompt(where, "", np.array(tokens, np.int64), others)
+
+
+def _check_others(others, where):
+    """Refuses what cannot go with the completion, or would be lost in its row."""
+    made = [key for key in MADE_KEYS if key in others]
+    if made:
+        raise DataError(
+            f"{where}: a prompt's keys go with its completion, whose own are "
+            f"{', '.join(MADE_KEYS)}. Received: {', '.join(made)}. Rename or remove it."
+        )
+    for key, value in others.items():
+        if not is_finite(value):
+            raise DataError(
+                f"{where}: {key} goes with the completion and must hold finite numbers, as JSON "
+                f"has no others. Received: {value!r:.60}. Mend the line, or remove the key."
+            )
+    require_unicode(json.dumps(others, ensure_ascii=False), where)
+    if REFERENCE in others:
+        text_of(others, REFERENCE, where)
 
 
 def _check(prompt, vocab_size, limit):

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from cerebras_tf.errors import DataError
-from modelzoo.common.input.json_lines import read_json_lines, text_of
+from modelzoo.common.input.json_lines import read_json_lines, require_unicode, text_of
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,8 @@ class MultipleChoice:
                 f"{where}: choices must be a list of two texts or more. Received: {choices!r:.60}. "
                 "Mend the line."
             )
+        for choice in choices:
+            require_unicode(choice, where)
         answer = row.get("answer")
         if type(answer) is not int or not 0 <= answer < len(choices):
             raise DataError(

@@ -76,6 +76,7 @@ def _article(path, number, article):
     title = str(number)
     try:
         title = article.get("title", title)
+        _text(str(title))
         return tuple(
             Paragraph(
                 title,
@@ -91,12 +92,17 @@ def _article(path, number, article):
 def _question(question):
     answers = () if question.get("is_impossible") else question.get("answers", ())
     pairs = tuple((_text(answer["text"]), int(answer["answer_start"])) for answer in answers)
-    return Question(str(question["id"]), _text(question["question"]), pairs)
+    return Question(_text(str(question["id"])), _text(question["question"]), pairs)
 
 
 def _text(value):
     if not isinstance(value, str):
         raise TypeError(f"{value!r} is no text")
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError as error:
+        half = value[error.start]
+        raise ValueError(f"{half!r} in {value[:40]!r} is half of a character") from error
     return value
 
 

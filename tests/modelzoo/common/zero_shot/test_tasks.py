@@ -82,6 +82,7 @@ def test_last_words_are_summed_up_as_accuracy_and_perplexity():
         ("multiple_choice", choice_row(choices=["a"]), "choices must be a list of two texts"),
         ("multiple_choice", choice_row(choices=["a", 3]), "choices must be a list of two texts"),
         ("multiple_choice", choice_row(choices=["a", ""]), "choices must be a list of two texts"),
+        ("multiple_choice", choice_row(choices=["a", "b\ud800"]), "must be text of whole charac"),
         ("multiple_choice", choice_row(answer=2), "answer must be .* 0 to 1. Received: 2"),
         ("multiple_choice", choice_row(answer="woof"), "answer must be the index"),
         ("last_word", {"text": "one"}, "text must have two words or more. Received: 'one'"),

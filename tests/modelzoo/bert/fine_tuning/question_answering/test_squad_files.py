@@ -32,6 +32,16 @@ def test_answers_of_an_impossible_question_do_not_count(tmp_path):
     assert read[0][0].questions[0].answers == ()
 
 
+@pytest.mark.parametrize("key", ["question", "id"])
+def test_half_a_character_is_told_with_its_article(tmp_path, key):
+    asked = {"question": "q", "id": "i", "answers": [], key: "why \ud800"}
+    article = {"title": "t", "paragraphs": [{"context": "a", "qas": [asked]}]}
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps({"data": [article]}))
+    with pytest.raises(DataError, match=r"a.json: article 't'.*ud800.* is half of a character"):
+        read_articles(str(path))
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
