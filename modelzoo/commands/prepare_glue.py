@@ -16,7 +16,7 @@ import functools
 
 from cerebras_tf.cli.arguments import positive_int
 from modelzoo.bert.fine_tuning.classifier.preparation import Settings, prepare
-from modelzoo.bert.fine_tuning.classifier.tasks import TASKS
+from modelzoo.bert.fine_tuning.classifier.tasks import TASKS, find_files
 from modelzoo.common.preparation import command
 
 USES = ("train", "eval")
@@ -44,5 +44,6 @@ def run(args):
     others = {key: tuple(v) if isinstance(v, list) else v for key, v in others.items()}
     settings = Settings(**others)
     for use in USES if wanted == "all" else [wanted]:
+        find_files(data_dir, use, command.tell)
         make = functools.partial(prepare, data_dir, use, output_dir, settings, processes)
         command.run(make, [data_dir], f"{output_dir}/{use}", unit="rows")

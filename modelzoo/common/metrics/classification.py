@@ -5,6 +5,8 @@ They are TF1 metric pairs, for host_call; counts.py has the same in NumPy. B is 
 
 from __future__ import annotations
 
+import math
+
 import tensorflow.compat.v1 as tf
 
 from modelzoo.common.metrics.streaming import streaming_accuracy, streaming_confusion
@@ -35,14 +37,16 @@ def classifier_metrics(labels, predictions, num_classes, is_matched=None):
 
     Returns:
         Pairs ``(value, update)`` by name: ``eval/accuracy_cls``; ``eval/f1_score``, ``eval/mcc``;
-        ``eval/accuracy_matched``, ``eval/accuracy_mismatched``.
+        ``eval/accuracy_matched``, ``eval/accuracy_mismatched``, NaN of a part without examples.
     """
     pairs = {"eval/accuracy_cls": streaming_accuracy(labels, predictions, None, "accuracy_cls")}
     if is_matched is not None:
         matched = tf.cast(is_matched, tf.float32)
         parts = {"accuracy_matched": matched, "accuracy_mismatched": 1.0 - matched}
         for name, weights in parts.items():
-            pairs[f"eval/{name}"] = streaming_accuracy(labels, predictions, weights, name)
+            pairs[f"eval/{name}"] = streaming_accuracy(
+                labels, predictions, weights, name, empty=math.nan
+            )
     if num_classes == 2:
         counts, update = streaming_confusion(labels, predictions, None, 2, "confusion")
         pairs["eval/f1_score"] = (f1_of_class(counts)[1], f1_of_class(update)[1])

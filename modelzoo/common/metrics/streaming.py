@@ -31,8 +31,8 @@ def streaming_sum(values, name):
     return total.read_value(), total.assign_add(values, read_value=True)
 
 
-def streaming_ratio(numerator, denominator, name):
-    """Divides one streaming sum by another; 0 where nothing has been counted.
+def streaming_ratio(numerator, denominator, name, empty=0.0):
+    """Divides one streaming sum by another.
 
     Neither grows without the other: a count that needs nothing of the batch would still grow at
     the end of the input, in the step that finds no batch.
@@ -41,6 +41,7 @@ def streaming_ratio(numerator, denominator, name):
         numerator: what a batch adds above the line, of static shape.
         denominator: what it adds below, of the same shape.
         name: of the two variables.
+        empty: the value where nothing has been counted.
 
     Returns:
         A metric pair of float32.
@@ -49,27 +50,36 @@ def streaming_ratio(numerator, denominator, name):
         numerator, denominator = tf.identity(numerator), tf.identity(denominator)
     above, add_above = streaming_sum(numerator, f"{name}/total")
     below, add_below = streaming_sum(denominator, f"{name}/count")
-    value = tf.cast(tf.div_no_nan(above, below), tf.float32)
-    return value, tf.cast(tf.div_no_nan(add_above, add_below), tf.float32)
+    return _divided(above, below, empty), _divided(add_above, add_below, empty)
 
 
-def streaming_mean(values, weights, name):
+def _divided(above, below, empty):
+    ratio = tf.div_no_nan(above, below)
+    if empty:
+        ratio = tf.where(
+            tf.equal(below, 0.0), tf.fill(tf.shape(below), tf.cast(empty, tf.float64)), ratio
+        )
+    return tf.cast(ratio, tf.float32)
+
+
+def streaming_mean(values, weights, name, empty=0.0):
     """Makes the weighted mean of all values of all batches.
 
     Args:
         values: any shape, any numeric dtype or bool.
         weights: as many numbers; None counts every value once.
         name: of the two variables.
+        empty: the value where nothing has been counted.
 
     Returns:
         A metric pair of float32 scalars.
     """
     values = flat(values, tf.float64)
     weights = tf.ones_like(values) if weights is None else flat(weights, tf.float64)
-    return streaming_ratio(tf.reduce_sum(values * weights), tf.reduce_sum(weights), name)
+    return streaming_ratio(tf.reduce_sum(values * weights), tf.reduce_sum(weights), name, empty)
 
 
-def streaming_accuracy(labels, predictions, weights, name):
+def streaming_accuracy(labels, predictions, weights, name, empty=0.0):
     """Makes the weighted share of predictions that equal their label.
 
     Args:
@@ -77,12 +87,13 @@ def streaming_accuracy(labels, predictions, weights, name):
         predictions: as many integers.
         weights: as many numbers; None counts every prediction once.
         name: of the two variables.
+        empty: the value where nothing has been counted.
 
     Returns:
         A metric pair of float32 scalars.
     """
     hits = tf.equal(flat(labels, tf.int64), flat(predictions, tf.int64))
-    return streaming_mean(hits, weights, name)
+    return streaming_mean(hits, weights, name, empty)
 
 
 def streaming_confusion(labels, predictions, weights, num_classes, name):

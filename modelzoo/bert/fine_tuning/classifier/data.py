@@ -129,7 +129,7 @@ def read_examples(section, use):
     Raises:
         DataError: names the file and line of a bad row.
     """
-    files = find_files(section.data_dir, use)
+    files = find_files(section.data_dir, use, tf.logging.warning)
     return [row for path in files for row in read_rows(path, section.task, use != "predict")]
 
 

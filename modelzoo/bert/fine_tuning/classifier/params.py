@@ -48,8 +48,6 @@ class ClassifierInput(FineTuningInputKeys, RecordInput):
                     yield key, f"is required with {self.data_processor}. Name what the files have."
         for name, fault in self.task.faults(self.max_sequence_length):
             yield {"length": "max_sequence_length"}.get(name, name), fault
-        if self.labels is not None and len(set(self.labels)) != len(self.labels):
-            yield "labels", "must differ from one another."
         if self.vocab_file is None:
             yield "vocab_file", "is required. Name the vocab.txt of the model."
 

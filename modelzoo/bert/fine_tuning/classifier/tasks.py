@@ -24,6 +24,7 @@ FILES = {
         ("dev_matched.tsv", "dev_mismatched.tsv"),
     ),
 }
+MOST_SHOWN = 300  # characters of a header in an error
 MISMATCHED = "mismatched"  # in the name of the file with MNLI's other part
 
 
@@ -47,13 +48,13 @@ class Task:
     submission: tuple = ("mismatched_predictions.tsv", "predictions.tsv")
 
     def faults(self, length):
-        """Yields what is wrong with the columns, and with a sequence length for them.
+        """Yields what is wrong with the columns and labels, and with a sequence length for them.
 
         Args:
             length: S, which must hold [CLS], and of each text a token and [SEP].
 
         Yields:
-            The name of the value, ``text_columns`` or ``length``, and a sentence.
+            The name of the value, ``text_columns``, ``length`` or ``labels``, and a sentence.
         """
         count = len(self.text_columns)
         if count not in (1, 2):
@@ -63,6 +64,8 @@ class Task:
         elif length < 1 + 2 * count:
             marks = "[CLS] a [SEP] b [SEP]" if count == 2 else "[CLS] a [SEP]"
             yield "length", f"must be at least {1 + 2 * count}, for {marks}. Raise it."
+        if len(set(self.labels)) != len(self.labels):
+            yield "labels", "must differ from one another."
 
     def with_own(self, text_columns, label_column, labels):
         """Returns this task with those values that are not None."""
@@ -101,12 +104,13 @@ class Row:
     is_matched: bool
 
 
-def find_files(data_dir, use):
+def find_files(data_dir, use, tell=lambda line: None):
     """Lists the files to read.
 
     Args:
         data_dir: a folder, a file or a list of them.
         use: ``train``, ``eval`` or ``predict``.
+        tell: called with a line for each folder that has one part of two.
 
     Returns:
         Paths.
@@ -120,8 +124,8 @@ def find_files(data_dir, use):
             found.append(source)
             continue
         groups = [[os.path.join(source, name) for name in group] for group in FILES[use]]
-        present = next(filter(None, ([p for p in g if os.path.isfile(p)] for g in groups)), None)
-        if not present:
+        groups = [group for group in groups if any(map(os.path.isfile, group))]
+        if not groups:
             names = " or ".join(name for group in FILES[use] for name in group)
             state = "a folder without" if os.path.isdir(source) else "neither folder nor file"
             advice = advice_on_path(source)
@@ -129,6 +133,9 @@ def find_files(data_dir, use):
                 f"data_dir: must be a .tsv file, or a folder with {names}. Received: {source!r}, "
                 f"{state}. {advice}"
             )
+        present = [path for path in groups[0] if os.path.isfile(path)]
+        for path in set(groups[0]) - set(present):
+            tell(f"{source} has no {os.path.basename(path)}: only {', '.join(present)} is read")
         found += present
     return found
 
@@ -171,12 +178,13 @@ def _read_lines(path, task, needs_labels):
     """Yields the line's number, the places of columns by name, and the values of the line."""
     try:
         with open(path, "rb") as file:
-            lines = file.read().split(b"\n")
+            text = file.read()
     except OSError as error:
         raise DataError(
             f"{path}: must be a readable file. Received: {error.strerror}. "
             f"{advice_on_path(path, 'Check its rights.')}"
         ) from error
+    lines = text.split(b"\n" if b"\n" in text else b"\r")
     columns, width = None, 0
     for number, data in enumerate(lines, start=1):
         try:
@@ -201,12 +209,27 @@ def _read_lines(path, task, needs_labels):
 
 
 def _header(path, names, task, needs_labels):
-    columns = {name.strip(): place for place, name in enumerate(names)}
+    names = [name.strip() for name in names]
+    columns = {name: place for place, name in enumerate(names)}
     wanted = [*task.text_columns, *([task.label_column] if needs_labels else [])]
+    twice = [n for n in dict.fromkeys((*wanted, task.label_column)) if names.count(n) > 1]
+    if twice:
+        raise DataError(
+            f"{path}:1: the header must name a column once. Received: {', '.join(twice)} "
+            f"{names.count(twice[0])} times among {_shown(names)}. Rename or remove the others."
+        )
     missing = [name for name in wanted if name not in columns]
     if missing:
+        mixed = any("\r" in name for name in names)
+        ends = " with CR line ends: end lines with LF, or all with CR" if mixed else ""
         raise DataError(
             f"{path}:1: the header must name the columns {', '.join(wanted)}. Received: "
-            f"{', '.join(columns)}. Name yours with text_columns and label_column."
+            f"{_shown(names)}{ends}. Name yours with text_columns and label_column."
         )
     return columns
+
+
+def _shown(names):
+    text = ", ".join(names)
+    text = repr(text) if "\r" in text else text
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."

@@ -28,5 +28,5 @@ def evaluate(metric_fn, *columns):
             last, start = session.run(updates, rows), start + size
         results = session.run(values)
     assert start == EXAMPLES
-    assert last == results
+    np.testing.assert_equal(last, results)
     return results

@@ -92,6 +92,14 @@ def test_matched_and_mismatched_parts_have_their_own_accuracy():
     }
 
 
+def test_a_part_without_examples_has_no_accuracy():
+    labels, predictions = columns(5, 3)
+    parts = lambda a, b, c: metrics.classifier_metrics(a, b, 3, is_matched=c)  # noqa: E731
+    found = evaluate(parts, labels, predictions, np.ones(EXAMPLES, np.int32))
+    assert found["eval/accuracy_matched"] == found["eval/accuracy_cls"]
+    assert math.isnan(found["eval/accuracy_mismatched"])
+
+
 def test_next_sentence_labels_may_stand_in_a_column():
     labels, predictions = columns(6, 2)
     found = evaluate(metrics.next_sentence_metrics, labels[:, None], predictions)

@@ -28,6 +28,18 @@ def test_quotes_and_windows_line_ends_are_text_and_line_ends(tmp_path):
     assert read_rows(path, SST2, True)[0].texts == ('"so it is" he said',)
 
 
+def test_lines_that_end_in_cr_are_lines(tmp_path):
+    path = write(tmp_path, b"sentence\tlabel\ra\t1\rb\t0\r")
+    assert [row.texts for row in read_rows(path, SST2, True)] == [("a",), ("b",)]
+
+
+def test_a_header_of_lines_that_end_in_cr_is_told_in_part(tmp_path):
+    path = write(tmp_path, "text\tlabel\r" + "a\t1\r" * 999 + "\n")
+    with pytest.raises(DataError, match=r"Received: 'text, label.* CR line ends: ") as refused:
+        read_rows(path, SST2, True)
+    assert len(str(refused.value)) < 700
+
+
 def test_other_labels_and_columns_can_be_named(tmp_path):
     task = SST2.with_own(("q", "s"), "answer", ("yes", "no"))
     path = write(tmp_path, "q\ts\tanswer\nx\ty\tno\n")
@@ -47,6 +59,7 @@ def test_prediction_needs_no_label_column(tmp_path):
         ("text\tlabel\na\t1\n", r"train\.tsv:1: the header must name .*sentence.*text, label"),
         (b"sentence\tlabel\n\xff\t1\n", r"train\.tsv:2: must be UTF-8 text\. Received: byte 0xff"),
         ("sentence\tlabel\n", r"train\.tsv: must hold rows"),
+        ("sentence\tlabel\tlabel\na\t1\t0\n", r"train\.tsv:1: .* once\. Received: label 2 times"),
         ("sentence\tlabel\na\t1\n\nb\t1\n", r"train\.tsv:3: must have 2 columns"),
     ],
 )
@@ -64,6 +77,20 @@ def test_files_of_a_folder_follow_the_use(tmp_path):
     parts = [f"{folder}/dev_matched.tsv", f"{folder}/dev_mismatched.tsv"]
     assert find_files(folder, "eval") == find_files(folder, "predict") == parts
     assert find_files(parts[:1], "train") == parts[:1]
+
+
+def test_a_part_that_is_not_there_is_told(tmp_path):
+    write(tmp_path, "x", "dev_matched.tsv")
+    told = []
+    assert find_files(str(tmp_path), "eval", told.append) == [f"{tmp_path}/dev_matched.tsv"]
+    assert told == [
+        f"{tmp_path} has no dev_mismatched.tsv: only {tmp_path}/dev_matched.tsv is read"
+    ]
+
+
+def test_a_label_given_twice_is_refused():
+    task = MNLI.with_own(None, None, ("a", "b", "a"))
+    assert list(task.faults(128)) == [("labels", "must differ from one another.")]
 
 
 def test_mismatched_part_is_told_by_the_name_of_its_file(tmp_path):
