@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from cerebras_tf.errors import ConfigError
+from cerebras_tf.whole_file import require_place, write_whole
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,8 +25,9 @@ def run(args: argparse.Namespace) -> None:
         raise ConfigError(
             f"compare: needs two reports or more. Received: {args.reports[0]}. Give another."
         )
+    require_place(args.out, "--out")
     records = [read_record(path) for path in args.reports]
     print(compare_text(records))
     if args.out is not None:
-        Path(args.out).write_text(compare_page(records), encoding="utf-8")
+        write_whole(args.out, compare_page(records))
         print(f"written to {args.out}")

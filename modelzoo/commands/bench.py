@@ -53,6 +53,7 @@ from modelzoo.commands.bench_models import (
 from modelzoo.commands.bench_peers import PEERS, Missing, run_peer
 from modelzoo.commands.bench_report import tell, tell_files, write_json, write_plot
 from modelzoo.commands.bench_turn import Turn, Turns
+from modelzoo.common.whole_file import require_place
 
 WAFER, HOST = "wafer", "host"
 BFLOAT16 = "bfloat16"  # the wafer with precision bfloat16
@@ -395,6 +396,8 @@ def peers_of(bfloat16: bool) -> list[str]:
 def run(args: argparse.Namespace) -> None:
     """Runs the benchmark and prints what it found."""
     check_given(args)
+    require_place(args.json, "--json")
+    require_place(args.plot, "--plot")
     if args.overhead:
         bench_overhead.run()
         return

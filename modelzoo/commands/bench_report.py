@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from modelzoo.commands.bench_turn import Turn
+from modelzoo.common.whole_file import write_whole
 
 median = statistics.median
 Measured = dict[str, list[Turn]]
@@ -90,7 +91,7 @@ def write_json(path: str, shape: Any, flops: int, turns: Measured) -> None:
         "processor": processor(),
         "sides": {side: [dataclasses.asdict(turn) for turn in own] for side, own in turns.items()},
     }
-    Path(path).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    write_whole(path, json.dumps(found, indent=1) + "\n")
 
 
 def processor() -> str:
@@ -129,7 +130,7 @@ def write_plot(path: str, shape: Any, turns: Measured) -> None:
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="12">'
         f'<text x="10" y="18">{title}</text>{"".join(rows)}</svg>\n'
     )
-    Path(path).write_text(text, encoding="utf-8")
+    write_whole(path, text)
 
 
 def _ends(found: list[float]) -> tuple[float, float]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from cerebras_tf.cli.arguments import positive_int
 from cerebras_tf.errors import ConfigError
 from modelzoo.common.model_sections import count_vocabulary
+from modelzoo.common.whole_file import require_place, write_whole
 
 MODES = ("weight_streaming", "pipelined")
 
@@ -43,6 +44,7 @@ def run(args):
     from cerebras_tf.wafer.validation import measured_rows
     from modelzoo.common.params import load_params
 
+    require_place(args.out, "--out")
     streams = args.mode == MODES[0]
     if args.multireplica if streams else args.num_csx:
         option, mode = ("--multireplica", MODES[1]) if streams else ("--num_csx", MODES[0])
@@ -62,7 +64,7 @@ def run(args):
     found = replace(found, micro_batches=parts)
     here = ["Not compiled here: these figures follow from the sizes in the params file."]
     page = report_page(found, here, measured_rows(load_machine()))
-    Path(args.out).write_text(page, encoding="utf-8")
+    write_whole(args.out, page)
     print(one_line(found))
     print(f"written to {args.out}")
 

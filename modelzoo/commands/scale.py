@@ -31,6 +31,7 @@ from typing import Any
 from cerebras_tf.cli.arguments import positive_int, positive_number
 from cerebras_tf.errors import CerebrasError
 from modelzoo.commands.bench import SMOKE, Shape, read_params
+from modelzoo.common.whole_file import require_place, write_whole
 
 WAFERS = (1, 2, 4, 8, 16, 32, 64, 128, 192)
 _LIMIT_S, _POLL_S = 3600, 0.1
@@ -68,6 +69,7 @@ def _ways(given: str) -> int:
 
 def run(args: argparse.Namespace) -> None:
     """Measures, predicts and prints."""
+    require_place(args.out, "--out")
     given = {name: value for name, value in vars(args).items() if value and hasattr(Shape, name)}
     shape = dataclasses.replace(SMOKE if args.smoke else Shape(), **given)
     read_params(shape)  # tells mistakes before anything starts
@@ -97,7 +99,7 @@ def run(args: argparse.Namespace) -> None:
     report_predicted(predicted)
     report_published(args.tree or _WAYS)
     if args.out:
-        Path(args.out).write_text(page(predicted, measured), encoding="utf-8")
+        write_whole(args.out, page(predicted, measured))
         print(f"written to {args.out}")
 
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import math
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-from cerebras_tf.cli.arguments import positive_int, positive_number
+from cerebras_tf.cli.arguments import any_number, positive_int, positive_number
 from cerebras_tf.errors import CerebrasError, ConfigError
 from modelzoo.commands.configs import config_path
 from modelzoo.common.console import quiet_logging
 from modelzoo.common.scaling.law import PUBLISHED, Law
+from modelzoo.common.whole_file import require_place, write_whole
 
 _SHARE = 0.9
+_MOST_FLOPS = 1e60
 
 
 def add_arguments(parser, what):
@@ -29,7 +32,7 @@ def add_arguments(parser, what):
         parser.add_argument("--out", metavar="HTML", help="page with a picture")
         parser.add_argument(
             "--at",
-            type=positive_number,
+            type=_compute,
             metavar="FLOPS",
             help="also predict the loss of it",
         )
@@ -55,12 +58,25 @@ def add_arguments(parser, what):
 
 def _constant(given):
     """A number of a law: above 0, or 0, as the constant of a fit may be."""
-    return 0.0 if given.strip() == "0" else positive_number(given)
+    value = any_number(given)
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"must be a number of at least 0. Received: {given!r}.")
+    return value
+
+
+def _compute(given):
+    """A number of operations that a law can take."""
+    value = any_number(given)
+    if not 1 <= value <= _MOST_FLOPS:
+        raise argparse.ArgumentTypeError(
+            f"must be a number of FLOPs from 1 to {_MOST_FLOPS:g}. Received: {given!r}."
+        )
+    return value
 
 
 def _budget(given):
     """{"flops": number} or {"days": number}."""
-    text = given.removesuffix("days").removesuffix("day")
+    text = given.removesuffix("days" if given.endswith("days") else "day")
     try:
         value = positive_number(text)
     except argparse.ArgumentTypeError:
@@ -123,12 +139,16 @@ def fit(runs, at, out):
         at: compute to predict the loss for; None for none.
         out: file of the page; None for none.
     """
+    from modelzoo.common.scaling.runs import read_run, require_run
+
+    require_place(out, "--out")
+    for folder in runs:
+        require_run(folder)
     import tensorflow.compat.v1 as tf
 
     from modelzoo.common.scaling.band import NO_BAND, interval
     from modelzoo.common.scaling.law import fit_law
     from modelzoo.common.scaling.picture import law_page
-    from modelzoo.common.scaling.runs import read_run
 
     quiet_logging(tf)
     runs = sorted((read_run(path) for path in runs), key=lambda run: run.flops)
@@ -148,5 +168,5 @@ def fit(runs, at, out):
         )
         print(f"at {at:.4g} FLOP: {law.loss(at):.4f}, {told}")
     if out is not None:
-        Path(out).write_text(law_page(runs, law, _SHARE), encoding="utf-8")
+        write_whole(out, law_page(runs, law, _SHARE))
         print(f"written to {out}")

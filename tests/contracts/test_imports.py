@@ -29,12 +29,13 @@ def room(rooms: str = "", outside: str = "") -> Room:
 
 BELOW_ESTIMATOR = "ir ops kernels wafer passes compiler memoryx swarmx runtime capture"
 ABOVE = f"{BELOW_ESTIMATOR} estimator report"
-EVERYWHERE = {"errors", "quantities", "suggestions"}
+EVERYWHERE = {"errors", "quantities", "suggestions", "whole_file"}
 # Numba brings llvmlite. TensorFlow speaks NumPy arrays, so where it is allowed NumPy is too.
 ROOMS = {
     "errors": room(),
     "quantities": room(),
     "suggestions": room(),
+    "whole_file": room(),
     "ir": room(outside="numpy"),
     "ops": room("ir", outside="numpy"),
     "kernels": room("ops", outside="numpy numba llvmlite scipy_openblas32"),

@@ -60,13 +60,19 @@ def fit_law(flops, losses):
         losses: its loss, in nats a token.
 
     Raises:
-        DataError: there are fewer than three runs of different compute, or losses that do not fall.
+        DataError: there are fewer than three runs of different compute, one of none, or losses
+            that do not fall.
     """
     flops, losses = np.asarray(flops, float), np.asarray(losses, float)
     if len(set(flops)) < 3:
         raise DataError(
             "scaling fit: needs three runs or more of different compute. Received: "
             f"{len(set(flops))}. Train more sizes."
+        )
+    if not flops.min() > 0:
+        raise DataError(
+            f"scaling fit: runs must have been trained. Received: one of {flops.min():.4g} FLOP. "
+            "Leave it out."
         )
     slope = np.polyfit(np.log(flops), losses, 1)[0]
     if not slope < 0:

@@ -15,6 +15,7 @@ from modelzoo.common.scaling.law import PUBLISHED, Law
 TOKENS_PER_PARAMETER = 20  # Hoffmann et al. (2022); the Cerebras-GPT family follows it
 VOCABULARY, SEQUENCE = 50257, 2048
 SECONDS_PER_DAY = 86400
+MOST_STEPS = 2**63  # a global step has 64 bits
 
 
 @dataclass(frozen=True)
@@ -132,7 +133,7 @@ def make_plan(flops=None, days=None, num_csx=1, law: Law = PUBLISHED, machine="c
         release: of the software; the machine's default for None.
 
     Raises:
-        ConfigError: neither or both are given, or one is not above zero.
+        ConfigError: neither or both are given, one is not above zero, or one is beyond numbers.
     """
     budget = flops if days is None else days
     if (flops is None) == (days is None) or not budget > 0:
@@ -141,26 +142,13 @@ def make_plan(flops=None, days=None, num_csx=1, law: Law = PUBLISHED, machine="c
             "--budget 1e20 or --budget 10days."
         )
     loaded = load_machine(machine)
-    plans = []
-    for member in FAMILY:
-        workload = member.workload(-(-member.batch // num_csx))
-        step = predict_streaming(workload, loaded, release, num_csx)
-        tokens_per_s = member.batch * SEQUENCE / step.step_s
-        per_token = member.flops(1)
-        tokens = flops / per_token if days is None else days * SECONDS_PER_DAY * tokens_per_s
-        plans.append(
-            Plan(
-                member,
-                tokens * per_token,
-                tokens,
-                max(1, round(tokens / (member.batch * SEQUENCE))),
-                law.loss(tokens * per_token),
-                tokens / tokens_per_s / SECONDS_PER_DAY,
-                num_csx,
-                step,
-                law,
-            )
-        )
+    try:
+        plans = [_plan_for(member, flops, days, num_csx, law, loaded, release) for member in FAMILY]
+    except (OverflowError, ZeroDivisionError) as error:
+        raise ConfigError(
+            f"scaling plan: steps and loss must be numbers that can be told. Received: {budget:g} "
+            f"{'FLOP' if days is None else 'days'}, by {law}. Give another budget or law."
+        ) from error
 
     def distance(plan):
         ratio = plan.tokens / (TOKENS_PER_PARAMETER * plan.member.parameters)
@@ -175,3 +163,26 @@ def make_plan(flops=None, days=None, num_csx=1, law: Law = PUBLISHED, machine="c
             "10days."
         )
     return best
+
+
+def _plan_for(member, flops, days, num_csx, law, machine, release):
+    """The Plan of one member of the family; raises an OverflowError beyond what steps may be."""
+    workload = member.workload(-(-member.batch // num_csx))
+    step = predict_streaming(workload, machine, release, num_csx)
+    tokens_per_s = member.batch * SEQUENCE / step.step_s
+    per_token = member.flops(1)
+    tokens = flops / per_token if days is None else days * SECONDS_PER_DAY * tokens_per_s
+    steps = max(1, round(tokens / (member.batch * SEQUENCE)))
+    if steps >= MOST_STEPS:
+        raise OverflowError(f"{steps} steps")
+    return Plan(
+        member,
+        tokens * per_token,
+        tokens,
+        steps,
+        law.loss(tokens * per_token),
+        tokens / tokens_per_s / SECONDS_PER_DAY,
+        num_csx,
+        step,
+        law,
+    )

@@ -42,22 +42,32 @@ class Run:
         return "evaluation" if self.evaluated else "training"
 
 
+def require_run(folder):
+    """Returns the params.yaml of a run's folder.
+
+    Raises:
+        DataError: there is none.
+    """
+    file = Path(folder, "params.yaml")
+    if not file.is_file():
+        raise DataError(
+            f"scaling fit: {folder}: must be the model_dir of a run. Received: no params.yaml in "
+            f"it. {advice_on_path(folder, 'Give folders that training has written.')}"
+        )
+    return file
+
+
 def read_run(folder):
     """The run in a model_dir, told by its params.yaml and its events.
 
     Raises:
-        DataError: the folder has no params.yaml of a language model, or no losses in nats a token.
+        DataError: the folder has no params.yaml of a language model, or no losses in nats a token,
+            or was not trained.
     """
     from modelzoo.common.input.resume import read_history, stretches_by
 
     place = Path(folder)
-    file = place / "params.yaml"
-    if not file.is_file():
-        raise DataError(
-            f"scaling fit: {folder}: must be the model_dir of a run. Received: no params.yaml in "
-            f"it. {advice_on_path(place, 'Give folders that training has written.')}"
-        )
-    params = load_params(file)
+    params = load_params(require_run(folder))
     model, section = params.model, params.train_input
     sizes = [getattr(model, key, None) for key in ("hidden_size", "num_hidden_layers")]
     if None in sizes or params.model_name not in ("gpt3", "gptj"):
@@ -95,6 +105,11 @@ def read_run(folder):
         )
         for batches, size, length in stretches
     )
+    if not flops:
+        raise DataError(
+            f"scaling fit: {folder}: must have been trained. Received: a loss at step 0, of 0 "
+            "FLOP. Train it, or leave it out."
+        )
     return Run(place.name, flops, sum(losses) / len(losses), evaluated)
 
 

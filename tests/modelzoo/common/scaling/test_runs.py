@@ -53,6 +53,14 @@ def test_the_last_evaluation_counts_by_its_perplexity(run):
         read_run(folder)
 
 
+def test_a_run_that_was_not_trained_is_refused(tmp_path):
+    write_params(tmp_path)
+    (tmp_path / "eval").mkdir()
+    write_events(tmp_path / "eval", ((0, {"eval/lm_perplexity": 250.0}),))
+    with pytest.raises(DataError, match="must have been trained. Received: a loss at step 0"):
+        read_run(tmp_path)
+
+
 def test_a_loss_that_is_none_of_a_token_is_refused(run):
     folder, _ = run
     write_params(folder, model={"loss_weight": 0.5})

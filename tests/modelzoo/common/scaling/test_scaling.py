@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -83,6 +87,7 @@ def test_the_console_tells_of_what_losses_are(monkeypatch, capsys):
     law = Law(3e15, 0.12, 0.8)
     runs = {str(f): Run(f"{f:.0e}", f, law.loss(f), f != 1e12) for f in (1e11, 1e12, 1e13)}
     monkeypatch.setattr("modelzoo.common.scaling.runs.read_run", runs.__getitem__)
+    monkeypatch.setattr("modelzoo.common.scaling.runs.require_run", runs.__getitem__)
     assert main(["scaling", "fit", *runs, "--at", "1e15"]) == 0
     out = capsys.readouterr().out
     assert "1e+11: 1e+11 FLOP, evaluation loss 4.2455, the law" in out
@@ -101,7 +106,45 @@ def test_a_plan_takes_the_law_of_a_fit(capsys):
     assert "nats a token of the Pile\n" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    "given,told",
+    [
+        (["--budget", "1e308days"], "numbers that can be told. Received: 1e+308 days"),
+        (["--budget", "1e300"], "numbers that can be told. Received: 1e+300 FLOP"),
+        (["--budget", "1e20", "--law", "1e300", "300", "1"], "numbers that can be told"),
+        (["--budget", "1daydays"], "or of days as in 10days. Received: '1daydays'"),
+        (["--budget", "1e20", "--law", "1e20", "0.05", "-1"], "of at least 0. Received: '-1'"),
+    ],
+)
+def test_budgets_and_laws_beyond_numbers_are_told(capsys, given, told):
+    with contextlib.suppress(SystemExit):
+        assert main(["scaling", "plan", *given]) == 2
+    assert told in " ".join(capsys.readouterr().err.split())
+
+
+def test_nothing_may_be_left_of_a_loss_in_any_spelling(capsys):
+    plan = ["scaling", "plan", "--budget", "1day", "--law", "1e20", "0.05"]
+    assert main([*plan, "0.0"]) == main([*plan, "0"]) == 0
+
+
+def test_what_is_wrong_with_a_fit_is_told_before_tensorflow_is_loaded(tmp_path, capsys):
+    (tmp_path / "file").write_text("text")
+    code = (
+        "import sys; from modelzoo.commands.main import main\n"
+        "assert main(sys.argv[1:]) == 2 and 'tensorflow' not in sys.modules"
+    )
+    for runs, told in (
+        (["nothing", "--out", "a.html"], "scaling fit: nothing: must be the model_dir of a run"),
+        ([".", "--out", "file/a.html"], "--out file/a.html: must be a file that can be written"),
+    ):
+        command = [sys.executable, "-c", code, "scaling", "fit", *runs]
+        ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        assert ended.returncode == 0 and told in " ".join(ended.stderr.split())
+
+
 def test_what_cannot_be_fitted_is_told():
+    with pytest.raises(DataError, match="must have been trained. Received: one of 0 FLOP"):
+        fit_law([0.0, 1e10, 1e11], [4.0, 3.0, 2.0])
     with pytest.raises(DataError, match="three runs or more"):
         fit_law([1e10, 1e11], [3.0, 2.0])
     with pytest.raises(DataError, match="must fall with compute"):

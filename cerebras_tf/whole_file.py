@@ -1,0 +1,72 @@
+"""Writes text files that appear whole or not at all, and looks at where they are to go."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Union
+
+from cerebras_tf.errors import ConfigError
+
+
+def write_whole(path: Union[str, Path], text: str) -> Path:
+    """Writes a text under another name, then puts it in its place.
+
+    What is no file, such as a pipe, is written to as it is; a link's target is replaced.
+
+    Args:
+        path: file, whose folder is made if absent.
+        text: its content.
+
+    Returns:
+        The path.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    target = Path(os.path.realpath(path)) if path.is_symlink() else path
+    if _is_stream(path):
+        path.write_text(text, encoding="utf-8")
+        return path
+    partial = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(target)
+        return path
+    except BaseException as error:  # such as a full disk
+        partial.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            error.filename, error.filename2 = str(path), None
+        raise
+
+
+def require_place(path: Union[str, Path, None], option: str) -> None:
+    """Refuses, before what takes long, a place where `write_whole` cannot write.
+
+    Args:
+        path: of the file; None for none.
+        option: what named it.
+
+    Raises:
+        ConfigError: it is a folder, below what is no folder, or in one that is not to be written.
+    """
+    if path is None or _is_stream(Path(path)):
+        return
+    file = Path(os.path.realpath(path))
+    above = next(folder for folder in file.parents if folder.exists())
+    if file.is_dir():
+        received = "a folder"
+    elif not above.is_dir():
+        received = f"a place below {above}, which is no folder"
+    elif not os.access(above, os.W_OK | os.X_OK):
+        received = f"a place in {above}, where you may not write"
+    else:
+        return
+    raise ConfigError(
+        f"{option} {path}: must be a file that can be written. Received: {received}. Name another."
+    )
+
+
+def _is_stream(path: Path) -> bool:
+    """Whether something is there to be written to that is no file of a folder."""
+    opened = str(path).startswith(("/proc/", "/dev/fd/", "/dev/std"))
+    return path.exists() and (opened or not (path.is_file() or path.is_dir()))
