@@ -26,11 +26,10 @@ from cerebras_tf.memoryx import checkpoint
 from cerebras_tf.memoryx.bundle import data_path, data_paths, find_cut_files
 from cerebras_tf.memoryx.neighbours import advice_on_damage
 from cerebras_tf.swarmx import job, mpi
-from modelzoo.common.model_dir import TRAINED_ON
+from modelzoo.common.model_dir import LIST, TRAINED_ON, no_checkpoint
 from modelzoo.common.params import saved_runconfig
-from modelzoo.common.path_advice import CHECKPOINT_END, advice_on_checkpoint
+from modelzoo.common.path_advice import CHECKPOINT_END
 
-LIST = "checkpoint"
 POSITION = "data_position.json"  # see modelzoo/common/input/resume.py
 CARRIED = (POSITION, TRAINED_ON)  # go with a checkpoint that another folder goes on from
 # More than that --validate_only does not read.
@@ -58,20 +57,6 @@ def find_checkpoint(path, option="checkpoint_path"):
         raise no_checkpoint(path, option)
     check_files(prefix)
     return prefix
-
-
-def no_checkpoint(path, option):
-    """Returns the error for a path where no checkpoint is; names those beside it."""
-    folder = path if os.path.isdir(path) else os.path.dirname(path) or "."
-    near = all_checkpoints(folder)
-    advice = (
-        f"Checkpoints there: {', '.join(near)}."
-        if near
-        else f"{advice_on_checkpoint(path, '')} Train first, or name another with --{option}."
-    ).lstrip()
-    return CheckpointError(
-        f"{path}: must be a checkpoint, or a folder that holds one. Received: none there. {advice}"
-    )
 
 
 def latest_checkpoint(folder):

@@ -121,7 +121,7 @@ def read_params(args, model_name=None):
         )
     model_dir = runconfig.model_dir or folder.default_model_dir(args.params)
     runconfig = dataclasses.replace(runconfig, model_dir=model_dir)
-    folder.check_paths(runconfig)
+    folder.check_places(runconfig, args.mode)
     return dataclasses.replace(params, runconfig=runconfig)
 
 
