@@ -22,6 +22,7 @@ SUCCESS = 0
 UNEXPECTED_ERROR = 1
 USER_ERROR = 2
 INTERRUPTED = 130
+NOBODY_READS = 128 + signal.SIGPIPE
 
 Main = Callable[[list[str]], Optional[int]]
 
@@ -85,6 +86,27 @@ def _tell_stopped(received: set[int]) -> None:
         print(f"{signal.Signals(min(received)).name}: {_last_line}", file=sys.stderr)
 
 
+def _flush(program: str) -> int:
+    """Writes what is left of the output, before Python does; returns 0, or the exit code."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        return SUCCESS
+    except BrokenPipeError:
+        _drop_output()
+        return NOBODY_READS
+    except OSError as error:
+        _drop_output()
+        text = f"standard output: must be writable. Received: {error.strerror}. Free space there."
+        print(format_error(text, program, shutil.get_terminal_size().columns), file=sys.stderr)
+        return USER_ERROR
+
+
+def _drop_output() -> None:
+    """Lets Python, which writes what is left when it ends, not fail as well."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def run_main(
     main: Main, argv: Optional[Sequence[str]] = None, program: Optional[str] = None
 ) -> int:
@@ -97,7 +119,8 @@ def run_main(
     | Ctrl-C | what `tell_if_stopped` was given | 130 |
     | SIGTERM, SIGHUP | the same | 143, 129 |
     | SystemExit | what it carries, if that is text | its code |
-    | nobody reads its output any more, as in `... | head` | - | 1 |
+    | nobody reads its output any more, as in `... | head` | - | 141 |
+    | its output cannot be written, as on a full disk | a paragraph | 2 |
     | another exception | the traceback | 1 |
     | the same, after Ctrl-C | what `tell_if_stopped` was given | 130 |
     | the same, after another signal | that, else the traceback | 143, 129 |
@@ -113,7 +136,8 @@ def run_main(
     tell_if_stopped(None)
     try:
         with signals_raise() as received:
-            return main(arguments) or SUCCESS
+            code = main(arguments) or SUCCESS
+            return _flush(program) or code
     except CerebrasError as error:
         if "--debug" in arguments:
             traceback.print_exc()
@@ -127,13 +151,12 @@ def run_main(
     except SystemExit as stop:
         _tell_stopped(received)
         if stop.code is None or isinstance(stop.code, int):
-            return stop.code or SUCCESS
+            return _flush(program) or stop.code or SUCCESS
         print(stop.code, file=sys.stderr)
         return UNEXPECTED_ERROR
     except BrokenPipeError:
-        # So that Python, which writes what is left when it ends, does not fail as well.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return UNEXPECTED_ERROR
+        _drop_output()
+        return NOBODY_READS
     except Exception:
         # Behind a signal this may be of what was cut off; else say what was not closed.
         if not received or (_last_line is None and signal.SIGINT not in received):

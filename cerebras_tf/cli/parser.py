@@ -59,9 +59,10 @@ class Parser(argparse.ArgumentParser):
         """Parses all arguments; see the class."""
         words = list(sys.argv[1:] if args is None else args)
         # Before anything else: a misspelled option leaves a required one missing.
-        options = itertools.takewhile(lambda word: word != "--", words)
+        options = list(itertools.takewhile(lambda word: word != "--", words))
         names = (word.partition("=")[0] for word in options if word.startswith("--"))
         self._refuse_unknown([name for name in names if name not in self._option_string_actions])
+        self._refuse_dashes(options)
         namespace, left = super().parse_known_args(words, namespace)
         self._refuse_unknown(left)
         return namespace, left
@@ -81,6 +82,20 @@ class Parser(argparse.ArgumentParser):
             told.append(f"unknown {kind} {word}. {hint}".rstrip())
         if told:
             self.error(" ".join(told))
+
+    def _refuse_dashes(self, words: Sequence[str]) -> None:
+        """Names a value that argparse takes for an option, as it begins with a dash."""
+        known = self._option_string_actions
+        for option, value in itertools.pairwise(words):
+            action = known.get(option)
+            if action is None or action.nargs not in (None, "+"):
+                continue
+            if self._parse_optional(value) is not None and value.partition("=")[0] not in known:
+                self.error(
+                    f"argument {'/'.join(action.option_strings)}: a value that begins with a dash "
+                    f"must stand behind an equals sign. Received: {value!r}. Write "
+                    f"{max(action.option_strings, key=len)}={value}, if that is meant"
+                )
 
     def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
         names = action.choices is None and action.type in (None, Path)

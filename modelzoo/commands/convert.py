@@ -140,6 +140,8 @@ def verify_both(args, advance):
             f"--logits: needs --program hugging_face. Received: {args.program}. Convert the "
             "checkpoint to Hugging Face's form and compare with that."
         )
+    if args.logits:
+        require_packages()
     count = verify_weights(
         args.source, args.checkpoint, args.program, args.dtype, advance, args.params
     )

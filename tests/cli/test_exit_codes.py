@@ -105,7 +105,7 @@ def test_output_that_nobody_reads_any_more_ends_the_program_silently():
     assert process.stdout is not None and process.stderr is not None
     process.stdout.readline()
     process.stdout.close()
-    assert (process.stderr.read(), process.wait(timeout=60)) == (b"", 1)
+    assert (process.stderr.read(), process.wait(timeout=60)) == (b"", 141)
     process.stderr.close()
 
 
@@ -170,3 +170,24 @@ def test_an_error_behind_a_termination_is_shown_where_nothing_else_is_said(capsy
 
     assert run_main(main, []) == 143
     assert "a checkpoint that was not written" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("ends", ["return", "raise SystemExit(0)"])
+@pytest.mark.parametrize("place,code,told", [("pipe", 141, ""), ("/dev/full", 2, "No space left")])
+def test_output_left_in_the_buffer_that_cannot_be_written_is_told_once(ends, place, code, told):
+    text = (
+        "import sys; from cerebras_tf.cli.exit_codes import run_main\n"
+        f"def main(argv):\n    print('x')\n    {ends}\n"
+        "sys.exit(run_main(main, [], 'tool'))"
+    )
+    if place == "pipe":
+        reader, writer = os.pipe()
+        os.close(reader)
+    else:
+        writer = os.open(place, os.O_WRONLY)
+    command = [sys.executable, "-c", text]
+    own = {**os.environ, "PYTHONUNBUFFERED": ""}
+    ended = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, env=own)
+    os.close(writer)
+    assert ended.returncode == code and "Exception ignored" not in ended.stderr
+    assert told in ended.stderr and len(ended.stderr.splitlines()) <= 2

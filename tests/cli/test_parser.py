@@ -45,6 +45,17 @@ def test_an_option_like_no_other_gets_no_suggestion(parser, capsys):
     assert mistake(parser, capsys, "--xyz") == "tool: unknown option --xyz. See tool -h."
 
 
+def test_a_value_that_begins_with_a_dash_is_named(parser, capsys):
+    assert mistake(parser, capsys, "--color", "red", "--size", "-1days") == (
+        "tool: argument --size: a value that begins with a dash must stand behind an equals sign. "
+        "Received: '-1days'. Write --size=-1days, if that is meant. See tool -h."
+    )
+    assert "expected one argument" in mistake(parser, capsys, "--name", "--color", "red")
+    assert "expected one argument" in mistake(parser, capsys, "--color", "red", "--name")
+    for words in (["--name=-x", "--size", "-1"], ["--name", "-", "--size=-1"]):
+        assert parser.parse_args(["--color", "red", *words]).size == -1
+
+
 def test_an_unknown_choice_is_told_with_all_and_the_nearest(parser, capsys):
     assert mistake(parser, capsys, "--color", "gren") == (
         "tool: argument --color: must be one of red, green. Received: 'gren'. "
