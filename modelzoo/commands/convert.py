@@ -18,7 +18,7 @@ import time
 
 from cerebras_tf.cli.arguments import gigabytes, seed_int, step_int
 from cerebras_tf.errors import ConfigError
-from modelzoo.common.checkpoints.compare_logits import TOLERANCE, compare_logits
+from modelzoo.common.checkpoints.compare_logits import TOLERANCE, compare_logits, require_packages
 from modelzoo.common.checkpoints.convert import from_tensorflow, to_tensorflow
 from modelzoo.common.checkpoints.programs import PROGRAMS
 from modelzoo.common.checkpoints.random_model import write_random_model

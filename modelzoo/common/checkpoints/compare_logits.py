@@ -96,6 +96,23 @@ def random_batch(section, seed, config):
     }
 
 
+def require_packages():
+    """Returns the modules torch and transformers.
+
+    Raises:
+        ConfigError: one is missing.
+    """
+    try:
+        import torch
+        import transformers
+    except ImportError as error:
+        raise ConfigError(
+            f"--logits: needs PyTorch and transformers. Received: {error}. Run `pip install "
+            "'.[peers]'` in the checkout (cerebras_tf[peers]), or compare weights only."
+        ) from error
+    return torch, transformers
+
+
 def their_outputs(folder, batch):
     """Runs Hugging Face's model in float32.
 
@@ -108,14 +125,7 @@ def their_outputs(folder, batch):
         ``sentence_logits`` [B, 2]; ``hidden`` [B, S, N] and ``pooled`` [B, N] of a BertModel;
         ``starts`` and ``ends`` [B, S].
     """
-    try:
-        import torch
-        import transformers
-    except ImportError as error:
-        raise ConfigError(
-            f"--logits: needs PyTorch and transformers. Received: {error}. Run `pip install "
-            "'.[peers]'` in the checkout (cerebras_tf[peers]), or compare weights only."
-        ) from error
+    torch, transformers = require_packages()
     reader = HuggingFaceReader(folder)
     architecture = architecture_of(reader)
     is_bert = architecture.name in ("bert", "roberta")

@@ -238,8 +238,19 @@ class Progress:
         self._marks = self.folder / PROGRESS
         self._marks.mkdir(parents=True, exist_ok=True)
         self._check_settings(self.folder / MANIFEST)
-        self._check_settings(self._marks / "settings.json")
+        if self._has_begun():
+            self._check_settings(self._marks / "settings.json")
         write_json(self._marks / "settings.json", {"settings": self.settings})
+
+    def _has_begun(self):
+        """Whether the folder has files of the run before; parts that it left are removed else."""
+        files = [path for path in self.folder.iterdir() if path.is_file()]
+        parts = [path for path in files if path.suffix == ".partial" and path.name[0] == "."]
+        if len(files) > len(parts) or any(self._marks.glob("unit-*.json")):
+            return True
+        for path in parts:
+            path.unlink()
+        return False
 
     def _check_settings(self, path):
         if not path.exists():

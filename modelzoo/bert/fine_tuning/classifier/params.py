@@ -106,8 +106,9 @@ class Params(FineTuningParams):
     @classmethod
     def with_defaults(cls, tree):
         """Returns `tree` with what its sections take over from one another."""
+        own = tree.get("predict_input")
         tree = super().with_defaults(tree)
-        given = tree.get("predict_input")
+        given = None if own else tree.get("predict_input")
         records = isinstance(given, dict) and given.get("data_processor") == RECORDS_PROCESSOR
         return {k: v for k, v in tree.items() if k != "predict_input"} if records else tree
 

@@ -71,3 +71,12 @@ def test_inputs_longer_than_the_positions_are_told():
     content["model"]["max_position_embeddings"] = 16
     with pytest.raises(ConfigError, match="max_sequence_length must not exceed the 16 positions"):
         params_from_dict(Params, content)
+
+
+def test_records_to_predict_from_are_refused_where_the_file_names_them():
+    content = tree(data_processor="GlueTfRecordsProcessor")
+    assert params_from_dict(Params, content).predict_input is None
+    content["predict_input"] = {"data_dir": "sst2", "data_processor": "GlueTfRecordsProcessor"}
+    told = "predict_input.data_processor must be one of .* Received: 'GlueTfRecordsProcessor'"
+    with pytest.raises(ConfigError, match=told):
+        params_from_dict(Params, content)

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cerebras_tf.errors import CapacityError, DataError
+from cerebras_tf.errors import CapacityError, ConfigError, DataError
 from modelzoo.common.preparation import pipeline, records
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -185,3 +185,21 @@ def test_a_manifest_without_counts_or_files_is_named(tmp_path, content):
     (tmp_path / "manifest.json").write_text(f'{{"settings": {{"a": 1}}, {content}}}')
     with pytest.raises(DataError, match="manifest.json"):
         pipeline.prepare(UNITS, count_down, tmp_path, {"a": 1})
+
+
+def test_a_run_that_made_nothing_is_begun_anew_with_mended_input(tmp_path):
+    work = functools.partial(count_down, fail_at=3)
+    with pytest.raises(DataError, match="must be mended"):
+        pipeline.prepare(UNITS, work, tmp_path, {"inputs": ["damaged"]})
+    (tmp_path / ".numbers-00000-00000.partial").write_text("0\n")
+    manifest = pipeline.prepare(UNITS, count_down, tmp_path, {"inputs": ["mended"]})
+    assert manifest["settings"] == {"inputs": ["mended"]} and manifest["counts"]["rows"] == 10
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_a_run_that_made_records_is_not_begun_anew_with_other_input(tmp_path):
+    work = functools.partial(count_down, fail_at=2)
+    with pytest.raises(DataError, match="must be mended"):
+        pipeline.prepare(UNITS, work, tmp_path, {"inputs": ["damaged"]})
+    with pytest.raises(ConfigError, match="made with another inputs"):
+        pipeline.prepare(UNITS, count_down, tmp_path, {"inputs": ["mended"]})

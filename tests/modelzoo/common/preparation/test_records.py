@@ -63,7 +63,7 @@ def test_sequences_are_written(tmp_path):
 
 def test_progress_refuses_other_settings_and_names_them(tmp_path):
     records.Progress(tmp_path, {"a": 1, "b": 2})
-    records.Progress(tmp_path, {"a": 1, "b": 2})
+    records.Progress(tmp_path, {"a": 1, "b": 2}).mark(0, {"counts": {}, "files": []})
     with pytest.raises(ConfigError, match="made with another a and c"):
         records.Progress(tmp_path, {"a": 2, "b": 2, "c": 3})
 
