@@ -33,6 +33,7 @@ _ADVICE = (
     (r"unacceptable character", "Remove the character, or name a text file"),
     (r" is no \w+$", "Correct it, or put a text in quotes"),
 )
+_NO_BLANK = re.compile(r"\s*[A-Za-z_]\w*:(?!//)[^\s:]")
 _OTHERWISE = "Check indentation, colons, brackets and quotes of this line and those above it"
 
 
@@ -42,6 +43,10 @@ def advice_on_yaml(error):
     problem = problem or " ".join(str(error).split())
     whole = f"{context}: {problem}" if context else problem
     advice = next((do for words, do in _ADVICE if re.search(words, whole)), _OTHERWISE)
+    if _unspaced(error) is not None:
+        advice = "Put a blank behind the colon of the key"
+    elif "'\\t' that cannot" in problem and _line(error.problem_mark).strip():
+        advice = "Write a blank in place of the tab: YAML takes none there"
     mark = getattr(error, "context_mark", None)
     advice = advice.replace("LINE", str(mark.line + 1) if mark else "above")
     is_half = isinstance(error, yaml.composer.ComposerError)  # "but found another document"
@@ -50,7 +55,32 @@ def advice_on_yaml(error):
 
 def line_of(error):
     """Returns the number of the line to look at; None where the error has none."""
+    unspaced = _unspaced(error)
+    if unspaced is not None:
+        return unspaced + 1
     mark = getattr(error, "problem_mark", None)
     if getattr(error, "context", None) == "while scanning a simple key":
         mark = error.context_mark  # its colon was looked for up to the problem's line
     return mark.line + 1 if mark else None
+
+
+def _unspaced(error):
+    """Returns the number, from 0 on, of a line before the error whose colon has no blank behind it.
+
+    What follows is then read as more of its text, up to the next colon.
+    """
+    problem, mark = getattr(error, "problem", None) or "", getattr(error, "problem_mark", None)
+    if (
+        mark is None
+        or mark.buffer is None
+        or not re.search("mapping values are not|expected ':'", problem)
+    ):
+        return None
+    lines = mark.buffer.split("\n")
+    above = (number for number in (mark.line - 1, mark.line - 2) if number >= 0)
+    return next((number for number in above if _NO_BLANK.match(lines[number])), None)
+
+
+def _line(mark):
+    """Returns what stands before a mark in its line."""
+    return mark.buffer[: mark.pointer].rpartition("\n")[2]

@@ -12,6 +12,10 @@ from modelzoo.common.params import read_yaml
     ("text", "line", "advice"),
     [
         ("a:\n\tb: 1\n", 2, "Indent with spaces: YAML takes no tabs there."),
+        ("a:\n  b:\t1\n", 2, "Write a blank in place of the tab: YAML takes none there."),
+        ("a:1\nb: 2\n", 1, "Put a blank behind the colon of the key."),
+        ("a:\n  b:1\n  c: 2\n", 2, "Put a blank behind the colon of the key."),
+        ("a:\n  x: 0\n  b:1\n  c: 2\n", 3, "Put a blank behind the colon of the key."),
         ("a:\n  b: 1\n c: 2\n", 3, "Indent the keys of a section alike, and the items of a list."),
         ("a: 1\n  b: 2\n", 2, "Indent the keys of a section alike, and put a value with a colon "),
         ("a: b: c\n", 1, "and put a value with a colon and a blank in quotes."),

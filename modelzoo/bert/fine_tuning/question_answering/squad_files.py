@@ -90,9 +90,20 @@ def _article(path, number, article):
 
 
 def _question(question):
-    answers = () if question.get("is_impossible") else question.get("answers", ())
-    pairs = tuple((_text(answer["text"]), int(answer["answer_start"])) for answer in answers)
+    impossible = question.get("is_impossible", False)
+    if not isinstance(impossible, bool):
+        raise TypeError(f"is_impossible {impossible!r} is neither true nor false")
+    answers = () if impossible else question.get("answers", ())
+    pairs = tuple((_text(answer["text"]), _place(answer["answer_start"])) for answer in answers)
+    if question["id"] is None:
+        raise TypeError("id null is no text")
     return Question(_text(str(question["id"])), _text(question["question"]), pairs)
+
+
+def _place(value):
+    if int(value) != float(value):
+        raise ValueError(f"answer_start {value!r} is no whole number")
+    return int(value)
 
 
 def _text(value):

@@ -32,6 +32,23 @@ def test_answers_of_an_impossible_question_do_not_count(tmp_path):
     assert read[0][0].questions[0].answers == ()
 
 
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"answers": [{"text": "a", "answer_start": 0.9}]}, "answer_start 0.9 is no whole number"),
+        ({"is_impossible": "false"}, "is_impossible 'false' is neither true nor false"),
+        ({"id": None}, "id null is no text"),
+    ],
+)
+def test_values_of_another_kind_are_told_with_their_article(tmp_path, changes, told):
+    asked = {"question": "q", "id": "i", "answers": [], **changes}
+    article = {"title": "t", "paragraphs": [{"context": "a", "qas": [asked]}]}
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps({"data": [article]}))
+    with pytest.raises(DataError, match=f"a.json: article 't'.*{told}"):
+        read_articles(str(path))
+
+
 @pytest.mark.parametrize("key", ["question", "id"])
 def test_half_a_character_is_told_with_its_article(tmp_path, key):
     asked = {"question": "q", "id": "i", "answers": [], key: "why \ud800"}
