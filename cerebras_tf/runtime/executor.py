@@ -89,8 +89,7 @@ class Machine:
             UnsupportedOpError: an op has no kernel.
         """
         self.plan, self.sizes = program, dict(sizes or {})
-        self.store = store
-        self.backend = backend
+        self.store, self.backend = store, backend
         self.bytes_in = self.bytes_out = self.scratch_bytes = 0
         self._listeners = list(listeners)
         self._table: list[Optional[Array]] = [None] * len(program.slots)
@@ -100,8 +99,7 @@ class Machine:
         self._swarm = swarm or Alone()
         self._here = store.here if isinstance(store, SharedStore) else store
         self._stores = [store] if self._here is store else [store, self._here]
-        self._alone = 0  # steps from here on that only this wafer runs
-        self._skipped = 0  # steps from here on that another one runs
+        self._alone = self._skipped = 0  # steps from here on that only this wafer, or another, runs
         self._held: list[set[str]] = [set() for _ in self._stores]  # variables acquired now
         self._dirty: set[str] = set()  # those among them that were written
         for index, content in program.constants.items():
