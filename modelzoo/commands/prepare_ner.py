@@ -41,7 +41,9 @@ def run(args):
     splits = list(find_splits(data_dir)) if wanted == "all" else [wanted]
     for split, names in SPLITS.items():
         if wanted == "all" and split not in splits:
-            print(f"{data_dir} has no {' or '.join(names)}: {output_dir}/{split} is not made")
+            command.tell(
+                f"{data_dir} has no {' or '.join(names)}: {output_dir}/{split} is not made"
+            )
     for split in splits:
         make = functools.partial(
             prepare, data_dir, split, output_dir, Settings(**others), processes

@@ -67,7 +67,9 @@ class GptPromptsInput:
     where `max_sequence_length` tokens, the prompt's included, are reached (null: the model's
     positions). A `repetition_penalty` above 1 makes tokens of prompt and completion less likely to
     come again. Temperature 0 takes the likeliest token; above, tokens are drawn from the `top_k`
-    likeliest, and of these from the fewest that make up the probability `top_p`.
+    likeliest, and of these from the fewest that make up the probability `top_p`. Other keys of a
+    row go with its completion, whose own they must not be; a text ``reference`` is what that is
+    scored by.
     """
 
     data_processor: str
