@@ -64,6 +64,8 @@ def check_places(runconfig, mode):
         if not _has_checkpoint(runconfig.model_dir):  # else it goes on from its own
             for name in ("checkpoint_path", "resume_from"):
                 _require_checkpoint(getattr(runconfig, name), name)
+    elif mode == "eval_all" and _has_checkpoint(runconfig.model_dir):
+        return  # whatever checkpoint_path names
     elif runconfig.checkpoint_path or not runconfig.validate_only:
         _require_checkpoint(runconfig.checkpoint_path or runconfig.model_dir, "checkpoint_path")
 

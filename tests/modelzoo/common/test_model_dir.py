@@ -58,6 +58,7 @@ def test_a_folder_to_evaluate_must_hold_a_checkpoint(check):
 
 def test_a_run_that_goes_on_needs_no_more_what_it_began_from(check):
     check("train", model_dir="begun", resume_from="nothing")
+    check("eval_all", model_dir="begun", checkpoint_path="nothing")
 
 
 def test_a_prefix_of_files_is_a_checkpoint(check, tmp_path):

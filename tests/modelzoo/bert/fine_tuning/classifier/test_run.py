@@ -147,6 +147,24 @@ def test_mnli_has_an_accuracy_and_a_submission_for_each_part(tmp_path):
     assert lines[1:] == [f"{row}\t{names[label]}" for row, label in enumerate(guesses[24:])]
 
 
+@pytest.mark.parametrize("device", [HOST, WAFER])
+def test_a_part_of_mnli_that_is_not_there_is_told_and_has_no_accuracy(tmp_path, caplog, device):
+    write_mnli(tmp_path / "mnli")
+    (tmp_path / "mnli" / "dev_mismatched.tsv").unlink()
+    keys = {"data_processor": "MnliDataProcessor", "data_dir": "mnli"}
+    content = tree(
+        tmp_path,
+        train_input={**keys, "max_sequence_length": 30},
+        eval_input=keys,
+        model={"num_cls_classes": 3},
+        runconfig={"max_steps": 2},
+    )
+    values = evaluated(call(tmp_path, content, "train_and_eval", *device))
+    assert np.isnan(values["eval/accuracy_mismatched"])
+    assert values["eval/accuracy_matched"] == values["eval/accuracy_cls"]
+    assert "has no dev_mismatched.tsv" in caplog.text
+
+
 def test_wrong_number_of_classes_is_told(tmp_path):
     keys = {"data_processor": "MnliDataProcessor"}
     with pytest.raises(ConfigError, match="model.num_cls_classes must be 3, the labels of train_"):
