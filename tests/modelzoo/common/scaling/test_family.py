@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import types
 
 import pytest
 
@@ -46,8 +47,9 @@ def test_the_command_trains_each_and_fits_their_law(tmp_path, monkeypatch, capsy
         flops = 1e12 * 2.0 ** len(commands) * (1 + int(folder.name.partition("_")[2]))
         return Run(folder.name, flops, law.loss(flops), True)
 
-    monkeypatch.setattr(scaling.subprocess, "run", trained)
+    monkeypatch.setattr(scaling, "subprocess", types.SimpleNamespace(run=trained))
     monkeypatch.setattr("modelzoo.common.scaling.runs.read_run", read)
+    monkeypatch.setattr("modelzoo.common.scaling.runs.require_run", str)
     folder = tmp_path / "family"
     assert main(["scaling", "family", "--folder", str(folder)]) == 0
     assert len(commands) == len(SIZES)
