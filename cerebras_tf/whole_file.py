@@ -22,8 +22,8 @@ def write_whole(path: Union[str, Path], text: str) -> Path:
         The path.
     """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
     target = Path(os.path.realpath(path)) if path.is_symlink() else path
+    target.parent.mkdir(parents=True, exist_ok=True)
     if _is_stream(path):
         path.write_text(text, encoding="utf-8")
         return path
@@ -32,10 +32,11 @@ def write_whole(path: Union[str, Path], text: str) -> Path:
         partial.write_text(text, encoding="utf-8")
         partial.replace(target)
         return path
-    except BaseException as error:  # such as a full disk
+    except OSError as error:  # such as a full disk
         partial.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            error.filename, error.filename2 = str(path), None
+        raise OSError(error.errno, error.strerror, str(path)) from error
+    except BaseException:
+        partial.unlink(missing_ok=True)
         raise
 
 
@@ -52,10 +53,10 @@ def require_place(path: Union[str, Path, None], option: str) -> None:
     if path is None or _is_stream(Path(path)):
         return
     file = Path(os.path.realpath(path))
-    above = next(folder for folder in file.parents if folder.exists())
-    if file.is_dir():
+    above = next(folder for folder in file.parents if os.path.exists(folder))
+    if os.path.isdir(file):
         received = "a folder"
-    elif not above.is_dir():
+    elif not os.path.isdir(above):
         received = f"a place below {above}, which is no folder"
     elif not os.access(above, os.W_OK | os.X_OK):
         received = f"a place in {above}, where you may not write"
@@ -69,4 +70,4 @@ def require_place(path: Union[str, Path, None], option: str) -> None:
 def _is_stream(path: Path) -> bool:
     """Whether something is there to be written to that is no file of a folder."""
     opened = str(path).startswith(("/proc/", "/dev/fd/", "/dev/std"))
-    return path.exists() and (opened or not (path.is_file() or path.is_dir()))
+    return os.path.exists(path) and (opened or not (os.path.isfile(path) or os.path.isdir(path)))

@@ -120,7 +120,7 @@ def run_main(
     | SIGTERM, SIGHUP | the same | 143, 129 |
     | SystemExit | what it carries, if that is text | its code |
     | nobody reads its output any more, as in `... | head` | - | 141 |
-    | its output cannot be written, as on a full disk | a paragraph | 2 |
+    | what is left of its output cannot be written, as on a full disk | a paragraph | 2 |
     | another exception | the traceback | 1 |
     | the same, after Ctrl-C | what `tell_if_stopped` was given | 130 |
     | the same, after another signal | that, else the traceback | 143, 129 |
@@ -132,12 +132,18 @@ def run_main(
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     program = program or os.path.basename(sys.argv[0]) or "cerebras-tf"
+    code = _run(main, arguments, program)
+    left = _flush(program)  # also behind an error: Python would fail at it when it ends
+    return code or left
+
+
+def _run(main: Main, arguments: list[str], program: str) -> int:
+    """Runs a program as `run_main` does, whose output may not have been written yet."""
     received: set[int] = set()
     tell_if_stopped(None)
     try:
         with signals_raise() as received:
-            code = main(arguments) or SUCCESS
-            return _flush(program) or code
+            return main(arguments) or SUCCESS
     except CerebrasError as error:
         if "--debug" in arguments:
             traceback.print_exc()
@@ -151,7 +157,7 @@ def run_main(
     except SystemExit as stop:
         _tell_stopped(received)
         if stop.code is None or isinstance(stop.code, int):
-            return _flush(program) or stop.code or SUCCESS
+            return stop.code or SUCCESS
         print(stop.code, file=sys.stderr)
         return UNEXPECTED_ERROR
     except BrokenPipeError:

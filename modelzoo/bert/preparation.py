@@ -375,12 +375,13 @@ def prepare(inputs, output_dir, settings, processes=1, on_progress=lambda size: 
     )
 
 
-def listed_inputs(metadata_files, prefix=""):
+def listed_inputs(metadata_files, prefix="", tell=lambda line: None):
     """Reads the paths of documents from files that name one a line.
 
     Args:
         metadata_files: files, or folders whose ``*.txt`` are such files.
         prefix: put before each path.
+        tell: see `find_inputs`.
 
     Returns:
         The paths in order.
@@ -389,7 +390,7 @@ def listed_inputs(metadata_files, prefix=""):
         DataError: names the file and line of a document that is missing.
     """
     paths = []
-    for listing in input_files.find_inputs(metadata_files, (".txt",)):
+    for listing in input_files.find_inputs(metadata_files, (".txt",), tell):
         for where, line in read_lines(listing):
             path = os.path.join(prefix, line.strip())
             if not os.path.isfile(path):

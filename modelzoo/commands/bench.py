@@ -41,6 +41,7 @@ from typing import Any, Optional
 from cerebras_tf.cli.arguments import gigabytes, positive_int
 from cerebras_tf.errors import CerebrasError, ConfigError
 from cerebras_tf.kernels.instructions import TILES, VECTOR, refusal
+from cerebras_tf.whole_file import require_place
 from modelzoo.commands import bench_overhead
 from modelzoo.commands.bench_models import (
     MODELS,
@@ -53,7 +54,6 @@ from modelzoo.commands.bench_models import (
 from modelzoo.commands.bench_peers import PEERS, Missing, run_peer
 from modelzoo.commands.bench_report import tell, tell_files, write_json, write_plot
 from modelzoo.commands.bench_turn import Turn, Turns
-from modelzoo.common.whole_file import require_place
 
 WAFER, HOST = "wafer", "host"
 BFLOAT16 = "bfloat16"  # the wafer with precision bfloat16

@@ -9,8 +9,8 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+from cerebras_tf.whole_file import write_whole
 from modelzoo.commands.bench_turn import Turn
-from modelzoo.common.whole_file import write_whole
 
 median = statistics.median
 Measured = dict[str, list[Turn]]

@@ -11,8 +11,8 @@ from pathlib import Path
 import modelzoo
 from cerebras_tf.errors import ConfigError
 from cerebras_tf.suggestions import did_you_mean
+from cerebras_tf.whole_file import write_whole
 from modelzoo.common.params import read_yaml
-from modelzoo.common.whole_file import write_whole
 
 PREFIX, SUFFIX = "params_", ".yaml"
 

@@ -75,7 +75,7 @@ def run(args):
     output_dir, processes, others = command.split_options(args)
     inputs = others.pop("input_dir") or []
     listings, prefix = others.pop("metadata_files"), others.pop("input_files_prefix")
-    inputs = [*inputs, *(listed_inputs(listings, prefix) if listings else [])]
+    inputs = [*inputs, *(listed_inputs(listings, prefix, command.tell) if listings else [])]
     if not inputs:
         raise ConfigError(
             "--input_dir or --metadata_files: must name text. Received: neither. Give one."

@@ -44,6 +44,6 @@ def run(args):
     others = {key: tuple(v) if isinstance(v, list) else v for key, v in others.items()}
     settings = Settings(**others)
     for use in USES if wanted == "all" else [wanted]:
-        find_files(data_dir, use, command.tell)
+        find_files(data_dir, use, command.tell)  # a part that is missing is told once
         make = functools.partial(prepare, data_dir, use, output_dir, settings, processes)
         command.run(make, [data_dir], f"{output_dir}/{use}", unit="rows")

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from cerebras_tf.cli.arguments import positive_int
 from cerebras_tf.errors import ConfigError
+from cerebras_tf.whole_file import require_place, write_whole
 from modelzoo.common.model_sections import count_vocabulary
-from modelzoo.common.whole_file import require_place, write_whole
 
 MODES = ("weight_streaming", "pipelined")
 

@@ -30,8 +30,8 @@ from typing import Any
 
 from cerebras_tf.cli.arguments import positive_int, positive_number
 from cerebras_tf.errors import CerebrasError
+from cerebras_tf.whole_file import require_place, write_whole
 from modelzoo.commands.bench import SMOKE, Shape, read_params
-from modelzoo.common.whole_file import require_place, write_whole
 
 WAFERS = (1, 2, 4, 8, 16, 32, 64, 128, 192)
 _LIMIT_S, _POLL_S = 3600, 0.1

@@ -11,13 +11,13 @@ from pathlib import Path
 
 from cerebras_tf.cli.arguments import any_number, positive_int, positive_number
 from cerebras_tf.errors import CerebrasError, ConfigError
+from cerebras_tf.whole_file import require_place, write_whole
 from modelzoo.commands.configs import config_path
 from modelzoo.common.console import quiet_logging
 from modelzoo.common.scaling.law import PUBLISHED, Law
-from modelzoo.common.whole_file import require_place, write_whole
 
 _SHARE = 0.9
-_MOST_FLOPS = 1e60
+_MOST_FLOPS = 1e60  # far beyond any training, and its powers are still numbers of float64
 
 
 def add_arguments(parser, what):
@@ -32,7 +32,7 @@ def add_arguments(parser, what):
         parser.add_argument("--out", metavar="HTML", help="page with a picture")
         parser.add_argument(
             "--at",
-            type=_compute,
+            type=_flops,
             metavar="FLOPS",
             help="also predict the loss of it",
         )
@@ -57,14 +57,14 @@ def add_arguments(parser, what):
 
 
 def _constant(given):
-    """A number of a law: above 0, or 0, as the constant of a fit may be."""
+    """A number of a law, at least 0: C of a fit may be 0."""
     value = any_number(given)
     if not 0 <= value < math.inf:
         raise argparse.ArgumentTypeError(f"must be a number of at least 0. Received: {given!r}.")
     return value
 
 
-def _compute(given):
+def _flops(given):
     """A number of operations that a law can take."""
     value = any_number(given)
     if not 1 <= value <= _MOST_FLOPS:

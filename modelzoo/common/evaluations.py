@@ -17,6 +17,7 @@ from cerebras_tf.errors import CheckpointError, ConfigError, DataError
 from cerebras_tf.estimator.checkpoint_reader import CheckpointReader
 from cerebras_tf.memoryx.bundle import find_cut_files
 from cerebras_tf.swarmx import job
+from cerebras_tf.whole_file import write_whole
 from modelzoo.common.checkpoint_files import (
     CARRIED,
     all_checkpoints,
@@ -26,7 +27,6 @@ from modelzoo.common.checkpoint_files import (
     step_of,
 )
 from modelzoo.common.path_advice import CHECKPOINT_END
-from modelzoo.common.whole_file import write_whole
 
 BEST = "best"  # folder in model_dir
 # Of model_dir, for who trains on from the best checkpoint or converts it.

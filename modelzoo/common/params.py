@@ -15,10 +15,10 @@ from pathlib import Path
 import yaml
 
 from cerebras_tf.errors import ConfigError
+from cerebras_tf.whole_file import write_whole
 from modelzoo.common import registry, schema
 from modelzoo.common.path_advice import advice_on_path
 from modelzoo.common.sections import RunConfigParams
-from modelzoo.common.whole_file import write_whole
 from modelzoo.common.yaml_advice import advice_on_yaml, line_of
 
 MOST_FILES_NAMED = 8

@@ -16,8 +16,8 @@ import yaml
 
 from cerebras_tf.cli.arguments import RunArguments
 from cerebras_tf.cli.exit_codes import run_main
+from cerebras_tf.whole_file import write_whole
 from modelzoo.common import registry, schema
-from modelzoo.common.whole_file import write_whole
 
 PAGE = Path(__file__).resolve().parents[2] / "configs" / "README.md"
 FIRST = ("runconfig", "csconfig", "optimizer", "sparsity")  # sections that all models share

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from cerebras_tf.errors import DataError
-from modelzoo.common.whole_file import write_whole
+from cerebras_tf.whole_file import write_whole
 
 
 def write_scalars(folder, step, values):

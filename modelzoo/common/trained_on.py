@@ -11,10 +11,10 @@ import json
 from pathlib import Path
 
 from cerebras_tf.errors import DataError
+from cerebras_tf.whole_file import write_whole
 from modelzoo.common.input.prepared import told_vocabularies
 from modelzoo.common.json_text import parse_json
 from modelzoo.common.model_dir import TRAINED_ON
-from modelzoo.common.whole_file import write_whole
 
 
 def check_trained_on(params, step):

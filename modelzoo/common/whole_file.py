@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 
-from cerebras_tf.whole_file import require_place, write_whole
-
-__all__ = ["require_place", "write_json_lines", "write_whole"]
+from cerebras_tf.whole_file import write_whole
 
 
 def write_json_lines(path, rows):

@@ -33,6 +33,8 @@ _ADVICE = (
     (r"unacceptable character", "Remove the character, or name a text file"),
     (r" is no \w+$", "Correct it, or put a text in quotes"),
 )
+# What PyYAML counts as the end of a line; the text was read with \n for others.
+_LINE_END = re.compile("[\n\x85\u2028\u2029]")
 _NO_BLANK = re.compile(r"\s*[A-Za-z_]\w*:(?!//)[^\s:]")
 _OTHERWISE = "Check indentation, colons, brackets and quotes of this line and those above it"
 
@@ -76,11 +78,11 @@ def _unspaced(error):
         or not re.search("mapping values are not|expected ':'", problem)
     ):
         return None
-    lines = mark.buffer.split("\n")
+    lines = _LINE_END.split(mark.buffer)
     above = (number for number in (mark.line - 1, mark.line - 2) if number >= 0)
     return next((number for number in above if _NO_BLANK.match(lines[number])), None)
 
 
 def _line(mark):
     """Returns what stands before a mark in its line."""
-    return mark.buffer[: mark.pointer].rpartition("\n")[2]
+    return _LINE_END.split(mark.buffer[: mark.pointer])[-1]

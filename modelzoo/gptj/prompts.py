@@ -10,8 +10,8 @@ import os
 from pathlib import Path
 
 from cerebras_tf.errors import ConfigError, DataError
+from cerebras_tf.whole_file import write_whole
 from modelzoo.common.preparation import cnn_dailymail, input_files, records
-from modelzoo.common.whole_file import write_whole
 from modelzoo.gptj.preparation import MARKS, load_tokenizer, special_ids
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from cerebras_tf.errors import ConfigError
+from cerebras_tf.whole_file import write_whole
 from modelzoo.common.generation.cached_decoder import (
     ROW_AXES,
     CachedDecoder,
@@ -28,7 +29,6 @@ from modelzoo.common.predictions import (
     tell_left_out,
 )
 from modelzoo.common.scores import write_scalars
-from modelzoo.common.whole_file import write_whole
 from modelzoo.transformer.beam_search import beam_search
 from modelzoo.transformer.pairs import FEATURES, NO_PAIR
 

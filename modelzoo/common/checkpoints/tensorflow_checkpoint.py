@@ -10,8 +10,8 @@ import numpy as np
 from cerebras_tf.errors import CheckpointError
 from cerebras_tf.memoryx.bundle_writer import BundleWriter
 from cerebras_tf.memoryx.neighbours import checkpoint_before
+from cerebras_tf.whole_file import write_whole
 from modelzoo.common.path_advice import CHECKPOINT_END, advice_on_checkpoint
-from modelzoo.common.whole_file import write_whole
 
 STATE = "checkpoint"
 GLOBAL_STEP = "global_step"

@@ -16,10 +16,10 @@ import tensorflow.compat.v1 as tf
 
 from cerebras_tf.errors import CheckpointError, DataError
 from cerebras_tf.estimator.checkpoint_content import read_variable
+from cerebras_tf.whole_file import write_whole
 from modelzoo.common.checkpoint_files import POSITION, advice_instead, latest_checkpoint
 from modelzoo.common.json_text import parse_json
 from modelzoo.common.schema import LONG_END
-from modelzoo.common.whole_file import write_whole
 
 PARTS = "accum_step_counter"  # batches of a step that has not ended
 COSTS = "accum_step_costs"  # sums over them, see optimizers/training.py

@@ -28,12 +28,12 @@ def find_inputs(paths, suffixes, tell=lambda line: None):
         tell: called with a line for each folder of which files are left out for their names.
 
     Returns:
-        Sorted paths, each file once.
+        Sorted paths, each once; a link to a file is a file of its own.
 
     Raises:
         DataError: if a path is missing, a folder cannot be read or holds no such file.
     """
-    found: dict[str, str] = {}  # the path of each file, by the one that has no links on the way
+    found: dict[str, str] = {}  # each path, by the one whose folders are no links
     for path in map(Path, [paths] if isinstance(paths, str) else paths):
         if path.is_dir():
             files = _files_below(path)
@@ -88,7 +88,7 @@ def _files_below(top):
             with os.scandir(folder) as entries:
                 for entry in sorted(entries, key=lambda entry: entry.name):
                     path = Path(folder, entry.name)
-                    if not entry.is_dir():
+                    if not os.path.isdir(path):  # a link that leads nowhere is no folder
                         files.append(path)
                     else:
                         (links if entry.is_symlink() else folders).append(path)

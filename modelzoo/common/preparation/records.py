@@ -206,6 +206,7 @@ def in_use(folder):
     os.makedirs(folder, exist_ok=True)
     opened = os.open(folder, os.O_RDONLY)
     try:
+        # Workers that were forked hold it, too: they may still write when their parent is gone.
         fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         os.close(opened)
@@ -240,17 +241,19 @@ class Progress:
         self._check_settings(self.folder / MANIFEST)
         if self._has_begun():
             self._check_settings(self._marks / "settings.json")
+        else:
+            for path in self._parts():
+                path.unlink()
         write_json(self._marks / "settings.json", {"settings": self.settings})
 
     def _has_begun(self):
-        """Whether the folder has files of the run before; parts that it left are removed else."""
-        files = [path for path in self.folder.iterdir() if path.is_file()]
-        parts = [path for path in files if path.suffix == ".partial" and path.name[0] == "."]
-        if len(files) > len(parts) or any(self._marks.glob("unit-*.json")):
-            return True
-        for path in parts:
-            path.unlink()
-        return False
+        """Tells whether the folder has whole files of a run before."""
+        files = {path for path in self.folder.iterdir() if path.is_file()}
+        return bool(files.difference(self._parts())) or any(self._marks.glob("unit-*.json"))
+
+    def _parts(self):
+        """Lists what a run before has left unfinished."""
+        return [path for path in self.folder.glob(".*.partial") if path.is_file()]
 
     def _check_settings(self, path):
         if not path.exists():

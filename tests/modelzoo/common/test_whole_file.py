@@ -1,20 +1,10 @@
-"""Tests of files that appear whole or not at all."""
+"""Tests of JSON lines that appear whole or not at all."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from cerebras_tf.errors import ConfigError
-from modelzoo.common.whole_file import require_place, write_json_lines, write_whole
-
-
-def test_a_text_is_written_into_a_folder_that_is_made(tmp_path):
-    path = write_whole(tmp_path / "a" / "b.txt", "é\n")
-    assert path == tmp_path / "a" / "b.txt"
-    assert path.read_text(encoding="utf-8") == "é\n"
-    assert [file.name for file in path.parent.iterdir()] == ["b.txt"]
+from modelzoo.common.whole_file import write_json_lines
 
 
 def test_a_row_that_cannot_be_written_leaves_the_file_before(tmp_path):
@@ -24,51 +14,3 @@ def test_a_row_that_cannot_be_written_leaves_the_file_before(tmp_path):
         write_json_lines(path, [{"a": 1}, {"b": object()}])
     assert path.read_text(encoding="utf-8") == '{"é": 1}\n{"b": [2]}\n'
     assert [file.name for file in tmp_path.iterdir()] == ["rows.jsonl"]
-
-
-def test_a_text_that_cannot_be_written_leaves_no_part_of_it(tmp_path):
-    with pytest.raises(UnicodeEncodeError):
-        write_whole(tmp_path / "a.txt", "\ud800")
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_full_disk_leaves_the_file_before_and_names_it(tmp_path, monkeypatch):
-    path = tmp_path / "a.html"
-    path.write_text("before")
-
-    def full(self, text, encoding):
-        self.touch()
-        raise OSError(28, "No space left on device", str(self))
-
-    monkeypatch.setattr("pathlib.Path.write_text", full)
-    with pytest.raises(OSError, match="No space") as refused:
-        write_whole(path, "after")
-    assert refused.value.filename == str(path) and path.read_text() == "before"
-    assert len(list(tmp_path.iterdir())) == 1
-
-
-def test_links_and_pipes_stay_what_they_are(tmp_path):
-    (tmp_path / "link").symlink_to("target")
-    write_whole(tmp_path / "link", "text")
-    assert (tmp_path / "link").is_symlink() and (tmp_path / "target").read_text() == "text"
-    write_whole("/dev/null", "text")
-    require_place("/dev/null", "--out")
-    assert not Path("/dev/null").is_file()
-
-
-def test_a_place_that_cannot_be_written_is_refused_beforehand(tmp_path, monkeypatch):
-    (tmp_path / "file").write_text("text")
-    for path in (None, tmp_path / "a" / "b", tmp_path / "file"):
-        require_place(path, "--out")
-    for path, told in (
-        (tmp_path, "a folder"),
-        (tmp_path / "file" / "a" / "b", "below .*file, which is no folder"),
-        ("/dev/null/a", "below /dev/null, which is no folder"),
-    ):
-        with pytest.raises(
-            ConfigError, match=f"--out {path}: must be a file .* Received: .*{told}"
-        ):
-            require_place(path, "--out")
-    monkeypatch.setattr("os.access", lambda *_: False)
-    with pytest.raises(ConfigError, match="where you may not write"):
-        require_place(tmp_path / "a", "--out")

@@ -18,6 +18,7 @@ from modelzoo.common.params import read_yaml
         ("a:\n  x: 0\n  b:1\n  c: 2\n", 3, "Put a blank behind the colon of the key."),
         ("a:\n  b: 1\n c: 2\n", 3, "Indent the keys of a section alike, and the items of a list."),
         ("a: 1\n  b: 2\n", 2, "Indent the keys of a section alike, and put a value with a colon "),
+        ("# \u2028\u2028\u2028\na:1\nb: 2\n", 5, "Put a blank behind the colon of the key."),
         ("a: b: c\n", 1, "and put a value with a colon and a blank in quotes."),
         ("a: 1\nb 2\nc: 3\n", 2, "Write `key: value`, with a colon and a blank behind the key."),
         ("a: [1,\nb: 2\n", 3, "Close the bracket that line 1 opens."),
@@ -35,7 +36,7 @@ from modelzoo.common.params import read_yaml
 )
 def test_a_mistake_of_yaml_is_told_with_what_to_do(tmp_path, text, line, advice):
     path = tmp_path / "params_x.yaml"
-    path.write_text(text)
+    path.write_text(text, encoding="utf-8")
     with pytest.raises(ConfigError) as error:
         read_yaml(path)
     told = str(error.value)

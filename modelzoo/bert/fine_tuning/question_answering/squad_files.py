@@ -85,7 +85,7 @@ def _article(path, number, article):
             )
             for paragraph in article["paragraphs"]
         )
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
         raise _not_squad(f"{path}: article {title!r}", repr(error)) from error
 
 
@@ -101,7 +101,7 @@ def _question(question):
 
 
 def _place(value):
-    if int(value) != float(value):
+    if not isinstance(value, int) and int(value) != float(value):
         raise ValueError(f"answer_start {value!r} is no whole number")
     return int(value)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 
+import numpy as np
 import pytest
 
 pytestmark = pytest.mark.tf
@@ -16,10 +17,19 @@ from cerebras_tf.errors import ConfigError, DataError  # noqa: E402
 from cerebras_tf.memoryx.disk import FileDisk  # noqa: E402
 from modelzoo.common import run  # noqa: E402
 from modelzoo.common.generation.cached_decoder import CachedDecoder  # noqa: E402
-from modelzoo.common.generation.prediction import write_as_they_come  # noqa: E402
+from modelzoo.common.generation.generate import Request  # noqa: E402
+from modelzoo.common.generation.prediction import as_row, write_as_they_come  # noqa: E402
+from modelzoo.common.generation.sampling import Sampler  # noqa: E402
+from modelzoo.common.input.prompts import MADE_KEYS, Prompt  # noqa: E402
 from tests.modelzoo.language_models import POSITIONS, ROOMS, SmallModel, small_tree  # noqa: E402
 
 PROMPTS = [{"prompt": "def f(", "id": 1}, {"prompt": "x"}, {"prompt": "import os\n"}]
+
+
+def test_keys_of_a_completion_are_those_that_no_row_of_a_prompt_may_have():
+    prompt = Prompt("prompts.jsonl:1", "x", np.zeros(1, np.int32), {})
+    row = as_row(Request(prompt.tokens, Sampler(), 1), 0, 0, prompt)
+    assert set(row) == {*MADE_KEYS, "prompt"}
 
 
 def predict(folder, room, place=("--device", "/cpu:0"), prompts=PROMPTS, **section):

@@ -81,6 +81,7 @@ def test_links_to_folders_are_followed_and_loops_end(tmp_path, monkeypatch):
     Path("in/link").symlink_to("../far")
     Path("in/again").symlink_to("deep")
     Path("in/loop").symlink_to(".")
+    Path("in/self").symlink_to("self")
     assert listed(["in"]) == ["in/b.txt", "in/deep/c.txt", "in/link/a.txt"]
 
 
