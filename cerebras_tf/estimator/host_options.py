@@ -17,6 +17,7 @@ _OF_WAFER = {
     "precision": (None, "float32"),
     "use_vsl": (None, False),
     "num_threads": (None,),
+    "multireplica": (False,),
 }
 
 

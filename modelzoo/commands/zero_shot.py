@@ -68,8 +68,8 @@ def run(args):
     from tqdm import tqdm
 
     from modelzoo.common.checkpoint_files import chosen_checkpoint
+    from modelzoo.common.device import check_device
     from modelzoo.common.estimator import make_estimator
-    from modelzoo.common.run import check_device
     from modelzoo.common.zero_shot.evaluate import evaluate, write_results
     from modelzoo.common.zero_shot.model_session import ModelSession
 

@@ -23,6 +23,7 @@ from cerebras_tf.swarmx import job, mpi
 from modelzoo.common import model_dir as folder
 from modelzoo.common import registry, schema
 from modelzoo.common.console import announce, quiet_logging, quiet_native_logging, quieter
+from modelzoo.common.device import check_against_wafer, check_device
 from modelzoo.common.file_errors import file_errors_named
 from modelzoo.common.params import load_params, saved_difference
 
@@ -114,11 +115,7 @@ def read_params(args, model_name=None):
             f"Received: none. Add it to the file. {params.ADVICE[missing[0]]}"
         )
     check_options(args, runconfig)
-    if runconfig.cs_ip and runconfig.device:
-        raise ConfigError(
-            f"device: runs the model on the host, so cs_ip must be empty. Received: device "
-            f"{runconfig.device!r}, cs_ip {runconfig.cs_ip!r}. Drop one of them."
-        )
+    check_against_wafer(runconfig)
     model_dir = runconfig.model_dir or folder.default_model_dir(args.params)
     runconfig = dataclasses.replace(runconfig, model_dir=model_dir)
     folder.check_places(runconfig, args.mode)
@@ -249,20 +246,6 @@ def show_difference(mode, params):
     if lines:
         told = "".join(f"\n  {line}" for line in lines)
         tf.logging.info("the parameters are not those of the runs before:%s", told)
-
-
-def check_device(device):
-    """Raises a ConfigError if this TensorFlow has no such device; it would take another."""
-    import tensorflow.compat.v1 as tf
-
-    devices = tf.config.list_physical_devices()
-    names = [item.name.replace("/physical_device:", "/") for item in devices]
-    wanted = (device or names[0]).lower().replace("device:", "").lstrip("/")
-    if f"/{wanted}" not in map(str.lower, names):
-        raise ConfigError(
-            f"device: must be one that TensorFlow has here: {', '.join(names)}. Received: "
-            f"{device!r}. Leave it out to train on the wafer."
-        )
 
 
 def sparsifier_of(params):

@@ -107,6 +107,8 @@ def test_file_that_is_no_params_file(refused, content, words):
         ("train -p ok.yaml --max_steps -3", "max_steps"),
         ("train -p ok.yaml -o out --device /gpu:0", "device: must be one that TensorFlow has"),
         ("train -p ok.yaml -o out --device /cpu:0 --cs_ip 1.2.3.4:9000", "cs_ip must be empty"),
+        ("train -p ok.yaml -o out --device /cpu:0 --compile_only", "compile_only: compiles for"),
+        ("compile -p ok.yaml -o out --device /cpu:0", "compile_only: compiles for the wafer"),
         ("train -p ok.yaml -o out --cs_ip nonsense", "cs_ip"),
         ("train -p ok.yaml --validate_only --compile_only", "validate_only"),
         ("train -p ok.yaml -o text.txt", "text.txt"),
@@ -172,10 +174,10 @@ def test_checkpoint_that_is_damaged(refused, mode, pattern, damage):
 @pytest.mark.parametrize(
     ("changes", "damage", "words"),
     [
-        ({}, cut, "must be a whole TFRecord file"),
-        ({}, flipped, "at byte"),
+        ({}, cut, "rec: must hold the files of records"),
+        ({}, flipped, "which is another file of as many bytes"),
         ({}, lambda data: b"", "rec"),
-        ({}, lambda data: b"plain text, no records at all. " * 9, "rec/"),
+        ({}, lambda data: b"plain text, no records at all. " * 9, "rec: must hold the"),
         ({"train_input.max_sequence_length": 32}, None, "sequences of 16 where max_sequence_"),
         (
             {"train_input.vocab_size": 50257, "eval_input.vocab_size": 50257},

@@ -33,6 +33,7 @@ def test_options_of_the_wafer_are_told_where_the_host_runs(tmp_path, caplog):
     [
         ({"use_vsl": True, "num_threads": 2}, "use_vsl, num_threads: no effect"),
         ({"precision": "bfloat16"}, "precision: no effect"),
+        ({"multireplica": True}, "multireplica: no effect"),
         ({"cs_config": SimpleNamespace(use_cbfloat16=True)}, "use_cbfloat16: no effect"),
         ({"use_vsl": False, "precision": "float32", "micro_batches": 1}, ""),
     ],

@@ -138,7 +138,7 @@ def from_tensorflow(
     params = load_params(params_path)
     architecture = program.architecture_for(params, params_path)
     layout = architecture.layout(params).without_groups(reader.shapes)
-    origin = _origin(config_from) if config_from else reader.folder
+    origin = _origin(config_from, program) if config_from else reader.folder
     config = architecture.config(params, params_path, reader.shapes)
     config = program.completed(config, origin)
     dropped = match_ours(reader, layout)
@@ -187,10 +187,17 @@ def describe(program, reader):
     return architecture, tree, architecture.layout(params).without_groups(names)
 
 
-def _origin(folder):
+def _origin(folder, program):
+    """Returns the folder of --config_from, which holds something that is carried over."""
     if not Path(folder).is_dir():
         advice = advice_on_path(folder, "Name the folder of the model that ours began as.")
         raise ConfigError(f"--config_from: must be a folder. Received: {folder}. {advice}")
+    if not find_carried(folder, program.carried).paths:
+        raise ConfigError(
+            f"--config_from: must hold {' or '.join((*program.carried, 'files of a tokenizer'))}. "
+            f"Received: {folder}, which has none. Name the folder of the model that ours began "
+            "as, or leave it out."
+        )
     return Path(folder)
 
 

@@ -192,6 +192,7 @@ def test_token_ids_come_from_the_folder_that_is_named(tmp_path):
     assert (back["eos_token_id"], back["torch_dtype"]) == (4, "float32")
     assert "rope_theta" not in back
     write_model(tmp_path / "other", "bert")
+    (tmp_path / "empty").mkdir()
 
     def refused_from(name):
         arguments = (tmp_path / "ours", tmp_path / "no")
@@ -199,6 +200,8 @@ def test_token_ids_come_from_the_folder_that_is_named(tmp_path):
 
     text = refused_from("thiers")
     assert f"--config_from: must be a folder. Received: {tmp_path}/thiers. Did you mean" in text
+    text = refused_from("empty")
+    assert "--config_from: must hold config.json" in text and "empty, which has none" in text
     text = refused_from("other")
     assert "config.json: model_type must be 'gpt2', as our YAML says. Received: 'bert'" in text
 
