@@ -191,8 +191,10 @@ class Machine:
         Where the store's memory stays anyway, that is all that the step reads; otherwise none.
         """
         kept, written, size = dict[str, int](), set[str](), 0
+        if not self.store.stays:
+            return kept, size
         for step in self.plan.steps:
-            if isinstance(step, (OnWafer, Share)) or not self.store.stays:
+            if isinstance(step, (OnWafer, Share)):
                 return {}, 0
             if isinstance(step, StreamIn):
                 kept.update((self._names[slot], slot) for slot in step.slots)

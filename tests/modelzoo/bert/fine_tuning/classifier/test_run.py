@@ -124,16 +124,21 @@ def test_wafer_predicts_and_scores_as_the_host_does(tmp_path):
     assert found["host"][2].splitlines()[0] == "index\tprediction"
 
 
-def test_mnli_has_an_accuracy_and_a_submission_for_each_part(tmp_path):
-    write_mnli(tmp_path / "mnli")
+def mnli_tree(folder, **runconfig):
+    """Parameters that train two steps on MNLI's files, which are written to the folder."""
+    write_mnli(folder / "mnli")
     keys = {"data_processor": "MnliDataProcessor", "data_dir": "mnli"}
-    content = tree(
-        tmp_path,
+    return tree(
+        folder,
         train_input={**keys, "max_sequence_length": 30},
         eval_input=keys,
         model={"num_cls_classes": 3},
-        runconfig={"max_steps": 2, "predict_steps": 9},
+        runconfig={"max_steps": 2, **runconfig},
     )
+
+
+def test_mnli_has_an_accuracy_and_a_submission_for_each_part(tmp_path):
+    content = mnli_tree(tmp_path, predict_steps=9)
     out = call(tmp_path, content, "train_and_eval", *HOST)
     call(tmp_path, content, "predict", *HOST)
     values, guesses = evaluated(out), [row["label"] for row in predicted(out)]
@@ -149,16 +154,8 @@ def test_mnli_has_an_accuracy_and_a_submission_for_each_part(tmp_path):
 
 @pytest.mark.parametrize("device", [HOST, WAFER])
 def test_a_part_of_mnli_that_is_not_there_is_told_and_has_no_accuracy(tmp_path, caplog, device):
-    write_mnli(tmp_path / "mnli")
+    content = mnli_tree(tmp_path)
     (tmp_path / "mnli" / "dev_mismatched.tsv").unlink()
-    keys = {"data_processor": "MnliDataProcessor", "data_dir": "mnli"}
-    content = tree(
-        tmp_path,
-        train_input={**keys, "max_sequence_length": 30},
-        eval_input=keys,
-        model={"num_cls_classes": 3},
-        runconfig={"max_steps": 2},
-    )
     values = evaluated(call(tmp_path, content, "train_and_eval", *device))
     assert np.isnan(values["eval/accuracy_mismatched"])
     assert values["eval/accuracy_matched"] == values["eval/accuracy_cls"]
