@@ -3,6 +3,7 @@
 For example::
 
     cerebras-tf convert to_tf EleutherAI/gpt-j-6B model_dir/gptj_6b
+    cerebras-tf convert to_tf uncased_L-12_H-768_A-12 model_dir/bert --program google_bert
     cerebras-tf convert from_tf model_dir/gptj_6b gpt-j-6B-trained
     cerebras-tf convert verify gpt-j-6B-trained model_dir/gptj_6b --logits
     cerebras-tf convert renumber model_dir/first model_dir/second 38000

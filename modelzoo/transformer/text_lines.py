@@ -15,7 +15,7 @@ def read_lines(paths):
         paths: list of files.
 
     Returns:
-        List of str, without line feeds and carriage returns.
+        List of str, without line feeds, carriage returns and a byte order mark before the first.
 
     Raises:
         DataError: names the file, and the line that is not UTF-8.
@@ -42,13 +42,13 @@ def decode_lines(data, path, first=1):
         first: number of the first of them.
 
     Returns:
-        List of str, without line feeds and carriage returns.
+        List of str, without line feeds, carriage returns and a byte order mark before the first.
 
     Raises:
         DataError: names the line that is not UTF-8.
     """
     try:
-        rows = data.decode("utf-8").split("\n")
+        rows = data.decode("utf-8-sig" if first == 1 else "utf-8").split("\n")
     except UnicodeDecodeError as error:
         number = data[: error.start].count(b"\n") + first
         raise DataError(

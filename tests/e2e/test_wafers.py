@@ -105,7 +105,9 @@ def test_only_the_first_process_writes(pair):
 
 
 @needs_slurm()
-@pytest.mark.parametrize("wafers", [1, 2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "wafers", [pytest.param(n, marks=[pytest.mark.slow] if n != 2 else []) for n in (1, 2, 4)]
+)
 def test_a_script_trains_through_slurm_as_on_one_wafer(alone, wafers, tmp_path):
     launchers = Launchers(tmp_path)
     launchers.complete(f'#!/bin/bash\nexec "{sys.executable}" "$@"\n')

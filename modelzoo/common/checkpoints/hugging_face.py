@@ -144,8 +144,9 @@ def read_json(path):
     try:
         value = parse_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
+        received = error.strerror if isinstance(error, OSError) else error
         raise CheckpointError(
-            f"{path}: must be a JSON file. Received: {error}. "
+            f"{path}: must be a JSON file. Received: {received}. "
             f"{advice_on_path(path.parent, 'Give the folder with all files of the model.')}"
         ) from error
     if not isinstance(value, dict):

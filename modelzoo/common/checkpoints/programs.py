@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
-from cerebras_tf.errors import ConfigError
+from cerebras_tf.errors import CheckpointError, ConfigError
 from modelzoo.common.checkpoints import hugging_face
 from modelzoo.common.checkpoints.bert import BERT
 from modelzoo.common.checkpoints.bert_fine_tuning import (
@@ -85,6 +86,22 @@ class GoogleBertReader(TensorFlowReader):
         self.config = hugging_face.read_json(self.config_path)
 
 
+def open_hugging_face(folder, gone=None):
+    """Opens a folder of Hugging Face's; see `hugging_face.HuggingFaceReader`.
+
+    Raises:
+        CheckpointError: Google's BERT is there, or a file is missing or damaged.
+    """
+    path = Path(folder)
+    beside = path if path.is_dir() else path.parent
+    if (beside / _BERT_CONFIG).exists() and not (path / hugging_face.CONFIG).exists():
+        raise CheckpointError(
+            f"{folder}: must be a folder with {hugging_face.CONFIG}. Received: {_BERT_CONFIG} "
+            "there, of Google's BERT. Add --program google_bert."
+        )
+    return hugging_face.HuggingFaceReader(folder, gone)
+
+
 def architecture_of(reader):
     """Returns the Architecture of a folder of Hugging Face's.
 
@@ -148,7 +165,7 @@ def _write_google_bert(folder, config, shapes, tensors, global_step, dtype, max_
 
 PROGRAMS = {
     "hugging_face": Program(
-        hugging_face.HuggingFaceReader,
+        open_hugging_face,
         architecture_of,
         _architecture_for,
         _write_hugging_face,

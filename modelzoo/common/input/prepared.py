@@ -350,8 +350,13 @@ def read_facts(folder):
             settings.get("labels"),
             _tokens_and_bytes(settings, manifest.get("counts", {})),
         )
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
+    except OSError as error:
+        raise DataError(
+            f"{path}: must be a file that can be read. Received: {error.strerror}. Restore it, or "
+            "make the records again."
+        ) from error
     except (ValueError, TypeError, AttributeError) as error:
         raise DataError(
             f"{path}: must be what a preparation wrote. Received: {error}. Restore it, or make the "

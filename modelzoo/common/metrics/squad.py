@@ -41,7 +41,7 @@ def read_questions(path):
         DataError: if the file is not SQuAD's.
     """
     try:
-        with open(path, encoding="utf-8") as file:
+        with open(path, encoding="utf-8-sig") as file:
             return {
                 question["id"]: [answer["text"] for answer in question["answers"]]
                 for article in parse_json(file.read())["data"]

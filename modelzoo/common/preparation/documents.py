@@ -86,7 +86,7 @@ def read_documents(path, text_key=TEXT_KEY, start=0, end=None, on_read=lambda si
 
     A text file is one document; each line of a jsonl file is an object with its text under
     `text_key`; the files of an archive are read like files by themselves. Blank lines and files are
-    left out.
+    left out, as is a byte order mark at the beginning of a file.
 
     Args:
         path: the file.
@@ -209,7 +209,8 @@ def _rows(stream, path, keys, position=0, end=None):
             def place(number=number):
                 return 1 + number + _lines_before(path, first)
 
-            yield _row_of(_decode(line, path, place), path, place, keys)
+            text = _decode(line, path, place, first=position == 0)
+            yield _row_of(text, path, place, keys)
         position += len(line)
 
 
@@ -225,9 +226,9 @@ def _lines_before(path, position):
     return count
 
 
-def _decode(data, path, place):
+def _decode(data, path, place, first=True):
     try:
-        return data.decode("utf-8")
+        return data.decode("utf-8-sig" if first else "utf-8")  # a byte order mark is left out
     except UnicodeDecodeError as error:
         line = place() + data[: error.start].count(b"\n")
         advice = [told for ends, told in OTHER_FORMATS if named_like(path, ends)]

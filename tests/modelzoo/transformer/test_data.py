@@ -120,6 +120,15 @@ def test_text_that_is_not_utf_8_is_named_by_its_line(texts):
         batches(section(texts))
 
 
+def test_byte_order_mark_is_no_text(texts):
+    def ids():
+        return [features["encoder_input_ids"].tolist() for features, _ in batches(section(texts))]
+
+    expected = ids()
+    (texts / "a.src").write_bytes(b"\xef\xbb\xbf" + (texts / "a.src").read_bytes())
+    assert ids() == expected
+
+
 def test_a_vocabulary_of_another_size_is_refused(texts):
     with pytest.raises(ConfigError, match="src_vocab_size: must be what the vocabulary has, 7"):
         batches(section(texts, src_vocab_size=9))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import json
 from dataclasses import dataclass
@@ -56,17 +57,17 @@ def read_articles(path):
         DataError: names the article of what is wrong.
     """
     try:
-        with open(path, encoding="utf-8") as file:
-            articles = parse_json(file.read())["data"]
+        with open(path, encoding="utf-8-sig") as file:
+            articles = _checked(parse_json(file.read()), dict)["data"]
     except json.JSONDecodeError as error:
         raise DataError(
             f"{path}:{error.lineno}: must be JSON. Received: {error.msg} at column {error.colno}. "
             "Copy the file again."
         ) from error
-    except KeyError as error:
-        raise _not_squad(path, f"an object without {error}", path) from error
-    except (OSError, ValueError, TypeError) as error:
-        raise _not_squad(path, error, path) from error
+    except OSError as error:
+        raise _not_squad(path, error.strerror, path) from error
+    except (KeyError, ValueError, TypeError) as error:
+        raise _not_squad(path, _told(error), path) from error
     if not isinstance(articles, list) or not articles:
         raise _not_squad(path, "no articles")
     return tuple(_article(path, number, article) for number, article in enumerate(articles))
@@ -75,35 +76,52 @@ def read_articles(path):
 def _article(path, number, article):
     title = str(number)
     try:
-        title = article.get("title", title)
+        title = _checked(article, dict).get("title", title)
         _text(str(title))
-        return tuple(
-            Paragraph(
-                title,
-                _text(paragraph["context"]),
-                tuple(_question(question) for question in paragraph["qas"]),
-            )
-            for paragraph in article["paragraphs"]
-        )
-    except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
-        raise _not_squad(f"{path}: article {title!r}", repr(error)) from error
+        paragraphs = _checked(article["paragraphs"], list)
+        return tuple(_paragraph(title, _checked(item, dict)) for item in paragraphs)
+    except (KeyError, TypeError, ValueError) as error:
+        raise _not_squad(f"{path}: article {title!r}", _told(error)) from error
+
+
+def _paragraph(title, paragraph):
+    asked = _checked(paragraph["qas"], list)
+    questions = tuple(_question(_checked(item, dict)) for item in asked)
+    return Paragraph(title, _text(paragraph["context"]), questions)
 
 
 def _question(question):
+    near = difflib.get_close_matches("answers", question, n=1)
+    if near and near != ["answers"]:
+        raise ValueError(f"{near[0]!r} where 'answers' is looked for")
     impossible = question.get("is_impossible", False)
     if not isinstance(impossible, bool):
         raise TypeError(f"is_impossible {impossible!r} is neither true nor false")
-    answers = () if impossible else question.get("answers", ())
-    pairs = tuple((_text(answer["text"]), _place(answer["answer_start"])) for answer in answers)
+    answers = () if impossible else _checked(question.get("answers", []), list)
+    pairs = tuple(_answer(_checked(item, dict)) for item in answers)
     if question["id"] is None:
         raise TypeError("id null is no text")
     return Question(_text(str(question["id"])), _text(question["question"]), pairs)
 
 
+def _answer(answer):
+    return _text(answer["text"]), _place(answer["answer_start"])
+
+
+def _checked(value, kind):
+    if not isinstance(value, kind):
+        name = "object" if kind is dict else "list"
+        raise TypeError(f"{value!r:.40} is no {name}")
+    return value
+
+
 def _place(value):
-    if not isinstance(value, int) and int(value) != float(value):
-        raise ValueError(f"answer_start {value!r} is no whole number")
-    return int(value)
+    try:
+        if int(value) == float(value):
+            return int(value)
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise TypeError(f"answer_start {value!r} is no whole number")
 
 
 def _text(value):
@@ -115,6 +133,10 @@ def _text(value):
         half = value[error.start]
         raise ValueError(f"{half!r} in {value[:40]!r} is half of a character") from error
     return value
+
+
+def _told(error):
+    return f"an object without {error}" if isinstance(error, KeyError) else error
 
 
 def _not_squad(where, received, path="."):

@@ -471,6 +471,13 @@ def test_googles_bert_comes_back_bit_for_bit_with_its_step(tmp_path):
     assert {key: written[key] for key in config} == config
 
 
+@pytest.mark.parametrize("source", ["theirs", "theirs/bert_model.ckpt"])
+def test_googles_bert_is_told_apart_from_hugging_faces(tmp_path, source):
+    write_google_bert(tmp_path / "theirs")
+    with pytest.raises(CheckpointError, match="Received: bert_config.json.*--program google_bert"):
+        to_tensorflow(tmp_path / source, tmp_path / "ours", "hugging_face")
+
+
 def test_googles_bert_goes_to_hugging_face_through_ours(tmp_path):
     tensors, _ = write_google_bert(tmp_path / "google")
     to_tensorflow(tmp_path / "google", tmp_path / "ours", "google_bert")

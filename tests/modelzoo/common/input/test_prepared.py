@@ -104,6 +104,14 @@ def test_a_damaged_manifest_is_not_taken_for_an_absent_one(tmp_path, text):
         open_reader("gpt", folder)
 
 
+def test_a_folder_is_not_taken_for_an_absent_manifest(tmp_path):
+    folder = make_folder(tmp_path)
+    (tmp_path / "manifest.json").unlink()
+    (tmp_path / "manifest.json").mkdir()
+    with pytest.raises(DataError, match="manifest.json: must be a file that can be read"):
+        open_reader("gpt", folder)
+
+
 @pytest.mark.parametrize(
     "change", ["gone", "cut", "other", "zz.tfrecords", "a.tfrecord", "zz.tfrecords-1-of-2"]
 )

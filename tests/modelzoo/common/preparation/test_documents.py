@@ -50,6 +50,15 @@ def test_text_file_is_one_document_and_an_empty_one_is_none(tmp_path):
     assert read(tmp_path / "a.txt") == ["one\n\ntwo"] and read(tmp_path / "b.txt") == []
 
 
+def test_byte_order_mark_is_no_text(tmp_path):
+    mark = b"\xef\xbb\xbf"
+    (tmp_path / "a.txt").write_bytes(mark + b"one " + mark)
+    (tmp_path / "b.txt").write_bytes(mark)
+    (tmp_path / "c.jsonl").write_bytes(mark + b'{"text": "two"}\n{"text": "three"}\n')
+    assert read(tmp_path / "a.txt") == ["one \ufeff"] and read(tmp_path / "b.txt") == []
+    assert read(tmp_path / "c.jsonl") == ["two", "three"]
+
+
 @pytest.mark.parametrize(
     ("suffix", "compress"), [(".jsonl.gz", gzip.compress), (".jsonl.xz", lzma.compress)]
 )

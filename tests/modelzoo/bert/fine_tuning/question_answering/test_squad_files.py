@@ -25,6 +25,13 @@ def test_articles_paragraphs_and_answers_are_read(tmp_path):
     assert read[1][1].questions[0].answers == ()
 
 
+def test_byte_order_mark_is_no_json(tmp_path):
+    path = write_squad(tmp_path / "a.json", articles(2))
+    expected = read_articles(str(path))
+    (tmp_path / "b.json").write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert read_articles(str(tmp_path / "b.json")) == expected
+
+
 def test_answers_of_an_impossible_question_do_not_count(tmp_path):
     made = articles(1)
     made[0]["paragraphs"][0]["qas"][0]["is_impossible"] = True
@@ -38,6 +45,10 @@ def test_answers_of_an_impossible_question_do_not_count(tmp_path):
         ({"answers": [{"text": "a", "answer_start": 0.9}]}, "answer_start 0.9 is no whole number"),
         ({"is_impossible": "false"}, "is_impossible 'false' is neither true nor false"),
         ({"id": None}, "id null is no text"),
+        ({"answers": None}, "None is no list"),
+        ({"answers": ["a"]}, "'a' is no object"),
+        ({"answers": [{"text": "a", "answer_start": [0]}]}, r"answer_start \[0\] is no whole"),
+        ({"answers": [{"text": "a"}]}, "an object without 'answer_start'"),
     ],
 )
 def test_values_of_another_kind_are_told_with_their_article(tmp_path, changes, told):
@@ -63,13 +74,18 @@ def test_half_a_character_is_told_with_its_article(tmp_path, key):
     ("text", "told"),
     [
         ("{", r"a\.json:1: must be JSON"),
-        ("[]", "must be SQuAD json"),
+        ("[]", r"must be SQuAD json.* Received: \[\] is no object"),
         ("[" * 3000, "must be SQuAD json.*nest too deep"),
         ('{"data": [{"answer_start": 1e400}]}', "1e400, which is no finite number"),
         ('{"data": []}', "Received: no articles"),
         ("{}", "Received: an object without 'data'"),
         ('{"data": [{"title": "t", "paragraphs": [{"context": 1, "qas": []}]}]}', "article 't'"),
-        (json.dumps({"data": [{"paragraphs": [{"context": "a", "qas": [{}]}]}]}), "KeyError"),
+        (json.dumps({"data": [{"paragraphs": [{"context": "a", "qas": [{}]}]}]}), "without 'id'"),
+        ('{"data": ["words"]}', "article '0'.*'words' is no object"),
+        (
+            json.dumps({"data": [{"paragraphs": [{"context": "a", "qas": [{"answer": []}]}]}]}),
+            "'answer' where 'answers' is looked for",
+        ),
     ],
 )
 def test_other_files_are_told(tmp_path, text, told):
