@@ -217,7 +217,8 @@ def read_yaml(path, advice="Begin from one of `cerebras-tf configs list`."):
 def _advice_on_path(path, error):
     if isinstance(error, PermissionError):
         return "Correct its permissions."
-    there = sorted(found.name for found in Path(path).parent.glob("*.yaml"))
+    folder = Path(path) if Path(path).is_dir() else Path(path).parent
+    there = sorted(found.name for found in folder.glob("*.yaml"))
     advice = "Check the path after -p; `cerebras-tf configs list` names those that come along."
     if there:
         advice = f"Files there: {', '.join(there[:MOST_FILES_NAMED])}."

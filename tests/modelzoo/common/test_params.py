@@ -128,6 +128,16 @@ def test_missing_file_is_named(tmp_path):
         load_params(str(tmp_path / "absent.yaml"))
 
 
+def test_files_of_a_folder_or_beside_a_missing_one_are_named(tmp_path):
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "b.yaml").touch()
+    (tmp_path / "inner" / "a.yaml").touch()
+    with pytest.raises(ConfigError, match=r"inner: cannot be read: .*Files there: a\.yaml\.$"):
+        load_params(str(tmp_path / "inner"))
+    with pytest.raises(ConfigError, match=r"x\.txt: cannot be read: .*Files there: b\.yaml\.$"):
+        load_params(str(tmp_path / "x.txt"))
+
+
 def test_broken_yaml_is_reported_with_its_line(write):
     with pytest.raises(ConfigError, match="line 3: this is not YAML"):
         load_params(write("a: 1\nb: [1, 2\n"))
