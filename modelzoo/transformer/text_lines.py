@@ -50,9 +50,10 @@ def decode_lines(data, path, first=1):
     try:
         rows = data.decode("utf-8-sig" if first == 1 else "utf-8").split("\n")
     except UnicodeDecodeError as error:
-        number = data[: error.start].count(b"\n") + first
+        number = error.object[: error.start].count(b"\n") + first
+        byte = error.object[error.start]
         raise DataError(
-            f"{path}:{number}: must be UTF-8 text. Received: byte 0x{data[error.start]:02x}. "
+            f"{path}:{number}: must be UTF-8 text. Received: byte 0x{byte:02x}. "
             "Convert the file to UTF-8."
         ) from error
     return [row.rstrip("\r") for row in (rows if rows[-1] else rows[:-1])]

@@ -230,10 +230,10 @@ def _decode(data, path, place, first=True):
     try:
         return data.decode("utf-8-sig" if first else "utf-8")  # a byte order mark is left out
     except UnicodeDecodeError as error:
-        line = place() + data[: error.start].count(b"\n")
+        line = place() + error.object[: error.start].count(b"\n")
         advice = [told for ends, told in OTHER_FORMATS if named_like(path, ends)]
         raise DataError(
-            f"{path}:{line}: must be UTF-8 text. Received: byte 0x{data[error.start]:02x}. "
+            f"{path}:{line}: must be UTF-8 text. Received: byte 0x{error.object[error.start]:02x}. "
             f"{(advice or [TO_UTF8])[0]}"
         ) from error
 

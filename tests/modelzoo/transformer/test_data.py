@@ -115,9 +115,10 @@ def test_texts_of_different_lengths_are_refused(texts):
 
 
 def test_text_that_is_not_utf_8_is_named_by_its_line(texts):
-    (texts / "a.src").write_bytes(b"gut\nsch\xf6n\nfein\n")
-    with pytest.raises(DataError, match=r"a\.src:2: must be UTF-8"):
-        batches(section(texts))
+    for mark in (b"", b"\xef\xbb\xbf"):
+        (texts / "a.src").write_bytes(mark + b"gut\nsch\xf6n\nfein\n")
+        with pytest.raises(DataError, match=r"a\.src:2: must be UTF-8 text. Received: byte 0xf6"):
+            batches(section(texts))
 
 
 def test_byte_order_mark_is_no_text(texts):

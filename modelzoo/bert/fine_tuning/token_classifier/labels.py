@@ -85,8 +85,9 @@ def _lines(path):
         try:
             yield number, data.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r")
         except UnicodeDecodeError as error:
+            byte = error.object[error.start]
             raise DataError(
-                f"{path}:{number}: must be UTF-8 text. Received: byte 0x{data[error.start]:02x}. "
+                f"{path}:{number}: must be UTF-8 text. Received: byte 0x{byte:02x}. "
                 "Convert the file to UTF-8."
             ) from error
 

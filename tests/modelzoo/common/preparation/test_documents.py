@@ -57,6 +57,9 @@ def test_byte_order_mark_is_no_text(tmp_path):
     (tmp_path / "c.jsonl").write_bytes(mark + b'{"text": "two"}\n{"text": "three"}\n')
     assert read(tmp_path / "a.txt") == ["one \ufeff"] and read(tmp_path / "b.txt") == []
     assert read(tmp_path / "c.jsonl") == ["two", "three"]
+    (tmp_path / "d.txt").write_bytes(mark + b"one\n\n\xe4")
+    with pytest.raises(DataError, match=r"d\.txt:3: must be UTF-8 text. Received: byte 0xe4"):
+        read(tmp_path / "d.txt")
 
 
 @pytest.mark.parametrize(
