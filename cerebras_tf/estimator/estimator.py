@@ -21,7 +21,7 @@ import tensorflow as tf
 
 from cerebras_tf.capture.variables import resource_variables
 from cerebras_tf.compiler.pipeline import collector_paused
-from cerebras_tf.estimator import cluster
+from cerebras_tf.estimator import cluster, synchronous_batches
 from cerebras_tf.estimator.call import Call, hooks_of_training_around, training, training_around
 from cerebras_tf.estimator.checkpoint_content import find_listed, tell_of_cut_files
 from cerebras_tf.estimator.compiled_programs import CompiledPrograms, name_of_mode
@@ -38,15 +38,10 @@ from cerebras_tf.estimator.model_graph import build
 from cerebras_tf.estimator.prediction import micro_batches_of, predict_program, systems_of
 from cerebras_tf.estimator.progress import PhaseReporter
 from cerebras_tf.estimator.report_file import write_report
-from cerebras_tf.estimator.run_config import (
-    CSRunConfig,
-    check_wafer_address,
-    refuse_strategies,
-)
+from cerebras_tf.estimator.run_config import CSRunConfig, check_wafer_address, refuse_strategies
 from cerebras_tf.estimator.saver import HostSaver
 from cerebras_tf.estimator.smaller_batches import advice_on, advising, placeholders, types_of
 from cerebras_tf.estimator.sparse_training import check_sparsifier
-from cerebras_tf.estimator.synchronous_batches import SynchronousBatches, has_threads, without_pool
 from cerebras_tf.estimator.training import guarded, reporting, sizes, with_lines
 from cerebras_tf.ir.program import Program
 from cerebras_tf.memoryx.checkpoint_paths import check_checkpoint_path
@@ -394,18 +389,21 @@ class CerebrasEstimator(tf.estimator.Estimator):
         """tf.estimator's call; of several wafers, each gets a part of the batches."""
         if job.wafers() == 1 or mode == tf.estimator.ModeKeys.PREDICT:
             result = super()._call_input_fn(input_fn, mode, input_context)
-            config = without_pool(self._session_config)
-            if not self._call.use_cs or self._config.cluster_spec or not config:
-                return result
-            if not has_threads(result):
+            config = synchronous_batches.without_pool(self._session_config)
+            on_host = not self._call.use_cs or self._config.cluster_spec
+            if on_host or not config or not synchronous_batches.has_threads(result):
                 return result
             self._session_config = config
-            return SynchronousBatches(result)
+            return synchronous_batches.SynchronousBatches(result)
         with cluster.equal_orders():
             dealt = cluster.takes_context(input_fn)
             context = cluster.input_context() if dealt else None
             result = super()._call_input_fn(input_fn, mode, context)
             return cluster.own_batches(result, mode, self._call.steps, dealt)
+
+    def _validate_features_in_predict_input(self, result: Any) -> None:
+        if not synchronous_batches.are_synchronous(result):
+            super()._validate_features_in_predict_input(result)
 
     def _call_model_fn(self, features: Any, labels: Any, mode: str, config: Any) -> Any:
         """tf.estimator's call of model_fn, with the model put on the wafer where it is wanted."""

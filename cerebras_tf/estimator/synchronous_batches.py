@@ -44,6 +44,15 @@ def _next_batch(iterator: Any, name: str = _NAME) -> Any:
         return structure.from_tensor_list(iterator.element_spec, tensors)
 
 
+def are_synchronous(features: Any) -> bool:
+    """Whether a step gets some of the features from SynchronousBatches.
+
+    tf.estimator knows batches by another operation, and warns of predictions from no dataset.
+    """
+    tensors = [item for item in tf.nest.flatten(features) if isinstance(item, tf.Tensor)]
+    return any(tensor.op.type == "IteratorGetNextSync" for tensor in tensors)
+
+
 def has_threads(batches: Any) -> bool:
     """Whether something is a dataset whose functions have threads of their own.
 

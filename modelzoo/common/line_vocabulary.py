@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from cerebras_tf.errors import ConfigError
+from modelzoo.common.text_lines import split
 
 TRANSLATION_TOKENS = ("<pad>", "<unk>", "<s>", "</s>")
 
 
 def word_pieces(text):
     """Returns the tokens of the text of a vocab.txt of BERT, in the order of their numbers."""
-    # A line may hold any other break, U+2028 or U+0085 say: those are tokens of their own.
-    return [line.rstrip("\r") for line in text.rstrip("\n").split("\n")]
+    return split(text.rstrip("\r\n"))
 
 
 def line_tokens(lines):

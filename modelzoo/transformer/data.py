@@ -24,8 +24,8 @@ from modelzoo.common.input.functions import InputFunctions
 from modelzoo.common.input.prepared import check_prepared
 from modelzoo.transformer.identifiers import identifier_pairs
 from modelzoo.transformer.pairs import FEATURES, PairBatches, Pairs
+from modelzoo.transformer.parallel_text import as_list, read_pairs, read_sentences
 from modelzoo.transformer.params import Params
-from modelzoo.transformer.text_lines import as_list, read_lines, read_pairs
 from modelzoo.transformer.vocabulary import JOINT, ByteVocabulary, load_vocabularies
 
 RECORD_FEATURES = ("source_ids", "target_ids")
@@ -163,7 +163,7 @@ class TransformerDynamicDataProcessor(PairProcessor):
         """Returns the lines of both texts; None for targets where the section names none."""
         sources, targets = self.section.src_data_dir, self.section.tgt_data_dir
         if targets is None:
-            return read_lines(as_list(sources)), None
+            return read_sentences(as_list(sources)), None
         return read_pairs(sources, targets)
 
     def references(self):

@@ -8,9 +8,8 @@ from __future__ import annotations
 import functools
 
 from cerebras_tf.errors import DataError
-from modelzoo.common.path_advice import advice_on_path
+from modelzoo.common import text_lines
 from modelzoo.common.preparation import documents, pipeline
-from modelzoo.transformer.text_lines import decode_lines
 from modelzoo.transformer.vocabulary import load_joint_tokenizer
 
 UNIT_LINES = 50_000  # pairs of one unit of work, the step at which a run can be resumed
@@ -37,15 +36,19 @@ def prepare(source, target, output_dir, tokenizer_file, processes=1, on_progress
         ConfigError: the tokenizer is none, or the folder holds other records.
     """
     tokenizer = load_joint_tokenizer(tokenizer_file)
-    ends = [line_ends(path, UNIT_LINES) for path in (source, target)]
-    (lines, source_ends), (target_lines, target_ends) = ends
+    ends = [text_lines.line_ends(path, UNIT_LINES) for path in (source, target)]
+    (lines, source_ends, source_end), (target_lines, target_ends, target_end) = ends
     if lines != target_lines:
         raise DataError(
             f"{target}: must have as many lines as {source}. Received: {target_lines} and {lines}. "
             "Give two texts that belong together."
         )
     units = [
-        [[source, *source_ends[i : i + 2]], [target, *target_ends[i : i + 2]], i * UNIT_LINES + 1]
+        [
+            [source, *source_ends[i : i + 2], source_end],
+            [target, *target_ends[i : i + 2], target_end],
+            i * UNIT_LINES + 1,
+        ]
         for i in range(len(source_ends) - 1)
     ]
     settings = {
@@ -56,33 +59,6 @@ def prepare(source, target, output_dir, tokenizer_file, processes=1, on_progress
     return pipeline.prepare(
         units, work, output_dir, settings, processes, on_progress, tokenizer.facts
     )
-
-
-def line_ends(path, every):
-    """Counts the lines of a file.
-
-    Returns:
-        The number of lines, and the byte after every so many of them, 0 and the end included.
-
-    Raises:
-        DataError: the file cannot be read.
-    """
-    count, position, ends = 0, 0, [0]
-    try:
-        with open(path, "rb") as file:
-            for line in file:
-                count += 1
-                position += len(line)
-                if count % every == 0:
-                    ends.append(position)
-    except OSError as error:
-        raise DataError(
-            f"{path}: must be a readable text file. Received: {error.strerror}. "
-            f"{advice_on_path(path, 'Check the path.')}"
-        ) from error
-    if ends[-1] != position:
-        ends.append(position)
-    return count, ends
 
 
 def write_unit(unit, output, tokenizer_file):
@@ -104,7 +80,8 @@ def write_unit(unit, output, tokenizer_file):
 
 
 def _lines(part, first):
-    path, start, stop = part
+    path, start, stop, end = part
     with open(path, "rb") as file:
         file.seek(start)
-        return decode_lines(file.read(stop - start), path, first)
+        data = file.read(stop - start)
+    return text_lines.split(text_lines.decode(data, path, first, end), end)

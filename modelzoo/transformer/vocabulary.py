@@ -13,9 +13,9 @@ import numpy as np
 from cerebras_tf.errors import ConfigError, DataError
 from modelzoo.common.line_vocabulary import TRANSLATION_TOKENS, line_tokens
 from modelzoo.common.path_advice import advice_on_path
+from modelzoo.common.text_lines import read_lines
 from modelzoo.common.tokenizers import load_tokenizer
 from modelzoo.transformer.pairs import UNK
-from modelzoo.transformer.text_lines import read_lines
 
 JOINT = "@@ "  # the end of a token that goes on in the next one, as subword-nmt writes it
 
@@ -37,7 +37,7 @@ class LineVocabulary:
                 f"{advice_on_path(path)} For text whose tokens are not separated by spaces "
                 "give tokenizer_file instead, which `cerebras-tf prepare vocab` makes."
             )
-        self._tokens = line_tokens(read_lines([path]))
+        self._tokens = line_tokens(read_lines(path))
         self._ids = {token: number for number, token in enumerate(self._tokens)}
         self.vocab_size = len(self._tokens)
 

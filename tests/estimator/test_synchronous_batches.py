@@ -106,3 +106,18 @@ def test_a_dataset_with_threads_of_its_own_gives_the_same_results(tmp_path, own)
     assert scores == other.evaluate(dataset, steps=2)
     made.train(input_fn, [Asked()], max_steps=4, use_cs=False)
     assert found[2:] == [0]
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_predictions_from_a_dataset_are_no_mistake(tmp_path, own, caplog):
+    made = build(tmp_path)
+    made.train(dataset, max_steps=1)
+
+    def input_fn():
+        batches = dataset().map(lambda features, labels: features)
+        return with_threads(batches) if own else batches
+
+    assert len(list(made.predict(input_fn, num_samples=2))) == 2
+    assert "yields forever" not in caplog.text
+    predictions = made.predict(lambda: tf.ones([4, 3]), num_samples=2)
+    assert len(list(predictions)) == 2 and "yields forever" in caplog.text

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from cerebras_tf.errors import DataError
+from modelzoo.common import text_lines
 from modelzoo.common.json_text import parse_json
-from modelzoo.common.path_advice import advice_on_path
 
 
 def read_json_lines(path):
@@ -44,26 +44,9 @@ def read_lines(path, keep_blank=False):
     Raises:
         DataError: if the file is missing or no UTF-8 text.
     """
-    try:
-        with open(path, "rb") as file:
-            for number, line in enumerate(file, start=1):
-                text = _decoded(line, f"{path}:{number}", number == 1).rstrip("\r\n")
-                if keep_blank or text.strip():
-                    yield f"{path}:{number}", text
-    except OSError as error:
-        raise DataError(
-            f"{path}: must be a file to read. Received: {error.strerror}. "
-            f"{advice_on_path(path, 'Check the path.')}"
-        ) from error
-
-
-def _decoded(line, where, first):
-    try:
-        return line.decode("utf-8-sig" if first else "utf-8")
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"{where}: must be UTF-8 text. Received: {error}. Convert the file."
-        ) from error
+    for number, line in enumerate(text_lines.read_lines(path), start=1):
+        if keep_blank or line.strip():
+            yield f"{path}:{number}", line
 
 
 def text_of(row, key, where):

@@ -18,6 +18,7 @@ from modelzoo.common.input_sections import GptTextDataInput
 from modelzoo.common.json_text import parse_json
 from modelzoo.common.line_vocabulary import line_tokens, word_pieces
 from modelzoo.common.preparation.records import MANIFEST, first_names, lost_file
+from modelzoo.common.text_lines import split
 from modelzoo.common.tokenizers import ByteTokenizer, load_tokenizer, vocabulary_facts
 
 READ_FILES = ("*.tfrecord*", "*.h5")  # of a folder of records; see tf_records and hdf5_files
@@ -36,7 +37,8 @@ class Facts:
 
     `made_with` names the file (or files) of the vocabulary whose tokens and numbers have the digest
     `vocabulary_sha256`. `labels` are those of classes or of tagged sentences, in the order of their
-    numbers. `tokens_and_bytes` are how many tokens stand for how many bytes of text.
+    numbers. `tokens_and_bytes` are how many tokens stand for how many bytes of text. `inputs` are
+    path, bytes and SHA-256 of each file that the records were made of.
     """
 
     vocab_size: Optional[int]
@@ -45,6 +47,7 @@ class Facts:
     made_with: Optional[str]
     labels: Optional[list]
     tokens_and_bytes: Optional[tuple[int, int]] = None
+    inputs: Optional[list] = None
 
 
 def check_prepared(folders, vocab_sizes, length=None, vocab_file=None):
@@ -284,7 +287,7 @@ def _digest_of(vocab_file):
 
 def _line_digests(path):
     text = _text_of(path)
-    return [] if text is None else [_digest(line_tokens(text.split("\n")))]
+    return [] if text is None else [_digest(line_tokens(split(text)))]
 
 
 def _digest(tokens):
@@ -342,6 +345,7 @@ def read_facts(folder):
             if not isinstance(number, (int, type(None))):
                 raise TypeError(f"{number!r}, which is no whole number")
         files = [file for file, *_ in settings.get("vocabulary", ())]
+        inputs = settings.get("inputs")
         return Facts(
             size,
             next(iter(lengths), None),
@@ -349,6 +353,9 @@ def read_facts(folder):
             " and ".join(files) or "the 256 bytes",
             settings.get("labels"),
             _tokens_and_bytes(settings, manifest.get("counts", {})),
+            [(path, size, digest) for path, size, digest in inputs]
+            if isinstance(inputs, list)
+            else None,  # of many files there is one digest
         )
     except (FileNotFoundError, NotADirectoryError):
         return None

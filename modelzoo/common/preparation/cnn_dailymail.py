@@ -15,6 +15,7 @@ import re
 from pathlib import Path
 
 from cerebras_tf.errors import DataError
+from modelzoo.common import text_lines
 from modelzoo.common.preparation import documents
 from modelzoo.common.preparation.input_files import named_like
 
@@ -50,21 +51,13 @@ def read_articles(path, start=0, end=None, on_read=lambda size: None):
 
 
 def _texts(lines):
-    return [" ".join(line.split()) for line in lines.split("\n") if line.strip()]
+    return [" ".join(line.split()) for line in text_lines.split(lines) if line.strip()]
 
 
 def _story(path, on_read):
     data = Path(path).read_bytes()
     on_read(len(data))
-    try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = 1 + data[: error.start].count(b"\n")
-        raise DataError(
-            f"{path}:{line}: must be UTF-8 text. Received: byte 0x{data[error.start]:02x}. Convert "
-            "the file to UTF-8."
-        ) from error
-    article, *highlights = text.split(MARK)
+    article, *highlights = text_lines.decode(data, path).split(MARK)
     return _texts(article), [" ".join(part.split()) for part in highlights if part.strip()]
 
 

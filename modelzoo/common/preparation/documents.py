@@ -15,6 +15,7 @@ from modelzoo.common.json_text import parse_json
 from modelzoo.common.preparation.compressed import is_compressed, open_decompressed
 from modelzoo.common.preparation.input_files import named_like
 from modelzoo.common.preparation.records import sha256_of
+from modelzoo.common.text_lines import TO_UTF8, not_utf8
 
 SUFFIXES = (
     *(".txt", ".txt.zst", ".txt.gz", ".jsonl", ".jsonl.zst", ".jsonl.gz"),
@@ -22,7 +23,6 @@ SUFFIXES = (
 )
 BUFFER_BYTES = 1 << 17
 TEXT_KEY = "text"  # where a row of JSON lines has its text
-TO_UTF8 = "Convert the file to UTF-8."
 # What to do about files of other formats, by the ends of their names.
 OTHER_FORMATS = (
     ((".bz2", ".zip", ".7z", ".lz4"), "Unpack the file, or pack it as .gz, .xz or .zst."),
@@ -232,10 +232,7 @@ def _decode(data, path, place, first=True):
     except UnicodeDecodeError as error:
         line = place() + error.object[: error.start].count(b"\n")
         advice = [told for ends, told in OTHER_FORMATS if named_like(path, ends)]
-        raise DataError(
-            f"{path}:{line}: must be UTF-8 text. Received: byte 0x{error.object[error.start]:02x}. "
-            f"{(advice or [TO_UTF8])[0]}"
-        ) from error
+        raise not_utf8(path, line, error, (advice or [TO_UTF8])[0]) from error
 
 
 def _row_of(line, path, place, keys):

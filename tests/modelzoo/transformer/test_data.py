@@ -121,13 +121,23 @@ def test_text_that_is_not_utf_8_is_named_by_its_line(texts):
             batches(section(texts))
 
 
-def test_byte_order_mark_is_no_text(texts):
-    def ids():
-        return [features["encoder_input_ids"].tolist() for features, _ in batches(section(texts))]
+def encoder_ids(texts):
+    return [features["encoder_input_ids"].tolist() for features, _ in batches(section(texts))]
 
-    expected = ids()
+
+def test_byte_order_mark_is_no_text(texts):
+    expected = encoder_ids(texts)
     (texts / "a.src").write_bytes(b"\xef\xbb\xbf" + (texts / "a.src").read_bytes())
-    assert ids() == expected
+    assert encoder_ids(texts) == expected
+
+
+@pytest.mark.parametrize("end", [b"\r", b"\r\n"])
+@pytest.mark.parametrize("names", [("a.src", "a.tgt", "v.src", "v.tgt"), ("a.src",)])
+def test_lines_of_other_systems_are_lines(texts, end, names):
+    expected = encoder_ids(texts)
+    for name in names:
+        (texts / name).write_bytes((texts / name).read_bytes().replace(b"\n", end))
+    assert encoder_ids(texts) == expected
 
 
 def test_a_vocabulary_of_another_size_is_refused(texts):

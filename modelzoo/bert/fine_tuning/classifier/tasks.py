@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from cerebras_tf.errors import DataError
 from modelzoo.common.path_advice import advice_on_path
+from modelzoo.common.text_lines import read_lines
 
 UNLABELED = -1
 # Files of a folder by the use they are read for; of each group the first that has any.
@@ -176,27 +177,8 @@ def read_rows(path, task, needs_labels):
 
 def _read_lines(path, task, needs_labels):
     """Yields the line's number, the places of columns by name, and the values of the line."""
-    try:
-        with open(path, "rb") as file:
-            text = file.read()
-    except OSError as error:
-        raise DataError(
-            f"{path}: must be a readable file. Received: {error.strerror}. "
-            f"{advice_on_path(path, 'Check its rights.')}"
-        ) from error
-    lines = text.split(b"\n" if b"\n" in text else b"\r")
     columns, width = None, 0
-    for number, data in enumerate(lines, start=1):
-        try:
-            line = data.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r")
-        except UnicodeDecodeError as error:
-            byte = error.object[error.start]
-            raise DataError(
-                f"{path}:{number}: must be UTF-8 text. Received: byte 0x{byte:02x}. "
-                "Convert the file to UTF-8."
-            ) from error
-        if not line and number == len(lines):
-            return
+    for number, line in enumerate(read_lines(path, "Check its rights."), start=1):
         values = line.split("\t")
         if columns is None:
             columns, width = _header(path, values, task, needs_labels), len(values)

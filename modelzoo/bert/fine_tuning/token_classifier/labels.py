@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from cerebras_tf.errors import ConfigError, DataError
 from modelzoo.common.json_text import parse_json
 from modelzoo.common.path_advice import advice_on_path, unread
+from modelzoo.common.text_lines import CR, read_lines
 
 PAD, LATER_PIECE, BEGIN, END = "[PAD]", "X", "[CLS]", "[SEP]"
 OUTSIDE = "O"
@@ -50,7 +51,7 @@ def read_sentences(path):
     sentences: list[Sentence] = []
     words: list[str] = []
     tags: list[str] = []
-    for number, line in _lines(path):
+    for number, line in enumerate(read_lines(path), start=1):
         columns = line.split("\t") if "\t" in line else line.split()
         if not line.strip() or columns[0] == DOCUMENT_START:
             if words:
@@ -58,6 +59,11 @@ def read_sentences(path):
                 words, tags = [], []
             continue
         tag = columns[-1].strip()
+        if CR in line:
+            raise DataError(
+                f"{path}:{number}: must hold one word. Received: {line[:60]!r}, with a CR inside. "
+                "End all lines with LF, or all with CR."
+            )
         if len(columns) < 2 or not columns[0].strip() or not TAG.fullmatch(tag):
             raise DataError(
                 f"{path}:{number}: must hold a word and its tag, O, B or I, with or without a type "
@@ -70,26 +76,6 @@ def read_sentences(path):
     if not sentences:
         raise DataError(f"{path}: must hold sentences. Received: none. Copy the file again.")
     return sentences
-
-
-def _lines(path):
-    try:
-        with open(path, "rb") as file:
-            lines = file.read().split(b"\n")
-    except OSError as error:
-        raise DataError(
-            f"{path}: must be a readable file. Received: {error.strerror}. "
-            f"{advice_on_path(path, 'Check the path.')}"
-        ) from error
-    for number, data in enumerate(lines, start=1):
-        try:
-            yield number, data.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r")
-        except UnicodeDecodeError as error:
-            byte = error.object[error.start]
-            raise DataError(
-                f"{path}:{number}: must be UTF-8 text. Received: byte 0x{byte:02x}. "
-                "Convert the file to UTF-8."
-            ) from error
 
 
 def label_names(sentences):

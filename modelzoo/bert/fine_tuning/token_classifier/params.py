@@ -54,6 +54,13 @@ class NerInput(FineTuningInputKeys, RecordInput):
         yield from super().problems()
         if self.label_vocab_file is None:
             yield "label_vocab_file", "is required: the label2id.json beside the records."
+        folders = [] if isinstance(self.data_dir, str) else self.data_dir or []
+        if self.text_file is not None and len(folders) > 1:
+            yield (
+                "text_file",
+                "must come with one folder in data_dir. Predict from each by itself, or leave it "
+                "out.",
+            )
 
 
 build_input = build_variant("data_processor", {"NerDataProcessor": NerInput})

@@ -17,13 +17,15 @@ from modelzoo.bert.fine_tuning.token_classifier.labels import (
     read_sentences,
 )
 from modelzoo.common import predictions
+from modelzoo.common.input.prepared import read_facts
+from modelzoo.common.preparation.records import sha256_of
 
 
 def predict(estimator, inputs, params, checkpoint_path, use_cs):
     """Writes the predictions of `predict_steps` batches to ``model_dir/predict``.
 
     With predict_input.text_file also ``<its name>_tagged.tsv``: a word, its true tag and the
-    predicted one a line, as the scripts of CoNLL take them; O where nothing was predicted.
+    predicted one a line, as the scripts of CoNLL take them, of sentences that were predicted whole.
 
     Args:
         estimator: CerebrasEstimator of the model.
@@ -31,20 +33,54 @@ def predict(estimator, inputs, params, checkpoint_path, use_cs):
         params: Params.
         checkpoint_path: prefix of the checkpoint.
         use_cs: whether the wafer runs the model.
+
+    Raises:
+        DataError: if text_file is another file than the records were made of.
     """
     section = params.predict_input
+    sentences = read_text_file(section) if section.text_file else []
     rows = list(predictions.predicted_rows(estimator, inputs, params, checkpoint_path, use_cs))
     folder = predictions.predict_folder(params)
     name = predictions.output_name("predictions", estimator, use_cs)
     count, npz, jsonl = predictions.write_predictions(rows, folder, name)
     tf.logging.info("wrote %d predictions to %s and %s", count, npz, jsonl)
     if section.text_file:
-        sentences = read_sentences(section.text_file)
         tags = word_tags(rows, read_label_names(section.label_vocab_file))
-        check_words(tags, sentences, section.text_file)
+        whole = whole_sentences(tags, sentences, section.text_file)
         path = folder / f"{Path(section.text_file).stem}_tagged.tsv"
-        write_tags(path, sentences, tags)
-        tf.logging.info("wrote the tags of %d words to %s", len(tags), path)
+        write_tags(path, sentences, whole, tags)
+        left = len(sentences) - len(whole)
+        rest = f"; predict_steps left out {left} of {len(sentences)} sentences" if left else ""
+        count = sum(len(sentences[sentence].words) for sentence in whole)
+        tf.logging.info("wrote the tags of %d words to %s%s", count, path, rest)
+
+
+def read_text_file(section):
+    """Reads the file that the records to predict from were made of.
+
+    Args:
+        section: NerInput with a text_file.
+
+    Returns:
+        A list of Sentence.
+
+    Raises:
+        DataError: if it is another one, as the manifest of the records tells, or unreadable.
+    """
+    path = section.text_file
+    sentences = read_sentences(path)
+    folder = section.data_dir if isinstance(section.data_dir, str) else section.data_dir[0]
+    facts = read_facts(folder)
+    if facts is not None and facts.inputs:
+        digest = sha256_of(path)
+        if digest not in [sha256 for _, _, sha256 in facts.inputs]:
+            made_of = ", ".join(name for name, _, _ in facts.inputs)
+            raise DataError(
+                f"{path}: predict_input.text_file must be the file that the records were made of, "
+                f"{made_of} as {folder} tells. Received: another text. Name that file, or make "
+                "records of this one."
+            )
+    return sentences
 
 
 def word_tags(rows, names):
@@ -67,25 +103,42 @@ def word_tags(rows, names):
     return tags
 
 
-def check_words(tags, sentences, path):
-    """Checks that predictions are of these sentences.
+def whole_sentences(tags, sentences, path):
+    """Finds the sentences with a tag for each word.
+
+    Args:
+        tags: of `word_tags`.
+        sentences: list of Sentence.
+        path: their file.
+
+    Returns:
+        Their places. Of what was predicted only the last may be a part of a sentence.
 
     Raises:
-        DataError: if one is of a word that is not there.
+        DataError: if the words of another sentence are not those that were predicted.
     """
+    words: dict[int, set] = {}
     for sentence, word in tags:
-        if sentence >= len(sentences) or word >= len(sentences[sentence].words):
+        words.setdefault(sentence, set()).add(word)
+    whole = []
+    for sentence, found in sorted(words.items()):
+        known = len(sentences[sentence].words) if sentence < len(sentences) else 0
+        if found == set(range(known)):
+            whole.append(sentence)
+        elif sentence != max(words) or max(found) >= known:
             raise DataError(
                 f"{path}: predict_input.text_file must be the file that the records were made of. "
-                f"Received: a prediction for word {word + 1} of sentence {sentence + 1}, which it "
-                "does not have. Name the file that scripts/create_ner_tfrecords.py read."
+                f"Received: {len(found)} predicted words for sentence {sentence + 1}, which has "
+                f"{known or 'none'} there. Name the file that `cerebras-tf prepare ner` read."
             )
+    return whole
 
 
-def write_tags(path, sentences, tags):
+def write_tags(path, sentences, chosen, tags):
     """Writes ``word<TAB>true tag<TAB>predicted tag`` lines, an empty one after every sentence."""
     with open(path, "w", encoding="utf-8") as file:
-        for index, sentence in enumerate(sentences):
-            for place, (word, tag) in enumerate(zip(sentence.words, sentence.tags)):
-                file.write(f"{word}\t{tag}\t{tags.get((index, place), OUTSIDE)}\n")
+        for index in chosen:
+            words, true = sentences[index].words, sentences[index].tags
+            for place, (word, tag) in enumerate(zip(words, true)):
+                file.write(f"{word}\t{tag}\t{tags[index, place]}\n")
             file.write("\n")

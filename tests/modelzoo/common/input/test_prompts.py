@@ -94,7 +94,7 @@ def test_mistakes_are_told_with_file_and_line(tmp_path, line, message):
 
 
 def test_missing_and_empty_files_are_named(tmp_path):
-    with pytest.raises(DataError, match="none.jsonl: must be a file to read"):
+    with pytest.raises(DataError, match="none.jsonl: must be a readable text file"):
         list(read_json_lines(str(tmp_path / "none.jsonl")))
     with pytest.raises(DataError, match="a.txt: must hold prompts. Received: an empty file"):
         read(tmp_path / "a.txt", "")

@@ -26,6 +26,12 @@ def test_empty_lines_part_sentences(tmp_path):
     assert found == [(["a", "b"], ["O", "B"]), (["c"], ["I-Gene"])]
 
 
+def test_lines_may_end_with_cr(tmp_path):
+    path = write(tmp_path, "a\tO\rb\tB\r\rc\tI-Gene\r")
+    found = [(s.words, s.tags) for s in read_sentences(path)]
+    assert found == [(["a", "b"], ["O", "B"]), (["c"], ["I-Gene"])]
+
+
 def test_columns_of_conll_are_read(tmp_path):
     path = write(tmp_path, "-DOCSTART- -X- O O\n\nEU NNP I-NP B-ORG\nrejects VBZ I-VP O\n")
     (sentence,) = read_sentences(path)
@@ -40,6 +46,7 @@ def test_columns_of_conll_are_read(tmp_path):
         ("a\tO\n\nb\tE-Gene\n", r"train\.tsv:3: must hold a word and its tag"),
         (b"a\tO\n\xff\tO\n", r"train\.tsv:2: must be UTF-8 text\. Received: byte 0xff"),
         ("\n\n", r"train\.tsv: must hold sentences"),
+        ("a\tO\rb\tO\n\nc\tO\n", r"train\.tsv:1: must hold one word.*a CR inside\. End all"),
     ],
 )
 def test_bad_file_is_told_with_its_line(tmp_path, text, told):

@@ -130,13 +130,53 @@ def test_a_folder_as_label_file_or_vocabulary_is_told(tmp_path, records, key, op
         call(tmp_path, records, "train", *options)
 
 
-def test_text_of_other_records_is_told(tmp_path, records):
+def other_words(text):
+    return text.replace("\tB", "\tI", 1)
+
+
+def fewer_words(text):
+    return text.split("\n\n", 1)[0].split("\n", 1)[1] + "\n\n" + text.split("\n\n", 1)[1]
+
+
+@pytest.mark.parametrize(
+    ("change", "manifest", "told"),
+    [
+        (lambda text: "pox\tB\n", False, "for sentence 1, which has 1 there"),
+        (lambda text: "", True, "must hold sentences"),
+        (other_words, True, "devel.tsv as .*dev tells. Received: another text"),
+        (fewer_words, False, "predicted words for sentence 1, which has"),
+    ],
+)
+def test_text_of_other_records_is_told(tmp_path, records, change, manifest, told):
     records["runconfig"]["max_steps"] = 1
+    text = (tmp_path / "data/devel.tsv").read_text()
     records["predict_input"]["text_file"] = str(tmp_path / "other.tsv")
-    (tmp_path / "other.tsv").write_text("pox\tB\n")
+    (tmp_path / "other.tsv").write_text(change(text))
+    if not manifest:
+        (tmp_path / "records/dev/manifest.json").unlink()
     call(tmp_path, records, "train", *HOST)
-    with pytest.raises(DataError, match="must be the file that the records were made of"):
+    with pytest.raises(DataError, match=rf"other\.tsv: .*{told}"):
         call(tmp_path, records, "predict", *HOST)
+    assert not list(tmp_path.glob("out/predict/*tagged*"))
+
+
+def test_sentences_that_were_not_predicted_are_left_out(tmp_path, records, caplog):
+    records["runconfig"] |= {"max_steps": 1, "predict_steps": 1}
+    out = call(tmp_path, records, "train", *HOST)
+    call(tmp_path, records, "predict", *HOST)
+    written = (out / "predict/devel_tagged.tsv").read_text().strip().split("\n\n")
+    given = (tmp_path / "data/devel.tsv").read_text().strip().split("\n\n")
+    assert 0 < len(written) <= 8 < len(given)
+    for sentence, of_file in zip(written, given):
+        rows = [line.rsplit("\t", 1) for line in sentence.split("\n")]
+        assert [row[0] for row in rows] == of_file.split("\n")
+    assert f"left out {len(given) - len(written)} of {len(given)} sentences" in caplog.text
+
+
+def test_sentences_of_several_folders_have_no_one_text(tmp_path, records):
+    records["predict_input"]["data_dir"] = ["records/dev", "records/train"]
+    with pytest.raises(ConfigError, match=r"text_file must come with one folder in data_dir"):
+        call(tmp_path, records, "train", "--validate_only")
 
 
 @pytest.mark.parametrize("padding", [True, False])
