@@ -83,7 +83,8 @@ def add_arguments(parser, what):
             help="model it began as, for its token ids, generation_config.json and tokenizer "
             "(default: beside the checkpoint)",
         )
-        add("--max_shard_gb", type=gigabytes, default=5.0, help="size of a file, GB")
+        text = "size of a file of Hugging Face's form, GB (default: 5.0)"
+        add("--max_shard_gb", type=gigabytes, help=text)
 
 
 def run(args):
@@ -117,7 +118,7 @@ def convert_from_tf(args, advance):
         args.params,
         args.config_from,
         args.dtype,
-        int(args.max_shard_gb * 1e9),
+        None if args.max_shard_gb is None else int(args.max_shard_gb * 1e9),
         args.overwrite,
         advance,
     )

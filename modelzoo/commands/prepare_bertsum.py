@@ -53,5 +53,12 @@ def run(args):
         inputs,
         output_dir,
         sum(map(os.path.getsize, files)),
-        remedy="Lower --min_sentences_per_sequence or --min_tokens_per_sentence.",
+        remedy=remedy,
     )
+
+
+def remedy(counts):
+    """Returns what to do where every article was left out."""
+    if counts["skipped_without_label"] == counts["articles"]:
+        return "Give highlights that share words with sentences of their articles."
+    return "Lower --min_sentences_per_sequence or --min_tokens_per_sentence."

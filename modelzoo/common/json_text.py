@@ -28,6 +28,11 @@ def parse_json(text, finite=True):
         raise ValueError("values that nest too deep to follow") from error
 
 
+def place(error):
+    """Returns what a JSONDecodeError says, with the column it says it of."""
+    return f"{error.msg.removesuffix(' at')} at column {error.colno}"
+
+
 def is_finite(value):
     """Returns whether all numbers in a value of JSON are finite."""
     values = [value]

@@ -75,7 +75,7 @@ def _build(cls, tree, report):
         tree = cls.with_other_files(tree, report.resolve)
     params = schema.build(cls, cls.with_defaults(tree), report)
     if report.messages:
-        raise ConfigError("\n".join(report.messages))
+        raise ConfigError(report.text())
     return params
 
 

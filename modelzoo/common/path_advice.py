@@ -25,6 +25,14 @@ def advice_on_path(path, otherwise=LOOKED_UP):
     return _advice_on_link(path) or did_you_mean_path(path) or otherwise
 
 
+def advice_on_folder(path, otherwise=LOOKED_UP):
+    """The same for a folder: of the names nearby, that of a file was not meant."""
+    near = nearest_path(path)
+    if near is not None and not near.is_dir():
+        return _advice_on_link(path) or otherwise
+    return advice_on_path(path, otherwise)
+
+
 def _advice_on_link(path):
     for part in (Path(path), *Path(path).parents):
         if os.path.islink(part) and not os.path.exists(part):

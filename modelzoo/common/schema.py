@@ -73,6 +73,8 @@ class Report:
         self.lines = lines or {}
         self.resolve = resolve or (lambda value: value)
         self.messages: list[str] = []
+        self._repeated: set[int] = set()  # places of messages
+        self._told: set[str] = set()
 
     def add(self, path, text, received=_MISSING, advice=""):
         """Adds one mistake, worded *where: what must hold. Received: value. What to do.*"""
@@ -82,9 +84,20 @@ class Report:
         if advice:
             words.append(advice)
         line = self.lines.get(path)
+        section, _, key = path.partition(".")
+        told = " ".join(words).replace(f"{section}.{key}", key)
+        if self.lines and not line and told in self._told:
+            self._repeated.add(len(self.messages))
+        self._told.add(told)
         if line:
             words.append(f"Line {line}.")
         self.messages.append(" ".join(words))
+
+    def text(self):
+        """Returns the mistakes, one a line; one of a key that a section takes over only once."""
+        return "\n".join(
+            message for at, message in enumerate(self.messages) if at not in self._repeated
+        )
 
 
 def build(cls, tree, report, path=""):

@@ -422,8 +422,8 @@ class RunConfigParams:
 
     OF_THE_CLUSTER: ClassVar[tuple[str, ...]] = ("num_wgt_servers", "multiple_workers", "ir_mode")
 
-    max_steps: Optional[int] = field(None, minimum=0, long=True)
-    steps: Optional[int] = field(None, minimum=0, long=True)
+    max_steps: Optional[int] = field(None, minimum=1, long=True)
+    steps: Optional[int] = field(None, minimum=1, long=True)
     eval_steps: Optional[int] = field(None, long=True)
     predict_steps: Optional[int] = field(None, minimum=1)
     save_summary_steps: int = field(100, minimum=1, long=True)

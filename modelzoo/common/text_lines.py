@@ -15,7 +15,7 @@ from cerebras_tf.errors import DataError
 from modelzoo.common.path_advice import advice_on_path
 
 LF, CR = "\n", "\r"
-TO_UTF8 = "Convert the file to UTF-8."
+PACKED = (".gz", ".tgz", ".xz", ".zst", ".bz2", ".zip", ".7z", ".lz4")  # ends of names
 BLOCK_BYTES = 1 << 20
 
 
@@ -79,8 +79,10 @@ def decode(data, path, line=1, end=None):
         raise not_utf8(path, line, error) from error
 
 
-def not_utf8(path, line, error, advice=TO_UTF8):
+def not_utf8(path, line, error, advice=None):
     """Returns the DataError of a UnicodeDecodeError, with the number of its line and its byte."""
+    packed = str(path).lower().endswith(PACKED)
+    advice = advice or ("Unpack the file." if packed else "Convert the file to UTF-8.")
     byte = error.object[error.start]
     return DataError(f"{path}:{line}: must be UTF-8 text. Received: byte 0x{byte:02x}. {advice}")
 

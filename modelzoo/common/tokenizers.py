@@ -16,7 +16,7 @@ import numpy as np
 
 from cerebras_tf.errors import ConfigError
 from modelzoo.common.gpt2_files import check_merges, check_numbers
-from modelzoo.common.json_text import parse_json
+from modelzoo.common.json_text import parse_json, place
 from modelzoo.common.line_vocabulary import require_tokens_differ, word_pieces
 from modelzoo.common.path_advice import advice_on_vocabulary, unread
 
@@ -402,8 +402,7 @@ def _from_json(kind, contents):
             ) from error
     raise ConfigError(
         f"{kind}: needs a tokenizer.json, which has a model. Received: "
-        f"{', '.join(contents) or 'no file'}. Name one in --vocab_file (in a YAML: vocab_file or "
-        "tokenizer_file)."
+        f"{', '.join(contents) or 'no file'}. Name one in vocab_file or tokenizer_file."
     )
 
 
@@ -449,8 +448,7 @@ def _parsed(path, text):
         value = parse_json(text)
     except json.JSONDecodeError as error:
         raise ConfigError(
-            f"{path}:{error.lineno}: must be JSON. Received: {error.msg} at column {error.colno}. "
-            "Copy the file again."
+            f"{path}:{error.lineno}: must be JSON. Received: {place(error)}. Copy the file again."
         ) from error
     except ValueError as error:
         raise ConfigError(
@@ -465,7 +463,7 @@ def _parsed(path, text):
 
 def _read(path, algorithm):
     try:
-        return Path(path).read_bytes().decode("utf-8")
+        return Path(path).read_bytes().decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise unread(error)(
             f"{path}: must be a tokenizer file. Received: {error}. "

@@ -74,6 +74,21 @@ def test_records_hold_the_tokens_of_every_pair_in_order(folder, tmp_path, monkey
     assert counts["target_tokens"] == sum(map(len, targets))
 
 
+@pytest.mark.parametrize("end", ["\r", "\r\n"])
+def test_lines_of_other_systems_give_the_same_records(folder, tmp_path, monkeypatch, capsys, end):
+    monkeypatch.setattr(preparation, "UNIT_LINES", 6)
+    other = tmp_path / "other.en"
+    other.write_bytes(end.join(SENTENCES).encode())
+    run(arguments(folder, tmp_path / "a"))
+    run(arguments(folder, tmp_path / "b", source_file=other))
+    for path in sorted((tmp_path / "a").glob("*.tfrecord*")):
+        assert path.read_bytes() == (tmp_path / "b" / path.name).read_bytes()
+    counts = [
+        json.loads((tmp_path / name / "manifest.json").read_text())["counts"] for name in ("a", "b")
+    ]
+    assert counts[0] == counts[1] and counts[0]["records"] == 20
+
+
 def test_texts_that_do_not_belong_together_are_refused(folder, tmp_path):
     (tmp_path / "short.de").write_text("nur eine Zeile\n", encoding="utf-8")
     with pytest.raises(DataError, match="as many lines as .*Received: 1 and 20"):

@@ -106,7 +106,7 @@ def from_tensorflow(
     params_path=None,
     config_from=None,
     dtype="float32",
-    max_shard_bytes=5 * 10**9,
+    max_shard_bytes=None,
     overwrite=False,
     advance=None,
 ):
@@ -120,7 +120,7 @@ def from_tensorflow(
         config_from: folder of the model that ours began as, for what our YAML does not say, such as
             token ids, generation_config.json and the tokenizer; None takes the checkpoint's folder.
         dtype: type of the weights there: float32, float16 or bfloat16.
-        max_shard_bytes: largest size of a file there.
+        max_shard_bytes: largest size of a file there; None takes what the program takes.
         overwrite: whether a model there may be replaced.
         advance: called with every number of weights that is done.
 

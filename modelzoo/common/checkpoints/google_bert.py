@@ -83,7 +83,8 @@ def tree(config, where, names):
 def config(params, where, names):
     """Returns the bert_config.json of our parameters; see Architecture."""
     theirs = "Google's BERT"
-    refuse_ours("nonlinearity", params.model.activation, "gelu", where, theirs)
+    key = "encoder_nonlinearity" if params.model.encoder_nonlinearity else "nonlinearity"
+    refuse_ours(key, params.model.activation, "gelu", where, theirs)
     refuse_ours("num_cls_classes", params.model.num_cls_classes, 2, where, theirs)
     return bert.bert_config(params, where, "gelu", theirs)
 

@@ -61,7 +61,7 @@ class Program:
         architecture_of: function of a reader, returns the Architecture.
         architecture_for: function of our parameters and their path, returns the Architecture.
         write: function of a folder, configuration, shapes, tensors, global step, type and largest
-            size of a file; see `hugging_face.write_hugging_face`.
+            size of a file, None for what is usual; see `hugging_face.write_hugging_face`.
         written: file name patterns of what `write` writes.
         carried: names of files that are copied beside a checkpoint of ours and back.
         completed: function of a configuration made of our parameters and of the folder of carried
@@ -151,13 +151,19 @@ def _google_bert_for(params, where):
 
 
 def _write_hugging_face(folder, config, shapes, tensors, global_step, dtype, max_shard_bytes):
-    hugging_face.write_hugging_face(folder, config, shapes, tensors, dtype, max_shard_bytes)
+    size = {} if max_shard_bytes is None else {"max_shard_bytes": max_shard_bytes}
+    hugging_face.write_hugging_face(folder, config, shapes, tensors, dtype, **size)
 
 
 def _write_google_bert(folder, config, shapes, tensors, global_step, dtype, max_shard_bytes):
     if dtype != "float32":
         raise ConfigError(
             f"--dtype: must be float32 in a TensorFlow checkpoint. Received: {dtype}. Leave it out."
+        )
+    if max_shard_bytes is not None:
+        raise ConfigError(
+            "--max_shard_gb: must come with --program hugging_face, as a checkpoint of Google's "
+            f"BERT is one file. Received: {max_shard_bytes / 1e9:g}. Leave it out."
         )
     write_tensorflow(folder, _BERT_NAME, tensors, global_step)
     (folder / _BERT_CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")

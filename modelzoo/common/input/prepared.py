@@ -225,8 +225,8 @@ def check_labels(sections, classes=None):
             if classes not in (None, len(labels)):
                 raise DataError(
                     f"{where}: must have as many labels as model.num_cls_classes, {classes}. "
-                    f"Received: {', '.join(labels)}. Set the key to {len(labels)}, or name other "
-                    "data."
+                    f"Received: {', '.join(labels)}. Name other data, or set the key to "
+                    f"{len(labels)}."
                 )
             if expected is None:
                 name, expected = where, labels
@@ -297,7 +297,7 @@ def _digest(tokens):
 
 def _text_of(path):
     try:
-        return Path(path or "").read_bytes().decode("utf-8")
+        return Path(path or "").read_bytes().decode("utf-8-sig")
     except (OSError, UnicodeDecodeError):
         return None
 

@@ -17,6 +17,7 @@ import numpy as np
 from cerebras_tf.errors import DataError
 from modelzoo.common.input.order import EpochOrder
 from modelzoo.common.path_advice import advice_on_path
+from modelzoo.common.text_lines import PACKED
 
 END_OF_DOCUMENT = 256  # the token after every file; bytes are their own tokens
 OWN_TEXT = Path(__file__).resolve().parent / "shakespeare"  # comes with the package
@@ -34,7 +35,7 @@ def find_text_files(sources, patterns):
         Sorted pairs of the path relative to its source, and the path.
 
     Raises:
-        DataError: if a source does not exist or nothing matches.
+        DataError: if a source does not exist, nothing matches, or a file is packed.
     """
     if sources is None:
         sources, patterns = str(OWN_TEXT), ["*.txt"]
@@ -45,6 +46,12 @@ def find_text_files(sources, patterns):
             f"data_dir: must hold files named {' or '.join(patterns)}. Received: "
             f"{', '.join(sources)}, with none. Set file_patterns to the names of your files."
         )
+    for _, path in found:
+        if path.lower().endswith(PACKED):
+            raise DataError(
+                f"{path}: must be text, whose bytes are the tokens. Received: a packed file, by "
+                "its name. Unpack it, or make records of it with `cerebras-tf prepare gpt`."
+            )
     return sorted(found)
 
 

@@ -16,7 +16,7 @@ from cerebras_tf.errors import DataError
 from modelzoo.common.input.bounds import check_bounds
 from modelzoo.common.input.prepared import check_prepared, check_tokens
 from modelzoo.common.model_sections import count_vocabulary
-from modelzoo.common.path_advice import LOOKED_UP, advice_on_path
+from modelzoo.common.path_advice import LOOKED_UP, advice_on_folder
 
 INTEGER, FLOAT = "int64", "float32"  # kinds of a column
 MASK = "input_mask"
@@ -30,7 +30,7 @@ def find_record_files(data_dir):
     """Lists the files ``*.tfrecord*`` of a folder or a list of folders, sorted.
 
     Raises:
-        DataError: if a folder is missing or holds none.
+        DataError: if a folder is missing or holds none, or has a folder of such a name.
     """
     folders = [data_dir] if isinstance(data_dir, str) else list(data_dir)
     files = []
@@ -38,11 +38,16 @@ def find_record_files(data_dir):
         found = sorted(glob.glob(os.path.join(glob.escape(folder), "*.tfrecord*")))
         if not found:
             state = "no such file" if os.path.isdir(folder) else "no such folder"
-            meant = advice_on_path(folder, "")
+            meant = advice_on_folder(folder, "")
             raise DataError(
                 f"data_dir: must be a folder with files *.tfrecord*. Received: {folder!r}, "
                 f"{state}. {meant or LOOKED_UP} Make them with `cerebras-tf prepare`, in a "
                 "checkout also by the scripts/create_*.py of the model."
+            )
+        for path in filter(os.path.isdir, found):
+            raise DataError(
+                f"{path}: must be a TFRecord file by its name. Received: a folder. Rename it, or "
+                "name it in data_dir."
             )
         files += found
     return files
@@ -141,9 +146,11 @@ def check_frames(path):
     """Walks over the records of a file without reading them, and returns their number.
 
     Raises:
-        DataError: if the file ends within a record.
+        DataError: if the file ends within a record, or is empty.
     """
     size, position, count = os.path.getsize(path), 0, 0
+    if not size:
+        raise _truncated(path, 0)
     with open(path, "rb") as file:
         while position < size:
             file.seek(position)
@@ -175,9 +182,10 @@ def _read_frame(file, path):
 
 
 def _truncated(path, position):
+    size = os.path.getsize(path)
+    told = f"{size} bytes, which end within the record at byte {position}" if size else "0 bytes"
     return DataError(
-        f"{path}: must be a whole TFRecord file. Received: {os.path.getsize(path)} bytes, which "
-        f"end within the record at byte {position}. Make or copy the file again."
+        f"{path}: must be a whole TFRecord file. Received: {told}. Make or copy the file again."
     )
 
 

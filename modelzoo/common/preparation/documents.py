@@ -10,12 +10,12 @@ import os
 import tarfile
 
 from cerebras_tf.errors import ConfigError, DataError
+from modelzoo.common import json_text
 from modelzoo.common.input.json_lines import require_unicode
-from modelzoo.common.json_text import parse_json
 from modelzoo.common.preparation.compressed import is_compressed, open_decompressed
 from modelzoo.common.preparation.input_files import named_like
 from modelzoo.common.preparation.records import sha256_of
-from modelzoo.common.text_lines import TO_UTF8, not_utf8
+from modelzoo.common.text_lines import not_utf8
 
 SUFFIXES = (
     *(".txt", ".txt.zst", ".txt.gz", ".jsonl", ".jsonl.zst", ".jsonl.gz"),
@@ -232,17 +232,16 @@ def _decode(data, path, place, first=True):
     except UnicodeDecodeError as error:
         line = place() + error.object[: error.start].count(b"\n")
         advice = [told for ends, told in OTHER_FORMATS if named_like(path, ends)]
-        raise not_utf8(path, line, error, (advice or [TO_UTF8])[0]) from error
+        raise not_utf8(path, line, error, next(iter(advice), None)) from error
 
 
 def _row_of(line, path, place, keys):
     try:
-        row = parse_json(line, finite=False)
+        row = json_text.parse_json(line, finite=False)
     except ValueError as error:
-        told = getattr(error, "msg", error)
-        column = f" at column {error.colno}" if isinstance(error, json.JSONDecodeError) else ""
+        told = json_text.place(error) if isinstance(error, json.JSONDecodeError) else error
         raise DataError(
-            f"{path}:{place()}: must be a JSON object. Received: {line[:60]!r} ({told}{column}). "
+            f"{path}:{place()}: must be a JSON object. Received: {line[:60]!r} ({told}). "
             "Mend or remove the line."
         ) from error
     named = row if isinstance(row, dict) else {}

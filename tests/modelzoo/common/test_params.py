@@ -111,6 +111,17 @@ def test_load_params_raises_every_mistake_at_once_with_its_line(write):
     assert len(message.splitlines()) == 3
 
 
+def test_a_mistake_that_sections_take_over_is_told_once(write):
+    wrong = TINY.replace("batch_size: 2", "batch_size: two")
+    path = write(wrong + "eval_input:\n    shuffle: false\n")
+    with pytest.raises(ConfigError) as error:
+        load_params(path)
+    assert str(error.value).count("batch_size") == str(error.value).count("Line 5.") == 1
+    path = write(wrong + "eval_input:\n    batch_size: two\n")
+    with pytest.raises(ConfigError, match="Line 5.\n.*eval_input.batch_size must.*Line 18"):
+        load_params(path)
+
+
 @pytest.mark.parametrize("given", ["0", "-2.5", ".inf"])
 def test_memory_for_activations_must_be_an_amount(write, given):
     key = "    max_steps: 5"

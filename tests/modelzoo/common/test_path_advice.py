@@ -93,3 +93,9 @@ def test_a_link_that_leads_nowhere_in_a_folder_of_files_is_told(tmp_path, read):
     (tmp_path / "lost.txt").symlink_to("gone")
     with pytest.raises(DataError, match=r"lost\.txt.*whose target is missing: gone"):
         read(str(tmp_path))
+
+
+def test_a_file_is_not_meant_where_a_folder_is(tmp_path):
+    (tmp_path / "make_data.py").touch()
+    with pytest.raises(CerebrasError, match="no such folder. Relative paths"):
+        find_record_files(str(tmp_path / "make_data"))

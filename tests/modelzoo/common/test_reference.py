@@ -19,7 +19,7 @@ def test_the_page_names_every_key_with_type_default_and_source():
         assert f"\n| `{field.name}` | " in page
     where = "`modelzoo/common/sections.py`"
     assert (
-        f"| `max_steps` | a whole number or null, at least 0 | `null` | `--max_steps`, {where} |"
+        f"| `max_steps` | a whole number or null, at least 1 | `null` | `--max_steps`, {where} |"
         in page
     )
     assert "| `optimizer_type` | a text, one of `sgd`, " in page

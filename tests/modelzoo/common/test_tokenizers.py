@@ -175,7 +175,11 @@ def test_bytes_are_tokens():
         ("GPT2Tokenizer", " \n", r"Received: .*f \(empty\)\. Name both"),
         ("NeoXTokenizer", None, "NeoXTokenizer: needs a tokenizer.json"),
         ("NeoXTokenizer", "{oops", r"f:1: must be JSON.*at column 2"),
-        ("JsonTokenizer", '{"a": 1}', "which has a model. Received: .*f. Name one in --vocab_file"),
+        (
+            "JsonTokenizer",
+            '{"a": 1}',
+            "which has a model. Received: .*f. Name one in vocab_file",
+        ),
         ("NeoXTokenizer", "[1]", "must be a JSON object. Received: list"),
         ("JsonTokenizer", '{"model": {"type": "no"}}', "must be a tokenizer.json of the tokeni"),
         ("BertTokenizer", None, "BertTokenizer: needs a vocab.txt"),

@@ -166,17 +166,11 @@ def read_windows(section):
             )
     encoder = WindowEncoder(section.encoding)
     first, last = chosen_articles(section.predict_file, section.articles)
-    windows, seen = [], set()
+    windows = []
     for article in read_articles(section.predict_file)[first:last]:
         for paragraph in article:
             context = encoder.context(paragraph.context)
             for question in paragraph.questions:
-                if question.id in seen:
-                    raise DataError(
-                        f"{section.predict_file}: every question must have an id of its own. "
-                        f"Received: {question.id!r} twice. Give one of them another."
-                    )
-                seen.add(question.id)
                 shown = (paragraph.context, context.offsets)
                 windows += [
                     (question, shown, window) for window in encoder.windows(question.text, context)

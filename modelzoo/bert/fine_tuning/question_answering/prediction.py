@@ -12,7 +12,7 @@ from pathlib import Path
 
 import tensorflow.compat.v1 as tf
 
-from cerebras_tf.errors import DataError
+from cerebras_tf.errors import ConfigError, DataError
 from cerebras_tf.whole_file import write_whole
 from modelzoo.bert.fine_tuning.question_answering.answers import choose
 from modelzoo.bert.fine_tuning.question_answering.baselines import BASELINES
@@ -40,11 +40,13 @@ def predict(estimator, inputs, params, checkpoint_path, use_cs):
         use_cs: whether the wafer runs the model.
 
     Raises:
-        ConfigError: if predict_input lacks predict_file or vocab_file.
+        ConfigError: if predict_input lacks predict_file or vocab_file, or some questions have an
+            answer and some none without version_2_with_negative.
         DataError: if that file is not SQuAD's, or predict_steps end before one question does.
     """
     section, runconfig = params.predict_input, params.runconfig
     windows, _ = read_windows(section)
+    check_answers(windows, section)
     rows = predictions.predicted_rows(estimator, inputs, params, checkpoint_path, use_cs)
     choices = choose_answers(windows, rows, section)
     if not choices:
@@ -58,6 +60,26 @@ def predict(estimator, inputs, params, checkpoint_path, use_cs):
     scores = score(windows, choices, texts, section)
     if scores:
         predictions.write_scores(folder, checkpoint_path, scores)
+
+
+def check_answers(windows, section):
+    """Refuses questions without an answer among others, where none is not an answer.
+
+    Args:
+        windows: of `read_windows`.
+        section: QuestionAnsweringInput.
+
+    Raises:
+        ConfigError: tells how many there are.
+    """
+    answered = {question.id: bool(question.answers) for question, _, _ in windows}
+    without = [key for key, known in answered.items() if not known]
+    if 0 < len(without) < len(answered) and not section.version_2_with_negative:
+        raise ConfigError(
+            f"{section.predict_file}: predict_input.version_2_with_negative must be True for "
+            f"questions without an answer. Received: {len(without)} of {len(answered)} have none, "
+            f"the first is {without[0]!r}. Set it, or give each an answer."
+        )
 
 
 def choose_answers(windows, rows, section):
@@ -135,7 +157,6 @@ def score(windows, choices, texts, section):
         best = {key: best[key] for key in best if key.startswith("best_")}
     else:
         best = {}
-        true = {key: answers for key, answers in true.items() if answers}
     scores = {**scoring(true, texts), **best}
     for name, answer in BASELINES.items():
         found = scoring(true, {key: answer(*asked[key]) for key in true})

@@ -8,8 +8,10 @@ import json
 from dataclasses import dataclass
 
 from cerebras_tf.errors import DataError
-from modelzoo.common.json_text import parse_json
+from modelzoo.common.json_text import parse_json, place
 from modelzoo.common.path_advice import advice_on_path
+
+OPTIONAL = ("answers", "is_impossible")  # keys of a question whose misspelling nothing else tells
 
 
 @dataclass(frozen=True)
@@ -54,15 +56,14 @@ def read_articles(path):
         A tuple of articles, each a tuple of Paragraph.
 
     Raises:
-        DataError: names the article of what is wrong.
+        DataError: names the article of what is wrong, or two questions have one id.
     """
     try:
         with open(path, encoding="utf-8-sig") as file:
             articles = _checked(parse_json(file.read()), dict)["data"]
     except json.JSONDecodeError as error:
         raise DataError(
-            f"{path}:{error.lineno}: must be JSON. Received: {error.msg} at column {error.colno}. "
-            "Copy the file again."
+            f"{path}:{error.lineno}: must be JSON. Received: {place(error)}. Copy the file again."
         ) from error
     except OSError as error:
         raise _not_squad(path, error.strerror, path) from error
@@ -70,7 +71,16 @@ def read_articles(path):
         raise _not_squad(path, _told(error), path) from error
     if not isinstance(articles, list) or not articles:
         raise _not_squad(path, "no articles")
-    return tuple(_article(path, number, article) for number, article in enumerate(articles))
+    read = tuple(_article(path, number, article) for number, article in enumerate(articles))
+    seen = set()
+    for question in (q for article in read for paragraph in article for q in paragraph.questions):
+        if question.id in seen:
+            raise DataError(
+                f"{path}: every question must have an id of its own. Received: {question.id!r} "
+                "twice. Give one of them another."
+            )
+        seen.add(question.id)
+    return read
 
 
 def _article(path, number, article):
@@ -91,17 +101,21 @@ def _paragraph(title, paragraph):
 
 
 def _question(question):
-    near = difflib.get_close_matches("answers", question, n=1)
-    if near and near != ["answers"]:
-        raise ValueError(f"{near[0]!r} where 'answers' is looked for")
+    for key in OPTIONAL:
+        near = difflib.get_close_matches(key, question, n=1, cutoff=0.8)
+        if near and near != [key]:
+            raise ValueError(f"{near[0]!r} where {key!r} is looked for")
     impossible = question.get("is_impossible", False)
     if not isinstance(impossible, bool):
-        raise TypeError(f"is_impossible {impossible!r} is neither true nor false")
+        raise TypeError(f"is_impossible {_json(impossible)} is neither true nor false")
     answers = () if impossible else _checked(question.get("answers", []), list)
     pairs = tuple(_answer(_checked(item, dict)) for item in answers)
-    if question["id"] is None:
-        raise TypeError("id null is no text")
-    return Question(_text(str(question["id"])), _text(question["question"]), pairs)
+    key = question["id"]
+    if isinstance(key, bool) or not isinstance(key, (str, int)):
+        raise TypeError(f"id {_json(key)} is no text")
+    if not _text(question["question"]).strip():
+        raise ValueError(f"question {_json(key)} has no words")
+    return Question(_text(str(key)), question["question"], pairs)
 
 
 def _answer(answer):
@@ -111,22 +125,22 @@ def _answer(answer):
 def _checked(value, kind):
     if not isinstance(value, kind):
         name = "object" if kind is dict else "list"
-        raise TypeError(f"{value!r:.40} is no {name}")
+        raise TypeError(f"{_json(value)} is no {name}")
     return value
 
 
 def _place(value):
     try:
-        if int(value) == float(value):
+        if not isinstance(value, bool) and int(value) == float(value):
             return int(value)
     except (TypeError, ValueError, OverflowError):
         pass
-    raise TypeError(f"answer_start {value!r} is no whole number")
+    raise TypeError(f"answer_start {_json(value)} is no whole number")
 
 
 def _text(value):
     if not isinstance(value, str):
-        raise TypeError(f"{value!r} is no text")
+        raise TypeError(f"{_json(value)} is no text")
     try:
         value.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -135,7 +149,13 @@ def _text(value):
     return value
 
 
+def _json(value):
+    return json.dumps(value)[:40]
+
+
 def _told(error):
+    if isinstance(error, UnicodeDecodeError):
+        return f"byte 0x{error.object[error.start]:02x}, which is no UTF-8"
     return f"an object without {error}" if isinstance(error, KeyError) else error
 
 

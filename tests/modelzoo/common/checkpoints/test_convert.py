@@ -471,6 +471,16 @@ def test_googles_bert_comes_back_bit_for_bit_with_its_step(tmp_path):
     assert {key: written[key] for key in config} == config
 
 
+def test_google_bert_has_no_files_of_a_size(tmp_path):
+    write_google_bert(tmp_path / "theirs")
+    to_tensorflow(tmp_path / "theirs", tmp_path / "ours", "google_bert")
+    with pytest.raises(ConfigError, match=r"--max_shard_gb: must come with .*Received: 0\.5\."):
+        from_tensorflow(
+            tmp_path / "ours", tmp_path / "back", "google_bert", max_shard_bytes=5 * 10**8
+        )
+    assert not (tmp_path / "back").exists()
+
+
 @pytest.mark.parametrize("source", ["theirs", "theirs/bert_model.ckpt"])
 def test_googles_bert_is_told_apart_from_hugging_faces(tmp_path, source):
     write_google_bert(tmp_path / "theirs")

@@ -43,6 +43,13 @@ def test_text_of_the_package_is_the_default_and_the_same_everywhere():
     assert [name for name, _ in kept] == ["11.txt", "20.txt", "23.txt"]
 
 
+def test_a_packed_file_is_no_text(folder):
+    (folder / "sub" / "b.txt.GZ").write_bytes(b"\x1f\x8b")
+    for source in (folder / "sub" / "b.txt.GZ", folder):
+        with pytest.raises(DataError, match=r"b\.txt\.GZ: must be text.*Unpack it"):
+            text_files.find_text_files(str(source), ["*.txt", "*.GZ"])
+
+
 def test_missing_source_and_empty_folder_are_named(tmp_path):
     with pytest.raises(DataError, match="nowhere"):
         text_files.find_text_files(str(tmp_path / "nowhere"), ["*.txt"])

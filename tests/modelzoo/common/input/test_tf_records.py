@@ -36,6 +36,17 @@ def files(tmp_path):
     return tf_records.find_record_files(str(tmp_path))
 
 
+def test_an_empty_file_and_a_folder_are_no_records(files, tmp_path):
+    (tmp_path / "a-1.tfrecords").write_bytes(b"")
+    with pytest.raises(DataError, match=r"a-1\.tfrecords: must be a whole.*Received: 0 bytes\."):
+        tf_records.check_files(files, LAYOUT)
+    with pytest.raises(DataError, match=r"a-1\.tfrecords: must be a whole"):
+        tf_records.check_frames(files[1])
+    (tmp_path / "b.tfrecord").mkdir()
+    with pytest.raises(DataError, match=r"b\.tfrecord: must be a TFRecord file.*a folder"):
+        tf_records.find_record_files(str(tmp_path))
+
+
 def section(**keys):
     given = {
         "data_processor": "GptTfRecordsProcessor",

@@ -7,17 +7,17 @@ import argparse
 import pytest
 
 from cerebras_tf.errors import ConfigError, DataError
-from modelzoo.commands import prepare_gpt
+from modelzoo.commands import prepare_bertsum, prepare_gpt
 from modelzoo.common.preparation import command
 
 pytest.importorskip("tqdm")
 
 
-def preparing(records, amount):
+def preparing(records, amount, rows=5):
     def prepare(advance):
         if amount:
             advance(amount)
-        return {"counts": {"rows": 5, "records": records}, "files": [{}] * 2}
+        return {"counts": {"rows": rows, "records": records}, "files": [{}] * 2}
 
     return prepare
 
@@ -63,6 +63,19 @@ def test_no_record_at_all_is_an_error_with_the_inputs_and_a_remedy(inputs, named
     assert str(error.value) == (
         f"out: must get at least one record, of {named}. Received: 5 rows, 0 records. Add text."
     )
+
+
+def test_nothing_in_the_input_is_told_and_no_option_blamed():
+    with pytest.raises(DataError, match=r"0 records\. There is nothing in them: add input\."):
+        command.run(preparing(0, 1, 0), ["a"], "out", remedy="Lower --least.")
+
+
+def test_articles_without_labels_are_told_apart_from_short_ones():
+    told = "share words with sentences"
+    counts = {"articles": 2, "skipped_without_label": 2, "skipped_too_short": 0}
+    assert told in prepare_bertsum.remedy(counts)
+    counts |= {"skipped_without_label": 1, "skipped_too_short": 1}
+    assert "Lower --min_sentences" in prepare_bertsum.remedy(counts)
 
 
 @pytest.mark.parametrize("option", [("--seed", "5"), ("--ftfy_normalizer", "NFD")])

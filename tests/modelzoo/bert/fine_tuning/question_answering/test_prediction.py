@@ -10,6 +10,7 @@ import pytest
 pytestmark = pytest.mark.tf
 pytest.importorskip("tensorflow")
 
+from cerebras_tf.errors import ConfigError  # noqa: E402
 from modelzoo.bert.fine_tuning.question_answering.answers import Answer, Choice  # noqa: E402
 from modelzoo.bert.fine_tuning.question_answering.data import read_windows  # noqa: E402
 from modelzoo.bert.fine_tuning.question_answering.encoding import token_span  # noqa: E402
@@ -17,6 +18,7 @@ from modelzoo.bert.fine_tuning.question_answering.params import (  # noqa: E402
     QuestionAnsweringInput,
 )
 from modelzoo.bert.fine_tuning.question_answering.prediction import (  # noqa: E402
+    check_answers,
     choose_answers,
     score,
     write_answers,
@@ -132,6 +134,17 @@ def test_question_counts_once_all_its_windows_are_predicted(tmp_path):
     assert set(choices) == {question.id for question, _, _ in windows[: several - 1]}
 
 
+def test_questions_without_an_answer_need_version_2(tmp_path):
+    keys = section(tmp_path, articles(6, with_negative=True))
+    windows, _ = read_windows(keys)
+    without = {question.id for question, _, _ in windows if not question.answers}
+    told = rf"version_2_with_negative must be True.*Received: {len(without)} of 12 have none"
+    with pytest.raises(ConfigError, match=told):
+        check_answers(windows, keys)
+    whole = section(tmp_path, articles(6, with_negative=True), version_2_with_negative=True)
+    check_answers(read_windows(whole)[0], whole)
+
+
 def test_file_without_answers_is_not_scored(tmp_path):
     made = articles(2)
     for article in made:
@@ -140,4 +153,5 @@ def test_file_without_answers_is_not_scored(tmp_path):
     keys = section(tmp_path, made)
     windows, _ = read_windows(keys)
     choices = choose_answers(windows, perfect(windows), keys)
+    check_answers(windows, keys)
     assert len(choices) == 4 and score(windows, choices, {}, keys) == {}

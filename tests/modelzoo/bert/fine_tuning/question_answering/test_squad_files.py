@@ -43,10 +43,15 @@ def test_answers_of_an_impossible_question_do_not_count(tmp_path):
     ("changes", "told"),
     [
         ({"answers": [{"text": "a", "answer_start": 0.9}]}, "answer_start 0.9 is no whole number"),
-        ({"is_impossible": "false"}, "is_impossible 'false' is neither true nor false"),
+        ({"is_impossible": "false"}, "is_impossible .false. is neither true nor false"),
         ({"id": None}, "id null is no text"),
-        ({"answers": None}, "None is no list"),
-        ({"answers": ["a"]}, "'a' is no object"),
+        ({"id": [1]}, r"id \[1\] is no text"),
+        ({"id": True}, "id true is no text"),
+        ({"question": " "}, "question .i. has no words"),
+        ({"is_imposible": True}, "'is_imposible' where 'is_impossible' is looked for"),
+        ({"answers": [{"text": "a", "answer_start": True}]}, "answer_start true is no whole"),
+        ({"answers": None}, "null is no list"),
+        ({"answers": ["a"]}, ".a. is no object"),
         ({"answers": [{"text": "a", "answer_start": [0]}]}, r"answer_start \[0\] is no whole"),
         ({"answers": [{"text": "a"}]}, "an object without 'answer_start'"),
     ],
@@ -74,6 +79,8 @@ def test_half_a_character_is_told_with_its_article(tmp_path, key):
     ("text", "told"),
     [
         ("{", r"a\.json:1: must be JSON"),
+        ('{"a": "\n"}', r"Received: Invalid control character at column 8\."),
+        (b"\x1f\x8b{}", "Received: byte 0x8b, which is no UTF-8"),
         ("[]", r"must be SQuAD json.* Received: \[\] is no object"),
         ("[" * 3000, "must be SQuAD json.*nest too deep"),
         ('{"data": [{"answer_start": 1e400}]}', "1e400, which is no finite number"),
@@ -81,7 +88,7 @@ def test_half_a_character_is_told_with_its_article(tmp_path, key):
         ("{}", "Received: an object without 'data'"),
         ('{"data": [{"title": "t", "paragraphs": [{"context": 1, "qas": []}]}]}', "article 't'"),
         (json.dumps({"data": [{"paragraphs": [{"context": "a", "qas": [{}]}]}]}), "without 'id'"),
-        ('{"data": ["words"]}', "article '0'.*'words' is no object"),
+        ('{"data": ["words"]}', "article '0'.*.words. is no object"),
         (
             json.dumps({"data": [{"paragraphs": [{"context": "a", "qas": [{"answer": []}]}]}]}),
             "'answer' where 'answers' is looked for",
@@ -90,6 +97,13 @@ def test_half_a_character_is_told_with_its_article(tmp_path, key):
 )
 def test_other_files_are_told(tmp_path, text, told):
     path = tmp_path / "a.json"
-    path.write_text(text)
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(DataError, match=told):
         read_articles(str(path))
+
+
+def test_two_questions_of_one_id_are_told(tmp_path):
+    made = articles(3)
+    made[2]["paragraphs"][1]["qas"][0]["id"] = "q0-1"
+    with pytest.raises(DataError, match=r"an id of its own\. Received: 'q0-1' twice"):
+        read_articles(str(write_squad(tmp_path / "a.json", made)))
