@@ -8,11 +8,12 @@ S length of a padded sequence, T of the longest row.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from cerebras_tf.errors import ConfigError, DataError
-from modelzoo.common.line_vocabulary import require_tokens_differ
+from modelzoo.common.line_vocabulary import require_tokens_differ, word_pieces
 from modelzoo.common.path_advice import advice_on_vocabulary, unread
 
 MASKED_SHARE = 0.8  # of the chosen tokens become [MASK]
@@ -139,13 +140,14 @@ def read_vocabulary(path):
         DataError: if it is not there.
     """
     try:
-        with open(path, "rb") as file:
-            tokens = [line.rstrip(b"\r\n") for line in file]
-    except OSError as error:
+        text = Path(path).read_bytes().decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
         raise unread(error)(
-            f"vocab_file: must be a readable file. Received: {path!r} ({error.strerror}). "
+            f"vocab_file: must be a readable file. Received: {path!r} "
+            f"({getattr(error, 'strerror', 'no UTF-8 text')}). "
             f"{advice_on_vocabulary(path, error, 'wordpiece')}"
         ) from error
+    tokens = [token.encode() for token in word_pieces(text)]
     require_tokens_differ(path, tokens)
     numbers = {token: number for number, token in enumerate(tokens)}
     for token in (b"[UNK]", b"[MASK]"):

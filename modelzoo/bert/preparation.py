@@ -18,8 +18,8 @@ from modelzoo.bert import sentences
 from modelzoo.bert.masking import MaskSettings, draw_masks
 from modelzoo.bert.next_sentence import sentence_pairs, truncate_pair
 from modelzoo.common import tokenizers
-from modelzoo.common.input.json_lines import read_lines
 from modelzoo.common.preparation import documents, input_files, pipeline, records, text_cleaning
+from modelzoo.common.text_lines import placed_lines
 
 UNIT_BYTES = 8 << 20  # input of one unit of work; its records are shuffled together
 FEWEST_DOCUMENTS = 4  # that a random second sentence is drawn from, where the input has as many
@@ -391,7 +391,7 @@ def listed_inputs(metadata_files, prefix="", tell=lambda line: None):
     """
     paths = []
     for listing in input_files.find_inputs(metadata_files, (".txt",), tell):
-        for where, line in read_lines(listing):
+        for where, line in placed_lines(listing):
             path = os.path.join(prefix, line.strip())
             if not os.path.isfile(path):
                 raise DataError(

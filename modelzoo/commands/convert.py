@@ -21,6 +21,7 @@ from cerebras_tf.cli.arguments import gigabytes, seed_int, step_int
 from cerebras_tf.errors import ConfigError
 from modelzoo.common.checkpoints.compare_logits import TOLERANCE, compare_logits, require_packages
 from modelzoo.common.checkpoints.convert import from_tensorflow, to_tensorflow
+from modelzoo.common.checkpoints.hugging_face import SHARD_BYTES
 from modelzoo.common.checkpoints.programs import PROGRAMS
 from modelzoo.common.checkpoints.random_model import write_random_model
 from modelzoo.common.checkpoints.renumber import renumber
@@ -83,7 +84,7 @@ def add_arguments(parser, what):
             help="model it began as, for its token ids, generation_config.json and tokenizer "
             "(default: beside the checkpoint)",
         )
-        text = "size of a file of Hugging Face's form, GB (default: 5.0)"
+        text = f"size of a file of Hugging Face's form, GB (default: {SHARD_BYTES / 1e9:g})"
         add("--max_shard_gb", type=gigabytes, help=text)
 
 

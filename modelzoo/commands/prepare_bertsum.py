@@ -59,6 +59,6 @@ def run(args):
 
 def remedy(counts):
     """Returns what to do where every article was left out."""
-    if counts["skipped_without_label"] == counts["articles"]:
+    if counts["skipped_without_label"] >= counts["skipped_too_short"]:
         return "Give highlights that share words with sentences of their articles."
     return "Lower --min_sentences_per_sequence or --min_tokens_per_sentence."

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Optional, Union
 
 from cerebras_tf.errors import ConfigError
+from modelzoo.common import text_lines
 from modelzoo.common.path_advice import unread
 from modelzoo.common.sections import build_initializer, field
 
@@ -100,8 +101,8 @@ def count_lines(path):
         ConfigError: if what is there cannot be read.
     """
     try:
-        with open(path or "", "rb") as file:
-            return sum(1 for _ in file)
+        with open(path or "", "rb"):
+            pass
     except OSError as error:
         if unread(error) is ConfigError:
             raise ConfigError(
@@ -109,3 +110,4 @@ def count_lines(path):
                 "Check the path."
             ) from error
         return None
+    return text_lines.line_ends(path, 1 << 20)[0]

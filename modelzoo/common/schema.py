@@ -74,7 +74,7 @@ class Report:
         self.resolve = resolve or (lambda value: value)
         self.messages: list[str] = []
         self._repeated: set[int] = set()  # places of messages
-        self._told: set[str] = set()
+        self._told: set[str] = set()  # of keys that stand in the source
 
     def add(self, path, text, received=_MISSING, advice=""):
         """Adds one mistake, worded *where: what must hold. Received: value. What to do.*"""
@@ -86,9 +86,10 @@ class Report:
         line = self.lines.get(path)
         section, _, key = path.partition(".")
         told = " ".join(words).replace(f"{section}.{key}", key)
-        if self.lines and not line and told in self._told:
+        if line:
+            self._told.add(told)
+        elif told in self._told:
             self._repeated.add(len(self.messages))
-        self._told.add(told)
         if line:
             words.append(f"Line {line}.")
         self.messages.append(" ".join(words))

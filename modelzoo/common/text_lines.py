@@ -13,9 +13,12 @@ import numpy as np
 
 from cerebras_tf.errors import DataError
 from modelzoo.common.path_advice import advice_on_path
+from modelzoo.common.preparation import compressed
 
 LF, CR = "\n", "\r"
-PACKED = (".gz", ".tgz", ".xz", ".zst", ".bz2", ".zip", ".7z", ".lz4")  # ends of names
+TO_UTF8 = "Convert the file to UTF-8."
+PACKED_OTHERWISE = (".bz2", ".zip", ".7z", ".lz4")  # ends of names
+PACKED = (*compressed.SUFFIXES, *PACKED_OTHERWISE)
 BLOCK_BYTES = 1 << 20
 
 
@@ -37,6 +40,21 @@ def read_lines(path, advice="Check the path."):
     except OSError as error:
         raise _unreadable(path, error, advice) from error
     return split(decode(data, path))
+
+
+def placed_lines(path, keep_blank=False):
+    """Yields the lines of a UTF-8 text file that are not blank, each after its place.
+
+    Args:
+        path: the file; a byte order mark before its text is left out.
+        keep_blank: also yields those that are.
+
+    Raises:
+        DataError: if the file is missing or no UTF-8 text.
+    """
+    for number, line in enumerate(read_lines(path), start=1):
+        if keep_blank or line.strip():
+            yield f"{path}:{number}", line
 
 
 def split(text, end=None):
@@ -76,13 +94,12 @@ def decode(data, path, line=1, end=None):
     except UnicodeDecodeError as error:
         end = end or (LF if LF.encode() in data else CR)
         line += error.object[: error.start].count(end.encode())
-        raise not_utf8(path, line, error) from error
+        packed = str(path).lower().endswith(PACKED)
+        raise not_utf8(path, line, error, "Unpack the file." if packed else TO_UTF8) from error
 
 
-def not_utf8(path, line, error, advice=None):
+def not_utf8(path, line, error, advice):
     """Returns the DataError of a UnicodeDecodeError, with the number of its line and its byte."""
-    packed = str(path).lower().endswith(PACKED)
-    advice = advice or ("Unpack the file." if packed else "Convert the file to UTF-8.")
     byte = error.object[error.start]
     return DataError(f"{path}:{line}: must be UTF-8 text. Received: byte 0x{byte:02x}. {advice}")
 

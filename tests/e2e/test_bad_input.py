@@ -234,7 +234,9 @@ def test_a_warm_start_from_nothing_or_from_another_model_is_refused(trained):
     assert not trained.content("new")
 
 
-@pytest.mark.parametrize("device", [(), ("--device", "/cpu:0")])
+@pytest.mark.parametrize(
+    "device", [(), pytest.param(("--device", "/cpu:0"), marks=pytest.mark.slow)]
+)
 def test_weights_of_a_checkpoint_that_are_not_used_are_told(command_line, device):
     def told(mode, *flags, out="out"):
         result = command_line(mode, *device, *flags, out=out)

@@ -133,7 +133,10 @@ def bert_batches():
     return [(features, np.zeros(BATCH, np.int32))]
 
 
-@pytest.mark.parametrize(("model", "arrays"), [(gpt, gpt_batches), (bert, bert_batches)])
+@pytest.mark.parametrize(
+    ("model", "arrays"),
+    [(gpt, gpt_batches), pytest.param(bert, bert_batches, marks=pytest.mark.slow)],
+)
 def test_gradients_of_initial_weights_point_where_those_of_float32_do(model, arrays, tmp_path):
     exact, rounded = (
         gradients(model(), arrays()[:1], tmp_path / precision, precision)

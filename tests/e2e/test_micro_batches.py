@@ -27,7 +27,9 @@ SIDES = {"encoder_num_hidden_layers": 1, "decoder_num_hidden_layers": 1}
         (transformer, PAIRS, 2, {"label_smoothing": 0.1, **SIDES}),
         (bert, BERT, 3, {"mlm_loss_scaling": "precomputed_num_masked", **LAYERS}),
         (bert, BERT, 3, {"mlm_loss_scaling": "num_masked", "disable_nsp": False, **LAYERS}),
-        (bert, BERT, 3, {"mlm_loss_scaling": "batch_size", **LAYERS}),
+        pytest.param(
+            *(bert, BERT, 3, {"mlm_loss_scaling": "batch_size", **LAYERS}), marks=pytest.mark.slow
+        ),
         (gpt, GPT, 3, {"loss_scaling": "num_tokens", **LAYERS}),
         (gpt, GPT, 3, {"loss_scaling": "batch_size", "loss_weight": 0.1, **LAYERS}),
         (gpt, GPT, 3, {"mixed_precision": True, **LAYERS}),

@@ -47,7 +47,10 @@ def examples():
 SERIAL = {"use_parallel_residual": False, "rotary_emb_base": 100.0}
 
 
-@pytest.mark.parametrize("name, model", [("gptj", {}), ("gpt_neox", {}), ("gpt_neox", SERIAL)])
+@pytest.mark.parametrize(
+    "name, model",
+    [("gptj", {}), pytest.param("gpt_neox", {}, marks=pytest.mark.slow), ("gpt_neox", SERIAL)],
+)
 def test_tiny_model_trains_as_on_the_host(name, model, tmp_path):
     host, _ = check_parity(tiny(name, **model), examples(), tmp_path)
     assert host.losses[-1] < host.losses[0]

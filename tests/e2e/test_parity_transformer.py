@@ -41,7 +41,7 @@ def batches(length=9):
     return [(dict(zip(FEATURES, batch)), batch[-1]) for batch in made]
 
 
-@pytest.mark.parametrize("pre", [False, True])
+@pytest.mark.parametrize("pre", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_transformer_with_label_smoothing_and_padding_trains_as_on_the_host(tmp_path, pre):
     model = transformer(label_smoothing=0.1, use_pre_normalization=pre)
     host, _ = check_parity(model, batches(), tmp_path)

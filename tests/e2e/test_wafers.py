@@ -200,6 +200,7 @@ def test_a_job_that_was_killed_goes_on_by_itself_to_the_same_bits(pair, tmp_path
     assert all(np.array_equal(found[name], wanted[name]) for name in wanted)
 
 
+@pytest.mark.slow
 def test_a_model_of_the_zoo_trains_as_one_that_takes_batches_in_turn(tmp_path):
     tree = yaml.safe_load((ROOT / "configs" / "params_gpt3_tiny.yaml").read_text("utf-8"))
     tree["train_input"].update(max_sequence_length=32, batch_size=8)

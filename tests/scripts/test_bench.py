@@ -105,6 +105,7 @@ def test_bench_measures_bfloat16_beside_float32(printed):
 
 
 @pytest.mark.tf
+@pytest.mark.slow
 def test_bench_measures_what_a_step_takes_beside_its_kernels():
     ran = bench("--overhead")
     assert ran.returncode == 0, ran.stderr
@@ -129,6 +130,7 @@ def test_bench_refuses_a_width_that_its_heads_do_not_divide():
 
 
 @pytest.mark.tf
+@pytest.mark.slow
 def test_bench_trains_on_sentences():
     check_sentences(
         bench("--smoke", "--model", "bert", "--pad", "fixed", "--rounds", "1", "--steps", "2")
@@ -136,6 +138,7 @@ def test_bench_trains_on_sentences():
 
 
 @pytest.mark.tf
+@pytest.mark.slow
 def test_bench_compares_files_with_memory(tmp_path):
     arguments = ("--memoryx_dir", str(tmp_path), "--memoryx_ram_gb", "0.004")
     ran = bench("--smoke", "--model", "gptj", "--rounds", "1", "--steps", "2", *arguments)

@@ -120,7 +120,7 @@ def from_tensorflow(
         config_from: folder of the model that ours began as, for what our YAML does not say, such as
             token ids, generation_config.json and the tokenizer; None takes the checkpoint's folder.
         dtype: type of the weights there: float32, float16 or bfloat16.
-        max_shard_bytes: largest size of a file there; None takes what the program takes.
+        max_shard_bytes: largest size of a file; google_bert has None, others' is SHARD_BYTES.
         overwrite: whether a model there may be replaced.
         advance: called with every number of weights that is done.
 
@@ -133,6 +133,7 @@ def from_tensorflow(
         ConfigError: the parameters have no counterpart there.
     """
     program = PROGRAMS[program]
+    program.check(dtype, max_shard_bytes)
     reader = TensorFlowReader(source)
     params_path = str(params_path or reader.folder / PARAMS)
     params = load_params(params_path)

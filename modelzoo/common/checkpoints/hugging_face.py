@@ -30,6 +30,7 @@ _OWN_KEYS = {"_name_or_path", "transformers_version", "torch_dtype", "dtype", "n
 _ASSUMED = ("bos_token_id", "eos_token_id")  # which our YAML does not say
 _OTHER_SPELLINGS = {"rope_parameters", "rope_scaling", "rope_theta"}
 _SINGLE_FILES = ("model.safetensors", "pytorch_model.bin")
+SHARD_BYTES = 5 * 10**9  # largest size of a file, as usual there
 _INDEX = "model.safetensors.index.json"
 _INDEX_FILES = (_INDEX, "pytorch_model.bin.index.json")
 
@@ -154,7 +155,7 @@ def read_json(path):
     return value
 
 
-def write_hugging_face(folder, config, shapes, tensors, dtype="float32", max_shard_bytes=5 * 10**9):
+def write_hugging_face(folder, config, shapes, tensors, dtype="float32", max_shard_bytes=None):
     """Writes a folder that transformers loads.
 
     Args:
@@ -163,7 +164,8 @@ def write_hugging_face(folder, config, shapes, tensors, dtype="float32", max_sha
         shapes: shape by name of all tensors.
         tensors: yields (name, float32 array) in the order of `shapes`.
         dtype: a key of DTYPES, the type in the files.
-        max_shard_bytes: largest size of a file's tensors; a larger tensor has a file of its own.
+        max_shard_bytes: largest size of a file's tensors, None for SHARD_BYTES; a larger tensor has
+            a file of its own.
 
     Raises:
         ConfigError: `dtype` is none of DTYPES.
@@ -171,7 +173,7 @@ def write_hugging_face(folder, config, shapes, tensors, dtype="float32", max_sha
     if dtype not in DTYPES:
         raise ConfigError(f"--dtype: must be one of {', '.join(DTYPES)}. Received: {dtype!r}.")
     folder, stored = Path(folder), DTYPES[dtype]
-    shards = split_into_shards(shapes, STORED_AS[stored].itemsize, max_shard_bytes)
+    shards = split_into_shards(shapes, STORED_AS[stored].itemsize, max_shard_bytes or SHARD_BYTES)
     weight_map, tensors = {}, iter(tensors)
     for number, shard in enumerate(shards, start=1):
         name = f"model-{number:05d}-of-{len(shards):05d}.safetensors"

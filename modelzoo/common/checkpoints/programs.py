@@ -61,11 +61,13 @@ class Program:
         architecture_of: function of a reader, returns the Architecture.
         architecture_for: function of our parameters and their path, returns the Architecture.
         write: function of a folder, configuration, shapes, tensors, global step, type and largest
-            size of a file, None for what is usual; see `hugging_face.write_hugging_face`.
+            size of a file; see `hugging_face.write_hugging_face`.
         written: file name patterns of what `write` writes.
         carried: names of files that are copied beside a checkpoint of ours and back.
         completed: function of a configuration made of our parameters and of the folder of carried
             files, returns the whole configuration.
+        check: function of the type and largest size that `write` will get; raises a ConfigError
+            for those that it cannot write.
     """
 
     open: Callable
@@ -75,6 +77,7 @@ class Program:
     written: tuple[str, ...]
     carried: tuple[str, ...] = ()
     completed: Callable = lambda config, folder: config
+    check: Callable = lambda dtype, max_shard_bytes: None
 
 
 class GoogleBertReader(TensorFlowReader):
@@ -151,11 +154,10 @@ def _google_bert_for(params, where):
 
 
 def _write_hugging_face(folder, config, shapes, tensors, global_step, dtype, max_shard_bytes):
-    size = {} if max_shard_bytes is None else {"max_shard_bytes": max_shard_bytes}
-    hugging_face.write_hugging_face(folder, config, shapes, tensors, dtype, **size)
+    hugging_face.write_hugging_face(folder, config, shapes, tensors, dtype, max_shard_bytes)
 
 
-def _write_google_bert(folder, config, shapes, tensors, global_step, dtype, max_shard_bytes):
+def _check_google_bert(dtype, max_shard_bytes):
     if dtype != "float32":
         raise ConfigError(
             f"--dtype: must be float32 in a TensorFlow checkpoint. Received: {dtype}. Leave it out."
@@ -165,6 +167,9 @@ def _write_google_bert(folder, config, shapes, tensors, global_step, dtype, max_
             "--max_shard_gb: must come with --program hugging_face, as a checkpoint of Google's "
             f"BERT is one file. Received: {max_shard_bytes / 1e9:g}. Leave it out."
         )
+
+
+def _write_google_bert(folder, config, shapes, tensors, global_step, dtype, max_shard_bytes):
     write_tensorflow(folder, _BERT_NAME, tensors, global_step)
     (folder / _BERT_CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
@@ -185,5 +190,6 @@ PROGRAMS = {
         _google_bert_for,
         _write_google_bert,
         (f"{_BERT_NAME}.*", _BERT_CONFIG, STATE),
+        check=_check_google_bert,
     ),
 }

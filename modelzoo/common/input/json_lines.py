@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 from cerebras_tf.errors import DataError
 from modelzoo.common import text_lines
-from modelzoo.common.json_text import parse_json
+from modelzoo.common.json_text import parse_json, place
 
 
 def read_json_lines(path):
@@ -20,33 +22,19 @@ def read_json_lines(path):
     Raises:
         DataError: with file and line, if the file is missing or a line is no JSON object.
     """
-    for where, line in read_lines(path):
+    for where, line in text_lines.placed_lines(path):
         try:
             row = parse_json(line, finite=False)
         except ValueError as error:
+            told = place(error) if isinstance(error, json.JSONDecodeError) else error
             raise DataError(
-                f"{where}: must be JSON. Received: {line[:60]!r} ({error}). Mend the line."
+                f"{where}: must be JSON. Received: {line[:60]!r} ({told}). Mend the line."
             ) from error
         if not isinstance(row, dict):
             raise DataError(
                 f"{where}: must be an object of keys. Received: {line[:60]!r}. Mend the line."
             )
         yield where, row
-
-
-def read_lines(path, keep_blank=False):
-    """Yields the lines of a UTF-8 text file that are not blank, each after its place.
-
-    Args:
-        path: the file; a byte order mark before its text is left out.
-        keep_blank: also yields those that are.
-
-    Raises:
-        DataError: if the file is missing or no UTF-8 text.
-    """
-    for number, line in enumerate(text_lines.read_lines(path), start=1):
-        if keep_blank or line.strip():
-            yield f"{path}:{number}", line
 
 
 def text_of(row, key, where):

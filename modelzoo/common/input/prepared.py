@@ -38,7 +38,8 @@ class Facts:
     `made_with` names the file (or files) of the vocabulary whose tokens and numbers have the digest
     `vocabulary_sha256`. `labels` are those of classes or of tagged sentences, in the order of their
     numbers. `tokens_and_bytes` are how many tokens stand for how many bytes of text. `inputs` are
-    path, bytes and SHA-256 of each file that the records were made of.
+    the SHA-256 of the files that the records were made of by path; of very many files a manifest
+    has one digest.
     """
 
     vocab_size: Optional[int]
@@ -47,7 +48,7 @@ class Facts:
     made_with: Optional[str]
     labels: Optional[list]
     tokens_and_bytes: Optional[tuple[int, int]] = None
-    inputs: Optional[list] = None
+    inputs: Optional[dict[str, str]] = None
 
 
 def check_prepared(folders, vocab_sizes, length=None, vocab_file=None):
@@ -345,7 +346,6 @@ def read_facts(folder):
             if not isinstance(number, (int, type(None))):
                 raise TypeError(f"{number!r}, which is no whole number")
         files = [file for file, *_ in settings.get("vocabulary", ())]
-        inputs = settings.get("inputs")
         return Facts(
             size,
             next(iter(lengths), None),
@@ -353,9 +353,7 @@ def read_facts(folder):
             " and ".join(files) or "the 256 bytes",
             settings.get("labels"),
             _tokens_and_bytes(settings, manifest.get("counts", {})),
-            [(path, size, digest) for path, size, digest in inputs]
-            if isinstance(inputs, list)
-            else None,  # of many files there is one digest
+            _inputs(settings),
         )
     except (FileNotFoundError, NotADirectoryError):
         return None
@@ -369,6 +367,13 @@ def read_facts(folder):
             f"{path}: must be what a preparation wrote. Received: {error}. Restore it, or make the "
             "records again."
         ) from error
+
+
+def _inputs(settings):
+    inputs = settings.get("inputs")
+    if not isinstance(inputs, list):
+        return None
+    return {str(path): str(sha256) for path, _, sha256 in inputs}
 
 
 def _tokens_and_bytes(settings, counts):

@@ -10,11 +10,11 @@ import numpy as np
 from cerebras_tf.errors import ConfigError, DataError
 from modelzoo.common.input.json_lines import (
     read_json_lines,
-    read_lines,
     require_unicode,
     text_of,
 )
 from modelzoo.common.json_text import is_finite
+from modelzoo.common.text_lines import placed_lines
 from modelzoo.common.tokenizers import check_number, load_tokenizer
 
 TEXT_KEYS = ("prompt", "text")
@@ -84,7 +84,7 @@ def read_prompts(path, tokenizer, vocab_size, limit):
     if str(path).lower().endswith((".jsonl", ".json")):
         prompts = [_of_row(row, where, tokenizer) for where, row in read_json_lines(path)]
     else:
-        prompts = [_of_line(line, where, tokenizer) for where, line in read_lines(path, True)]
+        prompts = [_of_line(line, where, tokenizer) for where, line in placed_lines(path, True)]
     if not prompts:
         raise DataError(f"{path}: must hold prompts. Received: an empty file. Add some.")
     for prompt in prompts:

@@ -50,7 +50,7 @@ def find_text_files(sources, patterns):
         if path.lower().endswith(PACKED):
             raise DataError(
                 f"{path}: must be text, whose bytes are the tokens. Received: a packed file, by "
-                "its name. Unpack it, or make records of it with `cerebras-tf prepare gpt`."
+                "its name. Unpack it, or leave it out of file_patterns."
             )
     return sorted(found)
 

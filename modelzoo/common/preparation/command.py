@@ -73,8 +73,8 @@ def run(prepare, inputs, output_dir, total=None, unit="B", remedy="Add input."):
         output_dir: named in the closing line.
         total: amount of input, None if it is not known beforehand.
         unit: of `total`; ``B`` is told in MB.
-        remedy: what to do if not one record was made of some input, a sentence, or a function of
-            the manifest's counts that returns one.
+        remedy: what to do if there was input and not one record was made of it, a sentence, or a
+            function of the manifest's counts that returns one.
 
     Returns:
         The manifest.
@@ -99,10 +99,10 @@ def run(prepare, inputs, output_dir, total=None, unit="B", remedy="Add input."):
     cpu_s = max(sum(os.times()[:4]) - busy, CLOCK_TICK_S)
     told = ", ".join(f"{count} {name}" for name, count in manifest["counts"].items())
     if not manifest["counts"]["records"]:
-        if callable(remedy):
-            remedy = remedy(manifest["counts"])
         if not any(manifest["counts"].values()):
-            remedy = "There is nothing in them: add input."
+            remedy = "They are empty. Add input."
+        elif callable(remedy):
+            remedy = remedy(manifest["counts"])
         raise DataError(
             f"{output_dir}: must get at least one record, of {records.first_names(inputs)}. "
             f"Received: {told}. {remedy}"

@@ -15,7 +15,7 @@ from modelzoo.common.input.json_lines import require_unicode
 from modelzoo.common.preparation.compressed import is_compressed, open_decompressed
 from modelzoo.common.preparation.input_files import named_like
 from modelzoo.common.preparation.records import sha256_of
-from modelzoo.common.text_lines import not_utf8
+from modelzoo.common.text_lines import PACKED_OTHERWISE, TO_UTF8, not_utf8
 
 SUFFIXES = (
     *(".txt", ".txt.zst", ".txt.gz", ".jsonl", ".jsonl.zst", ".jsonl.gz"),
@@ -25,7 +25,7 @@ BUFFER_BYTES = 1 << 17
 TEXT_KEY = "text"  # where a row of JSON lines has its text
 # What to do about files of other formats, by the ends of their names.
 OTHER_FORMATS = (
-    ((".bz2", ".zip", ".7z", ".lz4"), "Unpack the file, or pack it as .gz, .xz or .zst."),
+    (PACKED_OTHERWISE, "Unpack the file, or pack it as .gz, .xz or .zst."),
     ((".parquet", ".arrow", ".pdf", ".docx"), "Convert it to text or to .jsonl."),
 )
 LISTED_FILES = 1000  # input files that a manifest names one by one
@@ -232,7 +232,7 @@ def _decode(data, path, place, first=True):
     except UnicodeDecodeError as error:
         line = place() + error.object[: error.start].count(b"\n")
         advice = [told for ends, told in OTHER_FORMATS if named_like(path, ends)]
-        raise not_utf8(path, line, error, next(iter(advice), None)) from error
+        raise not_utf8(path, line, error, next(iter(advice), TO_UTF8)) from error
 
 
 def _row_of(line, path, place, keys):

@@ -33,6 +33,7 @@ def losses(config, changes, tmp_path):
     return [found[step] for step in sorted(found)]
 
 
+@pytest.mark.slow
 def test_bytes_of_text_with_a_pattern_are_learned(tmp_path):
     text = tmp_path / "text"
     text.mkdir()

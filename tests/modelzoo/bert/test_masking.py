@@ -7,6 +7,7 @@ import pytest
 
 from cerebras_tf.errors import ConfigError, DataError
 from modelzoo.bert.masking import MaskSettings, count_masked, draw_masks, read_vocabulary
+from modelzoo.common.model_sections import count_lines
 
 MASK = 3
 SETTINGS = MaskSettings(MASK, (10, 1000), 0.15, 20)
@@ -97,8 +98,19 @@ def test_vocabulary_without_a_special_token_is_refused(missing, tmp_path):
         read_vocabulary(str(path))
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_vocabulary_is_read_whichever_way_its_lines_end(end, tmp_path):
+    path = tmp_path / "vocab.txt"
+    path.write_bytes(b"\xef\xbb\xbf" + end.join(["[UNK]", "[MASK]", "a", ""]).encode())
+    assert read_vocabulary(str(path)) == {b"[UNK]": 0, b"[MASK]": 1, b"a": 2}
+    assert count_lines(str(path)) == 3
+
+
 def test_missing_vocabulary_is_refused(tmp_path):
     with pytest.raises(DataError, match="readable .* prepare vocab --algorithm wordpiece"):
         read_vocabulary(str(tmp_path / "none.txt"))
     with pytest.raises(ConfigError, match=r"vocab_file: must be a readable .*\(Is a directory\)"):
         read_vocabulary(str(tmp_path))
+    (tmp_path / "bytes.txt").write_bytes(b"[UNK]\n\xff\n")
+    with pytest.raises(ConfigError, match=r"must be a readable file.*bytes.txt' \(no UTF-8 text\)"):
+        read_vocabulary(str(tmp_path / "bytes.txt"))

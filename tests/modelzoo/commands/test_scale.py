@@ -13,6 +13,7 @@ from tests.swarmx.ranks import needs_mpi
 pytestmark = pytest.mark.tf
 
 
+@pytest.mark.slow
 @needs_mpi()
 def test_scale_measures_some_wafers_and_predicts_many(tmp_path, capsys):
     out = tmp_path / "scale.html"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cerebras_tf.errors import ConfigError
-from modelzoo.common import registry
+from modelzoo.common import registry, schema
 from modelzoo.common.params import (
     load_params,
     read_yaml,
@@ -120,6 +120,13 @@ def test_a_mistake_that_sections_take_over_is_told_once(write):
     path = write(wrong + "eval_input:\n    batch_size: two\n")
     with pytest.raises(ConfigError, match="Line 5.\n.*eval_input.batch_size must.*Line 18"):
         load_params(path)
+
+
+def test_keys_that_two_sections_lack_are_told_of_both():
+    report = schema.Report("f.yaml", {"train_input": 1, "eval_input": 5})
+    for section in ("train_input", "eval_input"):
+        report.add(f"{section}.src_data_dir", f"{section}.src_data_dir is required.")
+    assert report.text().count("is required") == 2
 
 
 @pytest.mark.parametrize("given", ["0", "-2.5", ".inf"])

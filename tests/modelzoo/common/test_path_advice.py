@@ -13,11 +13,11 @@ from modelzoo.bert.fine_tuning.token_classifier.preparation import find_splits  
 from modelzoo.common.checkpoint_files import find_checkpoint  # noqa: E402
 from modelzoo.common.checkpoints.hugging_face import HuggingFaceReader  # noqa: E402
 from modelzoo.common.checkpoints.tensorflow_checkpoint import TensorFlowReader  # noqa: E402
-from modelzoo.common.input.json_lines import read_lines  # noqa: E402
 from modelzoo.common.input.text_files import find_text_files, read_tokens  # noqa: E402
 from modelzoo.common.input.tf_records import find_record_files  # noqa: E402
 from modelzoo.common.params import load_params  # noqa: E402
 from modelzoo.common.preparation.input_files import find_inputs  # noqa: E402
+from modelzoo.common.text_lines import read_lines  # noqa: E402
 from modelzoo.common.tokenizers import load_tokenizer  # noqa: E402
 
 FILES = (
@@ -41,7 +41,7 @@ FILES = (
         (find_splits, "ss2", "sst2"),
         (lambda path: find_inputs([path], (".txt",)), "ss2", "sst2"),
         (lambda path: load_tokenizer("BertTokenizer", path), "vocba.txt", "vocab.txt"),
-        (lambda path: list(read_lines(path)), "task.jsonl", "tasks.jsonl"),
+        (read_lines, "task.jsonl", "tasks.jsonl"),
         (find_checkpoint, "rnu/model.ckpt-10", "run/model.ckpt-10"),
         (find_checkpoint, "rnu", "run"),
         (HuggingFaceReader, "rnu", "run"),

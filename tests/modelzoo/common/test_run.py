@@ -110,7 +110,11 @@ def test_stopped_and_resumed_run_equals_an_uninterrupted_one(call):
         np.testing.assert_array_equal(parts[name], value, err_msg=name)
 
 
-@pytest.mark.parametrize("device", ["/cpu:0", None], ids=["host", "wafer"])
+@pytest.mark.parametrize(
+    "device",
+    [pytest.param("/cpu:0", marks=pytest.mark.slow), None],
+    ids=["host", "wafer"],
+)
 def test_wafers_may_come_and_go_between_two_runs(call, tmp_path, device):
     call("train", "--max_steps", "2", device=device)
     shutil.copytree(tmp_path / "out", tmp_path / "shifted")

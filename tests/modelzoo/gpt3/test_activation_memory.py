@@ -93,6 +93,7 @@ def measured(session):
     return session.peak_bytes - session.store.resident_bytes
 
 
+@pytest.mark.slow
 def test_a_sibling_trains_alike_in_two_thirds_of_the_memory(tmp_path):
     losses, variables, free = trained(tmp_path / "free")
     budget = 0.65 * planned(free)

@@ -6,12 +6,17 @@ import difflib
 import functools
 import json
 from dataclasses import dataclass
+from pathlib import Path
 
 from cerebras_tf.errors import DataError
 from modelzoo.common.json_text import parse_json, place
 from modelzoo.common.path_advice import advice_on_path
+from modelzoo.common.text_lines import decode
 
-OPTIONAL = ("answers", "is_impossible")  # keys of a question whose misspelling nothing else tells
+# Keys of a question whose misspelling nothing else tells, and how like them another key may be:
+# `plausible_answers` of version 2.0, 0.58 like `answers`, is another.
+OPTIONAL = {"answers": 0.6, "is_impossible": 0.8}
+SHOWN = 40  # characters of a value
 
 
 @dataclass(frozen=True)
@@ -59,8 +64,8 @@ def read_articles(path):
         DataError: names the article of what is wrong, or two questions have one id.
     """
     try:
-        with open(path, encoding="utf-8-sig") as file:
-            articles = _checked(parse_json(file.read()), dict)["data"]
+        text = decode(Path(path).read_bytes(), path)
+        articles = _checked(parse_json(text), dict)["data"]
     except json.JSONDecodeError as error:
         raise DataError(
             f"{path}:{error.lineno}: must be JSON. Received: {place(error)}. Copy the file again."
@@ -101,8 +106,8 @@ def _paragraph(title, paragraph):
 
 
 def _question(question):
-    for key in OPTIONAL:
-        near = difflib.get_close_matches(key, question, n=1, cutoff=0.8)
+    for key, alike in OPTIONAL.items():
+        near = difflib.get_close_matches(key, question, n=1, cutoff=alike)
         if near and near != [key]:
             raise ValueError(f"{near[0]!r} where {key!r} is looked for")
     impossible = question.get("is_impossible", False)
@@ -150,12 +155,11 @@ def _text(value):
 
 
 def _json(value):
-    return json.dumps(value)[:40]
+    text = json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace").decode()
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]} ..."
 
 
 def _told(error):
-    if isinstance(error, UnicodeDecodeError):
-        return f"byte 0x{error.object[error.start]:02x}, which is no UTF-8"
     return f"an object without {error}" if isinstance(error, KeyError) else error
 
 

@@ -59,7 +59,7 @@ def read_sentences(path):
                 words, tags = [], []
             continue
         tag = columns[-1].strip()
-        if CR in line:
+        if any(CR in column.strip() for column in columns):
             raise DataError(
                 f"{path}:{number}: must hold one word. Received: {line[:60]!r}, with a CR inside. "
                 "End all lines with LF, or all with CR."

@@ -57,9 +57,9 @@ class NerInput(FineTuningInputKeys, RecordInput):
         folders = [] if isinstance(self.data_dir, str) else self.data_dir or []
         if self.text_file is not None and len(folders) > 1:
             yield (
-                "text_file",
-                "must come with one folder in data_dir. Predict from each by itself, or leave it "
-                "out.",
+                "data_dir",
+                "must be one folder, the one whose records text_file became. Leave out the others, "
+                "or text_file.",
             )
 
 

@@ -50,7 +50,7 @@ def predict(estimator, inputs, params, checkpoint_path, use_cs):
         path = folder / f"{Path(section.text_file).stem}_tagged.tsv"
         write_tags(path, sentences, whole, tags)
         left = len(sentences) - len(whole)
-        rest = f"; predict_steps left out {left} of {len(sentences)} sentences" if left else ""
+        rest = f"; {left} of {len(sentences)} sentences were not predicted whole" if left else ""
         count = sum(len(sentences[sentence].words) for sentence in whole)
         tf.logging.info("wrote the tags of %d words to %s%s", count, path, rest)
 
@@ -73,12 +73,12 @@ def read_text_file(section):
     facts = read_facts(folder)
     if facts is not None and facts.inputs:
         digest = sha256_of(path)
-        if digest not in [sha256 for _, _, sha256 in facts.inputs]:
-            made_of = ", ".join(name for name, _, _ in facts.inputs)
+        if digest not in facts.inputs.values():
+            made_of = ", ".join(f"{name} ({sha256[:12]})" for name, sha256 in facts.inputs.items())
             raise DataError(
                 f"{path}: predict_input.text_file must be the file that the records were made of, "
-                f"{made_of} as {folder} tells. Received: another text. Name that file, or make "
-                "records of this one."
+                f"by SHA-256 {made_of} as {folder} tells. Received: {digest[:12]}. Name that file, "
+                "or make records of this one; other line ends make another file."
             )
     return sentences
 
@@ -112,10 +112,11 @@ def whole_sentences(tags, sentences, path):
         path: their file.
 
     Returns:
-        Their places. Of what was predicted only the last may be a part of a sentence.
+        Their places. What else was predicted is a part of a sentence whose other records
+        predict_steps or skip_steps leave out.
 
     Raises:
-        DataError: if the words of another sentence are not those that were predicted.
+        DataError: if words were predicted that are not in the file.
     """
     words: dict[int, set] = {}
     for sentence, word in tags:
@@ -125,11 +126,12 @@ def whole_sentences(tags, sentences, path):
         known = len(sentences[sentence].words) if sentence < len(sentences) else 0
         if found == set(range(known)):
             whole.append(sentence)
-        elif sentence != max(words) or max(found) >= known:
+        elif max(found) >= known:
             raise DataError(
                 f"{path}: predict_input.text_file must be the file that the records were made of. "
-                f"Received: {len(found)} predicted words for sentence {sentence + 1}, which has "
-                f"{known or 'none'} there. Name the file that `cerebras-tf prepare ner` read."
+                f"Received: a prediction of word {max(found) + 1} of sentence {sentence + 1}, "
+                f"which has {known or 'none'} there. Name the file that `cerebras-tf prepare ner` "
+                "read."
             )
     return whole
 

@@ -66,7 +66,7 @@ def test_no_record_at_all_is_an_error_with_the_inputs_and_a_remedy(inputs, named
 
 
 def test_nothing_in_the_input_is_told_and_no_option_blamed():
-    with pytest.raises(DataError, match=r"0 records\. There is nothing in them: add input\."):
+    with pytest.raises(DataError, match=r"0 records\. They are empty\. Add input\."):
         command.run(preparing(0, 1, 0), ["a"], "out", remedy="Lower --least.")
 
 
@@ -74,7 +74,7 @@ def test_articles_without_labels_are_told_apart_from_short_ones():
     told = "share words with sentences"
     counts = {"articles": 2, "skipped_without_label": 2, "skipped_too_short": 0}
     assert told in prepare_bertsum.remedy(counts)
-    counts |= {"skipped_without_label": 1, "skipped_too_short": 1}
+    counts |= {"skipped_without_label": 1, "skipped_too_short": 2}
     assert "Lower --min_sentences" in prepare_bertsum.remedy(counts)
 
 

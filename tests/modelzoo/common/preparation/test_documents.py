@@ -168,6 +168,9 @@ def test_bytes_that_are_no_utf8_are_named_with_file_and_line(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"fine\nbad \xff\n")
     with pytest.raises(DataError, match="a.txt:2: must be UTF-8 text. Received: byte 0xff"):
         read(tmp_path / "a.txt")
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b"fine\nbad \xff\n"))
+    with pytest.raises(DataError, match="a.txt.gz:2: must be UTF-8 .* Convert the file to UTF-8."):
+        read(tmp_path / "a.txt.gz")
 
 
 def test_missing_and_empty_inputs_are_named(tmp_path):

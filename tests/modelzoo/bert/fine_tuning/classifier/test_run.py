@@ -152,7 +152,7 @@ def test_mnli_has_an_accuracy_and_a_submission_for_each_part(tmp_path):
     assert lines[1:] == [f"{row}\t{names[label]}" for row, label in enumerate(guesses[24:])]
 
 
-@pytest.mark.parametrize("device", [HOST, WAFER])
+@pytest.mark.parametrize("device", [pytest.param(HOST, marks=pytest.mark.slow), WAFER])
 def test_a_part_of_mnli_that_is_not_there_is_told_and_has_no_accuracy(tmp_path, caplog, device):
     content = mnli_tree(tmp_path)
     (tmp_path / "mnli" / "dev_mismatched.tsv").unlink()

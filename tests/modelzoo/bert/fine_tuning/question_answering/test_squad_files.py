@@ -48,6 +48,7 @@ def test_answers_of_an_impossible_question_do_not_count(tmp_path):
         ({"id": [1]}, r"id \[1\] is no text"),
         ({"id": True}, "id true is no text"),
         ({"question": " "}, "question .i. has no words"),
+        ({"id": ["é" * 50]}, r'id \["' + "é" * 38 + r" \.\.\. is no text"),
         ({"is_imposible": True}, "'is_imposible' where 'is_impossible' is looked for"),
         ({"answers": [{"text": "a", "answer_start": True}]}, "answer_start true is no whole"),
         ({"answers": None}, "null is no list"),
@@ -65,6 +66,15 @@ def test_values_of_another_kind_are_told_with_their_article(tmp_path, changes, t
         read_articles(str(path))
 
 
+@pytest.mark.parametrize("key", ["gold_answers", "answer", "Answers"])
+def test_answers_under_another_name_are_told(tmp_path, key):
+    asked = {"question": "q", "id": "i", key: [], "plausible_answers": []}
+    made = [{"title": "t", "paragraphs": [{"context": "a", "qas": [asked]}]}]
+    (tmp_path / "a.json").write_text(json.dumps({"data": made}))
+    with pytest.raises(DataError, match=f"{key!r} where 'answers' is looked for"):
+        read_articles(str(tmp_path / "a.json"))
+
+
 @pytest.mark.parametrize("key", ["question", "id"])
 def test_half_a_character_is_told_with_its_article(tmp_path, key):
     asked = {"question": "q", "id": "i", "answers": [], key: "why \ud800"}
@@ -80,7 +90,7 @@ def test_half_a_character_is_told_with_its_article(tmp_path, key):
     [
         ("{", r"a\.json:1: must be JSON"),
         ('{"a": "\n"}', r"Received: Invalid control character at column 8\."),
-        (b"\x1f\x8b{}", "Received: byte 0x8b, which is no UTF-8"),
+        (b"\x1f\x8b{}", r"a\.json:1: must be UTF-8 text. Received: byte 0x8b."),
         ("[]", r"must be SQuAD json.* Received: \[\] is no object"),
         ("[" * 3000, "must be SQuAD json.*nest too deep"),
         ('{"data": [{"answer_start": 1e400}]}', "1e400, which is no finite number"),

@@ -12,9 +12,13 @@ pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow.compat.v1")
 
 from cerebras_tf.errors import ConfigError, DataError  # noqa: E402
+from modelzoo.bert.fine_tuning.token_classifier.labels import Sentence  # noqa: E402
 from modelzoo.bert.fine_tuning.token_classifier.model import token_loss  # noqa: E402
 from modelzoo.bert.fine_tuning.token_classifier.params import (  # noqa: E402
     TokenClassifierModelParams,
+)
+from modelzoo.bert.fine_tuning.token_classifier.prediction import (  # noqa: E402
+    whole_sentences,
 )
 from modelzoo.bert.fine_tuning.token_classifier.preparation import Settings, prepare  # noqa: E402
 from modelzoo.common import run  # noqa: E402
@@ -141,10 +145,10 @@ def fewer_words(text):
 @pytest.mark.parametrize(
     ("change", "manifest", "told"),
     [
-        (lambda text: "pox\tB\n", False, "for sentence 1, which has 1 there"),
+        (lambda text: "pox\tB\n", False, r"a prediction of word \d+ of sentence 1, which has 1"),
         (lambda text: "", True, "must hold sentences"),
-        (other_words, True, "devel.tsv as .*dev tells. Received: another text"),
-        (fewer_words, False, "predicted words for sentence 1, which has"),
+        (other_words, True, r"devel.tsv .* as .*dev tells. Received: [0-9a-f]{12}. Name that"),
+        (fewer_words, False, r"a prediction of word \d+ of sentence 1, which has"),
     ],
 )
 def test_text_of_other_records_is_told(tmp_path, records, change, manifest, told):
@@ -170,12 +174,23 @@ def test_sentences_that_were_not_predicted_are_left_out(tmp_path, records, caplo
     for sentence, of_file in zip(written, given):
         rows = [line.rsplit("\t", 1) for line in sentence.split("\n")]
         assert [row[0] for row in rows] == of_file.split("\n")
-    assert f"left out {len(given) - len(written)} of {len(given)} sentences" in caplog.text
+    assert (
+        f"{len(given) - len(written)} of {len(given)} sentences were not predicted whole"
+        in caplog.text
+    )
+
+
+def test_sentences_whose_other_records_were_not_predicted_are_left_out():
+    sentences = [Sentence(["a", "b", "c"], ["O"] * 3)] * 4
+    words = [(0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (2, 0), (3, 1)]
+    assert whole_sentences(dict.fromkeys(words, "O"), sentences, "a.tsv") == [1]
 
 
 def test_sentences_of_several_folders_have_no_one_text(tmp_path, records):
     records["predict_input"]["data_dir"] = ["records/dev", "records/train"]
-    with pytest.raises(ConfigError, match=r"text_file must come with one folder in data_dir"):
+    with pytest.raises(
+        ConfigError, match=r"predict_input.data_dir must be one folder, .* Received: .*dev.*train"
+    ):
         call(tmp_path, records, "train", "--validate_only")
 
 
