@@ -29,7 +29,9 @@ def parse_json(text, finite=True):
 
 
 def place(error):
-    """Returns what a JSONDecodeError says, with the column it says it of."""
+    """Returns what an error of `parse_json` says, with the column where it is of one place."""
+    if not isinstance(error, json.JSONDecodeError):
+        return str(error)
     return f"{error.msg.removesuffix(' at')} at column {error.colno}"
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 from cerebras_tf.errors import DataError
 from modelzoo.common import text_lines
 from modelzoo.common.json_text import parse_json, place
@@ -26,9 +24,8 @@ def read_json_lines(path):
         try:
             row = parse_json(line, finite=False)
         except ValueError as error:
-            told = place(error) if isinstance(error, json.JSONDecodeError) else error
             raise DataError(
-                f"{where}: must be JSON. Received: {line[:60]!r} ({told}). Mend the line."
+                f"{where}: must be JSON. Received: {line[:60]!r} ({place(error)}). Mend the line."
             ) from error
         if not isinstance(row, dict):
             raise DataError(

@@ -239,10 +239,9 @@ def _row_of(line, path, place, keys):
     try:
         row = json_text.parse_json(line, finite=False)
     except ValueError as error:
-        told = json_text.place(error) if isinstance(error, json.JSONDecodeError) else error
         raise DataError(
-            f"{path}:{place()}: must be a JSON object. Received: {line[:60]!r} ({told}). "
-            "Mend or remove the line."
+            f"{path}:{place()}: must be a JSON object. Received: {line[:60]!r} "
+            f"({json_text.place(error)}). Mend or remove the line."
         ) from error
     named = row if isinstance(row, dict) else {}
     missing = [key for key in keys if not isinstance(named.get(key), str)]
