@@ -9,8 +9,9 @@ from pathlib import Path
 
 import tensorflow.compat.v1 as tf
 
+from cerebras_tf.errors import DataError
 from modelzoo.bert.fine_tuning.classifier.data import read_examples
-from modelzoo.bert.fine_tuning.classifier.tasks import find_files
+from modelzoo.bert.fine_tuning.classifier.tasks import INDEX_COLUMN, find_files
 from modelzoo.common import predictions
 
 
@@ -23,43 +24,75 @@ def predict(estimator, inputs, params, checkpoint_path, use_cs):
         params: Params.
         checkpoint_path: prefix of the checkpoint.
         use_cs: whether the wafer runs the model.
+
+    Raises:
+        DataError: if a row of the files is bad, or has no index of its own.
     """
     section = params.predict_input
     sources = find_files(section.data_dir, "predict")  # maybe those of evaluation
     tf.logging.info("predicting the rows of %s", ", ".join(sources))
-    labels = section.task.labels
-    found = predictions.predicted_rows(estimator, inputs, params, checkpoint_path, use_cs)
-    rows = [{**row, "label_name": labels[int(row["label"])]} for row in found]
+    examples = read_examples(section, "predict")
+    indices = submission_indices(examples, sources)
+    rows = []
+    for row in predictions.predicted_rows(estimator, inputs, params, checkpoint_path, use_cs):
+        name = section.task.labels[int(row["label"])]
+        rows.append({**row, "index": indices[int(row["example_index"])], "label_name": name})
     folder = predictions.predict_folder(params)
     name = predictions.output_name("predictions", estimator, use_cs)
     count, npz, jsonl = predictions.write_predictions(rows, folder, name)
-    files = write_submissions(rows, section, folder)
+    files = write_submissions(rows, examples, section.task.submission, folder)
     tf.logging.info("wrote %d predictions to %s, %s, %s", count, npz, jsonl, ", ".join(files))
 
 
-def write_submissions(rows, section, folder):
-    """Writes ``index<TAB>prediction`` files under the names that GLUE's server expects.
+def submission_indices(examples, sources):
+    """Returns by which index GLUE's server knows each row.
 
     Args:
-        rows: predictions with ``example_index`` and ``label_name``.
-        section: ClassifierInput they were read by.
+        examples: every tasks.Row of the files, in order.
+        sources: the files, for errors.
+
+    Returns:
+        Of each row the index that its file gives; else its place in its part, from 0.
+
+    Raises:
+        DataError: if two rows of a part have one index, or one has an empty one.
+    """
+    indices: list[str] = []
+    taken: dict[bool, dict[str, int]] = {True: {}, False: {}}  # of each part, places by index
+    for place, example in enumerate(examples):
+        part = taken[example.is_matched]
+        index = str(len(part)) if example.index is None else example.index
+        if not index or index in part:
+            where = f"rows {part[index] + 1} and {place + 1}" if index else f"row {place + 1}"
+            raise DataError(
+                f"{', '.join(sources)}: every row must have an index of its own. Received: "
+                f"{index!r} in {where}, counted from the first. Number the rows in the column "
+                f"{INDEX_COLUMN}, predict one file at a time, or remove the column."
+            )
+        part[index] = place
+        indices.append(index)
+    return indices
+
+
+def write_submissions(rows, examples, names, folder):
+    """Writes ``index<TAB>prediction`` files as GLUE's server expects them.
+
+    Args:
+        rows: predictions with ``example_index``, ``index`` and ``label_name``.
+        examples: every tasks.Row of the files.
+        names: of the files, by whether the part is matched.
         folder: where the files go.
 
     Returns:
         Their paths.
     """
-    examples = read_examples(section, "predict")
-    first: dict[bool, int] = {}  # of each part, the index at which it begins
-    for index, example in enumerate(examples):
-        first.setdefault(example.is_matched, index)
     lines: dict[bool, list[str]] = {}
     for row in rows:
-        index = int(row["example_index"])
-        is_matched = examples[index].is_matched
-        lines.setdefault(is_matched, []).append(f"{index - first[is_matched]}\t{row['label_name']}")
+        is_matched = examples[int(row["example_index"])].is_matched
+        lines.setdefault(is_matched, []).append(f"{row['index']}\t{row['label_name']}")
     paths = []
     for is_matched, part in sorted(lines.items()):
-        paths.append(str(folder / section.task.submission[is_matched]))
+        paths.append(str(folder / names[is_matched]))
         text = "\n".join(["index\tprediction", *part]) + "\n"
         Path(paths[-1]).write_text(text, encoding="utf-8")
     return paths

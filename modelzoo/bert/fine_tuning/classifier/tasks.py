@@ -8,12 +8,14 @@ from __future__ import annotations
 import dataclasses
 import os
 from dataclasses import dataclass
+from typing import Optional
 
 from cerebras_tf.errors import DataError
 from modelzoo.common.path_advice import advice_on_path
 from modelzoo.common.text_lines import read_lines
 
 UNLABELED = -1
+INDEX_COLUMN = "index"  # what GLUE's files call a row's number, by which its server knows the row
 # Files of a folder by the use they are read for; of each group the first that has any.
 FILES = {
     "train": (("train.tsv",),),
@@ -98,11 +100,13 @@ class Row:
         texts: one text, or two.
         label: number of the label, UNLABELED where the file has none.
         is_matched: False for a row of MNLI's mismatched part.
+        index: what stands in the column INDEX_COLUMN; None where the file has none.
     """
 
     texts: tuple
     label: int
     is_matched: bool
+    index: Optional[str] = None
 
 
 def find_files(data_dir, use, tell=lambda line: None):
@@ -169,7 +173,8 @@ def read_rows(path, task, needs_labels):
                     f"{path}:{number}: {task.label_column} must be one of "
                     f"{', '.join(task.labels)}. Received: {received!r}. Mend or remove the line."
                 )
-        rows.append(Row(texts, label, is_matched))
+        index = values[columns[INDEX_COLUMN]].strip() if INDEX_COLUMN in columns else None
+        rows.append(Row(texts, label, is_matched, index))
     if not rows:
         raise DataError(f"{path}: must hold rows below its header. Received: none. Copy it again.")
     return rows
@@ -195,7 +200,8 @@ def _header(path, names, task, needs_labels):
     names = [name.strip() for name in names]
     columns = {name: place for place, name in enumerate(names)}
     wanted = [*task.text_columns, *([task.label_column] if needs_labels else [])]
-    twice = [n for n in dict.fromkeys((*wanted, task.label_column)) if names.count(n) > 1]
+    used = dict.fromkeys((*wanted, task.label_column, INDEX_COLUMN))
+    twice = [name for name in used if names.count(name) > 1]
     if twice:
         raise DataError(
             f"{path}:1: the header must name a column once. Received: {', '.join(twice)} "

@@ -11,9 +11,10 @@ import yaml
 pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow.compat.v1")
 
-from cerebras_tf.errors import CheckpointError, ConfigError  # noqa: E402
+from cerebras_tf.errors import CheckpointError, ConfigError, DataError  # noqa: E402
 from modelzoo.bert.fine_tuning.classifier.model import POOLER  # noqa: E402
-from modelzoo.bert.fine_tuning.classifier.tasks import TASKS, read_rows  # noqa: E402
+from modelzoo.bert.fine_tuning.classifier.prediction import submission_indices  # noqa: E402
+from modelzoo.bert.fine_tuning.classifier.tasks import TASKS, Row, read_rows  # noqa: E402
 from modelzoo.common import run  # noqa: E402
 from modelzoo.common.checkpoints.tensorflow_checkpoint import write_tensorflow  # noqa: E402
 from tests.modelzoo.bert.fine_tuning.made_data import (  # noqa: E402
@@ -122,6 +123,40 @@ def test_wafer_predicts_and_scores_as_the_host_does(tmp_path):
     np.testing.assert_allclose(wafer, host, rtol=1e-4)
     assert found["host"][2] == found["wafer"][2]
     assert found["host"][2].splitlines()[0] == "index\tprediction"
+
+
+def test_submissions_have_the_indices_of_the_file(tmp_path):
+    write_sst2(tmp_path / "sst2", (("train", 16), ("dev", 11), ("test", 3)))
+    path = tmp_path / "sst2/test.tsv"
+    header, *rows = path.read_text().splitlines()
+    numbers = ("900", "17", "904")
+    lines = [f"index\t{header}", *map("\t".join, zip(numbers, rows))]
+    path.write_text("\n".join(lines) + "\n")
+    content = tree(tmp_path, runconfig={"max_steps": 2, "predict_steps": 9})
+    out = call(tmp_path, content, "train", *HOST)
+    call(tmp_path, content, "predict", *HOST)
+    written = (out / "predict/SST-2.tsv").read_text().splitlines()[1:]
+    assert [line.split("\t")[0] for line in written] == list(numbers)
+    assert [row["index"] for row in predicted(out)] == list(numbers)
+
+
+@pytest.mark.parametrize(
+    ("rows", "told"),
+    [
+        ([(True, None), (True, "1"), (True, "1")], "'1' in rows 2 and 3,"),
+        ([(True, "0"), (True, None), (True, "1")], "'1' in rows 2 and 3,"),
+        ([(True, "0"), (True, "")], "'' in row 2,"),
+    ],
+)
+def test_rows_without_an_index_of_their_own_are_refused(rows, told):
+    examples = [Row(("a",), 0, is_matched, index) for is_matched, index in rows]
+    with pytest.raises(DataError, match=f"x.tsv: every row .* Received: {told}.*one file at a"):
+        submission_indices(examples, ["x.tsv"])
+
+
+def test_parts_are_numbered_each_by_itself():
+    examples = [Row(("a",), 0, is_matched) for is_matched in (True, True, False)]
+    assert submission_indices(examples, []) == ["0", "1", "0"]
 
 
 def mnli_tree(folder, **runconfig):
