@@ -50,7 +50,7 @@ def language_model_spec(
         summaries[COST] = lm_loss(cross_entropy, weights, "num_tokens", None)
 
     def token_metrics():
-        ratio = tokens_per_byte(params.eval_input)
+        ratio = tokens_per_byte(params.eval_input, training=False)
         tensors = [tf.reshape(labels, [-1]), choices, cross_entropy, weights]
         return functools.partial(metrics.lm_metrics, ratio=ratio), tensors
 
@@ -61,7 +61,7 @@ def language_model_spec(
 def other_units(params, shown):
     """Returns the mean cost of a token as perplexity and, where known, bits per byte, by tags."""
     cost = shown[COST]
-    ratio = tokens_per_byte(params.train_input)
+    ratio = tokens_per_byte(params.train_input, training=True)
     found = {"train/lm_perplexity": metrics.perplexity(cost)}
     if ratio is not None:
         found["train/lm_bpb"] = metrics.bits_per_byte(cost, ratio)

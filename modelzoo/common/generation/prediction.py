@@ -43,6 +43,7 @@ def predict(estimator, inputs, params, checkpoint_path, use_cs):
     tokenizer = section_tokenizer(section, params.train_input.vocab_size)
     prompts = chosen_prompts(params, tokenizer)
     requests = make_requests(prompts, section)
+    tell_shortened(prompts, section.max_new_tokens, limit)
     if use_cs and params.runconfig.memoryx_dir:
         tell_plan(estimator, params, section.batch_size, most_before(params, prompts))
     name = predictions.output_name("completions", estimator, use_cs)
@@ -70,6 +71,25 @@ def chosen_prompts(params, tokenizer):
         prompts = prompts[: steps * section.batch_size]
         predictions.tell_left_out(steps)
     return prompts
+
+
+def tell_shortened(prompts, max_new_tokens, limit):
+    """Says which prompts leave less room than `max_new_tokens` within `limit` tokens."""
+    import tensorflow.compat.v1 as tf
+
+    rooms = [limit - len(prompt.tokens) for prompt in prompts]
+    short = [room for room in rooms if room < max_new_tokens]
+    if short:
+        least, most = min(short), max(short)
+        tf.logging.warning(
+            "max_new_tokens is %d, but within the %d positions of the model %d of %d prompts leave "
+            "room for %s: their completions end there, as finished by length",
+            max_new_tokens,
+            limit,
+            len(short),
+            len(rooms),
+            least if least == most else f"{least} to {most}",
+        )
 
 
 def most_before(params, prompts):

@@ -352,7 +352,7 @@ def read_facts(folder):
             manifest.get("vocabulary_sha256"),
             " and ".join(files) or "the 256 bytes",
             settings.get("labels"),
-            _tokens_and_bytes(settings, manifest.get("counts", {})),
+            _tokens_and_bytes(manifest.get("counts", {})),
             _inputs(settings),
         )
     except (FileNotFoundError, NotADirectoryError):
@@ -376,10 +376,8 @@ def _inputs(settings):
     return {str(path): str(sha256) for path, _, sha256 in inputs}
 
 
-def _tokens_and_bytes(settings, counts):
+def _tokens_and_bytes(counts):
     text_bytes, tokens = counts.get("text_bytes"), counts.get("tokens")
-    if settings.get("tokenizer_type") == "ByteTokenizer":
-        tokens = text_bytes  # the ends of texts left out, as where text is read as it is
     return (tokens, text_bytes) if tokens and text_bytes else None
 
 

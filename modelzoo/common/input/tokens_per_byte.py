@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import functools
+import os
 import re
 from pathlib import Path
 
 import tensorflow.compat.v1 as tf
 
+from cerebras_tf.errors import DataError
 from modelzoo.common.input.prepared import read_facts
+from modelzoo.common.input.text_files import find_text_files, split_files
 
 # GPT-2 tokens per byte of the Pile and of OpenWebText2, as Gao et al., The Pile (2020), count them.
 PUBLISHED = {"pile": 0.29335, "owt": 0.2434, "openwebtext2": 0.2434}
@@ -16,15 +19,17 @@ GPT2_SIZES = 50257, 50400  # of its tokens, and with the rows that GPT-J adds
 OF_BYTES = "GptTextDataProcessor"
 
 
-def tokens_per_byte(section):
+def tokens_per_byte(section, training):
     """Returns the tokens per byte of an input section's text, None where nothing tells them.
 
-    They are 1 where tokens are bytes. Of records the manifest of their preparation tells them; of
-    others the name of their folder or of the one above, such as ``pile_gpt2_msl2048/train``. A line
-    of the log says where neither does.
+    Ends of texts are tokens too: what a model pays for them belongs to the cost of the text (Gao et
+    al., The Pile (2020), section 3.1). Of text read as bytes the files tell, of records the
+    manifest of their preparation; of others the name of their folder or of the one above, such as
+    ``pile_gpt2_msl2048/train``. A line of the log says where neither does.
 
     Args:
         section: an input section of a language model, or None.
+        training: whether its training split is meant, of a section that splits files.
 
     Raises:
         DataError: if a manifest is damaged.
@@ -32,10 +37,20 @@ def tokens_per_byte(section):
     if section is None:
         return None
     if section.data_processor == OF_BYTES:
-        return 1.0
+        return _of_text(section, training)
     folders = section.data_dir
     folders = (folders,) if isinstance(folders, str) else tuple(folders)
     return _of_records(folders, section.vocab_size)
+
+
+def _of_text(section, training):
+    try:
+        files = find_text_files(section.data_dir, section.file_patterns)
+        files = split_files(files, section.eval_fraction, training)
+        text_bytes = sum(os.path.getsize(path) for _, path in files)
+    except (DataError, OSError):
+        return None  # the input function, if the mode needs data, tells what is wrong
+    return (text_bytes + len(files)) / text_bytes if text_bytes else None
 
 
 @functools.cache  # one line of the log a run

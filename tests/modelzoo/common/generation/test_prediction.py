@@ -67,6 +67,21 @@ def test_predict_completes_each_prompt_and_keeps_the_keys_of_its_row(tmp_path, r
     assert not list((tmp_path / "predict").glob("*partial*"))
 
 
+def test_completions_that_positions_cut_short_are_told(tmp_path, caplog):
+    SmallModel("gpt3", tmp_path)
+    rows = predict(tmp_path, "gpt3", max_new_tokens=POSITIONS - 2, seed=1)
+    room = [POSITIONS - len(prompt["prompt"]) for prompt in PROMPTS]
+    told = (
+        f"max_new_tokens is {POSITIONS - 2}, but within the {POSITIONS} positions of the model 2 "
+    )
+    assert f"{told}of 3 prompts leave room for {room[2]} to {room[0]}: " in caplog.text
+    for row, most in zip(rows, room):
+        assert len(row["tokens"]) <= most
+    caplog.clear()
+    predict(tmp_path, "gpt3", max_new_tokens=5)
+    assert "max_new_tokens" not in caplog.text
+
+
 def test_completions_are_the_same_on_host_and_wafer_and_in_other_batches(tmp_path):
     SmallModel("gpt3", tmp_path)
 

@@ -17,22 +17,40 @@ def section(data_dir, processor="GptTfRecordsProcessor", vocab_size=50257):
     return types.SimpleNamespace(data_processor=processor, data_dir=data_dir, vocab_size=vocab_size)
 
 
-@pytest.mark.parametrize("name", ["growth", "bowtie", "compiled", "pile_of_plays"])
-def test_tokens_of_text_that_is_read_as_bytes_are_1(name):
-    assert tokens_per_byte(section(f"/data/{name}", "GptTextDataProcessor", 257)) == 1.0
+def text(data_dir, eval_fraction=0.0):
+    return types.SimpleNamespace(
+        data_processor="GptTextDataProcessor",
+        data_dir=str(data_dir),
+        file_patterns=["*.txt"],
+        eval_fraction=eval_fraction,
+    )
+
+
+def of(made, training=False):
+    return tokens_per_byte(made, training)
+
+
+def test_of_text_that_is_read_as_bytes_ends_of_files_count_as_tokens(tmp_path):
+    for name in "abcdefgh":
+        (tmp_path / f"{name}.txt").write_text("x" * 9)
+    assert of(text(tmp_path)) == 10 / 9
+    (tmp_path / "long.txt").write_text("x" * 928)
+    assert of(text(tmp_path)) == 1009 / 1000
+    parts = [of(text(tmp_path, 0.5), training) for training in (True, False)]
+    assert 10 / 9 in parts  # the part without long.txt
+    assert sorted(parts)[0] < 1.01
+    assert of(text(tmp_path / "absent")) is None
 
 
 def test_folder_names_of_the_configs_tell_and_letters_within_words_do_not():
-    assert tokens_per_byte(section("/data/pile_gpt2_msl2048/train")) == 0.29335
-    assert tokens_per_byte(section(["/x/Pile", "./pile_gptj_msl2048/val"], vocab_size=50400)) == (
-        0.29335
-    )
-    assert tokens_per_byte(section("owt_gpt2_msl1024/val")) == 0.2434
+    assert of(section("/data/pile_gpt2_msl2048/train")) == 0.29335
+    assert of(section(["/x/Pile", "./pile_gptj_msl2048/val"], vocab_size=50400)) == (0.29335)
+    assert of(section("owt_gpt2_msl1024/val")) == 0.2434
     for folder in ("/data/growth/train", "compiled", "/pile/runs/mine/train", ["Pile", "mine"]):
-        assert tokens_per_byte(section(folder)) is None
-    assert tokens_per_byte(section("/data/Pile", vocab_size=257)) is None
-    assert tokens_per_byte(section("pile_neox_msl2048/train", vocab_size=50432)) is None
-    assert tokens_per_byte(None) is None
+        assert of(section(folder)) is None
+    assert of(section("/data/Pile", vocab_size=257)) is None
+    assert of(section("pile_neox_msl2048/train", vocab_size=50432)) is None
+    assert of(None) is None
 
 
 def test_a_manifest_wins_over_names(tmp_path):
@@ -45,8 +63,8 @@ def test_a_manifest_wins_over_names(tmp_path):
 
     pile = folder("pile_gpt2", tokens=30, text_bytes=100)
     other = folder("other", tokens=10, text_bytes=100)
-    assert tokens_per_byte(section(pile)) == 0.3
-    assert tokens_per_byte(section([pile, other])) == 0.2
+    assert of(section(pile)) == 0.3
+    assert of(section([pile, other])) == 0.2
     made = folder("bytes", {"tokenizer_type": "ByteTokenizer"}, tokens=102, text_bytes=100)
-    assert tokens_per_byte(section(made)) == 1.0
-    assert tokens_per_byte(section(folder("pile_articles", articles=3))) is None
+    assert of(section(made)) == 1.02
+    assert of(section(folder("pile_articles", articles=3))) is None
