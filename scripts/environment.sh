@@ -156,15 +156,21 @@ have_folders() {
   done
 }
 
+# Prints " Did you mean X?" for the known word that begins most like one; nothing where none shares
+# more than four characters.
+did_you_mean() {
+  local word=$1 near="" most=4 known length
+  for known in "${@:2}"; do
+    length=${#known}
+    while [ "${word:0:length}" != "${known:0:length}" ]; do length=$((length - 1)); done
+    if [ "$length" -gt "$most" ]; then most=$length near=" Did you mean $known?"; fi
+  done
+  printf '%s' "$near"
+}
+
 # Ends with an option that is not known, those that are, and the one that begins most like it.
 unknown_option() {
-  local word=${1%%=*} near="" most=4 option length
-  for option in "${@:2}"; do
-    length=${#option}
-    while [ "${word:0:length}" != "${option:0:length}" ]; do length=$((length - 1)); done
-    if [ "$length" -gt "$most" ]; then most=$length near=" Did you mean $option?"; fi
-  done
-  echo "$(basename "$0"): unknown option $1.$near Known: ${*:2}." >&2
+  echo "$(basename "$0"): unknown option $1.$(did_you_mean "${1%%=*}" "${@:2}") Known: ${*:2}." >&2
   exit 2
 }
 
@@ -243,7 +249,8 @@ set_environment() {
   CEREBRAS_TF_LAUNCHER=$(basename "$0")
   export CEREBRAS_TF_VENV=$VENV PATH=$SCRIPTS:$VENV/bin:$PATH
   if ! type -P "$1" >/dev/null; then
-    echo "$(basename "$0"): $1: command not found" >&2
+    echo "$(basename "$0"): $1: command not found.$(did_you_mean "$1" python-ws cerebras-tf)" \
+      "$(basename "$0") -h shows the commands." >&2
     exit 127
   fi
 }

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from modelzoo.commands.bench_models import LEARNING_RATE, batches_of, read_params
 from modelzoo.commands.bench_turn import Turns
+from modelzoo.common.installing import PEERS_EXTRA, pip_install
 
 
 class Peer(NamedTuple):
@@ -48,7 +49,7 @@ def run_peer(pipe: Any, shape: Any, side: str) -> None:
     try:
         import torch
     except ImportError:
-        pipe.send(Missing("PyTorch is not installed; pip install '.[peers]'"))
+        pipe.send(Missing(f"PyTorch is not installed: {pip_install(PEERS_EXTRA)}"))
         return
     if shape.model not in ("gpt2", "bert"):
         pipe.send(Missing(f"there is no PyTorch model of {shape.model} here"))

@@ -16,6 +16,7 @@ import numpy as np
 
 from cerebras_tf.errors import ConfigError
 from modelzoo.common.gpt2_files import check_merges, check_numbers
+from modelzoo.common.installing import pip_install
 from modelzoo.common.json_text import parse_json, place
 from modelzoo.common.line_vocabulary import require_tokens_differ, word_pieces
 from modelzoo.common.path_advice import advice_on_vocabulary, unread
@@ -350,7 +351,7 @@ def import_library():
     except ImportError as error:
         raise ConfigError(
             "tokenizers: must be installed for vocabularies in files. Received: "
-            f"{error}. Run: pip install tokenizers"
+            f"{error}. Run: {pip_install('tokenizers')}"
         ) from error
     return tokenizers
 

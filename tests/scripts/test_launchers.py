@@ -254,9 +254,11 @@ def test_a_module_of_the_users_own_takes_params_files_too(real):
 
 
 def test_csrun_wse_names_a_command_that_does_not_exist(ready):
-    ran = ready.run("csrun_wse", "no-such-command")
-    assert ran.returncode == 127
-    assert ran.stderr == "csrun_wse: no-such-command: command not found\n"
+    for name, near in (("no-such", ""), ("python-wss", " Did you mean python-ws?")):
+        ran = ready.run("csrun_wse", name)
+        assert ran.returncode == 127
+        told = f"csrun_wse: {name}: command not found.{near} csrun_wse -h shows the commands.\n"
+        assert ran.stderr == told
 
 
 def test_csrun_wse_takes_the_options_of_a_cluster_for_one_node(ready):

@@ -14,6 +14,7 @@ from cerebras_tf.errors import CheckpointError, ConfigError
 from modelzoo.common.checkpoints.hugging_face import HuggingFaceReader
 from modelzoo.common.checkpoints.programs import architecture_of
 from modelzoo.common.checkpoints.tensorflow_checkpoint import TensorFlowReader
+from modelzoo.common.installing import PEERS_EXTRA, pip_install
 from modelzoo.common.params import load_params
 
 TOLERANCE = 2e-4
@@ -107,8 +108,8 @@ def require_packages():
         import transformers
     except ImportError as error:
         raise ConfigError(
-            f"--logits: needs PyTorch and transformers. Received: {error}. Run `pip install "
-            "'.[peers]'` in the checkout (cerebras_tf[peers]), or compare weights only."
+            f"--logits: needs PyTorch and transformers. Received: {error}. "
+            f"Run `{pip_install(PEERS_EXTRA)}` in the checkout, or compare weights only."
         ) from error
     return torch, transformers
 

@@ -6,6 +6,7 @@ import pickle
 from typing import NamedTuple
 
 from cerebras_tf.errors import CheckpointError, ConfigError
+from modelzoo.common.installing import PEERS_EXTRA, pip_install
 
 
 class Place(NamedTuple):
@@ -33,8 +34,8 @@ class TorchReader:
             import torch
         except ImportError as error:
             raise ConfigError(
-                f"{path}: needs PyTorch to be read. Received: no module torch. Run `pip install "
-                "'.[peers]'` in the checkout (cerebras_tf[peers]), or take the model's "
+                f"{path}: needs PyTorch to be read. Received: no module torch. "
+                f"Run `{pip_install(PEERS_EXTRA)}` in the checkout, or take the model's "
                 ".safetensors files, which need nothing."
             ) from error
         self.path = str(path)

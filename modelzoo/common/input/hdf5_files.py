@@ -12,6 +12,7 @@ import os
 import numpy as np
 
 from cerebras_tf.errors import ConfigError, DataError
+from modelzoo.common.installing import pip_install
 from modelzoo.common.path_advice import advice_on_path
 
 COLUMNS = ("input_ids", "input_mask", "labels")
@@ -39,7 +40,8 @@ class Hdf5Records:
             import h5py
         except ImportError as error:
             raise ConfigError(
-                f"data_dir: HDF5 needs the package h5py. Received: {error}. Run: pip install h5py"
+                f"data_dir: HDF5 needs the package h5py. Received: {error}. Run: "
+                f"{pip_install('h5py')}"
             ) from error
         folders = as_folders(data_dir)
         patterns = [os.path.join(glob.escape(folder), "*.h5") for folder in folders]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from cerebras_tf.errors import ConfigError, DataError
+from modelzoo.common.installing import pip_install
 
 
 class Bleu(NamedTuple):
@@ -37,8 +38,8 @@ def corpus_bleu(translations, references, lowercase=False, tokenizer="13a"):
         from sacrebleu.metrics import BLEU
     except ImportError as error:
         raise ConfigError(
-            f"corpus_bleu: needs the package sacrebleu. Received: {error}. Run: pip install "
-            "sacrebleu"
+            f"corpus_bleu: needs the package sacrebleu. Received: {error}. Run: "
+            f"{pip_install('sacrebleu')}"
         ) from error
     if len(translations) != len(references) or not references:
         raise DataError(

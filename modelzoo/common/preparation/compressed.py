@@ -12,6 +12,7 @@ import zlib
 from typing import Any
 
 from cerebras_tf.errors import ConfigError, DataError
+from modelzoo.common.installing import pip_install
 
 SUFFIXES = (".gz", ".tgz", ".xz", ".zst")
 PADDED = (".gz", ".tgz", ".xz")  # zeros may follow a stream of these
@@ -52,7 +53,8 @@ def _opener(path):
         import zstandard
     except ImportError as error:
         raise ConfigError(
-            f"{path}: needs the package zstandard. Received: {error}. Run: pip install zstandard"
+            f"{path}: needs the package zstandard. Received: {error}. Run: "
+            f"{pip_install('zstandard')}"
         ) from error
     return zstandard.ZstdDecompressor().decompressobj
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from cerebras_tf.errors import ConfigError
+from modelzoo.common.installing import pip_install
 from modelzoo.common.preparation import records
 
 COLUMNS = ("input_ids", "input_mask", "labels")
@@ -42,7 +43,7 @@ class _Hdf5File:
             import h5py
         except ImportError as error:
             raise ConfigError(
-                f"HDF5: needs the package h5py. Received: {error}. Run: pip install h5py"
+                f"HDF5: needs the package h5py. Received: {error}. Run: {pip_install('h5py')}"
             ) from error
         self._file = h5py.File(path, "w")
         self._data: Any = None

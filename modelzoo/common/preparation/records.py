@@ -267,7 +267,7 @@ class Progress:
         ]
         if changed:
             raise ConfigError(
-                f"{self.folder}: holds records made with another {' and '.join(changed)}. "
+                f"{self.folder}: holds files made with another {' and '.join(changed)}. "
                 "Received: a run with new settings. Name another --output_dir, or remove this one."
             )
 

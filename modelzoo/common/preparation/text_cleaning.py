@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 
 from cerebras_tf.errors import ConfigError
+from modelzoo.common.installing import pip_install
 
 # WikiText as published is split into words. (what stands there, what was written), in order.
 WIKITEXT_RULES = [
@@ -57,7 +58,7 @@ def clean(text, unicode_form=None, wikitext=False):
             import ftfy
         except ImportError as error:
             raise ConfigError(
-                f"--ftfy: needs the package ftfy. Received: {error}. Run: pip install ftfy"
+                f"--ftfy: needs the package ftfy. Received: {error}. Run: {pip_install('ftfy')}"
             ) from error
         form = None if unicode_form == "none" else unicode_form
         text = ftfy.fix_text(text, normalization=form)

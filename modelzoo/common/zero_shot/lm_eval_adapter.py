@@ -15,13 +15,15 @@ import numpy as np
 from cerebras_tf.errors import ConfigError
 from modelzoo.common.generation.generate import Request
 from modelzoo.common.generation.sampling import Sampler
+from modelzoo.common.installing import pip_install
 
 try:
     from lm_eval import utils
     from lm_eval.api.model import LM
 except ImportError as error:
     raise ConfigError(
-        f"lm-eval: must be installed for its harness. Received: {error}. Run: pip install lm-eval"
+        f"lm-eval: must be installed for its harness. Received: {error}. Run: "
+        f"{pip_install('lm-eval')}"
     ) from error
 
 MAX_NEW_TOKENS = 256  # what the harness's own models take where a task does not say
