@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from cerebras_tf.errors import DataError
-from modelzoo.common.scores import write_scalars
+from modelzoo.common.scores import drop_scores, write_scalars
 from modelzoo.common.whole_file import write_json_lines
 
 
@@ -128,15 +128,22 @@ def predicted_step(checkpoint_path):
 def write_scores(folder, checkpoint_path, scores, shown=lambda name: True):
     """Writes the scores of predictions, see `write_scalars`, and logs those that are `shown`.
 
+    Without scores it removes those of earlier predictions by the same step, whose files these
+    predictions have replaced.
+
     Args:
         folder: where they go.
         checkpoint_path: prefix of the checkpoint that predicted.
-        scores: numbers by name.
+        scores: numbers by name; none for predictions without references.
         shown: function of a name.
     """
     import tensorflow.compat.v1 as tf
 
     step = predicted_step(checkpoint_path)
+    if not scores:
+        if drop_scores(folder, step):
+            tf.logging.info("no references: removed the scores of step %d before", step)
+        return
     write_scalars(folder, step, scores)
     told = ", ".join(f"{name} {value:.2f}" for name, value in scores.items() if shown(name))
     tf.logging.info("step %d: %s", step, told)

@@ -135,7 +135,9 @@ def build(cls, tree, report, path=""):
         return None
     instance = cls(**values)
     for key, text in getattr(instance, "problems", tuple)():
-        report.add(_join(path, key), f"{_join(path, key)} {text}", _received(tree, instance, key))
+        tells = "Received: " in text  # of other keys too, say
+        received = _MISSING if tells else _received(tree, instance, key)
+        report.add(_join(path, key), f"{_join(path, key)} {text}", received)
     return instance
 
 

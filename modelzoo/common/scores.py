@@ -34,7 +34,7 @@ def write_scalars(folder, step, values):
         name: value if isinstance(value, str) else float(value) for name, value in values.items()
     }
     scores[str(int(step))] = {**scores.get(str(int(step)), {}), **plain}
-    write_whole(path, json.dumps(scores, indent=2, ensure_ascii=False) + "\n")
+    write_whole(path, _as_text(scores))
 
     numbers = [
         tf.Summary.Value(tag=name, simple_value=value)
@@ -46,6 +46,27 @@ def write_scalars(folder, step, values):
         writer.add_summary(tf.Summary(value=numbers), int(step))
         writer.flush()
     return path
+
+
+def drop_scores(folder, step):
+    """Removes the scores of a step from ``scores.json``; the events of TensorBoard stay.
+
+    Returns:
+        Whether there were any.
+
+    Raises:
+        DataError: as `write_scalars`.
+    """
+    path = Path(folder, "scores.json")
+    scores = _read(path)
+    if scores.pop(str(int(step)), None) is None:
+        return False
+    write_whole(path, _as_text(scores))
+    return True
+
+
+def _as_text(scores):
+    return json.dumps(scores, indent=2, ensure_ascii=False) + "\n"
 
 
 def _read(path):

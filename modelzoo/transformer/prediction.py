@@ -27,6 +27,7 @@ from modelzoo.common.predictions import (
     predicted_step,
     require_rows,
     tell_left_out,
+    write_scores,
 )
 from modelzoo.common.scores import write_scalars
 from modelzoo.transformer.beam_search import beam_search
@@ -76,6 +77,8 @@ def predict(estimator, inputs, params, checkpoint_path, use_cs):
     tf.logging.info("wrote %d translations to %s/%s.{txt,jsonl}", len(rows), folder, name)
     if rows and "reference" in rows[0]:
         score(rows, processor, folder, checkpoint_path)
+    else:
+        write_scores(folder, checkpoint_path, {})
 
 
 def open_translator(estimator, params, checkpoint_path, use_cs):

@@ -299,7 +299,10 @@ def test_difference_is_a_line_a_key_where_texts_have_line_breaks(write, tmp_path
 def test_a_batch_of_more_tokens_than_sizes_can_count_is_refused(write):
     text = TINY.replace("max_sequence_length: 16", "max_sequence_length: 1073741824")
     assert text != TINY
-    says = r"train_input.max_sequence_length times .* Received: 1073741824 x 2. Lower one of them."
+    says = (
+        r"train_input.max_sequence_length times .* Received: 1073741824 x 2\. "
+        r"Lower one of them\. Line"
+    )
     with pytest.raises(ConfigError, match=says):
         load_params(write(text))
 

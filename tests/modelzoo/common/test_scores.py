@@ -11,7 +11,7 @@ from cerebras_tf.errors import DataError
 pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow.compat.v1")
 
-from modelzoo.common.scores import write_scalars  # noqa: E402
+from modelzoo.common.scores import drop_scores, write_scalars  # noqa: E402
 
 
 def events(folder):
@@ -38,6 +38,15 @@ def test_the_file_keeps_other_steps_and_other_scores(tmp_path):
     write_scalars(tmp_path, 200, {"f1": 3.0})
     path = write_scalars(tmp_path, 100, {"f1": 4.0})
     assert json.loads(path.read_text()) == {"100": {"f1": 4.0, "exact": 2.0}, "200": {"f1": 3.0}}
+
+
+def test_scores_of_predictions_that_are_gone_are_dropped(tmp_path):
+    path = tmp_path / "scores.json"
+    assert not drop_scores(tmp_path, 100) and not path.exists()
+    write_scalars(tmp_path, 100, {"f1": 1.0})
+    write_scalars(tmp_path, 200, {"f1": 3.0})
+    assert drop_scores(tmp_path, 100) and not drop_scores(tmp_path, 100)
+    assert json.loads(path.read_text()) == {"200": {"f1": 3.0}}
 
 
 def test_a_file_of_something_else_is_named_and_left(tmp_path):

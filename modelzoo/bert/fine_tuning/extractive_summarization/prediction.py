@@ -48,11 +48,12 @@ def predict(estimator, inputs, params, checkpoint_path, use_cs):
     write_json_lines(path, rows)
     tf.logging.info("wrote %d summaries to %s", len(rows), path)
     scored = [row for row in rows if row["reference"] and row["sentences"]]
+    scores = {}
     if scored:
         scores = {**rouge_of(scored), **baselines([articles[row["number"]] for row in scored])}
-        predictions.write_scores(
-            folder, checkpoint_path, scores, shown=lambda name: name.endswith("f1_score")
-        )
+    predictions.write_scores(
+        folder, checkpoint_path, scores, shown=lambda name: name.endswith("f1_score")
+    )
 
 
 def as_row(articles, prediction, top_k):

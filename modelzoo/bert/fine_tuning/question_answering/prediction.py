@@ -58,8 +58,7 @@ def predict(estimator, inputs, params, checkpoint_path, use_cs):
     texts = write_answers(choices, section, folder)
     tf.logging.info("wrote answers to %d questions to %s", len(texts), folder)
     scores = score(windows, choices, texts, section)
-    if scores:
-        predictions.write_scores(folder, checkpoint_path, scores)
+    predictions.write_scores(folder, checkpoint_path, scores)
 
 
 def check_answers(windows, section):
