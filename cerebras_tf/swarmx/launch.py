@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from cerebras_tf.errors import CerebrasError, ConfigError
+from cerebras_tf.installing import pip_install
 from cerebras_tf.swarmx import job
 from cerebras_tf.swarmx.job_folder import HELD, own_folder
 from cerebras_tf.swarmx.limits import check_processes
@@ -235,8 +236,8 @@ def launcher_of(args: Any) -> tuple[list[str], str]:
         if not mpiexec.exists():
             raise ConfigError(
                 f"num_csx: {args.wafers} wafers need the packages mpi4py and mpich. Received: no "
-                f"{mpiexec}. Start with csrun_wse, which installs them, or run pip install mpi4py "
-                "mpich."
+                f"{mpiexec}. Start with csrun_wse, which installs them, or run "
+                f"`{pip_install('mpi4py mpich')}`."
             )
         return [str(mpiexec), "-n", str(args.wafers)], "local processes of mpich's launcher"
     found = [

@@ -28,6 +28,7 @@ from typing import Any, Optional
 import numpy as np
 
 from cerebras_tf.errors import ConfigError, SwarmError
+from cerebras_tf.installing import pip_install
 from cerebras_tf.swarmx import job
 from cerebras_tf.swarmx.signs import EVERY_S, SignsOfLife, meet, time_of_files, waits_in_vain
 from cerebras_tf.swarmx.swarm import Alone, Array, Exchange, Observer, Pending, Swarm
@@ -80,7 +81,8 @@ class MpiSwarm:
         except ImportError as error:
             raise ConfigError(
                 f"num_csx: {size} wafers need the packages mpi4py and mpich. Received: {error}. "
-                "Start with csrun_wse, which installs them, or run pip install mpi4py mpich."
+                "Start with csrun_wse, which installs them, or run "
+                f"`{pip_install('mpi4py mpich')}`."
             ) from error
         self._mpi: Any = MPI
         check_threads(MPI)

@@ -6,7 +6,7 @@ import functools
 import re
 
 from cerebras_tf.errors import ConfigError
-from modelzoo.common.installing import pip_install
+from cerebras_tf.installing import pip_install, run_python
 
 # A sentence ends with its mark and closing quotes, before a space and what may begin another.
 END = re.compile(r"[.!?]+[\"'”’)\]]*\s+(?=[\"'“‘(\[]*\s?[^\W_a-z])")
@@ -60,7 +60,7 @@ def spacy_splitter(model):
     except (ImportError, OSError) as error:
         raise ConfigError(
             f"--spacy_model {model}: needs the package spacy and that model. Received: {error}. "
-            f"Run: {pip_install('spacy')} && python -m spacy download {model}, with the same Python"
+            f"Run `{pip_install('spacy')} && {run_python(f'-m spacy download {model}')}`."
         ) from error
 
     def split(text):

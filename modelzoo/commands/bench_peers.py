@@ -13,9 +13,9 @@ import time
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from cerebras_tf.installing import install_peers
 from modelzoo.commands.bench_models import LEARNING_RATE, batches_of, read_params
 from modelzoo.commands.bench_turn import Turns
-from modelzoo.common.installing import PEERS_EXTRA, pip_install
 
 
 class Peer(NamedTuple):
@@ -49,7 +49,7 @@ def run_peer(pipe: Any, shape: Any, side: str) -> None:
     try:
         import torch
     except ImportError:
-        pipe.send(Missing(f"PyTorch is not installed: {pip_install(PEERS_EXTRA)}"))
+        pipe.send(Missing(f"PyTorch is not installed: {install_peers()}"))
         return
     if shape.model not in ("gpt2", "bert"):
         pipe.send(Missing(f"there is no PyTorch model of {shape.model} here"))

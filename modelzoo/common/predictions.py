@@ -125,28 +125,33 @@ def predicted_step(checkpoint_path):
         return CheckpointReader.step_of(checkpoint_path)
 
 
-def write_scores(folder, checkpoint_path, scores, shown=lambda name: True):
-    """Writes the scores of predictions, see `write_scalars`, and logs those that are `shown`.
+def keep_scores(folder, checkpoint_path, scores):
+    """Writes the scores of predictions, see `write_scalars`.
 
-    Without scores it removes those of earlier predictions by the same step, whose files these
-    predictions have replaced.
+    A step has the scores of its last predictions: if those have none, earlier ones are removed.
 
     Args:
         folder: where they go.
         checkpoint_path: prefix of the checkpoint that predicted.
         scores: numbers by name; none for predictions without references.
-        shown: function of a name.
     """
     import tensorflow.compat.v1 as tf
 
     step = predicted_step(checkpoint_path)
-    if not scores:
-        if drop_scores(folder, step):
-            tf.logging.info("no references: removed the scores of step %d before", step)
-        return
-    write_scalars(folder, step, scores)
+    if scores:
+        write_scalars(folder, step, scores)
+    elif drop_scores(folder, step):
+        tf.logging.info("no references: removed step %d's scores of earlier predictions", step)
+
+
+def write_scores(folder, checkpoint_path, scores, shown=lambda name: True):
+    """Writes scores as `keep_scores` does, and logs those whose names are `shown`."""
+    import tensorflow.compat.v1 as tf
+
+    keep_scores(folder, checkpoint_path, scores)
     told = ", ".join(f"{name} {value:.2f}" for name, value in scores.items() if shown(name))
-    tf.logging.info("step %d: %s", step, told)
+    if told:
+        tf.logging.info("step %d: %s", predicted_step(checkpoint_path), told)
 
 
 def write_predictions(predictions, folder, name):

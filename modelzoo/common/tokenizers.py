@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from cerebras_tf.errors import ConfigError
+from cerebras_tf.installing import pip_install
 from modelzoo.common.gpt2_files import check_merges, check_numbers
-from modelzoo.common.installing import pip_install
 from modelzoo.common.json_text import parse_json, place
 from modelzoo.common.line_vocabulary import require_tokens_differ, word_pieces
 from modelzoo.common.path_advice import advice_on_vocabulary, unread

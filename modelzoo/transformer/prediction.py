@@ -22,14 +22,12 @@ from modelzoo.common.generation.cached_decoder import (
 from modelzoo.common.generation.stepper import Stepper
 from modelzoo.common.metrics.bleu import corpus_bleu
 from modelzoo.common.predictions import (
+    keep_scores,
     output_name,
     predict_folder,
-    predicted_step,
     require_rows,
     tell_left_out,
-    write_scores,
 )
-from modelzoo.common.scores import write_scalars
 from modelzoo.transformer.beam_search import beam_search
 from modelzoo.transformer.pairs import FEATURES, NO_PAIR
 
@@ -75,10 +73,8 @@ def predict(estimator, inputs, params, checkpoint_path, use_cs):
     rows = as_rows(found, processor)
     write(rows, folder, name)
     tf.logging.info("wrote %d translations to %s/%s.{txt,jsonl}", len(rows), folder, name)
-    if rows and "reference" in rows[0]:
-        score(rows, processor, folder, checkpoint_path)
-    else:
-        write_scores(folder, checkpoint_path, {})
+    scored = rows and "reference" in rows[0]
+    keep_scores(folder, checkpoint_path, score(rows, processor) if scored else {})
 
 
 def open_translator(estimator, params, checkpoint_path, use_cs):
@@ -211,16 +207,14 @@ def write(rows, folder, name):
         write_whole(Path(folder, f"{name}{end}"), "".join(f"{line}\n" for line in lines))
 
 
-def score(rows, processor, folder, checkpoint_path):
-    """Logs and writes BLEU and the share of translations that are the reference."""
+def score(rows, processor):
+    """Logs and returns BLEU, its signature and the share of translations that are the reference."""
     import tensorflow.compat.v1 as tf
 
     ours, references = ([row[key] for row in rows] for key in ("translation", "reference"))
     bleu = corpus_bleu(ours, references, tokenizer=processor.bleu_tokenizer)
     equal = sum(map(operator.eq, ours, references)) / len(rows)
-    step = predicted_step(checkpoint_path)
-    values = {"bleu": bleu.score, "exact_match": equal, "bleu_signature": bleu.signature}
-    write_scalars(folder, step, values)
     tf.logging.info(
         "BLEU %.2f (%s), exact match %.1f %%", bleu.score, bleu.signature, 100.0 * equal
     )
+    return {"bleu": bleu.score, "exact_match": equal, "bleu_signature": bleu.signature}

@@ -29,10 +29,11 @@ def room(rooms: str = "", outside: str = "") -> Room:
 
 BELOW_ESTIMATOR = "ir ops kernels wafer passes compiler memoryx swarmx runtime capture"
 ABOVE = f"{BELOW_ESTIMATOR} estimator report"
-EVERYWHERE = {"errors", "quantities", "suggestions", "whole_file"}
+EVERYWHERE = {"errors", "installing", "quantities", "suggestions", "whole_file"}
 # Numba brings llvmlite. TensorFlow speaks NumPy arrays, so where it is allowed NumPy is too.
 ROOMS = {
     "errors": room(),
+    "installing": room(),
     "quantities": room(),
     "suggestions": room(),
     "whole_file": room(),
@@ -186,7 +187,7 @@ def test_models_import_only_modelzoo_common(sources):
         if len(parts) < 3 or parts[1] in ("common", "commands"):
             continue
         allowed = {("modelzoo", "common"), ("modelzoo", parts[1])}
-        allowed |= {("cerebras_tf", "errors"), ("cerebras_tf", "whole_file")}
+        allowed |= {("cerebras_tf", name) for name in ("errors", "installing", "whole_file")}
         faults += [
             f"{found.where}: the model {parts[1]} may not import {'.'.join(found.words)}"
             for found in imports_of(source)

@@ -11,10 +11,10 @@ import importlib
 import numpy as np
 
 from cerebras_tf.errors import CheckpointError, ConfigError
+from cerebras_tf.installing import install_peers
 from modelzoo.common.checkpoints.hugging_face import HuggingFaceReader
 from modelzoo.common.checkpoints.programs import architecture_of
 from modelzoo.common.checkpoints.tensorflow_checkpoint import TensorFlowReader
-from modelzoo.common.installing import PEERS_EXTRA, pip_install
 from modelzoo.common.params import load_params
 
 TOLERANCE = 2e-4
@@ -109,7 +109,7 @@ def require_packages():
     except ImportError as error:
         raise ConfigError(
             f"--logits: needs PyTorch and transformers. Received: {error}. "
-            f"Run `{pip_install(PEERS_EXTRA)}` in the checkout, or compare weights only."
+            f"Run `{install_peers()}`, or compare weights only."
         ) from error
     return torch, transformers
 

@@ -6,7 +6,7 @@ import pickle
 from typing import NamedTuple
 
 from cerebras_tf.errors import CheckpointError, ConfigError
-from modelzoo.common.installing import PEERS_EXTRA, pip_install
+from cerebras_tf.installing import install_peers
 
 
 class Place(NamedTuple):
@@ -35,8 +35,8 @@ class TorchReader:
         except ImportError as error:
             raise ConfigError(
                 f"{path}: needs PyTorch to be read. Received: no module torch. "
-                f"Run `{pip_install(PEERS_EXTRA)}` in the checkout, or take the model's "
-                ".safetensors files, which need nothing."
+                f"Run `{install_peers()}`, or take the model's .safetensors files, which need "
+                "nothing."
             ) from error
         self.path = str(path)
         try:

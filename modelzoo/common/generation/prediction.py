@@ -8,7 +8,6 @@ place, in the order of the prompts; where each prompt has a reference, they are 
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 from modelzoo.common import predictions
@@ -19,7 +18,6 @@ from modelzoo.common.generation.stepper import Stepper
 from modelzoo.common.input.prompts import REFERENCE, read_prompts, section_tokenizer
 from modelzoo.common.input_sections import GptPromptsInput
 from modelzoo.common.metrics.rouge import mean_rouge
-from modelzoo.common.scores import write_scalars
 from modelzoo.common.whole_file import write_json_lines
 
 
@@ -52,8 +50,9 @@ def predict(estimator, inputs, params, checkpoint_path, use_cs):
         rows = (as_row(request, *request.key) for request in done)
         path = write_as_they_come(rows, predictions.predict_folder(params), name)
     tf.logging.info("wrote %d completions to %s", len(requests), path)
-    if all(REFERENCE in request.key[2].others for request in requests):
-        score(requests, params.runconfig.model_dir, checkpoint_path)
+    scored = all(REFERENCE in request.key[2].others for request in requests)
+    folder = Path(params.runconfig.model_dir, "eval")
+    predictions.keep_scores(folder, checkpoint_path, score(requests) if scored else {})
 
 
 def chosen_prompts(params, tokenizer):
@@ -74,7 +73,7 @@ def chosen_prompts(params, tokenizer):
 
 
 def tell_shortened(prompts, max_new_tokens, limit):
-    """Says which prompts leave less room than `max_new_tokens` within `limit` tokens."""
+    """Says how many prompts leave less room than `max_new_tokens` within `limit` tokens."""
     import tensorflow.compat.v1 as tf
 
     rooms = [limit - len(prompt.tokens) for prompt in prompts]
@@ -82,8 +81,10 @@ def tell_shortened(prompts, max_new_tokens, limit):
     if short:
         least, most = min(short), max(short)
         tf.logging.warning(
-            "max_new_tokens is %d, but within the %d positions of the model %d of %d prompts leave "
-            "room for %s: their completions end there, as finished by length",
+            "max_new_tokens is %d, but within %d tokens (max_sequence_length, or the model's "
+            "positions) %d of %d prompts leave room for %s: their completions end there, as "
+            "finished by length. Raise max_sequence_length where the model has more positions, or "
+            "shorten the prompts.",
             max_new_tokens,
             limit,
             len(short),
@@ -145,22 +146,19 @@ def _compile_token(estimator, params, rows, before, options):
     estimator.compile(input_fn, mode=tf.estimator.ModeKeys.PREDICT, **options)
 
 
-def score(requests, model_dir, checkpoint_path):
-    """Logs and writes the ROUGE scores of completions whose prompts have a reference.
+def score(requests):
+    """Logs and returns the ROUGE scores of completions whose prompts have a reference.
 
     Args:
         requests: Requests that have ended; of several samples of a prompt each counts.
-        model_dir: the scores go to its folder ``eval``.
-        checkpoint_path: prefix of the checkpoint that predicted.
     """
     import tensorflow.compat.v1 as tf
 
     pairs = [(request.text, request.key[2].others[REFERENCE]) for request in requests]
     scores = mean_rouge(*zip(*pairs))
-    step = predictions.predicted_step(checkpoint_path)
-    write_scalars(os.path.join(model_dir, "eval"), step, scores)
     told = ", ".join(f"{name} {value:.2f}" for name, value in scores.items() if "f1" in name)
     tf.logging.info("ROUGE of %d completions, percent: %s", len(pairs), told)
+    return scores
 
 
 def most_tokens(params):

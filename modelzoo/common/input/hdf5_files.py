@@ -12,7 +12,7 @@ import os
 import numpy as np
 
 from cerebras_tf.errors import ConfigError, DataError
-from modelzoo.common.installing import pip_install
+from cerebras_tf.installing import pip_install
 from modelzoo.common.path_advice import advice_on_path
 
 COLUMNS = ("input_ids", "input_mask", "labels")

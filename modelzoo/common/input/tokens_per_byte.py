@@ -22,10 +22,10 @@ OF_BYTES = "GptTextDataProcessor"
 def tokens_per_byte(section, training):
     """Returns the tokens per byte of an input section's text, None where nothing tells them.
 
-    Ends of texts are tokens too: what a model pays for them belongs to the cost of the text (Gao et
-    al., The Pile (2020), section 3.1). Of text read as bytes the files tell, of records the
-    manifest of their preparation; of others the name of their folder or of the one above, such as
-    ``pile_gpt2_msl2048/train``. A line of the log says where neither does.
+    Ends of texts are tokens too: what a model pays for them belongs to the cost of the text. Of
+    text read as bytes the files tell, of records the manifest of their preparation; of others the
+    name of their folder or of the one above, such as ``pile_gpt2_msl2048/train``. A line of the log
+    says where neither does.
 
     Args:
         section: an input section of a language model, or None.

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from cerebras_tf.errors import ConfigError, DataError
-from modelzoo.common.installing import pip_install
+from cerebras_tf.installing import pip_install
 
 
 class Bleu(NamedTuple):

@@ -12,7 +12,7 @@ import zlib
 from typing import Any
 
 from cerebras_tf.errors import ConfigError, DataError
-from modelzoo.common.installing import pip_install
+from cerebras_tf.installing import pip_install
 
 SUFFIXES = (".gz", ".tgz", ".xz", ".zst")
 PADDED = (".gz", ".tgz", ".xz")  # zeros may follow a stream of these

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from cerebras_tf.errors import ConfigError
-from modelzoo.common.installing import pip_install
+from cerebras_tf.installing import pip_install
 from modelzoo.common.preparation import records
 
 COLUMNS = ("input_ids", "input_mask", "labels")

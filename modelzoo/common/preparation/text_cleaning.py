@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from cerebras_tf.errors import ConfigError
-from modelzoo.common.installing import pip_install
+from cerebras_tf.installing import pip_install
 
 # WikiText as published is split into words. (what stands there, what was written), in order.
 WIKITEXT_RULES = [

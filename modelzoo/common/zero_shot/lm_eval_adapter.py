@@ -13,9 +13,9 @@ from __future__ import annotations
 import numpy as np
 
 from cerebras_tf.errors import ConfigError
+from cerebras_tf.installing import pip_install
 from modelzoo.common.generation.generate import Request
 from modelzoo.common.generation.sampling import Sampler
-from modelzoo.common.installing import pip_install
 
 try:
     from lm_eval import utils

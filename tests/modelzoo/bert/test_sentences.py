@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import types
 
@@ -48,7 +49,8 @@ def test_documents_end_at_blank_lines_or_at_a_separator():
 def test_spacy_is_named_where_it_is_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "spacy", None)
     sentences.spacy_splitter.cache_clear()
-    with pytest.raises(ConfigError, match="pip install spacy"):
+    command = re.escape(f"{sys.executable} -m spacy download en_core_web_sm`.")
+    with pytest.raises(ConfigError, match=f"-m pip install spacy && {command}"):
         sentences.spacy_splitter("en_core_web_sm")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import types
 
 import numpy as np
@@ -56,3 +58,18 @@ def test_no_row_at_all_is_refused():
     inputs = types.SimpleNamespace(predict=lambda params: tf.data.Dataset.range(0).batch(4))
     with pytest.raises(DataError, match="must have rows to predict. Received: none behind"):
         list(predictions.predicted_rows(Estimator(), inputs, params, "it", True))
+
+
+def test_a_step_has_the_scores_of_its_last_predictions(tmp_path, caplog, monkeypatch):
+    caplog.set_level(logging.INFO, "tensorflow")
+    monkeypatch.setattr(predictions, "predicted_step", lambda checkpoint_path: 100)
+    predictions.write_scores(
+        tmp_path, "ckpt", {"f1": 2.0, "em": 1.0}, shown=lambda name: "f" in name
+    )
+    assert "step 100: f1 2.00" in caplog.text and "em" not in caplog.text
+    caplog.clear()
+    for told in (True, False):
+        predictions.write_scores(tmp_path, "ckpt", {})
+        assert json.loads((tmp_path / "scores.json").read_text()) == {}
+        assert ("removed step 100's scores" in caplog.text) is told
+        caplog.clear()

@@ -11,7 +11,7 @@ import tensorflow.compat.v1 as tf
 
 from cerebras_tf.errors import DataError
 from modelzoo.bert.fine_tuning.classifier.data import read_examples
-from modelzoo.bert.fine_tuning.classifier.tasks import INDEX_COLUMN, find_files
+from modelzoo.bert.fine_tuning.classifier.tasks import INDEX_COLUMN, Row, find_files
 from modelzoo.common import predictions
 
 
@@ -32,7 +32,7 @@ def predict(estimator, inputs, params, checkpoint_path, use_cs):
     sources = find_files(section.data_dir, "predict")  # maybe those of evaluation
     tf.logging.info("predicting the rows of %s", ", ".join(sources))
     examples = read_examples(section, "predict")
-    indices = submission_indices(examples, sources)
+    indices = submission_indices(examples)
     rows = []
     for row in predictions.predicted_rows(estimator, inputs, params, checkpoint_path, use_cs):
         name = section.task.labels[int(row["label"])]
@@ -44,34 +44,50 @@ def predict(estimator, inputs, params, checkpoint_path, use_cs):
     tf.logging.info("wrote %d predictions to %s, %s, %s", count, npz, jsonl, ", ".join(files))
 
 
-def submission_indices(examples, sources):
+def submission_indices(examples):
     """Returns by which index GLUE's server knows each row.
 
     Args:
         examples: every tasks.Row of the files, in order.
-        sources: the files, for errors.
 
     Returns:
         Of each row the index that its file gives; else its place in its part, from 0.
 
     Raises:
-        DataError: if two rows of a part have one index, or one has an empty one.
+        DataError: if two rows of a part have one index, one has an empty one, or one file of a part
+            has indices and another has none.
     """
     indices: list[str] = []
-    taken: dict[bool, dict[str, int]] = {True: {}, False: {}}  # of each part, places by index
-    for place, example in enumerate(examples):
-        part = taken[example.is_matched]
-        index = str(len(part)) if example.index is None else example.index
-        if not index or index in part:
-            where = f"rows {part[index] + 1} and {place + 1}" if index else f"row {place + 1}"
+    parts: dict[bool, dict[str, Row]] = {True: {}, False: {}}  # rows by index
+    for row in examples:
+        part = parts[row.is_matched]
+        first = next(iter(part.values()), row)
+        if (row.index is None) != (first.index is None):
+            having, other = (first, row) if row.index is None else (row, first)
             raise DataError(
-                f"{', '.join(sources)}: every row must have an index of its own. Received: "
-                f"{index!r} in {where}, counted from the first. Number the rows in the column "
-                f"{INDEX_COLUMN}, predict one file at a time, or remove the column."
+                f"{other.path}: files that are predicted together must all have the column "
+                f"{INDEX_COLUMN}, or none. Received: {having.path}, which has it. Predict one file "
+                "at a time."
             )
-        part[index] = place
+        index = str(len(part)) if row.index is None else row.index
+        if not index or index in part:
+            raise _repeated(row, part.get(index))
+        part[index] = row
         indices.append(index)
     return indices
+
+
+def _repeated(row, other):
+    """The error of a row whose index is empty, or that of another."""
+    received, cure = "an empty one", f"Number the rows in the column {INDEX_COLUMN}"
+    if other is not None:
+        received = f"{row.index!r}, as {other.path}:{other.line} has"
+        if other.path != row.path:
+            cure = "Predict one file at a time"
+    return DataError(
+        f"{row.path}:{row.line}: every row must have an index of its own. Received: {received}. "
+        f"{cure}, or remove the column."
+    )
 
 
 def write_submissions(rows, examples, names, folder):

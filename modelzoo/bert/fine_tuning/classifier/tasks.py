@@ -101,12 +101,16 @@ class Row:
         label: number of the label, UNLABELED where the file has none.
         is_matched: False for a row of MNLI's mismatched part.
         index: what stands in the column INDEX_COLUMN; None where the file has none.
+        path: its file.
+        line: its number there, from 1.
     """
 
     texts: tuple
     label: int
     is_matched: bool
     index: Optional[str] = None
+    path: str = ""
+    line: int = 0
 
 
 def find_files(data_dir, use, tell=lambda line: None):
@@ -174,7 +178,7 @@ def read_rows(path, task, needs_labels):
                     f"{', '.join(task.labels)}. Received: {received!r}. Mend or remove the line."
                 )
         index = values[columns[INDEX_COLUMN]].strip() if INDEX_COLUMN in columns else None
-        rows.append(Row(texts, label, is_matched, index))
+        rows.append(Row(texts, label, is_matched, index, path, number))
     if not rows:
         raise DataError(f"{path}: must hold rows below its header. Received: none. Copy it again.")
     return rows
@@ -200,7 +204,7 @@ def _header(path, names, task, needs_labels):
     names = [name.strip() for name in names]
     columns = {name: place for place, name in enumerate(names)}
     wanted = [*task.text_columns, *([task.label_column] if needs_labels else [])]
-    used = dict.fromkeys((*wanted, task.label_column, INDEX_COLUMN))
+    used = dict.fromkeys((*wanted, task.label_column, *([] if needs_labels else [INDEX_COLUMN])))
     twice = [name for name in used if names.count(name) > 1]
     if twice:
         raise DataError(

@@ -72,7 +72,8 @@ def test_completions_that_positions_cut_short_are_told(tmp_path, caplog):
     rows = predict(tmp_path, "gpt3", max_new_tokens=POSITIONS - 2, seed=1)
     room = [POSITIONS - len(prompt["prompt"]) for prompt in PROMPTS]
     told = (
-        f"max_new_tokens is {POSITIONS - 2}, but within the {POSITIONS} positions of the model 2 "
+        f"max_new_tokens is {POSITIONS - 2}, but within {POSITIONS} tokens (max_sequence_length, "
+        "or the model's positions) 2 "
     )
     assert f"{told}of 3 prompts leave room for {room[2]} to {room[0]}: " in caplog.text
     for row, most in zip(rows, room):
@@ -80,6 +81,16 @@ def test_completions_that_positions_cut_short_are_told(tmp_path, caplog):
     caplog.clear()
     predict(tmp_path, "gpt3", max_new_tokens=5)
     assert "max_new_tokens" not in caplog.text
+
+
+def test_scores_of_completions_go_with_them(tmp_path):
+    SmallModel("gpt3", tmp_path)
+    predict(tmp_path, "gpt3", prompts=[{**prompt, "reference": "x"} for prompt in PROMPTS])
+    written = tmp_path / "eval/scores.json"
+    (scores,) = json.loads(written.read_text()).values()
+    assert any("f1" in name for name in scores)
+    predict(tmp_path, "gpt3")
+    assert json.loads(written.read_text()) == {}
 
 
 def test_completions_are_the_same_on_host_and_wafer_and_in_other_batches(tmp_path):

@@ -143,20 +143,23 @@ def test_submissions_have_the_indices_of_the_file(tmp_path):
 @pytest.mark.parametrize(
     ("rows", "told"),
     [
-        ([(True, None), (True, "1"), (True, "1")], "'1' in rows 2 and 3,"),
-        ([(True, "0"), (True, None), (True, "1")], "'1' in rows 2 and 3,"),
-        ([(True, "0"), (True, "")], "'' in row 2,"),
+        ([("a", "0"), ("a", "7"), ("a", "7")], "a:3: .* '7', as a:2 has. Number the rows"),
+        ([("a", "7"), ("b", "7")], "b:2: .* '7', as a:1 has. Predict one file at a time"),
+        ([("a", "0"), ("a", "")], "a:2: .* an empty one. Number the rows in the column index"),
+        ([("a", "0"), ("b", None)], "b: .* a, which has it. Predict one file at a time"),
+        ([("a", None), ("b", "1")], "a: .* b, which has it. Predict one file at a time"),
     ],
 )
 def test_rows_without_an_index_of_their_own_are_refused(rows, told):
-    examples = [Row(("a",), 0, is_matched, index) for is_matched, index in rows]
-    with pytest.raises(DataError, match=f"x.tsv: every row .* Received: {told}.*one file at a"):
-        submission_indices(examples, ["x.tsv"])
+    numbered = enumerate(rows, start=1)
+    examples = [Row(("a",), 0, True, index, path, line) for line, (path, index) in numbered]
+    with pytest.raises(DataError, match=f"^{told}"):
+        submission_indices(examples)
 
 
 def test_parts_are_numbered_each_by_itself():
     examples = [Row(("a",), 0, is_matched) for is_matched in (True, True, False)]
-    assert submission_indices(examples, []) == ["0", "1", "0"]
+    assert submission_indices(examples) == ["0", "1", "0"]
 
 
 def mnli_tree(folder, **runconfig):

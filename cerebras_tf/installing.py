@@ -1,0 +1,28 @@
+"""Says how a package that is missing is installed where this program runs."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+
+
+def run_python(arguments: str) -> str:
+    """Returns the command that gives arguments, such as ``-m pip list``, to this Python."""
+    return f"{shlex.quote(sys.executable)} {arguments}"
+
+
+def pip_install(packages: str) -> str:
+    """Returns the command that installs packages, such as ``h5py``, for this Python."""
+    return run_python(f"-m pip install {packages}")
+
+
+def install_peers() -> str:
+    """Returns the command that installs PyTorch and transformers, from any folder.
+
+    A checkout gives the versions that its extra ``peers`` allows.
+    """
+    root = Path(__file__).resolve().parents[1]
+    if (root / "setup.py").is_file():
+        return pip_install(f"-e {shlex.quote(f'{root}[peers]')}")
+    return pip_install("torch transformers")
