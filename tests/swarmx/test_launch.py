@@ -234,7 +234,13 @@ def test_a_keeper_that_is_to_end_lets_its_command_end_as_it_sees_fit(tmp_path):
 
 @needs_mpi()
 def test_one_keeper_that_is_to_end_has_all_commands_end(tmp_path):
-    one = ENDED.replace("os.kill", "os.environ['CEREBRAS_TF_RANK'] == '1' and os.kill")
+    ready = """
+rank = os.environ["CEREBRAS_TF_RANK"]
+open("begun_" + rank, "w").close()
+while not os.path.exists("begun_0"):  # with a handler of its own
+    time.sleep(0.01)
+rank == "1" and os.kill"""
+    one = ENDED.replace("os.kill", ready.lstrip())
     done = run(tmp_path, one, "--requeue")
     assert (done.returncode, done.stdout) == (0, "begun\nsaved\n"), done.stderr
     assert (tmp_path / "logs" / "rank_1.log").read_text(encoding="utf-8") == done.stdout
