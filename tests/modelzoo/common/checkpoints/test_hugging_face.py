@@ -136,5 +136,5 @@ def test_bin_file_without_pytorch_names_what_to_install(tmp_path, monkeypatch):
     (tmp_path / "pytorch_model.bin").write_bytes(b"PK\x03\x04")
     monkeypatch.setitem(sys.modules, "torch", None)
     command = re.escape(install_peers())
-    with pytest.raises(ConfigError, match=f"pytorch_model.bin: needs PyTorch.* Run `{command}`, or"):
+    with pytest.raises(ConfigError, match=f"model.bin: needs PyTorch.* Run `{command}`, or"):
         HuggingFaceReader(tmp_path)
