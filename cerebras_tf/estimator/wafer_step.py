@@ -401,7 +401,7 @@ class WaferStep:
         found: list[Fitting] = []
         with self._announced(f"compiling {layers} layers", tentative):
             program = compile_layers(step, layers, self._room.options(self._options, found))
-        if found and step.packing is not None and not self._options.restore and self._room.spills:
+        if step.packing is not None and not self._options.restore and self._would_spill(found):
             self._strip = False
             self._say_once("padding is computed, so that activations may rest on disk")
             return self._compiled(types, make_capture, tentative)
@@ -420,6 +420,10 @@ class WaferStep:
             # A copy made now fills gaps between what is gone.
             program, self.unfitted = pickle.loads(written)
         return program
+
+    def _would_spill(self, found: Sequence[Fitting]) -> bool:
+        """Whether activations fit on the disk alone: those without padding cannot rest there."""
+        return self._room.spills and any(not fitting.fits for fitting in found)
 
     def _found(self, types: Sequence[TensorType], make_capture: MakeCapture) -> Optional[Program]:
         """The program from compile_dir, where it was compiled before."""

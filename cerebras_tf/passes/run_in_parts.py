@@ -120,7 +120,9 @@ def _wafer_sums(graph: Graph, depends: Mapping[Value, frozenset[str]]) -> list[N
                 raise UnsupportedOpError(
                     f"'{node.source}': with micro_batches, cross_wafer_sum must add up what "
                     f"follows from the batch alone. Received: what depends on "
-                    f"{' and '.join(sorted(others))}. Leave micro_batches out."
+                    f"{' and '.join(sorted(others))}. Multiply a sum of losses by "
+                    "cross_wafer_sum(1.0) / cross_wafer_sum(count), the count being of its terms, "
+                    "or leave micro_batches out."
                 )
             found.append(node)
         elif any(_holds_sums(inner) for inner in node.subgraphs.values()):

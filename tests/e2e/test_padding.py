@@ -13,7 +13,7 @@ pytest.importorskip("tensorflow")
 import numpy as np
 import tensorflow as tf
 
-from cerebras_tf.errors import ConfigError
+from cerebras_tf.errors import BatchCapacityError, ConfigError
 from tests.e2e.host_and_wafer import Run, assert_same_run, batches, estimator, train
 
 pytestmark = pytest.mark.tf
@@ -203,6 +203,21 @@ def test_evaluation_and_prediction_leave_padding_out_too(tmp_path):
         results[use_cs] = loss, [next(found)["probabilities"] for _ in range(8)]
     np.testing.assert_allclose(results[True][0], results[False][0], rtol=1e-5)
     np.testing.assert_allclose(results[True][1], results[False][1], rtol=1e-4, atol=1e-6)
+
+
+def test_padding_is_left_out_on_files_too_where_activations_fit_in_memory(tmp_path, caplog):
+    """Without padding they differ in size from batch to batch, and cannot rest on the disk."""
+    free = train(classifier, sentences(), tmp_path / "free", use_cs=True, steps=3)
+    given = {"memoryx_dir": str(tmp_path / "store"), "memoryx_ram_gb": 1e-4}
+    with caplog.at_level(logging.INFO, "tensorflow"):
+        given["wafer_memory_gb"] = 1.2e-4  # of 1.9e-4
+        found = train(classifier, sentences(), tmp_path / "fits", use_cs=True, steps=3, **given)
+        assert found.losses == free.losses
+        assert "are computed twice" in caplog.text and "padding is" not in caplog.text
+        given["wafer_memory_gb"] = 1e-6
+        with pytest.raises(BatchCapacityError, match="Received: 1e-06"):
+            train(classifier, sentences(), tmp_path / "none", use_cs=True, steps=1, **given)
+    assert "padding is computed, so that activations may rest on disk" in caplog.text
 
 
 def test_an_operation_that_reads_padding_is_named_once(tmp_path, caplog):
