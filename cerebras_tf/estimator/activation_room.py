@@ -6,11 +6,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Optional
 
-import tensorflow as tf
-
 from cerebras_tf.compiler.fit_activations import Budget, Fitting, SpillRoom
 from cerebras_tf.compiler.pipeline import Options
 from cerebras_tf.errors import BatchCapacityError
+from cerebras_tf.estimator.console import say
 from cerebras_tf.ir.program import Program
 from cerebras_tf.memoryx.disk_speed import measured_disk_speeds
 from cerebras_tf.memoryx.file_store import FileStore
@@ -96,7 +95,7 @@ class ActivationRoom:
             BatchCapacityError: activations take more than was set.
         """
         if self._memory_gb is None or fitting.fits:
-            tf.compat.v1.logging.info("%s", fitting)
+            say("%s", fitting)
             return
         raise does_not_fit(fitting, self._memory_gb)
 

@@ -11,11 +11,11 @@ import os
 from collections.abc import Iterator, Mapping
 
 import numpy as np
-import tensorflow as tf
 
 from cerebras_tf.errors import CheckpointError
 from cerebras_tf.estimator.checkpoint_content import open_checkpoint, read_variable
 from cerebras_tf.estimator.checkpoint_writer import beside_for_conversion
+from cerebras_tf.estimator.console import say
 from cerebras_tf.kernels.half import at_rest
 from cerebras_tf.memoryx.bundle import Entry, read_index
 from cerebras_tf.memoryx.bundle_writer import BundleWriter
@@ -40,7 +40,7 @@ def differing(path: str, wanted: Mapping[str, str]) -> dict[str, str]:
         count = sum(kind == dtype for kind in found.values())
         if count:
             text = "%d variables of %s are %s there and are %s here; they are converted"
-            tf.compat.v1.logging.info(text, count, path, other, dtype)
+            say(text, count, path, other, dtype)
     return found
 
 

@@ -26,6 +26,7 @@ from cerebras_tf.capture.variables import managed_variables, resource_variables,
 from cerebras_tf.compiler.pipeline import Options
 from cerebras_tf.errors import ConfigError, UnsupportedOpError
 from cerebras_tf.estimator.cluster import neighbours_for, swarm_for
+from cerebras_tf.estimator.console import say
 from cerebras_tf.estimator.micro_batches import MicroBatches
 from cerebras_tf.estimator.scaffold import wafer_scaffold
 from cerebras_tf.estimator.session import WaferHook
@@ -187,7 +188,7 @@ def _wired(
         placement.control_inputs,
         swarm,
         spec.loss.name if swarm.size > 1 else None,
-        Profiler() if effects and getattr(config, "profile", None) else None,
+        Profiler() if effects and _is_profiled(config) else None,
         neighbours_for(mode),
     )
     step.parts = parts
@@ -215,6 +216,11 @@ def _wired(
     spec = _rerouted(spec, wiring, hook, scaffold, mode)
     own = bool(effects) and swarm.size > 1 and _has_own_summaries(model, fed)
     return ModelGraph(spec, step, store, wiring, fed, sparse, own)
+
+
+def _is_profiled(config: Any) -> bool:
+    """Whether this process is to say where the time of steps goes: of several the first."""
+    return bool(getattr(config, "profile", None)) and job.is_first()
 
 
 def _has_own_summaries(model: Recording, fed: list[Any]) -> bool:
@@ -303,7 +309,7 @@ class Recording:
                 "Leave memoryx_moment_dtype out."
             )
         size = sum(spec.type.most_bytes for spec in self.resting.values())
-        tf.compat.v1.logging.info(
+        say(
             "%d moments of the optimizer rest in %s: %.3g GB in place of %.3g GB",
             *(len(self.resting), dtype, size / 1e9, 2 * size / 1e9),
         )

@@ -29,6 +29,7 @@ from cerebras_tf.estimator.saver_hook import SaverHook
 from cerebras_tf.estimator.shown_steps import ShownSteps, SummaryHook
 from cerebras_tf.estimator.structures import leaves
 from cerebras_tf.estimator.traffic import TrafficHook, of_files, of_wafers
+from cerebras_tf.swarmx import job
 from cerebras_tf.wafer.prediction import Prediction
 
 
@@ -103,7 +104,7 @@ def reporting(spec: Any, call: Call, config: Any) -> Any:
 def _profiling(call: Call, config: Any) -> list[Any]:
     """The hook that profiles, where the run configuration asks for it."""
     steps = getattr(config, "profile", None)
-    if steps is None:
+    if steps is None or not job.is_first():
         return []
     if call.model is None or call.model.step.profiler is None:
         say("profile: only training on the wafer is profiled")

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, Optional
 
 import numpy as np
-import tensorflow as tf
 
 from cerebras_tf.capture.capture import Capture
 from cerebras_tf.capture.random import drawn_seed
@@ -336,9 +335,7 @@ class WaferStep:
                 if not any(slot.kind == HEAP for slot in program.slots):
                     return program
                 reason = "the size of a result is known only once it is computed"
-            tf.compat.v1.logging.info(
-                "every size of a batch gets a program of its own when it comes: %s", reason
-            )
+            console.say("every size of a batch gets a program of its own when it comes: %s", reason)
             return None
 
     def captured(
@@ -437,9 +434,7 @@ class WaferStep:
             return None
         program, fitted = found
         self.unfitted = None if fitted else program
-        tf.compat.v1.logging.info(
-            "compiled before, found in compile_dir: %.1f s", time.monotonic() - start
-        )
+        console.say("compiled before, found in compile_dir: %.1f s", time.monotonic() - start)
         return program
 
     def _small_tensors(self) -> list[str]:
@@ -473,7 +468,7 @@ class WaferStep:
     def _say_once(self, line: str) -> None:
         if line not in self._said:
             self._said.add(line)
-            tf.compat.v1.logging.info("%s", line)
+            console.say("%s", line)
 
     @contextlib.contextmanager
     def _announced(self, phase: str, tentative: bool) -> Iterator[None]:

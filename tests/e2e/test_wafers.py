@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -49,9 +50,9 @@ def alone(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory):
-    """The script on two wafers."""
+    """The script on two wafers, profiled."""
     folder = tmp_path_factory.mktemp("pair")
-    done = run(2, folder)
+    done = run(2, folder, PROFILE="2")
     assert done.returncode == 0, done.stderr
     return folder, done.stdout
 
@@ -100,8 +101,10 @@ def test_only_the_first_process_writes(pair):
     assert len(list((folder / "eval").glob("events.*"))) == 1
     logs = sorted(path.name for path in (folder / "logs").glob("rank_*.log"))
     assert logs == ["rank_0.log", "rank_1.log"]
-    shown = (folder / "logs" / "rank_0.log").read_text(encoding="utf-8")
-    assert len(re.findall("swarmx: .* GB sent, .* a step by this wafer", shown)) >= 1
+    assert [path.name for path in (folder / "profile").iterdir()] == ["trace.json"]
+    first, second = (Path(folder, "logs", name).read_text(encoding="utf-8") for name in logs)
+    assert len(re.findall("swarmx: .* GB sent, .* a step by this wafer", first)) >= 1
+    assert "2 steps of " in first and "profile" not in second
 
 
 @needs_slurm()

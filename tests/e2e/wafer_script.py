@@ -92,6 +92,7 @@ def main(folder, batch, steps):
     config = CSRunConfig(
         save_checkpoints_steps=int(os.environ.get("SAVE_EVERY", "10")),
         memoryx_dir=os.environ.get("MEMORYX_DIR"),
+        profile=int(os.environ["PROFILE"]) if "PROFILE" in os.environ else None,
         memoryx_ram_gb=0.05 if os.environ.get("MEMORYX_DIR") else None,
     )
     estimator = CerebrasEstimator(with_losses, model_dir=folder, config=config)
