@@ -233,7 +233,7 @@ class FileStore:
         need, most = _size_of(records), self.disk.most_bytes
         if need <= most:
             return
-        largest = max(records, key=lambda record: record.size)
+        largest = max(records, key=lambda record: (record.size, record.spec.type.most_bytes))
         raise CapacityError(
             f"memoryx_ram_gb: must hold the variables that are used together, {need / 1e9:.3g} GB "
             f"(the largest is {largest.spec.name}). Received: {most / 1e9:g} GB. Set it to "
