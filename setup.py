@@ -106,7 +106,7 @@ setup(
     package_data={
         CONFIGS: ["*.yaml"],
         MACHINES: ["*.yaml"],
-        "modelzoo.common.input": ["shakespeare/*"],
+        "modelzoo.common.data": ["shakespeare/*"],
     },
     install_requires=CORE,
     extras_require={"data": DATA, "test": TEST, "peers": PEERS, "lm-eval": LM_EVAL, "mpi": MPI},

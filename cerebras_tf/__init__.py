@@ -16,13 +16,7 @@ _PUBLIC = {
     "CSEstimatorSpec": "cerebras_tf.estimator.spec",
     "cross_wafer_sum": "cerebras_tf.capture.cross_wafer",
 }
-__all__ = [
-    "CSEstimatorSpec",
-    "CSRunConfig",
-    "CerebrasEstimator",
-    "__version__",
-    "cross_wafer_sum",
-]
+__all__ = ["CSEstimatorSpec", "CSRunConfig", "CerebrasEstimator", "__version__", "cross_wafer_sum"]
 
 
 def __getattr__(name: str) -> Any:

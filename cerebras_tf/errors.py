@@ -7,11 +7,29 @@ the builtin a caller would expect.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Optional
+from typing import Any, Optional
 
 
 class CerebrasError(Exception):
-    """Base of every error this package raises on purpose."""
+    """Base of every error this package raises on purpose.
+
+    Args:
+        *args: as Exception takes them; the first is the message.
+        code: short name of a section of `docs/reference/errors.md` with longer advice, such as
+            "activation-memory". The message ends with it, in brackets. None: there is no such
+            section.
+    """
+
+    code: Optional[str] = None
+
+    def __init__(self, *args: Any, code: Optional[str] = None) -> None:
+        super().__init__(*args)
+        if code is not None:
+            self.code = code
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        return f"{text} [{self.code}]" if self.code else text
 
 
 class ConfigError(CerebrasError, ValueError):

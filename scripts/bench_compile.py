@@ -64,7 +64,7 @@ class Compiled:
 
 def read_blocks(blocks: int) -> Any:
     """Parameters of GPT-2 small at a depth, in float32, with dropout and clipping."""
-    from modelzoo.common.params import load_params
+    from modelzoo.common.config.params import load_params
 
     return load_params(
         str(ROOT / "configs" / "params_gpt2_small.yaml"),
@@ -85,7 +85,7 @@ def capture_training(params: Any) -> Any:
 
     from cerebras_tf.capture.variables import tensor_type
     from cerebras_tf.estimator.model_graph import record
-    from modelzoo.common import registry, schema
+    from modelzoo.common.config import registry, schema
 
     room, data = registry.load_room(params.model_name)
     tree = schema.as_tree(params)
@@ -186,7 +186,7 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
 
 def main(argv: list[str]) -> None:
     """Runs the benchmark and prints what it found."""
-    from modelzoo.common.params import load_params
+    from modelzoo.common.config.params import load_params
 
     args = parse_arguments(argv)
     blocks = args.blocks or ([] if args.config else BLOCKS)

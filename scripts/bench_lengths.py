@@ -48,10 +48,10 @@ class Side:
         import tensorflow as tf
 
         from cerebras_tf.compiler.pipeline import Options
-        from cerebras_tf.estimator import initial_values
         from cerebras_tf.estimator.model_graph import build
         from cerebras_tf.estimator.run_config import CSRunConfig
-        from modelzoo.common import registry, schema
+        from cerebras_tf.tf_session import initial_values
+        from modelzoo.common.config import registry, schema
 
         room, data = registry.load_room(params.model_name)
         tree = schema.as_tree(params)
@@ -148,7 +148,7 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
 
 def main(argv: list[str]) -> None:
     """Runs the benchmark and prints what it found."""
-    from modelzoo.common.params import load_params
+    from modelzoo.common.config.params import load_params
 
     args = parse_arguments(argv)
     measure(load_params(str(ROOT / args.config)), args.lengths, args.rounds)

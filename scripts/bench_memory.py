@@ -69,7 +69,7 @@ def train(arguments: argparse.Namespace, layers: int) -> dict[str, Any]:
     from cerebras_tf import CerebrasEstimator, CSRunConfig
     from modelzoo.commands.bench import Shape
     from modelzoo.commands.bench_models import make_input_fn, model_fn_of, read_params
-    from modelzoo.common import schema
+    from modelzoo.common.config import schema
 
     class Count(tf.estimator.SessionRunHook):
         """Counts the bytes of all variables."""

@@ -114,7 +114,7 @@ run_on_wafers() {
   ensure_environment "${original[@]}"
   set_environment "$@"
   read -r wafers asked logs < <(
-    exec_quietly "$VENV/bin/python" -m modelzoo.common.wafers "$given" "$@"
+    exec_quietly "$VENV/bin/python" -m modelzoo.common.train.wafers "$given" "$@"
   )
   if [ -z "${logs-}" ]; then # the mistake was told
     exit 2
@@ -234,7 +234,7 @@ run_on_this_machine() {
 
 # Replaces this process by a program of ours. Where Ctrl-C comes while Python itself starts, Python
 # shows a traceback; ours take the signal as soon as they can end quietly
-# (modelzoo/common/interrupt.py). Not every env can block.
+# (modelzoo/common/train/interrupt.py). Not every env can block.
 exec_quietly() {
   if env --block-signal=INT true 2>/dev/null; then
     exec env --block-signal=INT "$@"
@@ -317,7 +317,7 @@ run_python() {
   done
   if is_runner_call "$@"; then
     export CEREBRAS_TF_PROGRAM=$program
-    set -- -m modelzoo.common.run "$@"
+    set -- -m modelzoo.common.train.run "$@"
     exec_quietly "$VENV/bin/python" ${flags[@]+"${flags[@]}"} "$@"
   fi
   exec "$VENV/bin/python" ${flags[@]+"${flags[@]}"} "$@"

@@ -1,7 +1,4 @@
-"""What every test of the tree shares: threads per process, the closing line about other checks.
-
-Fixtures live next to the tests that use them, not here.
-"""
+"""What tests of several packages share: threads per process, fixtures, the summary of checks."""
 
 from __future__ import annotations
 
@@ -65,3 +62,11 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     checks = os.environ.get("CEREBRAS_TF_CHECKS")
     if checks:
         terminalreporter.write_line(checks, red="FAILED" in checks, green="FAILED" not in checks)
+
+
+@pytest.fixture
+def graph():
+    """A tf.Graph that is the default graph."""
+    tf = pytest.importorskip("tensorflow")
+    with tf.Graph().as_default() as graph:
+        yield graph

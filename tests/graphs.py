@@ -74,10 +74,7 @@ def assert_type(array: np.ndarray, value: Value, where: object) -> None:
 
 
 def check_pass(
-    graph: Graph,
-    apply: Callable[[Graph], None],
-    seed: int = 0,
-    close: tuple[float, float] = CLOSE,
+    graph: Graph, apply: Callable[[Graph], None], seed: int = 0, close: tuple[float, float] = CLOSE
 ) -> list[str]:
     """Asserts that a pass keeps a graph's outputs and verifies, and that a second run does nothing.
 

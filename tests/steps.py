@@ -94,11 +94,7 @@ class StepBuilder:
 
 
 def residual_step(
-    blocks: int = 4,
-    clip: bool = False,
-    train: bool = True,
-    drop: bool = False,
-    rows: int = BATCH,
+    blocks: int = 4, clip: bool = False, train: bool = True, drop: bool = False, rows: int = BATCH
 ) -> StepGraph:
     """x + relu(x W1 + b1) W2, `blocks` times between two projections, trained by momentum.
 

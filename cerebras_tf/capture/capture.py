@@ -23,9 +23,9 @@ from cerebras_tf.capture.lowerable import Lowerable
 from cerebras_tf.capture.order import all_before, execution_order
 from cerebras_tf.capture.recording import GradientCall
 from cerebras_tf.capture.registry import LOWERINGS, GraphLowering
-from cerebras_tf.capture.resting import brought_to_rest
 from cerebras_tf.capture.source import missing_op_report
 from cerebras_tf.capture.state import VariableState
+from cerebras_tf.capture.storage_dtype import brought_to_rest
 from cerebras_tf.capture.variables import tensor_type
 from cerebras_tf.errors import CerebrasError, UnsupportedOpError
 from cerebras_tf.ir import Array, Graph, StepGraph, TensorType, Value, Variable, verify

@@ -54,11 +54,7 @@ def spatial(op: Operation, numbers: Sequence[int]) -> tuple[int, int]:
 
 
 def explicit_padding(
-    op: Operation,
-    size: Shape,
-    window: Shape,
-    strides: tuple[int, int],
-    dilations: tuple[int, int],
+    op: Operation, size: Shape, window: Shape, strides: tuple[int, int], dilations: tuple[int, int]
 ) -> Padding:
     """((top, bottom), (left, right)); SAME puts the odd one behind, as TensorFlow does.
 

@@ -15,12 +15,7 @@ import tensorflow as tf
 
 from cerebras_tf.capture.operations import Operation
 from cerebras_tf.capture.registry import Lowering, lowers
-from cerebras_tf.capture.shape_arithmetic import (
-    integers,
-    known_numbers,
-    sizes,
-    wanted_shape,
-)
+from cerebras_tf.capture.shape_arithmetic import integers, known_numbers, sizes, wanted_shape
 from cerebras_tf.errors import GraphError, UnsupportedOpError
 from cerebras_tf.ir import Size, Value
 from cerebras_tf.ir.dimensions import ensure_at_most, smaller

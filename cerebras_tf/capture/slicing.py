@@ -14,12 +14,7 @@ from typing import Optional
 
 from cerebras_tf.capture.operations import Operation
 from cerebras_tf.capture.registry import Lowering, lowers
-from cerebras_tf.capture.shape_arithmetic import (
-    constant_if_known,
-    integers,
-    known_numbers,
-    sizes,
-)
+from cerebras_tf.capture.shape_arithmetic import constant_if_known, integers, known_numbers, sizes
 from cerebras_tf.capture.spans import resolve_position, resolve_span
 from cerebras_tf.errors import UnsupportedOpError
 from cerebras_tf.ir import Shape, Size, Value
@@ -338,10 +333,7 @@ def _roll(low: Lowering, op: Operation) -> Sequence[Value]:
             continue
         last = _rolled(shift, dim)
         if last != 0:
-            parts = [
-                cut(low.b, x, axis, dim - last, last),
-                cut(low.b, x, axis, 0, dim - last),
-            ]
+            parts = [cut(low.b, x, axis, dim - last, last), cut(low.b, x, axis, 0, dim - last)]
             x = low.b.op("concat", *parts, axis=axis)
     return [x]
 

@@ -39,10 +39,7 @@ def resource_variables() -> Iterator[None]:
         return next_creator(**{**arguments, "use_resource": True})
 
     scope = tf.compat.v1.get_variable_scope()
-    with (
-        tf.compat.v1.variable_scope(scope, use_resource=True),
-        tf.variable_creator_scope(create),
-    ):
+    with tf.compat.v1.variable_scope(scope, use_resource=True), tf.variable_creator_scope(create):
         yield
 
 

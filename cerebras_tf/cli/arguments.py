@@ -208,9 +208,7 @@ def _add_place_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--num_csx", type=positive_int, metavar="N", help="number of wafers")
     parser.add_argument(
-        "--device",
-        metavar="DEVICE",
-        help="/cpu:0 runs the model on the host, with TensorFlow",
+        "--device", metavar="DEVICE", help="/cpu:0 runs the model on the host, with TensorFlow"
     )
 
 

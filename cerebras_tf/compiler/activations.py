@@ -66,11 +66,7 @@ class Activations:
     """What the layers of a step keep, what they may do instead, what that saves and costs."""
 
     def __init__(
-        self,
-        step: StepGraph,
-        program: Program,
-        speeds: Speeds,
-        spilling: Optional[Spilling] = None,
+        self, step: StepGraph, program: Program, speeds: Speeds, spilling: Optional[Spilling] = None
     ) -> None:
         """Reads the step.
 

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Optional
 
 from cerebras_tf.compiler.memory import Lifetime, plan_memory
-from cerebras_tf.compiler.owners import ALONE, EVERYWHERE, Ownership
+from cerebras_tf.compiler.sharding import ALONE, EVERYWHERE, Ownership
 from cerebras_tf.compiler.staging import find_staged
 from cerebras_tf.ir import Graph, Node, StepGraph, Value
 from cerebras_tf.ir.binding import copy_graph

@@ -271,12 +271,7 @@ class _Move:
         return (self.seconds / self.saved_bytes, self.layer)
 
 
-def choose(
-    activations: Activations,
-    layers: int,
-    memory: Memory,
-    room: int,
-) -> list[Choice]:
+def choose(activations: Activations, layers: int, memory: Memory, room: int) -> list[Choice]:
     """One choice a layer, of the least extra time that was found to fit; else of least memory.
 
     Args:
@@ -386,10 +381,7 @@ def _without_idle(
 
 
 def _exchanged(
-    choices: list[Choice],
-    moves: Sequence[_Move],
-    memory: Memory,
-    room: int,
+    choices: list[Choice], moves: Sequence[_Move], memory: Memory, room: int
 ) -> list[Choice]:
     """Takes a dearer move back for a cheaper one that saves enough: layers differ in size."""
     tried: set[tuple[int, float]] = set()
@@ -426,12 +418,7 @@ def _cheaper(
     return [found[key] for key in sorted(found)]
 
 
-def join_layers(
-    activations: Activations,
-    layers: int,
-    memory: Memory,
-    room: int,
-) -> list[Choice]:
+def join_layers(activations: Activations, layers: int, memory: Memory, room: int) -> list[Choice]:
     """Segments of more and more layers made again whole: the first that fit, or the smallest.
 
     Args:

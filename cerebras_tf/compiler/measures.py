@@ -16,11 +16,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from cerebras_tf.compiler.owners import EVERYWHERE, UPDATE, Ownership
+from cerebras_tf.compiler.sharding import EVERYWHERE, UPDATE, Ownership
 from cerebras_tf.ir import Node, StepGraph, Value
 from cerebras_tf.ops import lookup
 from cerebras_tf.passes.average_gradients import START, WAIT
-from cerebras_tf.passes.exchanges import is_scalar
+from cerebras_tf.passes.collectives import is_scalar
 
 PICK = "wafer_pick"
 _Readers = Mapping[Value, Sequence[Node]]

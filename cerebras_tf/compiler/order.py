@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from cerebras_tf.ir import Node, StepGraph
 from cerebras_tf.ir.step import GRADIENT
 from cerebras_tf.passes.average_gradients import START, WAIT
-from cerebras_tf.passes.exchanges import exchange_groups
+from cerebras_tf.passes.collectives import exchange_groups
 
 # Ops that join no update: it begins behind them.
 _BOUNDARY = ("constant", GRADIENT, START, WAIT)

@@ -13,7 +13,7 @@ from cerebras_tf.compiler.fit_activations import Budget, fit_activations
 from cerebras_tf.compiler.layers import assign_layers
 from cerebras_tf.compiler.measures import measure_on_owners
 from cerebras_tf.compiler.order import order_nodes
-from cerebras_tf.compiler.owners import ALONE, deal_out
+from cerebras_tf.compiler.sharding import ALONE, deal_out
 from cerebras_tf.errors import CapacityError, CerebrasError, StoreError
 from cerebras_tf.ir import StepGraph, Value, verify
 from cerebras_tf.ir.program import Price, Program
@@ -192,11 +192,7 @@ def _backward(options: Options) -> list[Pass]:
 
 
 @collector_paused()
-def compile_layers(
-    step: StepGraph,
-    layers: int,
-    options: Options = Options(),
-) -> Program:
+def compile_layers(step: StepGraph, layers: int, options: Options = Options()) -> Program:
     """Differentiates, fuses, schedules and places a step that is cut into layers.
 
     Args:

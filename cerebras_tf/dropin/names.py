@@ -15,7 +15,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-_CHECKPOINT_READER = {"CheckpointReader": "cerebras_tf.estimator.checkpoint_reader"}
+_CHECKPOINT_READER = {"CheckpointReader": "cerebras_tf.checkpoints.reader"}
 _ESTIMATOR = {"CerebrasEstimator": "cerebras_tf.estimator.estimator"}
 _RUN_CONFIG = {"CSRunConfig": "cerebras_tf.estimator.run_config"}
 _SPEC = {"CSEstimatorSpec": "cerebras_tf.estimator.spec"}
@@ -38,7 +38,7 @@ MODULES: dict[str, dict[str, str]] = {
     "cerebras.tf.summary": _SWITCHES,
     "cerebras.tf.tf_helper": {
         **_TENSORS,
-        "GetWeights": "cerebras_tf.estimator.checkpoint_reader:CheckpointReader",
+        "GetWeights": "cerebras_tf.checkpoints.reader:CheckpointReader",
     },
     "cerebras.tf.ws.cs_estimator_ws": _ESTIMATOR,
     "cerebras_appliance.cs_run_config": _RUN_CONFIG,

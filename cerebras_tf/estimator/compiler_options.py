@@ -7,10 +7,10 @@ from typing import Any
 import tensorflow as tf
 
 from cerebras_tf.compiler.pipeline import Options
+from cerebras_tf.console.log import say
+from cerebras_tf.environment import execution_mode_from_environment
 from cerebras_tf.errors import ConfigError
-from cerebras_tf.estimator import cluster
-from cerebras_tf.estimator.console import say
-from cerebras_tf.estimator.run_config import execution_mode_from_environment
+from cerebras_tf.step import cluster
 
 
 def compiler_options(config: Any, mode: str) -> Options:

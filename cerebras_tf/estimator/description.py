@@ -13,7 +13,7 @@ from cerebras_tf.errors import StoreError
 from cerebras_tf.estimator.call import Call
 from cerebras_tf.ir.program import Instruction, Program
 from cerebras_tf.kernels.bfloat16 import instructions
-from cerebras_tf.kernels.instructions import described
+from cerebras_tf.kernels.instruction_set import described
 from cerebras_tf.memoryx.disk import ON_DISK, Disk
 from cerebras_tf.memoryx.disk_speed import free_bytes, measured_disk_speeds, require_free
 from cerebras_tf.memoryx.file_store import FileStore
@@ -24,7 +24,7 @@ from cerebras_tf.runtime.capacity import activation_bytes, available_bytes
 from cerebras_tf.runtime.cpu import CpuBackend
 from cerebras_tf.runtime.shared_store import SharedStore
 from cerebras_tf.runtime.speeds import measured_speeds
-from cerebras_tf.runtime.streaming import StreamingPlan, plan_streaming
+from cerebras_tf.runtime.streaming_plan import StreamingPlan, plan_streaming
 
 
 def describe(call: Call, precision: str = "float32") -> str:

@@ -19,34 +19,35 @@ from typing import Any, Optional, Union
 
 import tensorflow as tf
 
+from cerebras_tf.bundle.paths import check_checkpoint_path
 from cerebras_tf.capture.variables import resource_variables
+from cerebras_tf.checkpoints.content import find_listed, tell_of_cut_files
+from cerebras_tf.checkpoints.folder_lock import locked
+from cerebras_tf.checkpoints.saver import HostSaver
 from cerebras_tf.compiler.pipeline import collector_paused
-from cerebras_tf.estimator import cluster, synchronous_batches
+from cerebras_tf.console.log import is_silent, say
+from cerebras_tf.console.progress import PhaseReporter
 from cerebras_tf.estimator.call import Call, hooks_of_training_around, training, training_around
-from cerebras_tf.estimator.checkpoint_content import find_listed, tell_of_cut_files
-from cerebras_tf.estimator.compiled_programs import CompiledPrograms, name_of_mode
 from cerebras_tf.estimator.compiler_options import compiler_options
-from cerebras_tf.estimator.console import is_silent, say
 from cerebras_tf.estimator.description import describe_program, effort
-from cerebras_tf.estimator.folder_lock import locked
 from cerebras_tf.estimator.hooks import EvaluationStopHook, GracefulStopHook, LastingObjectsHook
 from cerebras_tf.estimator.host_call import HOST_CALL_LOSS, LOSS, with_host_call
 from cerebras_tf.estimator.host_options import tell_of_host
-from cerebras_tf.estimator.lean_session import keep_lean, with_pruned_graphs
-from cerebras_tf.estimator.micro_batches import split_batch
 from cerebras_tf.estimator.model_graph import build
 from cerebras_tf.estimator.prediction import micro_batches_of, predict_program, systems_of
-from cerebras_tf.estimator.progress import PhaseReporter
 from cerebras_tf.estimator.report_file import write_report
 from cerebras_tf.estimator.run_config import CSRunConfig, check_wafer_address, refuse_strategies
-from cerebras_tf.estimator.saver import HostSaver
 from cerebras_tf.estimator.smaller_batches import advice_on, advising, placeholders, types_of
 from cerebras_tf.estimator.sparse_training import check_sparsifier
 from cerebras_tf.estimator.training import guarded, reporting, sizes, with_lines
 from cerebras_tf.ir.program import Program
-from cerebras_tf.memoryx.checkpoint_paths import check_checkpoint_path
 from cerebras_tf.runtime.capacity import return_freed_memory, share_heap
+from cerebras_tf.step import cluster
+from cerebras_tf.step.micro_batches import split_batch
+from cerebras_tf.step.program_cache import CompiledPrograms, name_of_mode
 from cerebras_tf.swarmx import job
+from cerebras_tf.tf_session import synchronous_batches
+from cerebras_tf.tf_session.lean_session import keep_lean, with_pruned_graphs
 from cerebras_tf.wafer.prediction import Prediction, one_line
 
 _TRAIN = tf.estimator.ModeKeys.TRAIN
@@ -264,11 +265,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
             tell_of_cut_files(path)
 
     def train_and_evaluate(
-        self,
-        train_spec: Any,
-        eval_spec: Any,
-        use_cs: Optional[bool] = None,
-        sparsifier: Any = None,
+        self, train_spec: Any, eval_spec: Any, use_cs: Optional[bool] = None, sparsifier: Any = None
     ) -> Any:
         """tf.estimator.train_and_evaluate with this estimator; `sparsifier` as `train` takes it."""
         bound = self._in_call(use_cs, sparsifier=sparsifier)
@@ -303,11 +300,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
         """
         bound = self._in_call(True, runs=False, sparsifier=sparsifier)
         call = bound._call
-        with (
-            advising(call, self._params, self._tried),
-            self._new_graph(),
-            closing(call),
-        ):
+        with advising(call, self._params, self._tried), self._new_graph(), closing(call):
             features, labels, input_hooks = self._get_features_and_labels_from_input_fn(
                 input_fn, mode
             )

@@ -23,18 +23,12 @@ from cerebras_tf.capture.order import all_before
 from cerebras_tf.capture.placement import Placement
 from cerebras_tf.capture.recording import GradientCall, GradientRecorder
 from cerebras_tf.capture.variables import managed_variables, resource_variables, variable_spec
+from cerebras_tf.checkpoints.scaffold import wafer_scaffold
+from cerebras_tf.checkpoints.stored_variables import StoredVariables
 from cerebras_tf.compiler.pipeline import Options
+from cerebras_tf.console.log import say
 from cerebras_tf.errors import ConfigError, UnsupportedOpError
-from cerebras_tf.estimator.cluster import neighbours_for, swarm_for
-from cerebras_tf.estimator.console import say
-from cerebras_tf.estimator.micro_batches import MicroBatches
-from cerebras_tf.estimator.scaffold import wafer_scaffold
-from cerebras_tf.estimator.session import WaferHook
 from cerebras_tf.estimator.sparse_training import SparseTraining
-from cerebras_tf.estimator.stored_variables import StoredVariables
-from cerebras_tf.estimator.structures import leaves, map_fetches
-from cerebras_tf.estimator.wafer_step import WaferStep
-from cerebras_tf.estimator.wiring import Wiring
 from cerebras_tf.ir import TensorType, Variable
 from cerebras_tf.ir.program import Program
 from cerebras_tf.kernels.compiled_threads import use_threads
@@ -44,13 +38,19 @@ from cerebras_tf.memoryx.file_store import FileStore
 from cerebras_tf.memoryx.planned_disk import PlannedDisk
 from cerebras_tf.memoryx.store import MemoryStore, Store
 from cerebras_tf.memoryx.store_folder import folder_of
-from cerebras_tf.passes.run_in_parts import LAST
+from cerebras_tf.passes.split_micro_batches import LAST
 from cerebras_tf.runtime.capacity import agreed_share
 from cerebras_tf.runtime.profiler import Profiler
 from cerebras_tf.runtime.session import Request
 from cerebras_tf.runtime.shared_store import SharedStore
-from cerebras_tf.runtime.streaming import check_disk
+from cerebras_tf.runtime.streaming_plan import check_disk
+from cerebras_tf.step.cluster import neighbours_for, swarm_for
+from cerebras_tf.step.micro_batches import MicroBatches
+from cerebras_tf.step.session_hook import WaferHook
+from cerebras_tf.step.tensorflow_step import WaferStep
+from cerebras_tf.step.wiring import Wiring
 from cerebras_tf.swarmx import job, mpi
+from cerebras_tf.tf_session.structures import leaves, map_fetches
 
 Phase = Callable[..., Any]
 

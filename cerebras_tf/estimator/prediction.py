@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 from cerebras_tf.compiler.workload import workload_of_program
-from cerebras_tf.estimator.run_config import execution_mode_from_environment
+from cerebras_tf.environment import execution_mode_from_environment
 from cerebras_tf.ir.program import Program
-from cerebras_tf.wafer.machine import load_machine
 from cerebras_tf.wafer.pipelined import predict_pipelined, predict_split
 from cerebras_tf.wafer.prediction import STREAMING, Prediction
 from cerebras_tf.wafer.streaming import predict_streaming
+from cerebras_tf.wafer.system import load_machine
 
 MACHINE = "cs2"
 

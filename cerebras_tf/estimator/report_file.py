@@ -12,11 +12,11 @@ import tensorflow as tf
 # Private API of TF 2.15: the tensor that reads the step, which TensorFlow's own hooks use.
 from tensorflow.python.training import training_util
 
-from cerebras_tf.estimator.compiled_programs import name_of_mode
-from cerebras_tf.estimator.shown_steps import ShownSteps
+from cerebras_tf.console.shown_steps import ShownSteps
 from cerebras_tf.report.image import floorplan_pixels, png
 from cerebras_tf.report.page import floorplan_note, report_page
 from cerebras_tf.report.record import REPORT
+from cerebras_tf.step.program_cache import name_of_mode
 from cerebras_tf.wafer.prediction import Prediction, one_line
 from cerebras_tf.wafer.validation import measured_rows
 

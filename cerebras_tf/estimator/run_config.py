@@ -24,8 +24,6 @@ from cerebras_tf.runtime.capacity import available_bytes
 from cerebras_tf.swarmx import job
 
 DEFAULT_PORT = 9000
-EXECUTION_MODE_VARIABLE = "CEREBRAS_EXECUTION_MODE"
-EXECUTION_MODES = ("weight_streaming", "pipeline")
 _CONNECT_TIMEOUT_S = 3.0
 _OWN_FIELDS = (
     "cs_ip",
@@ -129,22 +127,6 @@ def check_wafer_address(cs_ip: Optional[str]) -> None:
         f"cs_ip: a wafer must answer at the address. Received: {address}; {finding}. Leave cs_ip "
         f"empty or give 127.0.0.1:{DEFAULT_PORT} to use the wafer emulated in this process."
     )
-
-
-def execution_mode_from_environment() -> str:
-    """Returns "weight_streaming" (the default) or "pipeline", as the launcher asked for.
-
-    Raises:
-      ConfigError: the environment variable holds another word.
-    """
-    mode = os.environ.get(EXECUTION_MODE_VARIABLE) or EXECUTION_MODES[0]
-    if mode not in EXECUTION_MODES:
-        raise ConfigError(
-            f"environment variable {EXECUTION_MODE_VARIABLE}: must be weight_streaming or "
-            f"pipeline. Received: {mode!r}. Unset it, or start the run with python-ws (weight "
-            "streaming) or python (pipeline) under csrun_wse."
-        )
-    return mode
 
 
 def _check_num_csx(num_csx: Any) -> int:

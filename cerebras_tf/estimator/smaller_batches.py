@@ -16,16 +16,16 @@ from typing import Any, Optional
 
 import tensorflow as tf
 
+from cerebras_tf.console.log import say
 from cerebras_tf.errors import BatchCapacityError
 from cerebras_tf.estimator.call import Call
-from cerebras_tf.estimator.console import say
 from cerebras_tf.estimator.prediction import micro_batches_of
-from cerebras_tf.estimator.structures import leaves, map_fetches
 from cerebras_tf.ir.program import Program
 from cerebras_tf.quantities import seconds
 from cerebras_tf.runtime.capacity import activation_bytes, return_freed_memory
 from cerebras_tf.runtime.speeds import measured_speeds
 from cerebras_tf.swarmx import job
+from cerebras_tf.tf_session.structures import leaves, map_fetches
 
 # Compiles the model of a call for its batch (see Call), with parameters and micro_batches.
 Compile = Callable[[Call, Any, int], Program]

@@ -9,9 +9,9 @@ import math
 from collections.abc import Mapping
 from typing import Any, Optional
 
+from cerebras_tf.checkpoints.content import named
+from cerebras_tf.console.log import say
 from cerebras_tf.errors import ConfigError
-from cerebras_tf.estimator.checkpoint_content import named
-from cerebras_tf.estimator.console import say
 from cerebras_tf.ir import Variable
 from cerebras_tf.memoryx.pruning import prune
 from cerebras_tf.memoryx.store import Store

@@ -12,8 +12,13 @@ from typing import Any, Optional
 
 import tensorflow as tf
 
+from cerebras_tf.checkpoints.saver_hook import SaverHook
+from cerebras_tf.console.log import say
+from cerebras_tf.console.profile import ProfileHook
+from cerebras_tf.console.progress import ProgressHook
+from cerebras_tf.console.shown_steps import ShownSteps, SummaryHook
+from cerebras_tf.console.traffic import TrafficHook, of_files, of_wafers
 from cerebras_tf.estimator.call import Call
-from cerebras_tf.estimator.console import say
 from cerebras_tf.estimator.description import describe
 from cerebras_tf.estimator.hooks import (
     FiniteStateListener,
@@ -22,14 +27,9 @@ from cerebras_tf.estimator.hooks import (
     PerformanceSummaryHook,
 )
 from cerebras_tf.estimator.prediction import predict_program, replicas_line
-from cerebras_tf.estimator.profile import ProfileHook
-from cerebras_tf.estimator.progress import ProgressHook
 from cerebras_tf.estimator.report_file import PredictionHook
-from cerebras_tf.estimator.saver_hook import SaverHook
-from cerebras_tf.estimator.shown_steps import ShownSteps, SummaryHook
-from cerebras_tf.estimator.structures import leaves
-from cerebras_tf.estimator.traffic import TrafficHook, of_files, of_wafers
 from cerebras_tf.swarmx import job
+from cerebras_tf.tf_session.structures import leaves
 from cerebras_tf.wafer.prediction import Prediction
 
 

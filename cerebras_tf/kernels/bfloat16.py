@@ -7,7 +7,7 @@ import importlib
 import importlib.util
 from typing import Any
 
-from cerebras_tf.kernels import instructions as isa
+from cerebras_tf.kernels import instruction_set as isa
 
 
 @functools.cache

@@ -21,22 +21,22 @@ from typing import Any, Optional
 import numpy as np
 
 from cerebras_tf.errors import ConfigError
-from cerebras_tf.kernels.compiled_blas import PLAIN, ROW_MAJOR, TRANSPOSED, sgemm, spread_sgemm
-from cerebras_tf.kernels.compiled_thin import (
-    are_vectors,
-    is_thin,
-    thin_product,
-    vector_products,
-)
-from cerebras_tf.kernels.compiled_threads import for_chunks, spread, threads
-from cerebras_tf.kernels.compiled_vectors import (
+from cerebras_tf.kernels.compiled_avx512_gemm import (
     COLUMNS,
     ROWS,
     STEP_BYTES,
     multiply_inner,
     multiply_range,
 )
-from cerebras_tf.kernels.instructions import features
+from cerebras_tf.kernels.compiled_blas import PLAIN, ROW_MAJOR, TRANSPOSED, sgemm, spread_sgemm
+from cerebras_tf.kernels.compiled_skinny_gemm import (
+    are_vectors,
+    is_thin,
+    thin_product,
+    vector_products,
+)
+from cerebras_tf.kernels.compiled_threads import for_chunks, spread, threads
+from cerebras_tf.kernels.instruction_set import features
 from cerebras_tf.kernels.scratch import borrowed, rounded
 
 # What multiplies larger float32 matrices. Without the variable, kernels of our own where they were

@@ -42,9 +42,7 @@ class _Plan(NamedTuple):
     copies: tuple[int, ...]
 
 
-def compile_elementwise(
-    body: Any,
-) -> Callable[[Sequence[np.ndarray], Sequence[np.ndarray]], None]:
+def compile_elementwise(body: Any) -> Callable[[Sequence[np.ndarray], Sequence[np.ndarray]], None]:
     """A function that computes a body of elementwise ops in one pass over memory.
 
     Args:

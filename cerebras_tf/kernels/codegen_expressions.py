@@ -10,7 +10,7 @@ from typing import Any, Optional
 
 import numpy as np
 
-from cerebras_tf.kernels.half import to_bfloat16, to_float32
+from cerebras_tf.kernels.half_precision import to_bfloat16, to_float32
 
 INTEGERS = ("int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8")
 

@@ -21,7 +21,8 @@ import math
 import numpy as np
 
 from cerebras_tf.kernels import compiled_math as vector
-from cerebras_tf.kernels.compiled_bits import ceil, fabs, floor, half, loader, rint, sqrt, storer
+from cerebras_tf.kernels.compiled_intrinsics import ceil, fabs, floor, half, loader, rint
+from cerebras_tf.kernels.compiled_intrinsics import sqrt, storer
 from cerebras_tf.kernels.compiled_jit import jit
 from cerebras_tf.kernels.compiled_rounding import nearest_bfloat16, rounded_randomly
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Optional
 import numpy as np
 
 from cerebras_tf.kernels.attention import bias_and_dropout
-from cerebras_tf.kernels.compiled_heads import (
+from cerebras_tf.kernels.compiled_flash_attention import (
     AllDrops,
     Kernels,
     Operands,

@@ -16,22 +16,11 @@ from typing import Any, NamedTuple, Optional
 
 import numpy as np
 
-from cerebras_tf.kernels import instructions as isa
+from cerebras_tf.kernels import instruction_set as isa
 from cerebras_tf.kernels.blas import gemm
 from cerebras_tf.kernels.blas import product as float_product
 from cerebras_tf.kernels.blas import scratch_bytes as float_scratch_bytes
-from cerebras_tf.kernels.compiled_bits import bits_of, float_of
-from cerebras_tf.kernels.compiled_jit import CACHE_FOLDER, jit
-from cerebras_tf.kernels.compiled_operands import (
-    as_float,
-    bytes_of,
-    pack_columns,
-    pack_rows,
-    pack_turned_columns,
-    pack_turned_rows,
-)
-from cerebras_tf.kernels.compiled_threads import for_chunks, for_rows, spread, threads
-from cerebras_tf.kernels.compiled_tiles import (
+from cerebras_tf.kernels.compiled_bfloat16_microkernels import (
     COLUMNS,
     PITCH,
     SLAB,
@@ -41,6 +30,17 @@ from cerebras_tf.kernels.compiled_tiles import (
     tile_product,
     vector_product,
 )
+from cerebras_tf.kernels.compiled_intrinsics import bits_of, float_of
+from cerebras_tf.kernels.compiled_jit import CACHE_FOLDER, jit
+from cerebras_tf.kernels.compiled_operand_packing import (
+    as_float,
+    bytes_of,
+    pack_columns,
+    pack_rows,
+    pack_turned_columns,
+    pack_turned_rows,
+)
+from cerebras_tf.kernels.compiled_threads import for_chunks, for_rows, spread, threads
 from cerebras_tf.kernels.scratch import aligned, borrowed, rounded
 
 # Multiplications below which one thread does all. On two cores of a Xeon with AMX, 512 x 256 times

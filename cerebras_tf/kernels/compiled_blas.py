@@ -22,13 +22,7 @@ _POINTER = ir.IntType(8).as_pointer()
 
 @intrinsic
 def _call_sgemm(
-    typingctx: Any,
-    address: Any,
-    orders: Any,
-    sizes: Any,
-    operands: Any,
-    steps: Any,
-    beta: Any,
+    typingctx: Any, address: Any, orders: Any, sizes: Any, operands: Any, steps: Any, beta: Any
 ) -> Any:
     """cblas_sgemm at an address, alpha 1; orders (a, b), sizes (M, N, K), operands and steps
     (a, b, c): addresses, and elements between rows."""

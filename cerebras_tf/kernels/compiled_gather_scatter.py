@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from cerebras_tf.kernels.check_indices import check_positions
 from cerebras_tf.kernels.compiled_jit import jit
 from cerebras_tf.kernels.compiled_layout import matrix, ordinary
 from cerebras_tf.kernels.compiled_threads import for_rows
-from cerebras_tf.kernels.positions import check_positions
 from cerebras_tf.kernels.registry import compiled
 
 F = np.float32

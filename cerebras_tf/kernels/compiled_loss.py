@@ -13,7 +13,7 @@ import numpy as np
 from cerebras_tf.kernels.compiled_jit import jit
 from cerebras_tf.kernels.compiled_layout import floats_are_float32, matrix
 from cerebras_tf.kernels.compiled_math import exp, log
-from cerebras_tf.kernels.compiled_rows import exp_into, row_max, sum_of_exp
+from cerebras_tf.kernels.compiled_row_reductions import exp_into, row_max, sum_of_exp
 from cerebras_tf.kernels.compiled_threads import for_rows
 from cerebras_tf.kernels.loss import check_labels
 from cerebras_tf.kernels.registry import compiled

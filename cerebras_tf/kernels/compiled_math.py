@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from cerebras_tf.kernels.compiled_bits import (
+from cerebras_tf.kernels.compiled_intrinsics import (
     bits_of,
     bits_of_double,
     double_of,

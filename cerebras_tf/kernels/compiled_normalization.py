@@ -14,7 +14,7 @@ import numpy as np
 from cerebras_tf.kernels.compiled_jit import jit
 from cerebras_tf.kernels.compiled_layout import all_float32, matrix
 from cerebras_tf.kernels.compiled_math import exp, log
-from cerebras_tf.kernels.compiled_rows import add_rows, exp_into, row_max, sum_of_exp
+from cerebras_tf.kernels.compiled_row_reductions import add_rows, exp_into, row_max, sum_of_exp
 from cerebras_tf.kernels.compiled_threads import chunks_of, for_rows, spread
 from cerebras_tf.kernels.registry import Scratch, compiled
 from cerebras_tf.kernels.scratch import borrowed, rounded

@@ -110,12 +110,7 @@ def _is_float32(step: Any, seeds: Any, *, dtype: str, **attrs: Any) -> bool:
 
 @compiled("random_uniform", supports=_is_float32)
 def random_uniform(
-    step: Step,
-    seeds: Seeds,
-    *,
-    out: tuple[np.ndarray, ...],
-    shape: tuple[int, ...],
-    dtype: str,
+    step: Step, seeds: Seeds, *, out: tuple[np.ndarray, ...], shape: tuple[int, ...], dtype: str
 ) -> None:
     """random_uniform into out [shape], bit for bit the plain kernel's numbers."""
     flat = out[0].reshape(-1)

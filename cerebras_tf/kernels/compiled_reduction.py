@@ -13,7 +13,7 @@ import numpy as np
 
 from cerebras_tf.kernels.compiled_jit import jit
 from cerebras_tf.kernels.compiled_layout import all_float32, ordinary
-from cerebras_tf.kernels.compiled_rows import add_rows, row_sum
+from cerebras_tf.kernels.compiled_row_reductions import add_rows, row_sum
 from cerebras_tf.kernels.compiled_threads import chunks_of, for_rows, spread
 from cerebras_tf.kernels.registry import compiled
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from cerebras_tf.kernels.compiled_bits import bits_of, float_of
+from cerebras_tf.kernels.compiled_intrinsics import bits_of, float_of
 from cerebras_tf.kernels.compiled_jit import inlined
 from cerebras_tf.kernels.rounding import LAST_SHIFT, MIXING, STRIDE
 

@@ -21,7 +21,7 @@ from typing import Any, Optional
 import numpy as np
 
 from cerebras_tf.errors import ConfigError
-from cerebras_tf.kernels.compiled_board import (
+from cerebras_tf.kernels.compiled_work_queue import (
     ASLEEP,
     MOST_CHUNKS,
     QUEUED,

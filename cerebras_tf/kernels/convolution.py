@@ -99,13 +99,7 @@ def conv2d(
 
 @plain("conv2d_filter_grad")
 def conv2d_filter_grad(
-    x: np.ndarray,
-    dy: np.ndarray,
-    *,
-    window: Pair,
-    strides: Pair,
-    padding: Padding,
-    dilations: Pair,
+    x: np.ndarray, dy: np.ndarray, *, window: Pair, strides: Pair, padding: Padding, dilations: Pair
 ) -> np.ndarray:
     """Transposed patches times dy."""
     patches = _patches(x, window, strides, padding, dilations)
@@ -115,13 +109,7 @@ def conv2d_filter_grad(
 
 @plain("conv2d_input_grad")
 def conv2d_input_grad(
-    w: np.ndarray,
-    dy: np.ndarray,
-    *,
-    size: Pair,
-    strides: Pair,
-    padding: Padding,
-    dilations: Pair,
+    w: np.ndarray, dy: np.ndarray, *, size: Pair, strides: Pair, padding: Padding, dilations: Pair
 ) -> np.ndarray:
     """dy times transposed filters, every row added back to the window it belongs to."""
     window, channels = sides(w, first=0), w.shape[2]
@@ -147,13 +135,7 @@ def depthwise_conv2d(
 
 @plain("depthwise_conv2d_filter_grad")
 def depthwise_conv2d_filter_grad(
-    x: np.ndarray,
-    dy: np.ndarray,
-    *,
-    window: Pair,
-    strides: Pair,
-    padding: Padding,
-    dilations: Pair,
+    x: np.ndarray, dy: np.ndarray, *, window: Pair, strides: Pair, padding: Padding, dilations: Pair
 ) -> np.ndarray:
     """For every tap and channel the product of its view with dy."""
     channels = x.shape[3]
@@ -167,13 +149,7 @@ def depthwise_conv2d_filter_grad(
 
 @plain("depthwise_conv2d_input_grad")
 def depthwise_conv2d_input_grad(
-    w: np.ndarray,
-    dy: np.ndarray,
-    *,
-    size: Pair,
-    strides: Pair,
-    padding: Padding,
-    dilations: Pair,
+    w: np.ndarray, dy: np.ndarray, *, size: Pair, strides: Pair, padding: Padding, dilations: Pair
 ) -> np.ndarray:
     """dy times each tap's filters, added back to the elements the tap read."""
     parts = dy.reshape(*dy.shape[:3], w.shape[2], -1)

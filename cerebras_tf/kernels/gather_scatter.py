@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from cerebras_tf.kernels.positions import check_positions
+from cerebras_tf.kernels.check_indices import check_positions
 from cerebras_tf.kernels.registry import plain
 
 # Rows at least this long are summed one group at a time, which is faster than reduceat.

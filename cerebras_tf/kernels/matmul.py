@@ -15,7 +15,7 @@ import numpy as np
 
 from cerebras_tf.kernels.bfloat16 import in_bfloat16
 from cerebras_tf.kernels.blas import product, scratch_bytes
-from cerebras_tf.kernels.half import as_read, flushed
+from cerebras_tf.kernels.half_precision import as_read, flushed
 from cerebras_tf.kernels.registry import Scratch, compiled, plain
 
 

@@ -12,13 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from cerebras_tf.kernels.attention import (
-    Pair,
-    Triple,
-    attend,
-    attend_backward,
-    bias_and_dropout,
-)
+from cerebras_tf.kernels.attention import Pair, Triple, attend, attend_backward, bias_and_dropout
 from cerebras_tf.kernels.random import Seeds, Step, random_uniform
 from cerebras_tf.kernels.registry import plain
 

@@ -50,13 +50,7 @@ def _first_hits(
 
 @plain("max_pool_grad")
 def max_pool_grad(
-    x: np.ndarray,
-    y: np.ndarray,
-    dy: np.ndarray,
-    *,
-    window: Pair,
-    strides: Pair,
-    padding: Padding,
+    x: np.ndarray, y: np.ndarray, dy: np.ndarray, *, window: Pair, strides: Pair, padding: Padding
 ) -> np.ndarray:
     """dy added to the first largest element of each window."""
     image = pad_image(np.zeros_like(x), padding)
@@ -69,13 +63,7 @@ def max_pool_grad(
 
 @plain("max_pool_select")
 def max_pool_select(
-    x: np.ndarray,
-    y: np.ndarray,
-    z: np.ndarray,
-    *,
-    window: Pair,
-    strides: Pair,
-    padding: Padding,
+    x: np.ndarray, y: np.ndarray, z: np.ndarray, *, window: Pair, strides: Pair, padding: Padding
 ) -> np.ndarray:
     """The element of z that stands where x has the first largest of each window."""
     result = np.zeros(y.shape, z.dtype)

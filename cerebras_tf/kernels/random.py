@@ -106,13 +106,7 @@ def random_uniform(step: Step, seeds: Seeds, *, shape: tuple[int, ...], dtype: s
 
 @plain("random_uniform_int")
 def random_uniform_int(
-    step: Step,
-    seeds: Seeds,
-    *,
-    shape: tuple[int, ...],
-    dtype: str,
-    low: int,
-    high: int,
+    step: Step, seeds: Seeds, *, shape: tuple[int, ...], dtype: str, low: int, high: int
 ) -> np.ndarray:
     """Integers in [low, high): low + word modulo (high - low), as TensorFlow, bias included."""
     size = math.prod(shape)

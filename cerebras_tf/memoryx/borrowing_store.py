@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Optional
 
+from cerebras_tf.bundle.index import Entry
 from cerebras_tf.ir import Array, Variable
-from cerebras_tf.memoryx.bundle import Entry
 from cerebras_tf.memoryx.store import Store, Traffic
 
 

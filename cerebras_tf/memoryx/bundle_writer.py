@@ -12,11 +12,11 @@ from typing import IO, Optional
 
 import numpy as np
 
+from cerebras_tf.bundle.index import Entry
+from cerebras_tf.bundle.links import link_checkpoint
 from cerebras_tf.ir import Array
 from cerebras_tf.kernels.compiled_crc32c import crc32c
 from cerebras_tf.memoryx.buffers import ALIGNMENT_BYTES
-from cerebras_tf.memoryx.bundle import Entry
-from cerebras_tf.memoryx.checkpoint import link_checkpoint
 from cerebras_tf.memoryx.file_store import FILE_BYTES
 from cerebras_tf.memoryx.own_folder import OwnFolder, remove_abandoned
 

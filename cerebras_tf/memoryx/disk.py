@@ -10,10 +10,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Optional, Protocol
 
+from cerebras_tf.bundle.index import Entry
 from cerebras_tf.errors import StoreError
 from cerebras_tf.ir import Array
 from cerebras_tf.memoryx.buffers import ALIGNMENT_BYTES, Buffers
-from cerebras_tf.memoryx.bundle import Entry
 from cerebras_tf.memoryx.disk_speed import require_free
 from cerebras_tf.memoryx.record import Record
 from cerebras_tf.memoryx.record_file import RecordFile

@@ -13,11 +13,11 @@ import itertools
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
+from cerebras_tf.bundle.index import Entry
 from cerebras_tf.errors import CapacityError
 from cerebras_tf.ir import Array, Variable
-from cerebras_tf.memoryx.bundle import Entry
+from cerebras_tf.memoryx.access_order import Itinerary
 from cerebras_tf.memoryx.disk import Disk
-from cerebras_tf.memoryx.itinerary import Itinerary
 from cerebras_tf.memoryx.record import Record
 from cerebras_tf.memoryx.store import Traffic, require_values
 from cerebras_tf.quantities import gigabytes_not_below

@@ -8,8 +8,8 @@ from typing import Optional
 
 import numpy as np
 
+from cerebras_tf.bundle.index import Entry
 from cerebras_tf.ir import Array
-from cerebras_tf.memoryx.bundle import Entry
 from cerebras_tf.memoryx.record import Record
 from cerebras_tf.memoryx.store import Traffic
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from cerebras_tf.errors import ConfigError
 from cerebras_tf.ir import Array
-from cerebras_tf.kernels.half import at_rest, in_float32
+from cerebras_tf.kernels.half_precision import at_rest, in_float32
 from cerebras_tf.memoryx.sparsifier import MaskSparsifier
 from cerebras_tf.memoryx.sparsity import is_pruned
 from cerebras_tf.memoryx.store import Store, reading, writing

@@ -195,9 +195,7 @@ SPARSIFIER_MAP = _SparsifierMap(
 )
 
 
-def get_AdamW_aware_sparsifier_class(
-    base_sparsifier: type[BaseSparsifier],
-) -> type[BaseSparsifier]:
+def get_AdamW_aware_sparsifier_class(base_sparsifier: type[BaseSparsifier]) -> type[BaseSparsifier]:
     """The class itself: the estimator masks every optimizer's state with the weights."""
     return base_sparsifier
 

@@ -15,11 +15,11 @@ from typing import Optional, Protocol
 
 import numpy as np
 
+from cerebras_tf.bundle.index import Entry
 from cerebras_tf.errors import CapacityError, CheckpointError
 from cerebras_tf.ir import Array, TensorType, Variable
 from cerebras_tf.kernels.compiled_finite import all_finite
-from cerebras_tf.kernels.half import at_rest
-from cerebras_tf.memoryx.bundle import Entry
+from cerebras_tf.kernels.half_precision import at_rest
 
 
 @dataclass

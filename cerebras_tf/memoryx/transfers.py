@@ -10,13 +10,13 @@ from typing import NamedTuple, Optional
 
 import numpy as np
 
+from cerebras_tf.bundle.discovery import advice_on_damage
 from cerebras_tf.errors import CheckpointError, StoreError
 from cerebras_tf.ir import Array
 from cerebras_tf.kernels.compiled_crc32c import crc32c
 from cerebras_tf.kernels.compiled_finite import all_finite
 from cerebras_tf.kernels.timeline import spanned
 from cerebras_tf.memoryx.buffers import Buffers
-from cerebras_tf.memoryx.neighbours import advice_on_damage
 from cerebras_tf.memoryx.record import Record
 from cerebras_tf.memoryx.record_file import RecordFile
 from cerebras_tf.memoryx.store import Traffic

@@ -53,10 +53,7 @@ def _binary(
             return [None, None]
         x, y = node.inputs
         dx, dy = derivative(b, x, y, node.output, dz)
-        return [
-            None if dx is None else sum_to(b, dx, x),
-            None if dy is None else sum_to(b, dy, y),
-        ]
+        return [None if dx is None else sum_to(b, dx, x), None if dy is None else sum_to(b, dy, y)]
 
     register(
         name,
@@ -117,11 +114,7 @@ _unary(
 _unary("abs", lambda b, x, y, dy: b.op("mul", dy, b.op("sign", x)))
 _unary("sin", lambda b, x, y, dy: b.op("mul", dy, b.op("cos", x)), 10)
 _unary("cos", lambda b, x, y, dy: b.op("neg", b.op("mul", dy, b.op("sin", x))), 10)
-_unary(
-    "tanh",
-    lambda b, x, y, dy: b.op("mul", dy, _one_minus_square(b, y)),
-    10,
-)
+_unary("tanh", lambda b, x, y, dy: b.op("mul", dy, _one_minus_square(b, y)), 10)
 _unary(
     "sigmoid",
     lambda b, x, y, dy: b.op("mul", dy, b.op("mul", y, b.op("sub", b.constant(1.0, x.dtype), y))),
@@ -183,10 +176,7 @@ _binary(
 )
 _binary(
     "div",
-    lambda b, x, y, z, dz: (
-        b.op("div", dz, y),
-        b.op("neg", b.op("div", b.op("mul", dz, z), y)),
-    ),
+    lambda b, x, y, z, dz: (b.op("div", dz, y), b.op("neg", b.op("div", b.op("mul", dz, z), y))),
     4,
     zeros=(0,),
     linear=_FIRST,

@@ -104,11 +104,7 @@ def adam(
 
 
 def _corrected_direction(
-    m: Expression,
-    v: Expression,
-    beta1_power: Expression,
-    beta2_power: Expression,
-    epsilon: Scalar,
+    m: Expression, v: Expression, beta1_power: Expression, beta2_power: Expression, epsilon: Scalar
 ) -> Expression:
     """m / (sqrt(v) + epsilon), both averages corrected for their start at 0."""
     return (m / (1.0 - beta1_power)) / ((v / (1.0 - beta2_power)).sqrt() + epsilon)

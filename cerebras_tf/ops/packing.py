@@ -123,12 +123,7 @@ def _random_rows_infer(inputs: Sequence[Value], attrs: Attrs) -> list[TensorType
 
 register("packed_attention", _infer, _vjp, rows=rows.across, draws=_drops, flops=_flops(0, 2))
 register(
-    "packed_attention_grad",
-    _grad_infer,
-    _twice,
-    rows=rows.across,
-    draws=_drops,
-    flops=_flops(1, 5),
+    "packed_attention_grad", _grad_infer, _twice, rows=rows.across, draws=_drops, flops=_flops(1, 5)
 )
 register(
     "random_uniform_rows",

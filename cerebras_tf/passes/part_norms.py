@@ -17,7 +17,7 @@ from typing import Optional
 from cerebras_tf.ir import Graph, Node, Value
 from cerebras_tf.ir.step import GRADIENT
 from cerebras_tf.ops import is_view, lookup
-from cerebras_tf.passes.exchanges import exchange_groups, is_scalar
+from cerebras_tf.passes.collectives import exchange_groups, is_scalar
 
 
 def part_norms(graph: Graph, updates: Collection[Value]) -> None:

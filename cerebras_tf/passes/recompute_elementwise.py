@@ -48,11 +48,7 @@ def _cheap(node: Node) -> bool:
 
 
 def _again(
-    b: Builder,
-    value: Value,
-    layer: int,
-    kept: set[Value],
-    copies: dict[tuple[Value, int], Value],
+    b: Builder, value: Value, layer: int, kept: set[Value], copies: dict[tuple[Value, int], Value]
 ) -> Value:
     """The value, or its copy in the backward pass of the layer."""
     if value in kept or not _can_copy(value, kept, 0):

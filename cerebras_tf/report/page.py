@@ -9,8 +9,8 @@ from cerebras_tf.quantities import in_words, number, seconds
 from cerebras_tf.report import pictures
 from cerebras_tf.report.record import embedded, record_of
 from cerebras_tf.report.suggestions import sensitivity, suggestions
-from cerebras_tf.wafer.machine import GRADES
 from cerebras_tf.wafer.prediction import BOUNDS, STREAMING, LayerPrediction, Prediction
+from cerebras_tf.wafer.system import GRADES
 from cerebras_tf.wafer.validation import Row
 
 STYLE = """
@@ -82,11 +82,7 @@ def report_page(found: Prediction, here: Sequence[str], rows: Sequence[Row]) -> 
         f"<p>{_introduction(found)}</p>",
         _cards(found),
         _suggestions(found),
-        section(
-            "Where the time of a step goes",
-            _causes_note(found),
-            pictures.causes_bar(found),
-        ),
+        section("Where the time of a step goes", _causes_note(found), pictures.causes_bar(found)),
         *(_streaming_sections(found) if found.mode == STREAMING else []),
         section("Floor plan", floorplan_note(found), pictures.floorplan(found)),
         section("Layers", _layers_note(found), _layers(found)),

@@ -12,12 +12,12 @@ import numpy as np
 from cerebras_tf.errors import CapacityError
 from cerebras_tf.ir import Array, TensorType
 from cerebras_tf.ir.program import Cost, Instruction
-from cerebras_tf.kernels import blas, cpu_kernels, instructions, scratch
+from cerebras_tf.kernels import blas, cpu_kernels, instruction_set, scratch
 from cerebras_tf.kernels.compiled_threads import threads
 from cerebras_tf.ops.cost import price
 from cerebras_tf.runtime.backend import Call
+from cerebras_tf.runtime.collectives import Exchanges
 from cerebras_tf.runtime.dispatch import choose, needed_scratch
-from cerebras_tf.runtime.exchange import Exchanges
 from cerebras_tf.runtime.subprogram import conditional
 from cerebras_tf.swarmx.swarm import Alone, Swarm
 
@@ -34,7 +34,7 @@ class CpuBackend:
     """
 
     def __init__(self, swarm: Optional[Swarm] = None) -> None:
-        instructions.forced()
+        instruction_set.forced()
         blas.forced()
         self._kernels = cpu_kernels()
         self._exchanges = Exchanges(swarm or Alone())

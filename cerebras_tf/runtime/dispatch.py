@@ -16,7 +16,7 @@ from cerebras_tf.ir import Array, Graph, Node, TensorType
 from cerebras_tf.ir.program import Instruction
 from cerebras_tf.ir.types import HALF_TYPES
 from cerebras_tf.kernels import scratch
-from cerebras_tf.kernels.half import at_rest, from_float32, in_float32
+from cerebras_tf.kernels.half_precision import at_rest, from_float32, in_float32
 from cerebras_tf.kernels.registry import CompiledKernel, KernelTable, Scratch
 from cerebras_tf.ops import gives_view
 from cerebras_tf.runtime.backend import Call

@@ -17,10 +17,10 @@ import numpy as np
 from cerebras_tf.ir import Array, Variable
 from cerebras_tf.ir.program import ARENA, HEAP, VIEW, Program
 from cerebras_tf.ir.schedule import Free, OnWafer, Run, Share, Step, StreamIn, StreamOut
-from cerebras_tf.kernels.half import at_rest
+from cerebras_tf.kernels.half_precision import at_rest
 from cerebras_tf.memoryx.store import Store, reading
 from cerebras_tf.runtime.backend import Backend, Call
-from cerebras_tf.runtime.exchange_plan import acquired_here
+from cerebras_tf.runtime.collective_plan import acquired_here
 from cerebras_tf.runtime.shared_store import SharedStore
 from cerebras_tf.runtime.sizes import PlacedInstruction, SizedParts
 from cerebras_tf.swarmx.swarm import Alone, Swarm

@@ -20,7 +20,7 @@ from typing import Optional
 from cerebras_tf.ir.program import Instruction, Program
 from cerebras_tf.ir.schedule import Run
 from cerebras_tf.ops.cost import Speeds
-from cerebras_tf.runtime.exchange_plan import (
+from cerebras_tf.runtime.collective_plan import (
     COPY,
     EVERYWHERE,
     GATHER,

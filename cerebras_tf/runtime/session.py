@@ -17,7 +17,7 @@ import numpy as np
 from cerebras_tf.errors import BatchCapacityError, DataError, PaddingError
 from cerebras_tf.ir import Array, TensorType, substitute
 from cerebras_tf.ir.program import COMMON_RANDOM_STEP, GLOBAL_STEP_UPDATE, RANDOM_STEP, Program
-from cerebras_tf.kernels.half import at_rest
+from cerebras_tf.kernels.half_precision import at_rest
 from cerebras_tf.memoryx.store import Store
 from cerebras_tf.runtime.backend import Backend
 from cerebras_tf.runtime.capacity import (

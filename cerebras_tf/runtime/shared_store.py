@@ -15,9 +15,9 @@ from typing import Optional
 
 import numpy as np
 
+from cerebras_tf.bundle.index import Entry
 from cerebras_tf.errors import SwarmError
 from cerebras_tf.ir import Array, TensorType, Variable
-from cerebras_tf.memoryx.bundle import Entry
 from cerebras_tf.memoryx.file_store import FileStore
 from cerebras_tf.memoryx.store import Store, Traffic
 from cerebras_tf.swarmx.swarm import Pending, Swarm

@@ -11,7 +11,7 @@ from cerebras_tf.ir.program import Instruction, Program
 from cerebras_tf.ir.schedule import Run, Step, StreamIn, StreamOut
 from cerebras_tf.ops.products import Places, products_of
 from cerebras_tf.wafer.cycles import Cycles, product_cycles, vector_cycles
-from cerebras_tf.wafer.machine import Machine
+from cerebras_tf.wafer.system import Machine
 from cerebras_tf.wafer.workload import Product
 
 _FLOAT_BYTES = 4  # an element of a program, whose values are float32

@@ -29,16 +29,7 @@ from typing import Any, Optional
 from cerebras_tf.errors import CerebrasError, ConfigError
 from cerebras_tf.installing import pip_install
 from cerebras_tf.swarmx import job
-from cerebras_tf.swarmx.job_folder import HELD, own_folder
-from cerebras_tf.swarmx.limits import check_processes
-from cerebras_tf.swarmx.rank import (
-    CONSOLE_VARIABLE,
-    SHARED_MEMORY,
-    THREADS_VARIABLE,
-    end_with_parent,
-    remove_abandoned_segments,
-)
-from cerebras_tf.swarmx.signs import (
+from cerebras_tf.swarmx.heartbeats import (
     MISTAKE_STATUS,
     checkpoint_file,
     failure_file,
@@ -52,6 +43,15 @@ from cerebras_tf.swarmx.signs import (
     told_of,
     waited_s,
     waits_in_vain,
+)
+from cerebras_tf.swarmx.job_folder import HELD, own_folder
+from cerebras_tf.swarmx.limits import check_processes
+from cerebras_tf.swarmx.rank import (
+    CONSOLE_VARIABLE,
+    SHARED_MEMORY,
+    THREADS_VARIABLE,
+    end_with_parent,
+    remove_abandoned_segments,
 )
 
 _POLL_S = 0.2

@@ -30,7 +30,7 @@ import numpy as np
 from cerebras_tf.errors import ConfigError, SwarmError
 from cerebras_tf.installing import pip_install
 from cerebras_tf.swarmx import job
-from cerebras_tf.swarmx.signs import EVERY_S, SignsOfLife, meet, time_of_files, waits_in_vain
+from cerebras_tf.swarmx.heartbeats import EVERY_S, SignsOfLife, meet, time_of_files, waits_in_vain
 from cerebras_tf.swarmx.swarm import Alone, Array, Exchange, Observer, Pending, Swarm
 
 CHUNK_BYTES = 4 << 20

@@ -23,8 +23,7 @@ from pathlib import Path
 from typing import IO, Optional
 
 from cerebras_tf.swarmx import job
-from cerebras_tf.swarmx.job_folder import hold
-from cerebras_tf.swarmx.signs import (
+from cerebras_tf.swarmx.heartbeats import (
     MISTAKE_STATUS,
     failure_file,
     has_failed,
@@ -38,6 +37,7 @@ from cerebras_tf.swarmx.signs import (
     write_keeper,
     write_whole,
 )
+from cerebras_tf.swarmx.job_folder import hold
 
 CONSOLE_VARIABLE = "CEREBRAS_TF_CONSOLE"  # the launcher's machine, folder of its standard streams
 THREADS_VARIABLE = "CEREBRAS_TF_THREADS"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cerebras_tf.wafer.machine import Machine
+from cerebras_tf.wafer.system import Machine
 from cerebras_tf.wafer.workload import Workload
 
 

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass, fields, replace
 from typing import Optional
 
-from cerebras_tf.wafer.machine import Machine
+from cerebras_tf.wafer.system import Machine
 from cerebras_tf.wafer.workload import GRADIENT, WEIGHTS, LayerWork, Product
 
 _MOST_INPUTS = 64  # inputs that a core holds at most, of those tried

@@ -9,16 +9,13 @@ from cerebras_tf.errors import CapacityError
 from cerebras_tf.wafer.activations import Activations
 from cerebras_tf.wafer.cycles import Cycles, stage_cycles
 from cerebras_tf.wafer.floorplan import Rectangle, StageTime, balanced_cores, lay_out
-from cerebras_tf.wafer.machine import Machine
 from cerebras_tf.wafer.prediction import PIPELINED, LayerPrediction, Prediction
+from cerebras_tf.wafer.system import Machine
 from cerebras_tf.wafer.workload import LayerWork, Workload
 
 
 def predict_pipelined(
-    workload: Workload,
-    machine: Machine,
-    release: Optional[str] = None,
-    multireplica: bool = False,
+    workload: Workload, machine: Machine, release: Optional[str] = None, multireplica: bool = False
 ) -> Prediction:
     """A step of pipelined mode, on one system.
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from cerebras_tf.wafer.activations import Activations
 from cerebras_tf.wafer.cycles import Cycles
 from cerebras_tf.wafer.floorplan import Rectangle
-from cerebras_tf.wafer.machine import Machine, Release
+from cerebras_tf.wafer.system import Machine, Release
 from cerebras_tf.wafer.workload import Workload
 
 STREAMING = "weight_streaming"

@@ -7,8 +7,8 @@ from typing import Optional
 from cerebras_tf.wafer.activations import Activations, plan_activations
 from cerebras_tf.wafer.cycles import Cycles, layer_cycles, layout, streamed_bytes
 from cerebras_tf.wafer.floorplan import Rectangle
-from cerebras_tf.wafer.machine import Machine
 from cerebras_tf.wafer.prediction import STREAMING, LayerPrediction, Prediction
+from cerebras_tf.wafer.system import Machine
 from cerebras_tf.wafer.workload import LayerWork, Workload
 
 

@@ -16,12 +16,7 @@ _SLOTS = 2  # of Adam, a parameter
 
 
 def trained(
-    name: str,
-    products: Sequence[Product],
-    vector: int,
-    boundary: int,
-    inner: int,
-    others: int = 0,
+    name: str, products: Sequence[Product], vector: int, boundary: int, inner: int, others: int = 0
 ) -> LayerWork:
     """A layer with the backward pass of its products.
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Optional
 
-from cerebras_tf.wafer.machine import EFFICIENCY, Machine, Release, load_machine, read_yaml
 from cerebras_tf.wafer.pipelined import predict_pipelined
 from cerebras_tf.wafer.prediction import STREAMING, Prediction
 from cerebras_tf.wafer.streaming import predict_streaming
+from cerebras_tf.wafer.system import EFFICIENCY, Machine, Release, load_machine, read_yaml
 from cerebras_tf.wafer.transformer import dense_network, transformer
 from cerebras_tf.wafer.workload import Workload
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import tensorflow.compat.v1 as tf
 
+from modelzoo.common.config.sections import TruncatedNormal
 from modelzoo.common.layers.attention import dropout, padding_mask
 from modelzoo.common.layers.block import attention_keys, make_block_settings
 from modelzoo.common.layers.dense import dense
@@ -16,7 +17,6 @@ from modelzoo.common.layers.embedding import add_position_embedding, token_embed
 from modelzoo.common.layers.encoder import encoder
 from modelzoo.common.layers.initializers import make_variable
 from modelzoo.common.layers.layer_norm import layer_norm
-from modelzoo.common.sections import TruncatedNormal
 
 INITIAL = TruncatedNormal("truncated_normal", 0.0, 0.02)  # Devlin et al.'s released code
 

@@ -13,8 +13,8 @@ import tensorflow.compat.v1 as tf
 from cerebras_tf.errors import DataError
 from modelzoo.bert.masking import TokenMasker, mask_rows, mask_settings
 from modelzoo.bert.params import Params
-from modelzoo.common.input import text_files, tf_records
-from modelzoo.common.input.functions import InputFunctions
+from modelzoo.common.data import text_files, tf_records
+from modelzoo.common.data.functions import InputFunctions
 
 PAD, CLS, SEP, MASK = range(4)  # tokens of BertTextDataProcessor
 FIRST_BYTE = 4  # byte b is token b + 4

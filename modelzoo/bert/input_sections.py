@@ -8,16 +8,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Optional, Union
 
-from modelzoo.common.input_sections import TextFileKeys
-from modelzoo.common.model_sections import (
+from modelzoo.common.config.input_sections import TextFileKeys
+from modelzoo.common.config.model_sections import (
     RecordInput,
     SequenceInput,
     StreamKeys,
     count_lines,
     count_vocabulary,
 )
-from modelzoo.common.schema import build_variant
-from modelzoo.common.sections import field
+from modelzoo.common.config.schema import build_variant
+from modelzoo.common.config.sections import field
 
 BYTE_VOCAB_SIZE = 260  # 256 byte values after [PAD], [CLS], [SEP] and [MASK]
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from cerebras_tf.errors import ConfigError, DataError
-from modelzoo.common.line_vocabulary import require_tokens_differ, word_pieces
-from modelzoo.common.path_advice import advice_on_vocabulary, unread
+from modelzoo.common.files.path_advice import advice_on_vocabulary, unread
+from modelzoo.common.tokenizers.line_vocabulary import require_tokens_differ, word_pieces
 
 MASKED_SHARE = 0.8  # of the chosen tokens become [MASK]
 RANDOM_SHARE = 0.1  # become a random token; the others stay

@@ -12,13 +12,13 @@ import tensorflow.compat.v1 as tf
 from modelzoo.bert.backbone import bert_encoder, initializer_of, pooled
 from modelzoo.bert.params import Params
 from modelzoo.common import metrics
-from modelzoo.common.estimator import CSEstimatorSpec
+from modelzoo.common.config.params import params_from_dict
 from modelzoo.common.layers.dense import ZEROS, dense
 from modelzoo.common.layers.initializers import make_variable
 from modelzoo.common.layers.layer_norm import layer_norm
 from modelzoo.common.layers.lm_head import token_cross_entropy
-from modelzoo.common.loss_spec import loss_spec
-from modelzoo.common.params import params_from_dict
+from modelzoo.common.train.estimator import CSEstimatorSpec
+from modelzoo.common.train.loss_spec import loss_spec
 
 
 def model_fn(features, labels, mode, params):

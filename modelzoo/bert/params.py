@@ -6,10 +6,14 @@ from dataclasses import dataclass
 from typing import Any, Optional
 
 from modelzoo.bert.input_sections import INHERITED_KEYS, build_bert_input
-from modelzoo.common.base_params import INPUT_SECTIONS, BaseParams
-from modelzoo.common.input.bounds import MASK, Bound, token_bound
-from modelzoo.common.model_sections import NONLINEARITIES, CommonModelParams, count_vocabulary
-from modelzoo.common.sections import field
+from modelzoo.common.config.base_params import INPUT_SECTIONS, BaseParams
+from modelzoo.common.config.bounds import MASK, Bound, token_bound
+from modelzoo.common.config.model_sections import (
+    NONLINEARITIES,
+    CommonModelParams,
+    count_vocabulary,
+)
+from modelzoo.common.config.sections import field
 
 LOSS_SCALINGS = ("precomputed_num_masked", "num_masked", "batch_size")
 
@@ -129,10 +133,7 @@ class Params(BaseParams):
         section, model = getattr(self, name), self.model
         tokens = token_bound(name, section)
         places = Bound(section.max_sequence_length, f"as {name}.max_sequence_length tells")
-        bounds = {
-            **encoder_bounds(tokens, model),
-            "masked_lm_positions": places,
-        }
+        bounds = {**encoder_bounds(tokens, model), "masked_lm_positions": places}
         if name != "predict_input":
             bounds["masked_lm_ids"] = tokens
             if not model.disable_nsp:

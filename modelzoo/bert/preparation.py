@@ -17,9 +17,15 @@ from cerebras_tf.errors import ConfigError, DataError
 from modelzoo.bert import sentences
 from modelzoo.bert.masking import MaskSettings, draw_masks
 from modelzoo.bert.next_sentence import sentence_pairs, truncate_pair
-from modelzoo.common import tokenizers
-from modelzoo.common.preparation import documents, input_files, pipeline, records, text_cleaning
-from modelzoo.common.text_lines import placed_lines
+from modelzoo.common.data.preparation import (
+    documents,
+    input_files,
+    pipeline,
+    records,
+    text_cleaning,
+)
+from modelzoo.common.files.text_lines import placed_lines
+from modelzoo.common.tokenizers import tokenizers
 
 UNIT_BYTES = 8 << 20  # input of one unit of work; its records are shuffled together
 FEWEST_DOCUMENTS = 4  # that a random second sentence is drawn from, where the input has as many

@@ -40,7 +40,7 @@ from typing import Any, Optional
 
 from cerebras_tf.cli.arguments import gigabytes, positive_int
 from cerebras_tf.errors import CerebrasError, ConfigError
-from cerebras_tf.kernels.instructions import TILES, VECTOR, refusal
+from cerebras_tf.kernels.instruction_set import TILES, VECTOR, refusal
 from cerebras_tf.whole_file import require_place
 from modelzoo.commands import bench_overhead
 from modelzoo.commands.bench_models import (
@@ -128,7 +128,7 @@ SMOKE = Shape(layers=1, hidden=128, sequence=32, batch=2, vocabulary=257, produc
 def make_estimator(shape: Shape, side: str, compared: Comparison, folder: str) -> Any:
     """An estimator that only trains: it writes no checkpoints and no summaries."""
     from cerebras_tf import CerebrasEstimator, CSRunConfig
-    from modelzoo.common import schema
+    from modelzoo.common.config import schema
 
     config = CSRunConfig(
         tf_random_seed=SEED,
@@ -323,9 +323,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     against = parser.add_mutually_exclusive_group()
     against.add_argument(
-        "--bfloat16",
-        action="store_true",
-        help="measure the wafer with precision bfloat16 besides",
+        "--bfloat16", action="store_true", help="measure the wafer with precision bfloat16 besides"
     )
     parser.add_argument(
         "--peers",

@@ -41,7 +41,7 @@ _BATCHES = 16
 
 def read_params(shape: Any) -> Any:
     """Parameters of a model at a shape, in float32 and without dropout."""
-    from modelzoo.common.params import load_params
+    from modelzoo.common.config.params import load_params
 
     if shape.model == "transformer":
         return load_params(

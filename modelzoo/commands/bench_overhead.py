@@ -85,16 +85,16 @@ def watched(clock: Clock) -> Iterator[None]:
     # Private API of TF 2.15: the call into its C++ session, behind all of Python.
     from tensorflow.python.client.session import BaseSession
 
-    from cerebras_tf.estimator import wafer_step
     from cerebras_tf.runtime.executor import Machine
+    from cerebras_tf.step import tensorflow_step
 
     parts = (
         (SESSION, BaseSession, "_call_tf_sessionrun"),
-        (WAFER, wafer_step.WaferStep, "run"),
+        (WAFER, tensorflow_step.WaferStep, "run"),
         (INSTRUCTIONS, Machine, "execute"),
     )
     with ExitStack() as stack:
-        stack.enter_context(mock.patch.object(wafer_step, "timed", idle_backend))
+        stack.enter_context(mock.patch.object(tensorflow_step, "timed", idle_backend))
         for part, owner, name in parts:
             timed = clock.around(part, getattr(owner, name))
             stack.enter_context(mock.patch.object(owner, name, timed))
@@ -110,8 +110,8 @@ def measure(steps: int, repeats: bool) -> Times:
     """
     import tensorflow as tf
 
-    from modelzoo.common.estimator import make_estimator
-    from modelzoo.common.params import load_params
+    from modelzoo.common.config.params import load_params
+    from modelzoo.common.train.estimator import make_estimator
     from modelzoo.gpt3.data import INPUTS
     from modelzoo.gpt3.model import model_fn
 

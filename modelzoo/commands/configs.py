@@ -12,7 +12,7 @@ import modelzoo
 from cerebras_tf.errors import ConfigError
 from cerebras_tf.suggestions import did_you_mean
 from cerebras_tf.whole_file import write_whole
-from modelzoo.common.params import read_yaml
+from modelzoo.common.config.params import read_yaml
 
 PREFIX, SUFFIX = "params_", ".yaml"
 

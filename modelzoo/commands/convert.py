@@ -9,7 +9,7 @@ For example::
     cerebras-tf convert renumber model_dir/first model_dir/second 38000
     cerebras-tf convert random -p params_gptj_6b.yaml gpt-j-6B-random --dtype bfloat16
 
-It only reads its arguments and shows progress; ``modelzoo/common/checkpoints`` does the work.
+It only reads its arguments and shows progress; ``modelzoo/common/convert`` does the work.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ import time
 
 from cerebras_tf.cli.arguments import gigabytes, seed_int, step_int
 from cerebras_tf.errors import ConfigError
-from modelzoo.common.checkpoints.compare_logits import TOLERANCE, compare_logits, require_packages
-from modelzoo.common.checkpoints.convert import from_tensorflow, to_tensorflow
-from modelzoo.common.checkpoints.hugging_face import SHARD_BYTES
-from modelzoo.common.checkpoints.programs import PROGRAMS
-from modelzoo.common.checkpoints.random_model import write_random_model
-from modelzoo.common.checkpoints.renumber import renumber
-from modelzoo.common.checkpoints.safetensors_file import DTYPES
-from modelzoo.common.checkpoints.verify import verify_weights
-from modelzoo.common.params import load_params
+from modelzoo.common.config.params import load_params
+from modelzoo.common.convert.compare_logits import TOLERANCE, compare_logits, require_packages
+from modelzoo.common.convert.convert import from_tensorflow, to_tensorflow
+from modelzoo.common.convert.hugging_face import SHARD_BYTES
+from modelzoo.common.convert.programs import PROGRAMS
+from modelzoo.common.convert.random_model import write_random_model
+from modelzoo.common.convert.renumber import renumber
+from modelzoo.common.convert.safetensors_file import DTYPES
+from modelzoo.common.convert.verify import verify_weights
 
 OPERANDS = {
     "to_tf": {

@@ -88,7 +88,7 @@ CASES = {
 
 def read_params(case: Case, folder: Path, model: Optional[dict[str, Any]] = None) -> Any:
     """Parameters of a case, its folders below one; `model` changes the model's sizes."""
-    from modelzoo.common.params import load_params
+    from modelzoo.common.config.params import load_params
 
     name = case.config.removeprefix("params_").removesuffix(".yaml")
     settings = {
@@ -274,7 +274,7 @@ def random(case: Case, folder: Path, given: dict[str, Any]) -> None:
 
 def convert(case: Case, folder: Path, given: dict[str, Any]) -> None:
     """Converts a model of Hugging Face's into the checkpoint that training goes on from."""
-    from modelzoo.common.checkpoints.convert import to_tensorflow
+    from modelzoo.common.convert.convert import to_tensorflow
 
     model_dir = read_params(case, folder, given["model"]).runconfig.model_dir
     done = to_tensorflow(given["source"], model_dir, delete_source=given["delete_source"])

@@ -18,12 +18,12 @@ import tensorflow.compat.v1 as tf
 from cerebras_tf.memoryx.disk_speed import giving_back
 from modelzoo.commands.bench import sgemm_flops_per_s
 from modelzoo.commands.larger_than_memory import flops_of
-from modelzoo.common.checkpoints.random_model import write_random_model
-from modelzoo.common.console import quiet_logging
-from modelzoo.common.estimator import make_estimator
-from modelzoo.common.generation.generate import Request, generate
-from modelzoo.common.generation.prediction import open_decoder, tell_plan
-from modelzoo.common.generation.sampling import Sampler
+from modelzoo.common.convert.random_model import write_random_model
+from modelzoo.common.generate.generate import Request, generate
+from modelzoo.common.generate.prediction import open_decoder, tell_plan
+from modelzoo.common.generate.sampling import Sampler
+from modelzoo.common.train.console import quiet_logging
+from modelzoo.common.train.estimator import make_estimator
 
 _PRODUCT = 3072  # side of the matrices that the processor's speed is measured with
 _PROMPT = 5

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from modelzoo.common import interrupt  # before what takes time to load
+from modelzoo.common.train import interrupt  # before what takes time to load
 
 # isort: split
 import functools
@@ -16,8 +16,8 @@ import cerebras_tf
 from cerebras_tf.cli.arguments import COMPILE, MODES
 from cerebras_tf.cli.exit_codes import USER_ERROR, run_main
 from cerebras_tf.cli.parser import Parser, format_rows
-from modelzoo.common.console import quiet_native_logging
-from modelzoo.common.file_errors import system_errors_named
+from modelzoo.common.train.console import quiet_native_logging
+from modelzoo.common.train.file_errors import system_errors_named
 
 interrupt.loaded()
 

@@ -20,7 +20,7 @@ import os
 from cerebras_tf.cli.arguments import any_int, positive_int, seed_int
 from cerebras_tf.errors import ConfigError
 from modelzoo.bert.preparation import PreparationSettings, listed_inputs, prepare
-from modelzoo.common.preparation import command, documents, input_files
+from modelzoo.common.data.preparation import command, documents, input_files
 
 
 def add_arguments(parser):

@@ -18,7 +18,7 @@ import os
 from cerebras_tf.cli.arguments import positive_int
 from modelzoo.bert.fine_tuning.extractive_summarization.encoding import EncodingSettings
 from modelzoo.bert.fine_tuning.extractive_summarization.preparation import prepare
-from modelzoo.common.preparation import cnn_dailymail, command, input_files
+from modelzoo.common.data.preparation import cnn_dailymail, command, input_files
 
 
 def add_arguments(parser):

@@ -17,7 +17,7 @@ import functools
 from cerebras_tf.cli.arguments import positive_int
 from modelzoo.bert.fine_tuning.classifier.preparation import Settings, prepare
 from modelzoo.bert.fine_tuning.classifier.tasks import TASKS, find_files
-from modelzoo.common.preparation import command
+from modelzoo.common.data.preparation import command
 
 USES = ("train", "eval")
 

@@ -16,8 +16,8 @@ import os
 
 from cerebras_tf.cli.arguments import any_int, positive_int, seed_int
 from cerebras_tf.errors import ConfigError
-from modelzoo.common import tokenizers
-from modelzoo.common.preparation import command, documents, input_files
+from modelzoo.common.data.preparation import command, documents, input_files
+from modelzoo.common.tokenizers import tokenizers
 from modelzoo.gpt3.preparation import FILE_FORMATS, PreparationSettings, prepare
 
 

@@ -20,7 +20,7 @@ from modelzoo.bert.fine_tuning.token_classifier.preparation import (
     find_splits,
     prepare,
 )
-from modelzoo.common.preparation import command
+from modelzoo.common.data.preparation import command
 
 
 def add_arguments(parser):

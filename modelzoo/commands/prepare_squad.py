@@ -17,7 +17,7 @@ import functools
 
 from cerebras_tf.cli.arguments import positive_int
 from modelzoo.bert.fine_tuning.question_answering.preparation import Settings, prepare
-from modelzoo.common.preparation import command
+from modelzoo.common.data.preparation import command
 
 
 def article_range(text):

@@ -16,8 +16,8 @@ import functools
 import os
 
 from cerebras_tf.cli.arguments import any_int, positive_int
-from modelzoo.common import tokenizers
-from modelzoo.common.preparation import cnn_dailymail, command, input_files
+from modelzoo.common.data.preparation import cnn_dailymail, command, input_files
+from modelzoo.common.tokenizers import tokenizers
 from modelzoo.gptj.preparation import SummarizationSettings, prepare
 from modelzoo.gptj.prompts import write_prompts
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 
-from modelzoo.common.preparation import command
+from modelzoo.common.data.preparation import command
 from modelzoo.transformer.preparation import prepare
 
 

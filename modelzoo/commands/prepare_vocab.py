@@ -5,7 +5,7 @@ For example, one vocabulary for both sides of a translation::
     cerebras-tf prepare vocab --input_files train.en train.de --algorithm unigram \\
         --vocab_size 8000 --output_dir vocab_en_de
 
-It only reads its arguments; ``modelzoo/common/preparation/vocabulary.py`` trains. The
+It only reads its arguments; ``modelzoo/common/data/preparation/vocabulary.py`` trains. The
 special tokens come first; by default those of GPT-2 (byte_bpe), BERT (wordpiece), or <pad>, <unk>,
 <s> and </s> (bpe and unigram).
 """
@@ -16,8 +16,8 @@ import os
 import time
 
 from cerebras_tf.cli.arguments import positive_int
-from modelzoo.common.preparation import command, documents, input_files
-from modelzoo.common.preparation.vocabulary import SPECIAL_TOKENS, VocabularySettings, train
+from modelzoo.common.data.preparation import command, documents, input_files
+from modelzoo.common.data.preparation.vocabulary import SPECIAL_TOKENS, VocabularySettings, train
 
 
 def add_arguments(parser):

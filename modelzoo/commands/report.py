@@ -12,7 +12,7 @@ from pathlib import Path
 from cerebras_tf.cli.arguments import positive_int
 from cerebras_tf.errors import ConfigError
 from cerebras_tf.whole_file import require_place, write_whole
-from modelzoo.common.model_sections import count_vocabulary
+from modelzoo.common.config.model_sections import count_vocabulary
 
 MODES = ("weight_streaming", "pipelined")
 
@@ -24,11 +24,7 @@ def add_arguments(parser):
     add("--mode", choices=MODES, default=MODES[0], metavar="MODE", help=" or ".join(MODES))
     add("--batch_size", type=positive_int, metavar="N", help="samples a wafer, if not the file's")
     add("--num_csx", type=positive_int, metavar="N", help="wafers, if not the file's")
-    add(
-        "--multireplica",
-        action="store_true",
-        help="copies share a batch, in pipelined mode",
-    )
+    add("--multireplica", action="store_true", help="copies share a batch, in pipelined mode")
     add("--machine", default="cs2", help="of configs/wafer (default: cs2)")
     add("--release", help="of the machine's software")
     add("--out", default="report.html", metavar="HTML", help="(default: report.html)")
@@ -37,12 +33,12 @@ def add_arguments(parser):
 def run(args):
     """Writes the report."""
     from cerebras_tf.report.page import report_page
-    from cerebras_tf.wafer.machine import load_machine
     from cerebras_tf.wafer.pipelined import predict_pipelined, predict_split
     from cerebras_tf.wafer.prediction import one_line
     from cerebras_tf.wafer.streaming import predict_streaming
+    from cerebras_tf.wafer.system import load_machine
     from cerebras_tf.wafer.validation import measured_rows
-    from modelzoo.common.params import load_params
+    from modelzoo.common.config.params import load_params
 
     require_place(args.out, "--out")
     streams = args.mode == MODES[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cerebras_tf.cli import arguments
-from modelzoo.common.run import execute
+from modelzoo.common.train.run import execute
 
 
 def add_arguments(parser, command):

@@ -136,8 +136,8 @@ def report_published(ways: int) -> None:
     """
     from cerebras_tf.runtime.scale import Link
     from cerebras_tf.swarmx.mpi import CHUNK_BYTES
-    from cerebras_tf.wafer.machine import load_machine
     from cerebras_tf.wafer.streaming import predict_streaming
+    from cerebras_tf.wafer.system import load_machine
     from cerebras_tf.wafer.transformer import transformer
 
     machine = load_machine()

@@ -24,7 +24,7 @@ import numpy as np
 from cerebras_tf.errors import CerebrasError
 from cerebras_tf.ir.program import Program
 from cerebras_tf.ir.schedule import Run, Step
-from cerebras_tf.runtime.exchange_plan import sent_bytes
+from cerebras_tf.runtime.collective_plan import sent_bytes
 from cerebras_tf.runtime.scale import Link, ScaledStep, scaled_step
 from cerebras_tf.swarmx import mpi
 from cerebras_tf.swarmx.swarm import Array, Exchange, Pending, Swarm

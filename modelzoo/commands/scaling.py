@@ -13,8 +13,8 @@ from cerebras_tf.cli.arguments import any_number, positive_int, positive_number
 from cerebras_tf.errors import CerebrasError, ConfigError
 from cerebras_tf.whole_file import require_place, write_whole
 from modelzoo.commands.configs import config_path
-from modelzoo.common.console import quiet_logging
 from modelzoo.common.scaling.law import PUBLISHED, Law
+from modelzoo.common.train.console import quiet_logging
 
 _SHARE = 0.9
 _MOST_FLOPS = 1e60  # far beyond any training, and its powers are still numbers of float64
@@ -31,10 +31,7 @@ def add_arguments(parser, what):
         parser.add_argument("runs", nargs="+", metavar="RUN", help="model_dir of a run")
         parser.add_argument("--out", metavar="HTML", help="page with a picture")
         parser.add_argument(
-            "--at",
-            type=_flops,
-            metavar="FLOPS",
-            help="also predict the loss of it",
+            "--at", type=_flops, metavar="FLOPS", help="also predict the loss of it"
         )
         return
     parser.add_argument(
@@ -121,7 +118,9 @@ def train_family(folder):
     for size in SIZES:
         params = write_params(size, config_path("gpt3_tiny"), folder)
         command = ["-m", "train_and_eval", "-p", str(params), "-o", str(folder / size.name)]
-        code = subprocess.run([sys.executable, "-m", "modelzoo.common.run", *command]).returncode
+        code = subprocess.run(
+            [sys.executable, "-m", "modelzoo.common.train.run", *command]
+        ).returncode
         if code:
             raise CerebrasError(
                 f"scaling family: training of {params} must end well. Received: exit code {code}. "

@@ -6,7 +6,7 @@ For example::
         -o model_dir/gpt2_small --tasks lambada.jsonl --mode last_word \\
         --tokenizer_type GPT2Tokenizer --encoder_file encoder.json --vocab_file vocab.bpe
 
-It only reads its arguments; ``modelzoo/common/zero_shot`` does the work.
+It only reads its arguments; ``modelzoo/common/evaluate`` does the work.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ from pathlib import Path
 
 from cerebras_tf.cli.arguments import any_int, positive_int
 from cerebras_tf.errors import ConfigError
-from modelzoo.common import model_dir, registry, tokenizers
-from modelzoo.common.console import quiet_logging
-from modelzoo.common.input.prompts import section_tokenizer
-from modelzoo.common.input_sections import LanguageModelParams
-from modelzoo.common.params import load_params
-from modelzoo.common.zero_shot.tasks import TASKS, read_task
+from modelzoo.common.config import registry
+from modelzoo.common.config.input_sections import LanguageModelParams
+from modelzoo.common.config.params import load_params
+from modelzoo.common.data.prompts import section_tokenizer
+from modelzoo.common.evaluate.tasks import TASKS, read_task
+from modelzoo.common.model_dir import folder as model_dir
+from modelzoo.common.tokenizers import tokenizers
+from modelzoo.common.train.console import quiet_logging
 
 
 def add_arguments(parser):
@@ -67,11 +69,11 @@ def run(args):
     import tensorflow.compat.v1 as tf
     from tqdm import tqdm
 
-    from modelzoo.common.checkpoint_files import chosen_checkpoint
-    from modelzoo.common.device import check_device
-    from modelzoo.common.estimator import make_estimator
-    from modelzoo.common.zero_shot.evaluate import evaluate, write_results
-    from modelzoo.common.zero_shot.model_session import ModelSession
+    from modelzoo.common.config.device import check_device
+    from modelzoo.common.evaluate.evaluate import evaluate, write_results
+    from modelzoo.common.evaluate.model_session import ModelSession
+    from modelzoo.common.model_dir.checkpoint_files import chosen_checkpoint
+    from modelzoo.common.train.estimator import make_estimator
 
     quiet_logging(tf)
     path = chosen_checkpoint(params.runconfig)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from modelzoo.common.input.functions import InputFunctions
-from modelzoo.common.input.gpt import PROCESSORS
+from modelzoo.common.data.functions import InputFunctions
+from modelzoo.common.data.gpt import PROCESSORS
 from modelzoo.gpt3.params import Params
 
 INPUTS = InputFunctions(Params, PROCESSORS)

@@ -11,8 +11,9 @@ import math
 
 import tensorflow.compat.v1 as tf
 
-from modelzoo.common.generation.driven import driven_spec, is_driven
-from modelzoo.common.language_model import language_model_spec
+from modelzoo.common.config.params import params_from_dict
+from modelzoo.common.config.sections import TruncatedNormal
+from modelzoo.common.generate.driven import driven_spec, is_driven
 from modelzoo.common.layers.attention import causal_mask, dropout
 from modelzoo.common.layers.block import attention_keys, make_block_settings
 from modelzoo.common.layers.decoder import decoder
@@ -20,8 +21,7 @@ from modelzoo.common.layers.dense import dense, sizes
 from modelzoo.common.layers.embedding import add_position_embedding, token_embedding
 from modelzoo.common.layers.layer_norm import layer_norm
 from modelzoo.common.layers.lm_head import lm_logits
-from modelzoo.common.params import params_from_dict
-from modelzoo.common.sections import TruncatedNormal
+from modelzoo.common.train.language_model import language_model_spec
 from modelzoo.gpt3.params import Params
 
 STDDEV = 0.02

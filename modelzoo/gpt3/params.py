@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Optional
 
-from modelzoo.common.input_sections import LanguageModelParams, length_problems
-from modelzoo.common.model_sections import CommonModelParams
-from modelzoo.common.sections import build_initializer, field
+from modelzoo.common.config.input_sections import LanguageModelParams, length_problems
+from modelzoo.common.config.model_sections import CommonModelParams
+from modelzoo.common.config.sections import build_initializer, field
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,8 +14,7 @@ from typing import Optional
 import numpy as np
 
 from cerebras_tf.errors import ConfigError
-from modelzoo.common import tokenizers
-from modelzoo.common.preparation import (
+from modelzoo.common.data.preparation import (
     documents,
     hdf5,
     input_files,
@@ -23,6 +22,7 @@ from modelzoo.common.preparation import (
     records,
     text_cleaning,
 )
+from modelzoo.common.tokenizers import tokenizers
 
 UNIT_BYTES = 64 << 20  # input of one unit of work, the step at which a run can be resumed
 PIECE_CHARACTERS = 1 << 20  # text that is tokenized at a time

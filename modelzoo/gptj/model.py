@@ -11,21 +11,17 @@ import functools
 
 import tensorflow.compat.v1 as tf
 
-from modelzoo.common.generation.driven import driven_spec, is_driven
-from modelzoo.common.language_model import language_model_spec
-from modelzoo.common.layers.attention import (
-    attention,
-    causal_mask,
-    dropout,
-)
+from modelzoo.common.config.params import params_from_dict
+from modelzoo.common.config.sections import TruncatedNormal, VarianceScaling
+from modelzoo.common.generate.driven import driven_spec, is_driven
+from modelzoo.common.layers.attention import attention, causal_mask, dropout
 from modelzoo.common.layers.block import feed_forward, make_block_settings
 from modelzoo.common.layers.dense import sizes
 from modelzoo.common.layers.embedding import token_embedding
 from modelzoo.common.layers.layer_norm import layer_norm
 from modelzoo.common.layers.lm_head import lm_logits
 from modelzoo.common.layers.rotary import Rotary
-from modelzoo.common.params import params_from_dict
-from modelzoo.common.sections import TruncatedNormal, VarianceScaling
+from modelzoo.common.train.language_model import language_model_spec
 from modelzoo.gptj.params import Params
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "out_proj")

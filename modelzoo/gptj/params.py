@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Optional
 
-from modelzoo.common.input_sections import LanguageModelParams, length_problems
-from modelzoo.common.model_sections import CommonModelParams
-from modelzoo.common.schema import taking
-from modelzoo.common.sections import INITIALIZERS, build_initializer, field
+from modelzoo.common.config.input_sections import LanguageModelParams, length_problems
+from modelzoo.common.config.model_sections import CommonModelParams
+from modelzoo.common.config.schema import taking
+from modelzoo.common.config.sections import INITIALIZERS, build_initializer, field
 
 # Weight decay is for kernels and embeddings. The words that exclude biases and norms elsewhere do
 # not find ln_1 and ln_2, the names of this model's checkpoints.

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from modelzoo.common.generation.prediction import compile_prediction, predict
+from modelzoo.common.generate.prediction import compile_prediction, predict
 
 __all__ = ["compile_prediction", "predict"]

@@ -16,8 +16,8 @@ from typing import Optional
 import numpy as np
 
 from cerebras_tf.errors import ConfigError
-from modelzoo.common import tokenizers
-from modelzoo.common.preparation import cnn_dailymail, documents, input_files, pipeline
+from modelzoo.common.data.preparation import cnn_dailymail, documents, input_files, pipeline
+from modelzoo.common.tokenizers import tokenizers
 
 UNIT_BYTES = 16 << 20  # input of one unit of work, the step at which a run can be resumed
 MARKS = 2  # tokens of a record's inputs besides the texts: EOS and SEP

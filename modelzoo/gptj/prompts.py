@@ -11,7 +11,7 @@ from pathlib import Path
 
 from cerebras_tf.errors import ConfigError, DataError
 from cerebras_tf.whole_file import write_whole
-from modelzoo.common.preparation import cnn_dailymail, input_files, records
+from modelzoo.common.data.preparation import cnn_dailymail, input_files, records
 from modelzoo.gptj.preparation import MARKS, load_tokenizer, special_ids
 
 

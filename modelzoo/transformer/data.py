@@ -18,10 +18,10 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from cerebras_tf.errors import DataError
-from modelzoo.common.input import tf_records
-from modelzoo.common.input.bounds import Bound, check_bounds
-from modelzoo.common.input.functions import InputFunctions
-from modelzoo.common.input.prepared import check_prepared
+from modelzoo.common.config.bounds import Bound, check_bounds
+from modelzoo.common.data import tf_records
+from modelzoo.common.data.functions import InputFunctions
+from modelzoo.common.data.prepared import check_prepared
 from modelzoo.transformer.identifiers import identifier_pairs
 from modelzoo.transformer.pairs import FEATURES, PairBatches, Pairs
 from modelzoo.transformer.parallel_text import as_list, read_pairs, read_sentences

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import zlib
 
-from modelzoo.common.input.text_files import find_text_files
+from modelzoo.common.data.text_files import find_text_files
 
 WORD = re.compile(rb"[a-z]+")
 WORDS_OF_A_NAME = 2

@@ -11,9 +11,10 @@ import math
 import tensorflow.compat.v1 as tf
 
 from modelzoo.common import metrics
-from modelzoo.common.estimator import CSEstimatorSpec
-from modelzoo.common.generation.cached_decoder import ROW_AXES
-from modelzoo.common.generation.driven import driven_spec
+from modelzoo.common.config.params import params_from_dict
+from modelzoo.common.config.sections import Glorot, TruncatedNormal, VarianceScaling
+from modelzoo.common.generate.cached_decoder import ROW_AXES
+from modelzoo.common.generate.driven import driven_spec
 from modelzoo.common.layers.attention import (
     ProjectedMemory,
     causal_mask,
@@ -28,9 +29,8 @@ from modelzoo.common.layers.embedding import add_position_embedding, token_embed
 from modelzoo.common.layers.encoder import encoder
 from modelzoo.common.layers.layer_norm import layer_norm
 from modelzoo.common.layers.lm_head import lm_logits, token_cross_entropy
-from modelzoo.common.loss_spec import loss_spec
-from modelzoo.common.params import params_from_dict
-from modelzoo.common.sections import Glorot, TruncatedNormal, VarianceScaling
+from modelzoo.common.train.estimator import CSEstimatorSpec
+from modelzoo.common.train.loss_spec import loss_spec
 from modelzoo.transformer.params import Params
 from modelzoo.transformer.vocabulary import vocabulary_sizes
 

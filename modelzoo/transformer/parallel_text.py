@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cerebras_tf.errors import DataError
-from modelzoo.common import text_lines
+from modelzoo.common.files import text_lines
 
 
 def read_sentences(paths):

@@ -14,14 +14,10 @@ import numpy as np
 
 from cerebras_tf.errors import ConfigError
 from cerebras_tf.whole_file import write_whole
-from modelzoo.common.generation.cached_decoder import (
-    ROW_AXES,
-    CachedDecoder,
-    decoder_signature,
-)
-from modelzoo.common.generation.stepper import Stepper
+from modelzoo.common.generate.cached_decoder import ROW_AXES, CachedDecoder, decoder_signature
+from modelzoo.common.generate.stepper import Stepper
 from modelzoo.common.metrics.bleu import corpus_bleu
-from modelzoo.common.predictions import (
+from modelzoo.common.train.predictions import (
     keep_scores,
     output_name,
     predict_folder,

@@ -8,8 +8,8 @@ from __future__ import annotations
 import functools
 
 from cerebras_tf.errors import DataError
-from modelzoo.common import text_lines
-from modelzoo.common.preparation import documents, pipeline
+from modelzoo.common.data.preparation import documents, pipeline
+from modelzoo.common.files import text_lines
 from modelzoo.transformer.vocabulary import load_joint_tokenizer
 
 UNIT_LINES = 50_000  # pairs of one unit of work, the step at which a run can be resumed

@@ -11,10 +11,10 @@ import os
 import numpy as np
 
 from cerebras_tf.errors import ConfigError, DataError
-from modelzoo.common.line_vocabulary import TRANSLATION_TOKENS, line_tokens
-from modelzoo.common.path_advice import advice_on_path
-from modelzoo.common.text_lines import read_lines
-from modelzoo.common.tokenizers import load_tokenizer
+from modelzoo.common.files.path_advice import advice_on_path
+from modelzoo.common.files.text_lines import read_lines
+from modelzoo.common.tokenizers.line_vocabulary import TRANSLATION_TOKENS, line_tokens
+from modelzoo.common.tokenizers.tokenizers import load_tokenizer
 from modelzoo.transformer.pairs import UNK
 
 JOINT = "@@ "  # the end of a token that goes on in the next one, as subword-nmt writes it

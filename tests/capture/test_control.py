@@ -195,8 +195,7 @@ def test_a_case_takes_the_first_condition_that_holds(control_flow):
     def build(x):
         w = tf.Variable(START)
         y = tf.case(
-            [(x[0] < 0.0, lambda: x - w), (x[0] < 1.5, lambda: x * w)],
-            default=lambda: tf.exp(x),
+            [(x[0] < 0.0, lambda: x - w), (x[0] < 1.5, lambda: x * w)], default=lambda: tf.exp(x)
         )
         return Built({"y": y})
 

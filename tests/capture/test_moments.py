@@ -5,9 +5,9 @@ import pytest
 pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow")
 
-from cerebras_tf.capture.moments import find_moments  # noqa: E402
-from cerebras_tf.capture.variables import managed_variables, variable_spec  # noqa: E402
-from modelzoo.common.optimizers.training import accumulate  # noqa: E402
+from cerebras_tf.capture.moments import find_moments
+from cerebras_tf.capture.variables import managed_variables, variable_spec
+from modelzoo.common.optimizers.training import accumulate
 
 v1 = tf.compat.v1
 

@@ -97,10 +97,7 @@ def test_eval_steps_of_zero_or_less_are_accepted(steps):
         ([], "the following arguments are required: -m/--mode, -p/--params"),
         (["-m", "fit", "-p", "x"], "Received: 'fit'."),
         ([*REQUIRED, "--validate_only", "--compile_only"], "not allowed with argument"),
-        (
-            [*REQUIRED, "--max_steps", "many"],
-            "must be a whole number, in the digits 0 to 9",
-        ),
+        ([*REQUIRED, "--max_steps", "many"], "must be a whole number, in the digits 0 to 9"),
         ([*REQUIRED, "--max_steps", "٣"], "in the digits 0 to 9. Received: '٣'"),
         ([*REQUIRED, "--max_steps", "1_000"], "in the digits 0 to 9. Received: '1_000'"),
         ([*REQUIRED, "--max_steps", "9" * 5000], "in the digits 0 to 9. Received: '999"),

@@ -10,28 +10,14 @@ import pytest
 
 from cerebras_tf.compiler.activations import CHEAP, KEEP, WHOLE
 from cerebras_tf.compiler.assemble import planned_bytes
-from cerebras_tf.compiler.fit_activations import (
-    Budget,
-    Fitting,
-    choose,
-    memory_with,
-    segments_of,
-)
+from cerebras_tf.compiler.fit_activations import Budget, Fitting, choose, memory_with, segments_of
 from cerebras_tf.compiler.pipeline import Options, compile_step
 from cerebras_tf.quantities import seconds
 from cerebras_tf.runtime.cpu import CpuBackend
 from tests.compiler.test_activations import SPEEDS, fused
 from tests.graphs import graph_of
 from tests.machines import check_schedule, run_program
-from tests.steps import (
-    BATCH,
-    INNER,
-    WIDTH,
-    StepBuilder,
-    features_of,
-    gelu_step,
-    starting_values,
-)
+from tests.steps import BATCH, INNER, WIDTH, StepBuilder, features_of, gelu_step, starting_values
 
 FREE = Options()
 

@@ -6,7 +6,14 @@ import pytest
 
 from cerebras_tf.compiler.measures import PICK
 from cerebras_tf.compiler.pipeline import Options, compile_step
-from cerebras_tf.runtime.exchange_plan import EVERYWHERE, GATHER, MEAN, Exchange, events, sent_bytes
+from cerebras_tf.runtime.collective_plan import (
+    EVERYWHERE,
+    GATHER,
+    MEAN,
+    Exchange,
+    events,
+    sent_bytes,
+)
 from tests.steps import residual_step
 
 BLOCKS = 6

@@ -18,7 +18,7 @@ def test_there_are_configs():
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
 def test_config_loads(path):
-    from modelzoo.common.params import load_params
+    from modelzoo.common.config.params import load_params
 
     params = load_params(path)
     assert params.runconfig is not None

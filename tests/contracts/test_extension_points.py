@@ -253,7 +253,7 @@ def test_implementations_have_all_that_a_protocol_asks_for(heading):
 
 @pytest.mark.tf
 def test_the_estimators_step_is_a_source_of_programs():
-    from cerebras_tf.estimator.wafer_step import WaferStep
+    from cerebras_tf.step.tensorflow_step import WaferStep
 
     for name, wanted in members(Programs).items():
         assert arguments(getattr(WaferStep, name)) == wanted

@@ -1,4 +1,4 @@
-"""Which room may import which. ROOMS is the table; everything else here enforces it.
+"""Which package may import which. PACKAGES is the table; everything else here enforces it.
 
 Imports inside functions and under TYPE_CHECKING count like all others: a reader who follows them
 gets lost in a cycle just the same. Imports by a computed name are not seen.
@@ -15,50 +15,65 @@ from pathlib import Path
 from typing import NamedTuple
 
 
-class Room(NamedTuple):
-    """What a room may import besides itself, `EVERYWHERE` and the standard library."""
+class Package(NamedTuple):
+    """What a package may import besides itself, `EVERYWHERE` and the standard library."""
 
-    rooms: frozenset[str]
+    packages: frozenset[str]
     outside: frozenset[str]
 
 
-def room(rooms: str = "", outside: str = "") -> Room:
+def package(packages: str = "", outside: str = "") -> Package:
     """A row of the table; names are separated by spaces."""
-    return Room(frozenset(rooms.split()), frozenset(outside.split()))
+    return Package(frozenset(packages.split()), frozenset(outside.split()))
 
 
-BELOW_ESTIMATOR = "ir ops kernels wafer passes compiler memoryx swarmx runtime capture"
+BELOW_ESTIMATOR = (
+    "ir ops kernels wafer passes compiler bundle memoryx swarmx runtime capture console tf_session "
+    "step checkpoints"
+)
 ABOVE = f"{BELOW_ESTIMATOR} estimator report"
-EVERYWHERE = {"errors", "installing", "quantities", "suggestions", "whole_file"}
+EVERYWHERE = {"environment", "errors", "installing", "quantities", "suggestions", "whole_file"}
 # Numba brings llvmlite. TensorFlow speaks NumPy arrays, so where it is allowed NumPy is too.
-ROOMS = {
-    "errors": room(),
-    "installing": room(),
-    "quantities": room(),
-    "suggestions": room(),
-    "whole_file": room(),
-    "ir": room(outside="numpy"),
-    "ops": room("ir", outside="numpy"),
-    "kernels": room("ops", outside="numpy numba llvmlite scipy_openblas32"),
+PACKAGES = {
+    "environment": package(),
+    "errors": package(),
+    "installing": package(),
+    "quantities": package(),
+    "suggestions": package(),
+    "whole_file": package(),
+    "ir": package(outside="numpy"),
+    "ops": package("ir", outside="numpy"),
+    "kernels": package("ops", outside="numpy numba llvmlite scipy_openblas32"),
     # The machines are YAML files.
-    "wafer": room(outside="numpy yaml"),
-    "passes": room("ir ops kernels", outside="numpy"),
-    "compiler": room("ir ops passes wafer"),
-    "memoryx": room("ir kernels", outside="numpy"),
-    "swarmx": room(outside="numpy mpi4py"),
-    "runtime": room("ir ops kernels wafer memoryx swarmx", outside="numpy"),
-    "capture": room("ir ops kernels", outside="tensorflow numpy"),
+    "wafer": package(outside="numpy yaml"),
+    "passes": package("ir ops kernels", outside="numpy"),
+    "compiler": package("ir ops passes wafer"),
+    "bundle": package("ir kernels", outside="numpy"),
+    "memoryx": package("ir kernels bundle", outside="numpy"),
+    "swarmx": package(outside="numpy mpi4py"),
+    "runtime": package("ir ops kernels wafer bundle memoryx swarmx", outside="numpy"),
+    "capture": package("ir ops kernels", outside="tensorflow numpy"),
+    "console": package("ir kernels memoryx runtime swarmx", outside="tensorflow numpy tqdm"),
+    "tf_session": package("ir kernels memoryx capture", outside="tensorflow numpy"),
+    "step": package(
+        "ir ops kernels passes compiler bundle memoryx swarmx runtime capture console tf_session",
+        outside="tensorflow numpy",
+    ),
     # Lists of checkpoints are protocol buffers (google.protobuf, which TensorFlow brings).
-    "estimator": room(
+    "checkpoints": package(
+        "ir kernels bundle memoryx swarmx runtime capture console tf_session step",
+        outside="tensorflow tensorflow_estimator numpy google",
+    ),
+    "estimator": package(
         f"{BELOW_ESTIMATOR} report", outside="tensorflow tensorflow_estimator numpy tqdm google"
     ),
-    "report": room("ir wafer", outside="numpy"),
-    "cli": room(ABOVE),
+    "report": package("ir wafer", outside="numpy"),
+    "cli": package(ABOVE),
     # The import names of the original software. Public names only, see `private_names`. Its
     # configuration messages are protocol buffers (google.protobuf, which TensorFlow brings).
-    "dropin": room(f"{ABOVE} root", outside="google"),
+    "dropin": package(f"{ABOVE} root", outside="google"),
     # cerebras_tf/__init__.py: hands out public names, loaded on first use.
-    "root": room(),
+    "root": package(),
 }
 # Top-level names that cerebras_tf/dropin is installed under.
 DROPIN_NAMES = {"cerebras", "cerebras_appliance", "cerebras_tensorflow", "tfwse"}
@@ -107,12 +122,12 @@ def is_import_call(node: ast.Call) -> bool:
     return bool(literal and name in ("import_module", "__import__"))
 
 
-def room_of(words: tuple[str, ...]) -> str:
-    """The room of cerebras_tf that a dotted name or a path's parts belong to."""
+def package_of(words: tuple[str, ...]) -> str:
+    """The package of cerebras_tf that a dotted name or a path's parts belong to."""
     if words[0] in DROPIN_NAMES:
         return "dropin"
     name = words[1].partition(".")[0] if len(words) > 1 else "root"
-    return name if name in ROOMS else "root"
+    return name if name in PACKAGES else "root"
 
 
 def sources_of(sources, *, under: str):
@@ -120,16 +135,16 @@ def sources_of(sources, *, under: str):
     return [source for source in sources if source.path.startswith(under)]
 
 
-def test_room_table_has_no_cycles():
-    arrows = {name: row.rooms for name, row in ROOMS.items()}
+def test_package_table_has_no_cycles():
+    arrows = {name: row.packages for name, row in PACKAGES.items()}
     order = list(graphlib.TopologicalSorter(arrows).static_order())
-    assert set(order) == set(ROOMS)
+    assert set(order) == set(PACKAGES)
 
 
-def test_every_folder_of_the_package_is_a_room_of_the_table(root):
+def test_every_folder_of_the_package_is_a_row_of_the_table(root):
     entries = [path for path in (root / "cerebras_tf").iterdir() if path.name != "__pycache__"]
     names = {path.stem for path in entries if path.is_dir() or path.suffix == ".py"}
-    assert names - {"__init__"} <= set(ROOMS)
+    assert names - {"__init__"} <= set(PACKAGES)
 
 
 def test_names_of_the_dropin_are_its_folders(root):
@@ -137,28 +152,28 @@ def test_names_of_the_dropin_are_its_folders(root):
     assert {"cerebras"} | (roots - {"__pycache__"}) == DROPIN_NAMES
 
 
-def test_rooms_import_only_the_rooms_below_them(sources):
+def test_packages_import_only_the_packages_below_them(sources):
     faults = []
     for source in sources_of(sources, under="cerebras_tf/"):
-        here = room_of(Path(source.path).parts)
+        here = package_of(Path(source.path).parts)
         for found in imports_of(source):
             if found.words[0] not in OURS:
                 continue
-            there = room_of(found.words)
-            if there not in {here} | EVERYWHERE | ROOMS[here].rooms:
+            there = package_of(found.words)
+            if there not in {here} | EVERYWHERE | PACKAGES[here].packages:
                 faults.append(f"{found.where}: {here} may not import {'.'.join(found.words)}")
     assert not faults, "\n".join(faults)
 
 
-def test_rooms_import_only_the_outside_packages_of_the_table(sources):
+def test_packages_import_only_the_outside_packages_of_the_table(sources):
     faults = []
     for source in sources_of(sources, under="cerebras_tf/"):
-        here = room_of(Path(source.path).parts)
+        here = package_of(Path(source.path).parts)
         for found in imports_of(source):
             name = found.words[0]
             if name in STDLIB | OURS:
                 continue
-            if name not in ROOMS[here].outside:
+            if name not in PACKAGES[here].outside:
                 faults.append(f"{found.where}: {here} may not import {name}")
     assert not faults, "\n".join(faults)
 

@@ -1,4 +1,4 @@
-"""What lies where: the top level, and tests beside the room they test.
+"""What lies where: the top level, and tests beside the package they test.
 
 Which folders are installed is tested next to setup.py's other promises, in tests/scripts.
 """
@@ -20,6 +20,9 @@ TOP_LEVEL = {
     "configs",
     "scripts",
     "tests",
+    "docs",
+    "benchmarks",
+    "SECURITY.md",
 }
 
 
@@ -28,8 +31,8 @@ def test_top_level_holds_only_what_the_design_names(tracked):
     assert {name for name in found if not name.startswith(".")} - TOP_LEVEL == set()
 
 
-def test_every_room_with_code_has_tests(root, sources):
-    rooms = {s.path.split("/")[1] for s in sources if s.path.startswith("cerebras_tf/")}
-    rooms = {room for room in rooms if not room.endswith(".py")}
+def test_every_package_with_code_has_tests(root, sources):
+    packages = {s.path.split("/")[1] for s in sources if s.path.startswith("cerebras_tf/")}
+    packages = {package for package in packages if not package.endswith(".py")}
     tested = {s.path.split("/")[1] for s in sources if s.path.startswith("tests/")}
-    assert rooms - tested == set()
+    assert packages - tested == set()

@@ -39,10 +39,7 @@ def test_cs_config_takes_every_known_setting():
 
 @pytest.mark.parametrize(
     "text",
-    [
-        'debug_mgr { labels { key: "a" value: "b" } }',
-        '{"debug_mgr": {"labels": {"a": "b"}}}',
-    ],
+    ['debug_mgr { labels { key: "a" value: "b" } }', '{"debug_mgr": {"labels": {"a": "b"}}}'],
 )
 def test_debug_args_are_read_as_text_and_as_json(tmp_path, text):
     path = tmp_path / "debug.proto"

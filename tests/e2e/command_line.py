@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from cerebras_tf.cli.exit_codes import run_main
-from modelzoo.common.run import main
+from modelzoo.common.train.run import main
 
 PARAMS = """\
 model_name: gpt3

@@ -13,11 +13,11 @@ import numpy as np
 import tensorflow as tf
 
 from modelzoo.commands.larger_than_memory import peak_gib
-from modelzoo.common.estimator import make_estimator
-from modelzoo.common.generation.generate import Request, generate
-from modelzoo.common.generation.prediction import open_decoder
-from modelzoo.common.generation.sampling import Sampler
-from modelzoo.common.params import load_params
+from modelzoo.common.config.params import load_params
+from modelzoo.common.generate.generate import Request, generate
+from modelzoo.common.generate.prediction import open_decoder
+from modelzoo.common.generate.sampling import Sampler
+from modelzoo.common.train.estimator import make_estimator
 from modelzoo.gpt3.model import model_fn
 
 CONFIG = Path(__file__).parents[2] / "configs" / "params_gpt2_small.yaml"

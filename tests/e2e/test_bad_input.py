@@ -12,7 +12,7 @@ pytest.importorskip("tensorflow")
 
 import tensorflow as tf
 
-from cerebras_tf.memoryx.bundle import read_index
+from cerebras_tf.bundle.index import read_index
 
 pytestmark = pytest.mark.tf
 TEXT_INPUT = "data_processor: GptTextDataProcessor\n    data_dir: texts\n    eval_fraction: 0.0"
@@ -197,7 +197,7 @@ def test_validating_alone_says_which_of_a_checkpoint_it_compared(trained, monkey
     assert damaged.exit_code == 2
     assert f"{prefix}, variable " in damaged.error and "Traceback" not in damaged.error
     assert "model.ckpt-5" in damaged.error
-    monkeypatch.setattr("modelzoo.common.checkpoint_files.MOST_VALIDATED_BYTES", 1000)
+    monkeypatch.setattr("modelzoo.common.model_dir.checkpoint_files.MOST_VALIDATED_BYTES", 1000)
     (later,) = told()
     assert later.startswith(right) and later.endswith("GB are compared when they are read")
 

@@ -20,8 +20,8 @@ import sys
 import tensorflow as tf
 from cerebras_tf.cli.exit_codes import run_main
 from cerebras_tf.estimator.hooks import GracefulStopHook, NanGuardHook
-from cerebras_tf.estimator.progress import ProgressHook
-from cerebras_tf.estimator.shown_steps import ShownSteps
+from cerebras_tf.console.progress import ProgressHook
+from cerebras_tf.console.shown_steps import ShownSteps
 
 def model_fn(features, labels, mode):
     weight = tf.compat.v1.get_variable("weight", initializer=1.0)

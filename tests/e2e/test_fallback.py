@@ -8,8 +8,8 @@ import tensorflow as tf
 
 from cerebras_tf import CerebrasEstimator, CSRunConfig
 from cerebras_tf.errors import UnsupportedOpError
-from cerebras_tf.estimator import wafer_step
-from cerebras_tf.estimator.wafer_step import WaferStep
+from cerebras_tf.step import tensorflow_step
+from cerebras_tf.step.tensorflow_step import WaferStep
 
 pytestmark = pytest.mark.tf
 v1 = tf.compat.v1
@@ -78,7 +78,7 @@ def test_what_another_pass_refuses_is_not_captured_again(tmp_path, monkeypatch):
         compiled.append(types)
         return captured(step, *types)
 
-    monkeypatch.setattr(wafer_step, "compile_layers", refuse)
+    monkeypatch.setattr(tensorflow_step, "compile_layers", refuse)
     monkeypatch.setattr(WaferStep, "captured", kept)
     with pytest.raises(UnsupportedOpError, match="a pass: must have another op"):
         trained_weight(tmp_path, True)

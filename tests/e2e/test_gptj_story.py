@@ -16,9 +16,9 @@ tf = pytest.importorskip("tensorflow")
 torch = pytest.importorskip("torch", reason="makes the model to convert")
 transformers = pytest.importorskip("transformers", reason="makes the model to convert")
 
-from cerebras_tf.cli.exit_codes import run_main  # noqa: E402
-from modelzoo.commands.main import main as cerebras_tf  # noqa: E402
-from modelzoo.common.run import main  # noqa: E402
+from cerebras_tf.cli.exit_codes import run_main
+from modelzoo.commands.main import main as cerebras_tf
+from modelzoo.common.train.run import main
 
 ROOT = Path(__file__).resolve().parents[2]
 BYTES, SEP, LENGTH, NEW = 257, 257, 48, 8

@@ -9,15 +9,11 @@ import pytest
 pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow")
 
-from cerebras_tf import CerebrasEstimator, CSRunConfig  # noqa: E402
-from cerebras_tf.compiler import staging  # noqa: E402
-from cerebras_tf.errors import (  # noqa: E402
-    CapacityError,
-    ConfigError,
-    StoreError,
-)
-from cerebras_tf.memoryx import disk_speed  # noqa: E402
-from cerebras_tf.memoryx.bundle import read_index  # noqa: E402
+from cerebras_tf import CerebrasEstimator, CSRunConfig
+from cerebras_tf.bundle.index import read_index
+from cerebras_tf.compiler import staging
+from cerebras_tf.errors import CapacityError, ConfigError, StoreError
+from cerebras_tf.memoryx import disk_speed
 
 v1 = tf.compat.v1
 WIDTH, INNER, BLOCKS, BATCH = 32, 128, 3, 16

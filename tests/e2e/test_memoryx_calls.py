@@ -9,27 +9,16 @@ import pytest
 pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow")
 
-from cerebras_tf import CerebrasEstimator, CSRunConfig  # noqa: E402
-from cerebras_tf.errors import (  # noqa: E402
-    CapacityError,
-    CheckpointError,
-    ConfigError,
-    NumericsError,
-)
-from cerebras_tf.estimator import hooks, saver  # noqa: E402
-from cerebras_tf.memoryx import checkpoint, disk_speed, store_folder  # noqa: E402
-from cerebras_tf.memoryx.bundle import index_path, read_index  # noqa: E402
-from cerebras_tf.swarmx import mpi  # noqa: E402
-from tests.e2e import test_memoryx  # noqa: E402
-from tests.e2e.test_memoryx import (  # noqa: E402
-    BATCH,
-    BLOCKS,
-    SETTINGS,
-    WIDTH,
-    assert_same,
-    input_fn,
-    variables,
-)
+from cerebras_tf import CerebrasEstimator, CSRunConfig
+from cerebras_tf.bundle import links
+from cerebras_tf.bundle.index import index_path, read_index
+from cerebras_tf.checkpoints import saver
+from cerebras_tf.errors import CapacityError, CheckpointError, ConfigError, NumericsError
+from cerebras_tf.estimator import hooks
+from cerebras_tf.memoryx import disk_speed, store_folder
+from cerebras_tf.swarmx import mpi
+from tests.e2e import test_memoryx
+from tests.e2e.test_memoryx import BATCH, BLOCKS, SETTINGS, WIDTH, assert_same, input_fn, variables
 
 v1 = tf.compat.v1
 make, stages_all = test_memoryx.make, test_memoryx.stages_all
@@ -304,7 +293,7 @@ def test_checkpoints_are_copied_where_there_are_no_links(make, in_memory, monkey
     def refuse(source, target):
         raise OSError(18, os.strerror(18))
 
-    monkeypatch.setattr(checkpoint.os, "link", refuse)
+    monkeypatch.setattr(links.os, "link", refuse)
     with caplog.at_level("WARNING", "tensorflow"):
         files = in_two_calls(make("files", files=True))
     assert_same(variables(files), variables(in_memory))

@@ -18,7 +18,7 @@ from cerebras_tf.memoryx.store_folder import StoreFolder
 pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow")
 
-from cerebras_tf.estimator.checkpoint_writer import unfinished  # noqa: E402
+from cerebras_tf.checkpoints.writer import unfinished
 
 ROOT = Path(__file__).resolve().parents[2]
 LAST_STEP, SLOW_LAST_STEP = 12, 40

@@ -9,11 +9,11 @@ import pytest
 pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow")
 
-from cerebras_tf import CerebrasEstimator, CSRunConfig  # noqa: E402
-from cerebras_tf.errors import ConfigError  # noqa: E402
-from cerebras_tf.kernels.half import to_bfloat16, to_float32  # noqa: E402
-from cerebras_tf.memoryx.bundle import read_index  # noqa: E402
-from modelzoo.common.optimizers.adamw import AdamWOptimizer  # noqa: E402
+from cerebras_tf import CerebrasEstimator, CSRunConfig
+from cerebras_tf.bundle.index import read_index
+from cerebras_tf.errors import ConfigError
+from cerebras_tf.kernels.half_precision import to_bfloat16, to_float32
+from modelzoo.common.optimizers.adamw import AdamWOptimizer
 
 v1 = tf.compat.v1
 WIDTH, BATCH = 24, 16

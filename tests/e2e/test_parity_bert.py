@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 import yaml
 
-from cerebras_tf.estimator.wafer_step import WaferStep
+from cerebras_tf.step.tensorflow_step import WaferStep
 from modelzoo.bert.model import model_fn
 from tests.e2e.host_and_wafer import Run, batches, check_parity, estimator
 

@@ -17,7 +17,7 @@ import pytest
 
 pytest.importorskip("tensorflow")
 
-from modelzoo.common import run
+from modelzoo.common.train import run
 from tests.e2e.command_line import assert_same
 
 pytestmark = pytest.mark.tf
@@ -30,7 +30,7 @@ def start(command_line):
     processes = []
 
     def start(*flags, stderr=subprocess.PIPE):
-        command = [sys.executable, "-m", "modelzoo.common.run", "-m", "train", "-p"]
+        command = [sys.executable, "-m", "modelzoo.common.train.run", "-m", "train", "-p"]
         command += [str(command_line.params), "-o", str(command_line.folder / "out"), *flags]
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         process = subprocess.Popen(command, env=environment, stderr=stderr, text=True)
@@ -133,7 +133,7 @@ def interrupted(name, *rest, **named):
         signal.raise_signal(signal.SIGINT)
     return load(name, *rest, **named)
 builtins.__import__ = interrupted
-runpy.run_module("modelzoo.common.run", run_name="__main__")
+runpy.run_module("modelzoo.common.train.run", run_name="__main__")
 """
 
 

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("tensorflow")
 
-from modelzoo.common.checkpoint_files import copy_checkpoint, find_checkpoint
+from modelzoo.common.model_dir.checkpoint_files import copy_checkpoint, find_checkpoint
 from tests.e2e.command_line import assert_same
 
 pytestmark = pytest.mark.tf

@@ -158,13 +158,7 @@ def test_the_page_shows_the_scalars_in_a_browser(address, tmp_path):
     browser = shutil.which("chromium") or shutil.which("chromium-browser")
     if browser is None:
         pytest.skip("no chromium on this machine; Debian's package `chromium` has it")
-    shared = [
-        browser,
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--window-size=1400,1000",
-    ]
+    shared = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--window-size=1400,1000"]
     shared += [f"--user-data-dir={tmp_path}/profile", "--virtual-time-budget=20000"]
     page = subprocess.run(
         [*shared, "--dump-dom", f"{address}?darkMode=false#timeseries"],

@@ -210,7 +210,7 @@ def test_a_model_of_the_zoo_trains_as_one_that_takes_batches_in_turn(tmp_path):
     tree["model"].update(hidden_size=64, num_hidden_layers=2, filter_size=128)
     params = tmp_path / "params_gpt3_tiny.yaml"
     params.write_text(yaml.safe_dump(tree), "utf-8")
-    runner = [sys.executable, "-m", "modelzoo.common.run", "-m", "train"]
+    runner = [sys.executable, "-m", "modelzoo.common.train.run", "-m", "train"]
     runner += ["-p", params, "--max_steps", "4"]
     in_turn, several = tmp_path / "in_turn", tmp_path / "several"
     launch = [sys.executable, "-m", "cerebras_tf.swarmx.launch", "--wafers", "2"]

@@ -15,11 +15,11 @@ import pytest
 pytestmark = [pytest.mark.tf, pytest.mark.slow]
 tf = pytest.importorskip("tensorflow")
 
-import yaml  # noqa: E402
+import yaml
 
-from modelzoo.commands.main import main  # noqa: E402
-from tests.e2e.command_line import PARAMS, TEXT  # noqa: E402
-from tests.e2e.wrong_params import CHANGES, GONE, TEXTS  # noqa: E402
+from modelzoo.commands.main import main
+from tests.e2e.command_line import PARAMS, TEXT
+from tests.e2e.wrong_params import CHANGES, GONE, TEXTS
 
 RECORDS = {"data_processor": "GptTfRecordsProcessor", "data_dir": "rec", "vocab_size": 257}
 RECORDS |= {"max_sequence_length": 16, "batch_size": 2}

@@ -16,21 +16,15 @@ from cerebras_tf.compiler import staging
 from cerebras_tf.compiler.fit_activations import Fitting
 from cerebras_tf.compiler.pipeline import Options, compile_step
 from cerebras_tf.errors import CapacityError
-from cerebras_tf.estimator import activation_room
 from cerebras_tf.memoryx.disk import FileDisk
 from cerebras_tf.memoryx.file_store import FileStore
 from cerebras_tf.ops.cost import Speeds
 from cerebras_tf.runtime import capacity
 from cerebras_tf.runtime.cpu import CpuBackend
-from cerebras_tf.runtime.streaming import plan_streaming
+from cerebras_tf.runtime.streaming_plan import plan_streaming
+from cerebras_tf.step import activation_budget
 from cerebras_tf.swarmx.swarm import Alone
-from tests.estimator.regression import (
-    assert_equal,
-    build,
-    dataset,
-    models_built,
-    variables_of,
-)
+from tests.estimator.regression import assert_equal, build, dataset, models_built, variables_of
 from tests.steps import residual_step
 
 pytestmark = pytest.mark.tf
@@ -128,9 +122,9 @@ def test_activations_spill_to_the_disk_of_the_weights(tmp_path, free, said, monk
     """A disk that costs nothing is used before anything is computed twice."""
     losses, variables, session = free
     monkeypatch.setattr(staging, "_LEAST_BYTES", 0)
-    monkeypatch.setattr(activation_room, "measured_disk_speeds", lambda folder: (1e18, 1e18))
+    monkeypatch.setattr(activation_budget, "measured_disk_speeds", lambda folder: (1e18, 1e18))
     slow = Speeds(flops_per_s=1e3, bytes_per_s=1e9)
-    monkeypatch.setattr(activation_room, "measured_speeds", lambda: slow)
+    monkeypatch.setattr(activation_budget, "measured_speeds", lambda: slow)
     budget = 0.6 * activation_bytes(session)
     on_files = {"memoryx_dir": str(tmp_path / "store"), "memoryx_ram_gb": 0.0006}
     given = {**on_files, "wafer_memory_gb": budget / 1e9}
@@ -158,7 +152,7 @@ def test_less_than_it_takes_at_least_is_refused_with_what_would_do(tmp_path, fre
 
 def test_what_does_not_fit_names_the_settings_that_were_tried():
     fitting = Fitting((), 9_000_000_000, 5_000_000_000, 2_000_000_000, 1, 3_000_000_000)
-    text = str(activation_room.does_not_fit(fitting, 2))
+    text = str(activation_budget.does_not_fit(fitting, 2))
     assert "Received: 2; 9 GB are needed, 5 GB where layers are computed twice, 3 GB too" in text
     assert "Set it to 5.02, or to 3.01 with memoryx_dir, or train on shorter sequences" in text
 
@@ -195,7 +189,7 @@ def test_a_wafer_of_several_keeps_its_disk_busy_with_its_own_part(tmp_path):
     step = residual_step()
     store = FileStore(step.specs.values(), FileDisk(str(tmp_path), 37000))
     session = SimpleNamespace(store=store)
-    room = activation_room.ActivationRoom(session, CpuBackend(), None, True, Alone())
+    room = activation_budget.ActivationRoom(session, CpuBackend(), None, True, Alone())
     room._disk_speeds = lambda: (1.0, 1.0)
     specs = list(step.specs.values())
     program = compile_step(residual_step(), Options(True, wafers=2))

@@ -15,6 +15,7 @@ pytest.importorskip("tensorflow")
 
 import tensorflow as tf
 
+from cerebras_tf.console.shown_steps import ShownSteps
 from cerebras_tf.errors import NumericsError
 from cerebras_tf.estimator.hooks import (
     FiniteStateListener,
@@ -25,7 +26,6 @@ from cerebras_tf.estimator.hooks import (
     _earlier,
     exit_code_of_signal,
 )
-from cerebras_tf.estimator.shown_steps import ShownSteps
 
 pytestmark = pytest.mark.tf
 

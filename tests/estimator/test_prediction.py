@@ -9,14 +9,14 @@ import pytest
 pytest.importorskip("tensorflow")
 
 from cerebras_tf.compiler.workload import workload_of_program
+from cerebras_tf.environment import EXECUTION_MODE_VARIABLE
 from cerebras_tf.errors import CapacityError
 from cerebras_tf.estimator.prediction import predict_program
-from cerebras_tf.estimator.run_config import EXECUTION_MODE_VARIABLE
 from cerebras_tf.report.record import read_record
 from cerebras_tf.wafer.activations import plan_activations
-from cerebras_tf.wafer.machine import load_machine
 from cerebras_tf.wafer.prediction import one_line
 from cerebras_tf.wafer.streaming import predict_streaming
+from cerebras_tf.wafer.system import load_machine
 from cerebras_tf.wafer.transformer import transformer
 from tests.estimator.regression import build, dataset
 
@@ -28,8 +28,8 @@ def compiled(tmp_path):
     """(params, unfitted program) of a model of the zoo."""
     import tensorflow as tf
 
-    from modelzoo.common.estimator import make_estimator
-    from modelzoo.common.params import load_params
+    from modelzoo.common.config.params import load_params
+    from modelzoo.common.train.estimator import make_estimator
     from modelzoo.gpt3 import data, model
     from tests.modelzoo.configs import CONFIGS
 

@@ -11,11 +11,11 @@ pytest.importorskip("tensorflow")
 
 import tensorflow as tf
 
+from cerebras_tf.environment import execution_mode_from_environment
 from cerebras_tf.errors import ConfigError, SystemUnreachableError
 from cerebras_tf.estimator.run_config import (
     CSRunConfig,
     check_wafer_address,
-    execution_mode_from_environment,
     is_in_process,
     normalize_cs_ip,
 )

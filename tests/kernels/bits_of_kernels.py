@@ -6,7 +6,7 @@ import hashlib
 
 import numpy as np
 
-from cerebras_tf.kernels import compiled_attention, compiled_linear_loss, compiled_threads
+from cerebras_tf.kernels import compiled_attention, compiled_linear_cross_entropy, compiled_threads
 from cerebras_tf.kernels import compiled_normalization as normalization
 
 compiled_threads._pool = compiled_threads._Pool(2)
@@ -30,7 +30,7 @@ for rows, width in ((128, 64), (3000, 133)):  # on one thread, and on two
     show("layer_norm", y, mean, rstd, dx, dgamma, dbeta)
     weight, labels = normal(width, 70), np.arange(rows) % 70
     loss, dh, dweight = np.empty(rows, "f"), np.empty_like(x), np.empty_like(weight)
-    compiled_linear_loss.linear_softmax_xent_train(
+    compiled_linear_cross_entropy.linear_softmax_xent_train(
         dy[:, 0].copy(), x, weight, labels, out=(loss, dh, dweight), transpose_weight=False
     )
     show("linear_softmax_xent_train", loss, dh, dweight)

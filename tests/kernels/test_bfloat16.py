@@ -18,14 +18,14 @@ import pytest
 
 from cerebras_tf.errors import ConfigError
 from cerebras_tf.kernels import HAS_NUMBA, compiled_threads
-from cerebras_tf.kernels import instructions as isa
-from cerebras_tf.kernels.half import as_read, to_bfloat16
+from cerebras_tf.kernels import instruction_set as isa
+from cerebras_tf.kernels.half_precision import as_read, to_bfloat16
 from cerebras_tf.kernels.registry import COMPILED, PLAIN
 
 if not HAS_NUMBA:
     pytest.skip("Numba is not installed", allow_module_level=True)
 
-from cerebras_tf.kernels import compiled_bfloat16, compiled_tiles
+from cerebras_tf.kernels import compiled_bfloat16, compiled_bfloat16_microkernels
 
 SIZES = [(m, k, n) for m in (1, 12, 13, 33) for k in (1, 2, 31, 33) for n in (1, 16, 17, 33)]
 LARGER = [(100, 700, 97), (48, 3200, 40), (257, 768, 66)]
@@ -301,7 +301,7 @@ class Tiles:
     def __init__(self, monkeypatch):
         self.tiles = np.zeros((8, 16, 64), np.uint8)
         self.configured = False
-        patch = functools.partial(monkeypatch.setattr, compiled_tiles)
+        patch = functools.partial(monkeypatch.setattr, compiled_bfloat16_microkernels)
         patch("_configure", self.configure)
         patch("_release", self.release)
         patch("_copy_rows", self.copy_rows)
@@ -316,7 +316,7 @@ class Tiles:
             patch(f"_store{tile}", functools.partial(self.store, tile))
             patch(f"_dot{tile}", functools.partial(self.dot, tile, 4 + tile // 2, 6 + tile % 2))
         for name in ("_tile_sums", "_load_sums", "_clear_sums", "_store_sums"):
-            patch(name, getattr(compiled_tiles, name).py_func)
+            patch(name, getattr(compiled_bfloat16_microkernels, name).py_func)
 
     def configure(self, address):
         given = np.frombuffer(ctypes.string_at(address, 64), np.uint8)
@@ -363,7 +363,9 @@ def test_tiles_are_addressed_as_the_architecture_defines_them(size, turned, monk
     rows, inner, columns = size
     random = np.random.default_rng(9)
     Tiles(monkeypatch)
-    monkeypatch.setattr(compiled_bfloat16, "tile_product", compiled_tiles.tile_product.py_func)
+    monkeypatch.setattr(
+        compiled_bfloat16, "tile_product", compiled_bfloat16_microkernels.tile_product.py_func
+    )
     blocks = compiled_bfloat16._tile_blocks.py_func
     monkeypatch.setattr(compiled_bfloat16, "_tile_blocks", blocks)
     a, b = lying(random, rows, inner, turned), lying(random, inner, columns, not turned)

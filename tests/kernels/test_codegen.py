@@ -151,8 +151,7 @@ def test_operands_broadcast_as_in_numpy(shapes):
     random = np.random.default_rng(1)
     arrays = [random.standard_normal(shape).astype("f") for shape in shapes]
     body = _body(
-        lambda b, x, y, z: (b.op("add", b.op("mul", x, y), z), b.op("less", x, z)),
-        *["float32"] * 3,
+        lambda b, x, y, z: (b.op("add", b.op("mul", x, y), z), b.op("less", x, z)), *["float32"] * 3
     )
     _check(body, arrays, 1e-6, 1e-6)
 

@@ -10,7 +10,7 @@ from tests.tolerances import TOLERANCES
 
 pytest.importorskip("numba")
 
-from cerebras_tf.kernels import compiled_heads
+from cerebras_tf.kernels import compiled_flash_attention
 from cerebras_tf.kernels.registry import COMPILED, PLAIN
 
 NEAR = TOLERANCES["attention"]
@@ -31,9 +31,9 @@ def _check(q, k, v, others=(), **attrs):
 @pytest.fixture(params=["blocks", "blocks without the library"])
 def small_blocks(request, monkeypatch):
     """Blocks of 4 queries, so that small operands cross every boundary."""
-    monkeypatch.setattr(compiled_heads, "QUERIES", 4)
+    monkeypatch.setattr(compiled_flash_attention, "QUERIES", 4)
     if request.param == "blocks without the library":
-        monkeypatch.setattr(compiled_heads, "SGEMM", 0)
+        monkeypatch.setattr(compiled_flash_attention, "SGEMM", 0)
 
 
 @pytest.mark.parametrize("causal", [False, True])

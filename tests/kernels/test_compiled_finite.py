@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from cerebras_tf.kernels.compiled_finite import all_finite
-from cerebras_tf.kernels.half import to_bfloat16
+from cerebras_tf.kernels.half_precision import to_bfloat16
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])

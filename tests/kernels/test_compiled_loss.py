@@ -13,7 +13,7 @@ from tests.tolerances import TOLERANCES
 pytest.importorskip("numba")
 
 from cerebras_tf.errors import DataError
-from cerebras_tf.kernels import compiled_linear_loss
+from cerebras_tf.kernels import compiled_linear_cross_entropy
 from cerebras_tf.kernels.registry import COMPILED
 
 NEAR = TOLERANCES["loss"]
@@ -49,7 +49,7 @@ def test_projected_loss_equals_the_plain_one_whatever_the_chunks(
 ):
     """Chunks of at most 4 tokens, panels of 3 columns: every boundary is crossed."""
     vocabulary, width = 50, 6
-    monkeypatch.setattr(compiled_linear_loss, "_CHUNK_BYTES", 4 * 4 * vocabulary)
+    monkeypatch.setattr(compiled_linear_cross_entropy, "_CHUNK_BYTES", 4 * 4 * vocabulary)
     shape = (vocabulary, width) if transpose_weight else (width, vocabulary)
     h, weight, dloss = _normal(tokens, width), _normal(*shape), _normal(tokens)
     labels = RANDOM.integers(0, vocabulary, tokens)
@@ -62,8 +62,8 @@ def test_projected_loss_equals_the_plain_one_whatever_the_chunks(
 
 
 def test_chunks_cover_every_token_once_within_the_limit(monkeypatch):
-    monkeypatch.setattr(compiled_linear_loss, "_CHUNK_BYTES", 4 * 4 * 50)
-    model = compiled_linear_loss._Projection(
+    monkeypatch.setattr(compiled_linear_cross_entropy, "_CHUNK_BYTES", 4 * 4 * 50)
+    model = compiled_linear_cross_entropy._Projection(
         _normal(23, 6), _normal(6, 50), np.zeros(23, int), None, False
     )
     chunks = list(model.chunks())

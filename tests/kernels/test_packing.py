@@ -11,7 +11,7 @@ from tests.tolerances import TOLERANCES
 
 pytest.importorskip("numba")
 
-from cerebras_tf.kernels import compiled_heads
+from cerebras_tf.kernels import compiled_flash_attention
 
 NEAR = TOLERANCES["attention"]
 RANDOM = np.random.default_rng(3)
@@ -68,9 +68,9 @@ def test_packed_attention_is_attention_whose_padding_is_hidden(causal, drops):
 @pytest.mark.parametrize("causal", [False, True])
 def test_compiled_equals_plain(causal, drops, library, monkeypatch):
     """With blocks of 4 queries, and without the library too."""
-    monkeypatch.setattr(compiled_heads, "QUERIES", 4)
+    monkeypatch.setattr(compiled_flash_attention, "QUERIES", 4)
     if not library:
-        monkeypatch.setattr(compiled_heads, "SGEMM", 0)
+        monkeypatch.setattr(compiled_flash_attention, "SGEMM", 0)
     keys = QUERIES if causal else KEYS
     totals = sum(QUERIES[1]), sum(keys[1])
     tensors = [_normal(totals[0], HEADS, WIDTH), *(_normal(totals[1], HEADS, WIDTH),) * 2]
@@ -99,7 +99,7 @@ def test_long_sequences_run_in_several_blocks():
 def test_keys_that_no_query_reads_have_a_gradient_of_0(keys, library, monkeypatch):
     """Of a sequence without weights all queries are left out; few keys and many."""
     if not library:
-        monkeypatch.setattr(compiled_heads, "SGEMM", 0)
+        monkeypatch.setattr(compiled_flash_attention, "SGEMM", 0)
     queries, counts = [0, 3, 0], [4, keys, keys]
     totals = sum(queries), sum(counts)
     tensors = [_normal(totals[0], HEADS, WIDTH), *(_normal(totals[1], HEADS, WIDTH),) * 2]

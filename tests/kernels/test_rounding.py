@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from cerebras_tf.ir import Graph, TensorType
-from cerebras_tf.kernels.half import to_bfloat16, to_float32
+from cerebras_tf.kernels.half_precision import to_bfloat16, to_float32
 from cerebras_tf.kernels.registry import PLAIN
 from cerebras_tf.kernels.rounding import random_words
 from cerebras_tf.ops import Builder

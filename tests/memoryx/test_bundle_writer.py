@@ -5,9 +5,9 @@ import io
 import numpy as np
 import pytest
 
+from cerebras_tf.bundle.index import read_index
 from cerebras_tf.ir import TensorType, Variable
 from cerebras_tf.memoryx import bundle_writer
-from cerebras_tf.memoryx.bundle import read_index
 from cerebras_tf.memoryx.bundle_writer import BundleWriter
 from cerebras_tf.memoryx.disk import FileDisk
 from cerebras_tf.memoryx.file_store import FileStore

@@ -27,7 +27,7 @@ HOLD = {
         "    held = OwnFolder(Path(sys.argv[1]), 'own-')"
     ),
     "model_dir": (
-        "from cerebras_tf.estimator.folder_lock import locked\n"
+        "from cerebras_tf.checkpoints.folder_lock import locked\n"
         "    held = locked(sys.argv[1])\n"
         "    held.__enter__()"
     ),

@@ -7,7 +7,7 @@ import pytest
 
 from cerebras_tf.errors import ConfigError
 from cerebras_tf.ir import TensorType, Variable
-from cerebras_tf.kernels.half import in_float32
+from cerebras_tf.kernels.half_precision import in_float32
 from cerebras_tf.memoryx.pruning import prune
 from cerebras_tf.memoryx.sparsifier import BaseSparsifier, TopKSparsifier
 from cerebras_tf.memoryx.sparsity import is_pruned

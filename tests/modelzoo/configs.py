@@ -7,8 +7,8 @@ from pathlib import Path
 
 import tensorflow.compat.v1 as tf
 
-from modelzoo.common import registry, schema
-from modelzoo.common.params import load_params
+from modelzoo.common.config import registry, schema
+from modelzoo.common.config.params import load_params
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 

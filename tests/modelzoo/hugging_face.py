@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from modelzoo.common.checkpoints.compare_logits import compare_logits
-from modelzoo.common.checkpoints.convert import from_tensorflow, to_tensorflow
-from modelzoo.common.checkpoints.verify import verify_weights
+from modelzoo.common.convert.compare_logits import compare_logits
+from modelzoo.common.convert.convert import from_tensorflow, to_tensorflow
+from modelzoo.common.convert.verify import verify_weights
 
 
 def write_random(model, folder):

@@ -10,12 +10,12 @@ import dataclasses
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from modelzoo.common import registry
-from modelzoo.common.estimator import make_estimator
-from modelzoo.common.generation.prediction import open_decoder
-from modelzoo.common.params import params_from_dict
-from modelzoo.common.tokenizers import ByteTokenizer
-from modelzoo.common.zero_shot.model_session import ModelSession
+from modelzoo.common.config import registry
+from modelzoo.common.config.params import params_from_dict
+from modelzoo.common.evaluate.model_session import ModelSession
+from modelzoo.common.generate.prediction import open_decoder
+from modelzoo.common.tokenizers.tokenizers import ByteTokenizer
+from modelzoo.common.train.estimator import make_estimator
 
 ROOMS = ("gpt3", "gptj")
 VOCAB_SIZE, POSITIONS = 257, 48

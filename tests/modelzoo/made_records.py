@@ -6,9 +6,9 @@ import json
 
 import numpy as np
 
-from modelzoo.common import registry
-from modelzoo.common.params import params_from_dict
-from modelzoo.common.preparation.records import RecordWriter
+from modelzoo.common.config import registry
+from modelzoo.common.config.params import params_from_dict
+from modelzoo.common.data.preparation.records import RecordWriter
 
 N, S, P, V = 7, 12, 4, 40
 SIZES = {"hidden_size": 8, "num_heads": 2, "filter_size": 16, "layer_norm_epsilon": 1e-5}

@@ -45,7 +45,16 @@ class WorkFolder:
 
     def run(self, mode, *words):
         """Runs the model zoo's runner into the folder ``out``."""
-        command = ["-m", "modelzoo.common.run", "-m", mode, "-p", str(self._config), "-o", "out"]
+        command = [
+            "-m",
+            "modelzoo.common.train.run",
+            "-m",
+            mode,
+            "-p",
+            str(self._config),
+            "-o",
+            "out",
+        ]
         self._call(*command, *self._flags, *words)
 
     def evaluations(self):

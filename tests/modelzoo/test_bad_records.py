@@ -10,11 +10,11 @@ import pytest
 pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow.compat.v1")
 
-from cerebras_tf.errors import BoundsError, DataError  # noqa: E402
-from modelzoo.common import registry, schema  # noqa: E402
-from modelzoo.common.estimator import make_estimator  # noqa: E402
-from modelzoo.common.file_errors import file_errors_named  # noqa: E402
-from tests.modelzoo.made_records import TASKS, S, V, make_params, write_records  # noqa: E402
+from cerebras_tf.errors import BoundsError, DataError
+from modelzoo.common.config import registry, schema
+from modelzoo.common.train.estimator import make_estimator
+from modelzoo.common.train.file_errors import file_errors_named
+from tests.modelzoo.made_records import TASKS, S, V, make_params, write_records
 
 BAD = 5  # number of the record
 NUMBERS = [

@@ -10,10 +10,10 @@ import pytest
 pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow.compat.v1")
 
-from modelzoo.common import registry, schema  # noqa: E402
-from modelzoo.common.estimator import make_estimator  # noqa: E402
-from modelzoo.common.run import eval_steps  # noqa: E402
-from tests.modelzoo.made_records import TASKS, N, make_params, write_records  # noqa: E402
+from modelzoo.common.config import registry, schema
+from modelzoo.common.train.estimator import make_estimator
+from modelzoo.common.train.run import eval_steps
+from tests.modelzoo.made_records import TASKS, N, make_params, write_records
 
 
 @pytest.fixture

@@ -46,11 +46,7 @@ def test_operands_that_do_not_fit_a_branch_are_refused():
 
 
 @pytest.mark.parametrize(
-    "other",
-    [
-        lambda b, x: b.op("is_nan", x),
-        lambda b, x: b.op("reshape", x, shape=(6,)),
-    ],
+    "other", [lambda b, x: b.op("is_nan", x), lambda b, x: b.op("reshape", x, shape=(6,))]
 )
 def test_branches_of_different_dtype_or_rank_are_refused(other):
     then = graph_of(lambda b, x: b.op("exp", x), F23)

@@ -7,21 +7,16 @@ import pytest
 
 tf = pytest.importorskip("tensorflow")
 
-from cerebras_tf.capture.capture import RANDOM_STEP, Capture  # noqa: E402
-from cerebras_tf.ir import Graph, TensorType, verify  # noqa: E402
-from cerebras_tf.kernels.registry import evaluate  # noqa: E402
-from cerebras_tf.ops import Builder, infer  # noqa: E402
-from cerebras_tf.passes.differentiate import differentiate  # noqa: E402
-from cerebras_tf.passes.fuse_attention import fuse_attention  # noqa: E402
-from cerebras_tf.passes.simplify import simplify  # noqa: E402
-from tests.graphs import run_plain  # noqa: E402
-from tests.parity.harness import (  # noqa: E402
-    assert_close,
-    check_parity,
-    normal,
-    oracle_session,
-)
-from tests.tolerances import TOLERANCES  # noqa: E402
+from cerebras_tf.capture.capture import RANDOM_STEP, Capture
+from cerebras_tf.ir import Graph, TensorType, verify
+from cerebras_tf.kernels.registry import evaluate
+from cerebras_tf.ops import Builder, infer
+from cerebras_tf.passes.differentiate import differentiate
+from cerebras_tf.passes.fuse_attention import fuse_attention
+from cerebras_tf.passes.simplify import simplify
+from tests.graphs import run_plain
+from tests.parity.harness import assert_close, check_parity, normal, oracle_session
+from tests.tolerances import TOLERANCES
 
 pytestmark = pytest.mark.tf
 # Letters: B batch, S query length, T key length, A heads, D head width.

@@ -9,8 +9,8 @@ import pytest
 
 tf = pytest.importorskip("tensorflow")
 
-from tests.parity import harness  # noqa: E402
-from tests.parity.harness import integers, normal  # noqa: E402
+from tests.parity import harness
+from tests.parity.harness import integers, normal
 
 pytestmark = pytest.mark.tf
 check_parity = functools.partial(harness.check_parity, sizes_from_data=True)

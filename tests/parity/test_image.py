@@ -6,7 +6,7 @@ import pytest
 
 tf = pytest.importorskip("tensorflow")
 
-from tests.parity.harness import check_parity, normal  # noqa: E402
+from tests.parity.harness import check_parity, normal
 
 pytestmark = pytest.mark.tf
 

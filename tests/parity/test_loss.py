@@ -7,15 +7,9 @@ import pytest
 
 tf = pytest.importorskip("tensorflow")
 
-from cerebras_tf.kernels.registry import evaluate  # noqa: E402
-from tests.parity.harness import (  # noqa: E402
-    assert_close,
-    check_parity,
-    integers,
-    normal,
-    oracle_session,
-)
-from tests.tolerances import TOLERANCES  # noqa: E402
+from cerebras_tf.kernels.registry import evaluate
+from tests.parity.harness import assert_close, check_parity, integers, normal, oracle_session
+from tests.tolerances import TOLERANCES
 
 pytestmark = pytest.mark.tf
 raw = tf.raw_ops

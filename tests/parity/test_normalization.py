@@ -7,18 +7,12 @@ import pytest
 
 tf = pytest.importorskip("tensorflow")
 
-from cerebras_tf.capture.capture import Capture  # noqa: E402
-from cerebras_tf.ir import TensorType  # noqa: E402
-from cerebras_tf.kernels.registry import evaluate  # noqa: E402
-from tests.graphs import run_plain  # noqa: E402
-from tests.parity.harness import (  # noqa: E402
-    assert_close,
-    check_parity,
-    normal,
-    oracle_session,
-    uniform,
-)
-from tests.tolerances import TOLERANCES  # noqa: E402
+from cerebras_tf.capture.capture import Capture
+from cerebras_tf.ir import TensorType
+from cerebras_tf.kernels.registry import evaluate
+from tests.graphs import run_plain
+from tests.parity.harness import assert_close, check_parity, normal, oracle_session, uniform
+from tests.tolerances import TOLERANCES
 
 pytestmark = pytest.mark.tf
 EPSILON = 1e-3

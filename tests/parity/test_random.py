@@ -7,10 +7,10 @@ import pytest
 
 tf = pytest.importorskip("tensorflow")
 
-from cerebras_tf.capture.capture import RANDOM_STEP, Capture  # noqa: E402
-from cerebras_tf.ir import TensorType  # noqa: E402
-from tests.graphs import run_plain  # noqa: E402
-from tests.tolerances import TOLERANCES  # noqa: E402
+from cerebras_tf.capture.capture import RANDOM_STEP, Capture
+from cerebras_tf.ir import TensorType
+from tests.graphs import run_plain
+from tests.tolerances import TOLERANCES
 
 pytestmark = pytest.mark.tf
 

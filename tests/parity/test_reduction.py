@@ -7,7 +7,7 @@ import pytest
 
 tf = pytest.importorskip("tensorflow")
 
-from tests.parity.harness import check_parity, integers, normal, uniform  # noqa: E402
+from tests.parity.harness import check_parity, integers, normal, uniform
 
 pytestmark = pytest.mark.tf
 

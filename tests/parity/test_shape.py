@@ -7,7 +7,7 @@ import pytest
 
 tf = pytest.importorskip("tensorflow")
 
-from tests.parity.harness import check_parity, integers, normal  # noqa: E402
+from tests.parity.harness import check_parity, integers, normal
 
 pytestmark = pytest.mark.tf
 

@@ -6,10 +6,10 @@ import pytest
 
 tf = pytest.importorskip("tensorflow")
 
-from cerebras_tf.errors import GraphError, SizeLimitError, UnsupportedOpError  # noqa: E402
-from cerebras_tf.ir import Dim, TensorType  # noqa: E402
-from cerebras_tf.ir.dimensions import UNLIMITED  # noqa: E402
-from tests.parity.symbolic import B, S, T, captured, check_symbolic  # noqa: E402
+from cerebras_tf.errors import GraphError, SizeLimitError, UnsupportedOpError
+from cerebras_tf.ir import Dim, TensorType
+from cerebras_tf.ir.dimensions import UNLIMITED
+from tests.parity.symbolic import B, S, T, captured, check_symbolic
 
 pytestmark = pytest.mark.tf
 

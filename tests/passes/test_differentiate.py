@@ -232,12 +232,7 @@ def test_custom_gradient_uses_the_gradient_it_is_given():
 
     def build(b, x, scale):
         y = b.op(
-            "custom_gradient",
-            x,
-            scale,
-            xs=1,
-            gives=(0,),
-            backward=branch("back", backward, D4, D4),
+            "custom_gradient", x, scale, xs=1, gives=(0,), backward=branch("back", backward, D4, D4)
         )
         return gradient(b, [b.op("mul", y, np.array([5.0, -5.0, 0.5, 0.0]))], [x])
 

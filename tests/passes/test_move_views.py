@@ -12,7 +12,7 @@ from cerebras_tf.ops import infer
 from cerebras_tf.passes.average_gradients import average_gradients
 from cerebras_tf.passes.differentiate import differentiate
 from cerebras_tf.passes.move_views import move_views
-from cerebras_tf.runtime.exchange_plan import sent_bytes
+from cerebras_tf.runtime.collective_plan import sent_bytes
 from tests.graphs import run_plain
 from tests.steps import StepBuilder, features_of, starting_values
 

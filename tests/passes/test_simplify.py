@@ -179,10 +179,7 @@ SEEN_BY_GRADIENTS = {
         b, x, lambda v: b.op("neg", v), lambda v: b.op("neg", v)
     ),
     "the first of two reshapes": lambda b, x: through(
-        b,
-        x,
-        lambda v: b.op("reshape", v, shape=(6,)),
-        lambda v: b.op("reshape", v, shape=(3, 2)),
+        b, x, lambda v: b.op("reshape", v, shape=(6,)), lambda v: b.op("reshape", v, shape=(3, 2))
     ),
     "the second of three reshapes": lambda b, x: through(
         b,

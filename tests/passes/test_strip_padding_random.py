@@ -7,15 +7,7 @@ import pytest
 
 from cerebras_tf.errors import PaddingError
 from cerebras_tf.passes.strip_padding import strip_padding
-from tests.token_steps import (
-    BATCH,
-    LENGTH,
-    VOCABULARY,
-    WIDTH,
-    TokenStep,
-    arrays_of,
-    computed,
-)
+from tests.token_steps import BATCH, LENGTH, VOCABULARY, WIDTH, TokenStep, arrays_of, computed
 
 COUNT = 200
 # A position of the decoder whose tokens count in every sequence, where a graph reads there.

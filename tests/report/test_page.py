@@ -14,9 +14,9 @@ from cerebras_tf.report.compare import compare_page, compare_text
 from cerebras_tf.report.page import report_page
 from cerebras_tf.report.record import read_record, record_of
 from cerebras_tf.report.suggestions import sensitivity, suggestions
-from cerebras_tf.wafer.machine import load_machine
 from cerebras_tf.wafer.pipelined import predict_pipelined
 from cerebras_tf.wafer.streaming import predict_streaming
+from cerebras_tf.wafer.system import load_machine
 from cerebras_tf.wafer.transformer import dense_network, transformer
 from cerebras_tf.wafer.validation import measured_rows
 

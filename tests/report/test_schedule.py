@@ -9,8 +9,8 @@ import pytest
 
 from cerebras_tf.report.image import floorplan_pixels, png
 from cerebras_tf.report.schedule import memory, timeline
-from cerebras_tf.wafer.machine import load_machine
 from cerebras_tf.wafer.streaming import predict_streaming
+from cerebras_tf.wafer.system import load_machine
 from cerebras_tf.wafer.transformer import transformer
 
 MACHINE = load_machine()

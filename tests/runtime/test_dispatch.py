@@ -9,7 +9,7 @@ from cerebras_tf.compiler.assemble import assemble_branch
 from cerebras_tf.errors import ConfigError, UnsupportedOpError
 from cerebras_tf.ir import Graph, TensorType
 from cerebras_tf.ir.program import Instruction
-from cerebras_tf.kernels import cpu_kernels, instructions
+from cerebras_tf.kernels import cpu_kernels, instruction_set
 from cerebras_tf.kernels.registry import COMPILED, CompiledKernel
 from cerebras_tf.ops.cost import price
 from cerebras_tf.runtime.cpu import CpuBackend
@@ -28,10 +28,10 @@ def instruction(op, **attrs):
 
 
 def test_instructions_that_are_none_are_refused_in_every_precision(monkeypatch):
-    monkeypatch.setenv(instructions.VARIABLE, "avx")
+    monkeypatch.setenv(instruction_set.VARIABLE, "avx")
     with pytest.raises(ConfigError, match="must be one of none, avx512bf16, amx, .*'avx'"):
         CpuBackend()
-    monkeypatch.setenv(instructions.VARIABLE, "none")
+    monkeypatch.setenv(instruction_set.VARIABLE, "none")
     CpuBackend()
 
 

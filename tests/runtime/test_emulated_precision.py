@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from cerebras_tf.compiler.pipeline import Options, compile_step
-from cerebras_tf.kernels.half import from_float32, in_float32
+from cerebras_tf.kernels.half_precision import from_float32, in_float32
 from tests.machines import run_program
 from tests.steps import StepBuilder
 

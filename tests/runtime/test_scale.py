@@ -6,7 +6,7 @@ import pytest
 
 from cerebras_tf.compiler.pipeline import Options, compile_step
 from cerebras_tf.ir.schedule import Run
-from cerebras_tf.runtime.exchange_plan import EVERYWHERE, GATHER, Work, events, sent_bytes
+from cerebras_tf.runtime.collective_plan import EVERYWHERE, GATHER, Work, events, sent_bytes
 from cerebras_tf.runtime.scale import Link, scaled_step
 from tests.steps import residual_step
 

@@ -12,7 +12,7 @@ from cerebras_tf.runtime.cpu import CpuBackend
 from cerebras_tf.runtime.executor import Machine
 from cerebras_tf.runtime.null import NullBackend
 from cerebras_tf.runtime.wafer_cycles import WaferCycles
-from cerebras_tf.wafer.machine import load_machine
+from cerebras_tf.wafer.system import load_machine
 from tests.compiler.test_assemble import STEPS
 from tests.machines import store_of
 from tests.runtime.test_null import attention_step

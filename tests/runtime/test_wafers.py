@@ -14,22 +14,15 @@ from cerebras_tf.memoryx.disk import FileDisk
 from cerebras_tf.memoryx.file_store import FileStore
 from cerebras_tf.memoryx.store import MemoryStore, write
 from cerebras_tf.ops.cost import Speeds
+from cerebras_tf.runtime.collective_plan import sent_bytes
 from cerebras_tf.runtime.cpu import CpuBackend
-from cerebras_tf.runtime.exchange_plan import sent_bytes
 from cerebras_tf.runtime.session import SavedProgram, Session
 from cerebras_tf.runtime.shared_store import SharedStore
-from cerebras_tf.runtime.streaming import StreamingPlan, plan_streaming
+from cerebras_tf.runtime.streaming_plan import StreamingPlan, plan_streaming
 from cerebras_tf.swarmx import mpi
 from tests.machines import contents
 from tests.runtime.test_packing import Compiler, batch, session_of
-from tests.steps import (
-    BATCH,
-    StepBuilder,
-    expected,
-    features_of,
-    residual_step,
-    starting_values,
-)
+from tests.steps import BATCH, StepBuilder, expected, features_of, residual_step, starting_values
 from tests.swarmx.ranks import needs_mpi, on_ranks
 
 STEPS = 3

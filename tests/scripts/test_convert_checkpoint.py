@@ -7,8 +7,8 @@ import pytest
 pytestmark = pytest.mark.tf
 pytest.importorskip("tensorflow")
 
-from modelzoo.commands.main import main  # noqa: E402
-from tests.modelzoo.common.checkpoints.models import write_model  # noqa: E402
+from modelzoo.commands.main import main
+from tests.modelzoo.common.convert.models import write_model
 
 
 @pytest.fixture

@@ -80,7 +80,7 @@ def flags(text, vocabulary, folder):
 )
 def test_script_makes_records_that_train(options, processor, text, vocabulary, tmp_path, capsys):
     pytest.importorskip("tensorflow")
-    from modelzoo.common import run
+    from modelzoo.common.train import run
 
     call_here(*flags(text, vocabulary, tmp_path / "out"), *options)
     assert "5 documents, 60 sentences, 780 tokens" in capsys.readouterr().out

@@ -6,10 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.modelzoo.bert.fine_tuning.extractive_summarization.made_articles import (
-    rows,
-    write_jsonl,
-)
+from tests.modelzoo.bert.fine_tuning.extractive_summarization.made_articles import rows, write_jsonl
 from tests.modelzoo.bert.fine_tuning.made_data import write_vocabulary
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "create_bertsum_tfrecords.py"

@@ -39,7 +39,7 @@ def text(tmp_path):
 
 def test_script_makes_records_that_train(text, tmp_path):
     pytest.importorskip("tensorflow")
-    from modelzoo.common import run
+    from modelzoo.common.train import run
 
     flags = ["--tokenizer_type", "ByteTokenizer", "--max_seq_length", 16, "--processes", 1]
     result = call("--input_dir", text, "--output_dir", tmp_path / "out", *flags)

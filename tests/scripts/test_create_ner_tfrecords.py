@@ -12,7 +12,7 @@ import pytest
 pytestmark = pytest.mark.tf
 pytest.importorskip("tensorflow")
 
-from tests.modelzoo.bert.fine_tuning.made_data import write_tagged, write_vocabulary  # noqa: E402
+from tests.modelzoo.bert.fine_tuning.made_data import write_tagged, write_vocabulary
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "create_ner_tfrecords.py"
 

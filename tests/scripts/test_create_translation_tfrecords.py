@@ -10,13 +10,13 @@ pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow.compat.v1")
 pytest.importorskip("tokenizers")
 
-from cerebras_tf.errors import ConfigError, DataError  # noqa: E402
-from modelzoo.commands.main import run_command  # noqa: E402
-from modelzoo.common.schema import Report, build  # noqa: E402
-from modelzoo.transformer import preparation  # noqa: E402
-from modelzoo.transformer.data import PROCESSORS  # noqa: E402
-from modelzoo.transformer.params import TransformerRecordsInput  # noqa: E402
-from modelzoo.transformer.vocabulary import load_joint_tokenizer  # noqa: E402
+from cerebras_tf.errors import ConfigError, DataError
+from modelzoo.commands.main import run_command
+from modelzoo.common.config.schema import Report, build
+from modelzoo.transformer import preparation
+from modelzoo.transformer.data import PROCESSORS
+from modelzoo.transformer.params import TransformerRecordsInput
+from modelzoo.transformer.vocabulary import load_joint_tokenizer
 
 SENTENCES = [f"a {word} house by the {word} sea" for word in ("red", "wide", "small", "old")] * 5
 TRANSLATIONS = [sentence.replace("house", "Haus").replace("sea", "Meer") for sentence in SENTENCES]

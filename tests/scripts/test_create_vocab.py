@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from modelzoo.common import tokenizers
+from modelzoo.common.tokenizers import tokenizers
 
 pytest.importorskip("tokenizers")
 

@@ -9,12 +9,12 @@ import pytest
 pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow.compat.v1")
 
-import yaml  # noqa: E402
+import yaml
 
-from cerebras_tf.errors import CheckpointError, ConfigError, DataError  # noqa: E402
-from modelzoo.commands.configs import config_path  # noqa: E402
-from modelzoo.commands.main import run_command  # noqa: E402
-from tests.modelzoo.language_models import SmallModel, small_tree  # noqa: E402
+from cerebras_tf.errors import CheckpointError, ConfigError, DataError
+from modelzoo.commands.configs import config_path
+from modelzoo.commands.main import run_command
+from tests.modelzoo.language_models import SmallModel, small_tree
 
 CHOICES = [
     {"context": "one two", "choices": ["three", "x"], "answer": 0},

@@ -14,10 +14,10 @@ from cerebras_tf.cli.arguments import MODES, build_parser
 from tests.scripts.conftest import write_program
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
-RUNNER = ["-m", "modelzoo.common.run"]
+RUNNER = ["-m", "modelzoo.common.train.run"]
 # A Python that says how many wafers a command asks for, and else what it was called with.
 WAFERS_PYTHON = """#!/bin/bash
-if [ "$2" != modelzoo.common.wafers ]; then echo "$*"
+if [ "$2" != modelzoo.common.train.wafers ]; then echo "$*"
 elif [ "$3" = 0 ]; then echo "1 no /logs"
 else echo "$3 yes /logs"; fi
 """

@@ -49,9 +49,9 @@ def test_names_of_the_original_software_are_installed(setup_fields):
 
 
 def test_text_of_the_tiny_configs_is_installed(setup_fields):
-    from modelzoo.common.input.text_files import OWN_TEXT
+    from modelzoo.common.data.text_files import OWN_TEXT
 
-    package = "modelzoo.common.input"
+    package = "modelzoo.common.data"
     (pattern,) = setup_fields["package_data"][package]
     found = folder_of(package, setup_fields["package_dir"]).glob(pattern)
     assert set(found) == set(OWN_TEXT.iterdir())

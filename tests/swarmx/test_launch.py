@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from cerebras_tf.swarmx import launch
-from cerebras_tf.swarmx.limits import most_processes
-from cerebras_tf.swarmx.signs import (
+from cerebras_tf.swarmx.heartbeats import (
     IN_VAIN_S,
     failure_file,
     is_lost,
@@ -23,6 +22,7 @@ from cerebras_tf.swarmx.signs import (
     sign_file,
     write_keeper,
 )
+from cerebras_tf.swarmx.limits import most_processes
 from tests.swarmx.ranks import ROOT, SLURM_CONFIGURATION, needs_mpi, needs_slurm
 
 LIMIT_S, SOON_S = 120, 10
@@ -199,7 +199,7 @@ PROGRESSES = f"""
 import os
 {MEET}
 from cerebras_tf.swarmx import job
-from cerebras_tf.swarmx.signs import checkpoint_file, tell_checkpoint
+from cerebras_tf.swarmx.heartbeats import checkpoint_file, tell_checkpoint
 path = checkpoint_file(job.folder())
 step = int(path.read_text()) if path.exists() else 0
 s.objects(None)
@@ -451,8 +451,7 @@ def signs(folder: Path, waited: list[float], age: float = 0.0) -> None:
 
 
 @pytest.mark.parametrize(
-    "said, age, ends",
-    [(5.0, 0.0, True), (5.0, 4.0, False), (1.0, 0.0, False), (0.0, 0.0, False)],
+    "said, age, ends", [(5.0, 0.0, True), (5.0, 4.0, False), (1.0, 0.0, False), (0.0, 0.0, False)]
 )
 def test_who_waits_is_seen_by_what_it_says_after_the_others_end(said, age, ends, tmp_path):
     told_of(tmp_path, None)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from cerebras_tf.wafer.activations import largest_batch, plan_activations
-from cerebras_tf.wafer.machine import load_machine
 from cerebras_tf.wafer.streaming import predict_streaming
+from cerebras_tf.wafer.system import load_machine
 from cerebras_tf.wafer.transformer import transformer
 
 MACHINE = load_machine()

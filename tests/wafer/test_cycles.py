@@ -4,14 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cerebras_tf.wafer.cycles import (
-    Cycles,
-    layout,
-    product_cycles,
-    resident_cycles,
-    streamed_bytes,
-)
-from cerebras_tf.wafer.machine import load_machine
+from cerebras_tf.wafer.cycles import Cycles, layout, product_cycles, resident_cycles, streamed_bytes
+from cerebras_tf.wafer.system import load_machine
 from cerebras_tf.wafer.transformer import trained
 from cerebras_tf.wafer.workload import ACTIVATIONS, GRADIENT, WEIGHTS, Product
 

@@ -8,8 +8,8 @@ import pytest
 from cerebras_tf.errors import CapacityError
 from cerebras_tf.wafer.cycles import stage_cycles
 from cerebras_tf.wafer.floorplan import StageTime, balanced_cores, lay_out
-from cerebras_tf.wafer.machine import load_machine
 from cerebras_tf.wafer.pipelined import predict_pipelined, predict_replicas, refuse_misfit
+from cerebras_tf.wafer.system import load_machine
 from cerebras_tf.wafer.transformer import dense_network, transformer
 
 MACHINE = load_machine()

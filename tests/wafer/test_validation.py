@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cerebras_tf.wafer.machine import EFFICIENCY, HOST_STEP, load_machine
 from cerebras_tf.wafer.pipelined import predict_pipelined, predict_split
+from cerebras_tf.wafer.system import EFFICIENCY, HOST_STEP, load_machine
 from cerebras_tf.wafer.transformer import transformer
 from cerebras_tf.wafer.validation import fitted_constants, measured_rows
 

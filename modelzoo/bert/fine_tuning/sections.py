@@ -18,12 +18,12 @@ from typing import ClassVar, Optional
 from cerebras_tf.errors import ConfigError
 from modelzoo.bert.input_sections import VocabularyKeys
 from modelzoo.bert.params import BertModelParams, encoder_bounds
-from modelzoo.common import schema
-from modelzoo.common.base_params import BaseParams
-from modelzoo.common.input.bounds import token_bound
-from modelzoo.common.model_sections import StreamKeys, count_vocabulary
-from modelzoo.common.params import load_params
-from modelzoo.common.sections import field
+from modelzoo.common.config import schema
+from modelzoo.common.config.base_params import BaseParams
+from modelzoo.common.config.bounds import token_bound
+from modelzoo.common.config.model_sections import StreamKeys, count_vocabulary
+from modelzoo.common.config.params import load_params
+from modelzoo.common.config.sections import field
 
 
 @dataclass(frozen=True, kw_only=True)

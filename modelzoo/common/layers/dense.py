@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+from modelzoo.common.config.sections import Constant
 from modelzoo.common.layers.initializers import make_variable
-from modelzoo.common.sections import Constant
 
 ZEROS = Constant("constant", 0.0)
 

@@ -10,14 +10,14 @@ import zlib
 
 import tensorflow.compat.v1 as tf
 
-from modelzoo.common import sections
+from modelzoo.common.config import sections
 
 
 def make_initializer(settings, name, seed=None):
     """Makes a TensorFlow initializer.
 
     Args:
-        settings: one of the initializer dataclasses of ``modelzoo.common.sections``.
+        settings: one of the initializer dataclasses of ``modelzoo.common.config.sections``.
         name: name of the variable; makes its seed.
         seed: model-wide seed (``weight_initialization_seed``), None counts as 0.
 

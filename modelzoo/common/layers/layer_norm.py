@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import tensorflow.compat.v1 as tf
 
+from modelzoo.common.config.sections import Constant
 from modelzoo.common.layers.dense import ZEROS
 from modelzoo.common.layers.initializers import make_variable
-from modelzoo.common.sections import Constant
 
 ONES = Constant("constant", 1.0)
 

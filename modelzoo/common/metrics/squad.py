@@ -14,7 +14,7 @@ from collections import Counter
 from typing import NamedTuple
 
 from cerebras_tf.errors import DataError
-from modelzoo.common.json_text import parse_json
+from modelzoo.common.files.json_text import parse_json
 
 ARTICLES = re.compile(r"\b(a|an|the)\b")
 PUNCTUATION = str.maketrans("", "", string.punctuation)

@@ -76,12 +76,7 @@ class DynamicLossScale:
 
 def _counter(name, value=0.0):
     return tf.get_variable(
-        name,
-        [],
-        tf.float32,
-        tf.constant_initializer(value),
-        trainable=False,
-        use_resource=True,
+        name, [], tf.float32, tf.constant_initializer(value), trainable=False, use_resource=True
     )
 
 

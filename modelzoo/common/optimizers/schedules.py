@@ -6,15 +6,15 @@ import math
 
 import tensorflow.compat.v1 as tf
 
-from modelzoo.common import sections
+from modelzoo.common.config import sections
 
 
 def learning_rate(pieces, global_step, reset_steps=True):
     """Builds the learning rate of the current step.
 
     Args:
-        pieces: schedule dataclasses of ``modelzoo.common.sections``, run one after another; the
-            last goes on for ever.
+        pieces: schedule dataclasses of ``modelzoo.common.config.sections``, run one after another;
+            the last goes on for ever.
         global_step: scalar integer tensor.
         reset_steps: whether each piece counts steps from its own beginning; if not, each sees the
             global step (``disable_lr_steps_reset``).

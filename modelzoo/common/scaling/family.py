@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import yaml
 
 from cerebras_tf.whole_file import write_whole
-from modelzoo.common.params import read_yaml, set_key
+from modelzoo.common.config.params import read_yaml, set_key
 
 WARM_UP = 0.1  # share of the steps
 FALLS_TO = 0.1  # share of the learning rate at the end

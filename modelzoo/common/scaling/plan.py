@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cerebras_tf.errors import ConfigError
-from cerebras_tf.wafer.machine import load_machine
 from cerebras_tf.wafer.prediction import Prediction
 from cerebras_tf.wafer.streaming import predict_streaming
+from cerebras_tf.wafer.system import load_machine
 from cerebras_tf.wafer.transformer import transformer
 from modelzoo.common.scaling.compute import training_flops
 from modelzoo.common.scaling.law import PUBLISHED, Law

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cerebras_tf.errors import DataError
-from modelzoo.common.model_sections import count_vocabulary
-from modelzoo.common.params import load_params
-from modelzoo.common.path_advice import advice_on_path
+from modelzoo.common.config.model_sections import count_vocabulary
+from modelzoo.common.config.params import load_params
+from modelzoo.common.files.path_advice import advice_on_path
 from modelzoo.common.scaling.compute import training_flops
 
 # Tags of what tells nats a token, the best first: of the last evaluation, and of training. The loss
@@ -64,7 +64,7 @@ def read_run(folder):
         DataError: the folder has no params.yaml of a language model, or no losses in nats a token,
             or was not trained.
     """
-    from modelzoo.common.input.resume import read_history, stretches_by
+    from modelzoo.common.model_dir.resume import read_history, stretches_by
 
     place = Path(folder)
     params = load_params(require_run(folder))

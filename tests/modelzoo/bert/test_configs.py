@@ -7,9 +7,9 @@ import pytest
 pytestmark = pytest.mark.tf
 pytest.importorskip("tensorflow")
 
-from tests.modelzoo.configs import build, count, count_by_layers, load, names_of  # noqa: E402
-from tests.modelzoo.pages import cells_of  # noqa: E402
-from tests.modelzoo.runs import cells  # noqa: E402
+from tests.modelzoo.configs import build, count, count_by_layers, load, names_of
+from tests.modelzoo.pages import cells_of
+from tests.modelzoo.runs import cells
 
 # BERT base and large uncased with the heads of pre-training, as released (Devlin et al. 2018);
 # PubMedBERT's are of the same dimensions. RoBERTa's and the small ones: their formula.

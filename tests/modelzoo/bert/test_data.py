@@ -11,12 +11,12 @@ import pytest
 pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow.compat.v1")
 
-from cerebras_tf.errors import ConfigError, DataError  # noqa: E402
-from modelzoo.bert import data  # noqa: E402
-from modelzoo.bert.input_sections import build_bert_input  # noqa: E402
-from modelzoo.bert.preparation import PreparationSettings, prepare  # noqa: E402
-from modelzoo.common import schema  # noqa: E402
-from tests.modelzoo.bert import corpus  # noqa: E402
+from cerebras_tf.errors import ConfigError, DataError
+from modelzoo.bert import data
+from modelzoo.bert.input_sections import build_bert_input
+from modelzoo.bert.preparation import PreparationSettings, prepare
+from modelzoo.common.config import schema
+from tests.modelzoo.bert import corpus
 
 S, P, B = 32, 5, 4
 STATIC, ALONE, DYNAMIC, TEXT = data.PROCESSORS

@@ -10,14 +10,11 @@ pytest.importorskip("tensorflow")
 torch = pytest.importorskip("torch", reason="torch is a test extra")
 transformers = pytest.importorskip("transformers", reason="transformers is a test extra")
 
-from modelzoo.common.checkpoints.compare_logits import compare_logits  # noqa: E402
-from modelzoo.common.checkpoints.convert import from_tensorflow, to_tensorflow  # noqa: E402
-from modelzoo.common.checkpoints.tensorflow_checkpoint import (  # noqa: E402
-    TensorFlowReader,
-    write_tensorflow,
-)
-from modelzoo.common.checkpoints.verify import verify_weights  # noqa: E402
-from tests.modelzoo.hugging_face import check_both_ways, write_random  # noqa: E402
+from modelzoo.common.convert.compare_logits import compare_logits
+from modelzoo.common.convert.convert import from_tensorflow, to_tensorflow
+from modelzoo.common.convert.tensorflow_checkpoint import TensorFlowReader, write_tensorflow
+from modelzoo.common.convert.verify import verify_weights
+from tests.modelzoo.hugging_face import check_both_ways, write_random
 
 OUTPUTS = {
     "BertForPreTraining": {"logits", "sentence_logits"},

@@ -11,7 +11,7 @@ import yaml
 pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow.compat.v1")
 
-from modelzoo.common import run  # noqa: E402
+from modelzoo.common.train import run
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -7,7 +7,7 @@ import pytest
 
 from cerebras_tf.errors import ConfigError, DataError
 from modelzoo.bert.masking import MaskSettings, count_masked, draw_masks, read_vocabulary
-from modelzoo.common.model_sections import count_lines
+from modelzoo.common.config.model_sections import count_lines
 
 MASK = 3
 SETTINGS = MaskSettings(MASK, (10, 1000), 0.15, 20)

@@ -10,10 +10,10 @@ import pytest
 pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow.compat.v1")
 
-from cerebras_tf.errors import ConfigError  # noqa: E402
-from modelzoo.bert.model import model_fn  # noqa: E402
-from modelzoo.bert.params import Params  # noqa: E402
-from modelzoo.common.params import params_from_dict  # noqa: E402
+from cerebras_tf.errors import ConfigError
+from modelzoo.bert.model import model_fn
+from modelzoo.bert.params import Params
+from modelzoo.common.config.params import params_from_dict
 
 B, S, P, V, N, H, L = 3, 6, 2, 40, 8, 2, 2
 TRAIN, EVAL, PREDICT = (

@@ -10,15 +10,10 @@ import pytest
 pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow.compat.v1")
 
-from cerebras_tf.errors import ConfigError, DataError  # noqa: E402
-from modelzoo.bert import preparation  # noqa: E402
-from modelzoo.bert.preparation import (  # noqa: E402
-    PreparationSettings,
-    listed_inputs,
-    prepare,
-    read_documents,
-)
-from tests.modelzoo.bert import corpus  # noqa: E402
+from cerebras_tf.errors import ConfigError, DataError
+from modelzoo.bert import preparation
+from modelzoo.bert.preparation import PreparationSettings, listed_inputs, prepare, read_documents
+from tests.modelzoo.bert import corpus
 
 S, P = 32, 5
 

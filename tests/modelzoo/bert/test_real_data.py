@@ -7,7 +7,7 @@ import pytest
 pytestmark = [pytest.mark.tf, pytest.mark.slow]
 pytest.importorskip("tensorflow")
 
-from tests.modelzoo.real_data import DEVICES, UNCASED, WorkFolder  # noqa: E402
+from tests.modelzoo.real_data import DEVICES, UNCASED, WorkFolder
 
 OPTIONS = "--do_lower_case --wikitext-detokenize --multiple_docs_in_single_file --mlm_only"
 OPTIONS += " --disable_masking --short_seq_prob 0 --allow_cross_document_examples"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cerebras_tf.kernels.instructions import TILES, VECTOR
+from cerebras_tf.kernels.instruction_set import TILES, VECTOR
 from modelzoo.commands import bench
 
 

@@ -11,7 +11,7 @@ from cerebras_tf.whole_file import write_whole
 from modelzoo.commands import configs
 from modelzoo.commands.configs import config_folder, config_names
 from modelzoo.commands.main import main
-from modelzoo.common.params import load_params
+from modelzoo.common.config.params import load_params
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -9,8 +9,8 @@ import pytest
 pytestmark = pytest.mark.tf
 pytest.importorskip("tensorflow")
 
-from modelzoo.commands import convert  # noqa: E402
-from modelzoo.commands.main import main  # noqa: E402
+from modelzoo.commands import convert
+from modelzoo.commands.main import main
 
 
 def test_packages_of_logits_are_looked_for_before_weights_are_compared(monkeypatch, capsys):

@@ -15,11 +15,11 @@ import pytest
 pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow")
 
-from cerebras_tf.errors import CapacityError, CerebrasError, ConfigError  # noqa: E402
-from cerebras_tf.memoryx import disk_speed  # noqa: E402
-from cerebras_tf.memoryx.bundle import read_index  # noqa: E402
-from modelzoo.commands import larger_than_memory as demo  # noqa: E402
-from modelzoo.commands.main import main  # noqa: E402
+from cerebras_tf.bundle.index import read_index
+from cerebras_tf.errors import CapacityError, CerebrasError, ConfigError
+from cerebras_tf.memoryx import disk_speed
+from modelzoo.commands import larger_than_memory as demo
+from modelzoo.commands.main import main
 
 SMALL = {
     "model.hidden_size": 64,

@@ -102,7 +102,7 @@ def rows_of_pages():
 
 
 def test_parameters_are_those_of_the_pages():
-    from modelzoo.common.params import load_params
+    from modelzoo.common.config.params import load_params
 
     rows = dict(rows_of_pages())
     assert len(rows) > 35

@@ -6,7 +6,7 @@ import pytest
 
 from cerebras_tf.errors import ConfigError
 from cerebras_tf.memoryx.sparsifier import SPARSIFIER_MAP
-from modelzoo.common.params import load_params
+from modelzoo.common.config.params import load_params
 from tests.modelzoo.configs import CONFIGS
 
 TINY = CONFIGS / "params_gpt3_tiny.yaml"

@@ -11,9 +11,9 @@ pytest.importorskip("tensorflow")
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from modelzoo.common import registry, schema
-from modelzoo.common.estimator import make_estimator
-from modelzoo.common.params import load_params
+from modelzoo.common.config import registry, schema
+from modelzoo.common.config.params import load_params
+from modelzoo.common.train.estimator import make_estimator
 from tests.estimator.regression import assert_equal, models_built, variables_of
 
 pytestmark = pytest.mark.tf

@@ -7,16 +7,9 @@ import pytest
 pytestmark = pytest.mark.tf
 pytest.importorskip("tensorflow")
 
-from tests.modelzoo.configs import (  # noqa: E402
-    CONFIGS,
-    build,
-    count,
-    count_by_layers,
-    load,
-    names_of,
-)
-from tests.modelzoo.pages import cells_of  # noqa: E402
-from tests.modelzoo.runs import cells, flops, short, tokens  # noqa: E402
+from tests.modelzoo.configs import CONFIGS, build, count, count_by_layers, load, names_of
+from tests.modelzoo.pages import cells_of
+from tests.modelzoo.runs import cells, flops, short, tokens
 
 # GPT-2: Radford et al. (2019) as released. Cerebras-GPT and the GPT-3 of the same dimensions,
 # vocabulary and positions: Dey et al. (2023). The other two have no published count but follow the

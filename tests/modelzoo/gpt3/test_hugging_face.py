@@ -9,7 +9,7 @@ pytest.importorskip("tensorflow")
 torch = pytest.importorskip("torch", reason="torch is a test extra")
 transformers = pytest.importorskip("transformers", reason="transformers is a test extra")
 
-from tests.modelzoo.hugging_face import check_both_ways  # noqa: E402
+from tests.modelzoo.hugging_face import check_both_ways
 
 VARIANTS = {
     "gpt2": {},

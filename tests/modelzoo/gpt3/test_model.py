@@ -10,11 +10,11 @@ import pytest
 pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow.compat.v1")
 
-from modelzoo.common import schema  # noqa: E402
-from modelzoo.common.layers.lm_head import lm_loss  # noqa: E402
-from modelzoo.common.params import params_from_dict  # noqa: E402
-from modelzoo.gpt3.model import model_fn  # noqa: E402
-from modelzoo.gpt3.params import Params  # noqa: E402
+from modelzoo.common.config import schema
+from modelzoo.common.config.params import params_from_dict
+from modelzoo.common.layers.lm_head import lm_loss
+from modelzoo.gpt3.model import model_fn
+from modelzoo.gpt3.params import Params
 
 B, S, V, N, H, L = 2, 5, 257, 8, 2, 2
 

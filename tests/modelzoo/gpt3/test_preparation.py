@@ -12,11 +12,11 @@ import pytest
 pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow.compat.v1")
 
-from cerebras_tf.errors import ConfigError, DataError  # noqa: E402
-from modelzoo.common import tokenizers  # noqa: E402
-from modelzoo.common.preparation import documents, records  # noqa: E402
-from modelzoo.gpt3 import preparation  # noqa: E402
-from modelzoo.gpt3.preparation import PreparationSettings, prepare  # noqa: E402
+from cerebras_tf.errors import ConfigError, DataError
+from modelzoo.common.data.preparation import documents, records
+from modelzoo.common.tokenizers import tokenizers
+from modelzoo.gpt3 import preparation
+from modelzoo.gpt3.preparation import PreparationSettings, prepare
 
 REAL = Path(__file__).resolve().parents[4] / "shared" / "data"
 BYTES = PreparationSettings("ByteTokenizer", max_seq_length=8, write_remainder=True)

@@ -7,7 +7,7 @@ import pytest
 pytestmark = [pytest.mark.tf, pytest.mark.slow]
 pytest.importorskip("tensorflow")
 
-from tests.modelzoo.real_data import DEVICES, WorkFolder  # noqa: E402
+from tests.modelzoo.real_data import DEVICES, WorkFolder
 
 PERPLEXITY = 4.0  # of a byte, on valid.txt
 

@@ -13,7 +13,7 @@ CONFIG = Path(__file__).parents[3] / "configs" / "params_gpt3_tiny.yaml"
 
 
 def run_without_data(tmp_path):
-    from modelzoo.common.run import main
+    from modelzoo.common.train.run import main
 
     text = CONFIG.read_text(encoding="utf-8")
     text = text.replace("data_dir: null", f"data_dir: {tmp_path / 'nowhere'}")

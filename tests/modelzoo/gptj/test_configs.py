@@ -7,9 +7,9 @@ import pytest
 pytestmark = pytest.mark.tf
 pytest.importorskip("tensorflow")
 
-from tests.modelzoo.configs import build, count, count_by_layers, load, names_of  # noqa: E402
-from tests.modelzoo.pages import cells_of  # noqa: E402
-from tests.modelzoo.runs import cells  # noqa: E402
+from tests.modelzoo.configs import build, count, count_by_layers, load, names_of
+from tests.modelzoo.pages import cells_of
+from tests.modelzoo.runs import cells
 
 # Tensors of the released checkpoints, EleutherAI/gpt-j-6B and EleutherAI/gpt-neox-20b.
 PARAMETERS = {

@@ -10,11 +10,11 @@ import pytest
 pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow.compat.v1")
 
-from modelzoo.common.layers.attention import KeyValueCache, cached_mask  # noqa: E402
-from modelzoo.common.optimizers.training import make_optimizer  # noqa: E402
-from modelzoo.common.params import params_from_dict  # noqa: E402
-from modelzoo.gptj.model import gptj_logits, model_fn  # noqa: E402
-from modelzoo.gptj.params import Params  # noqa: E402
+from modelzoo.common.config.params import params_from_dict
+from modelzoo.common.layers.attention import KeyValueCache, cached_mask
+from modelzoo.common.optimizers.training import make_optimizer
+from modelzoo.gptj.model import gptj_logits, model_fn
+from modelzoo.gptj.params import Params
 
 B, S, V, N, H, L, R = 2, 5, 257, 16, 2, 2, 4
 NEOX = {

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from modelzoo.common import schema
+from modelzoo.common.config import schema
 from modelzoo.gptj.params import Params
 
 
 def messages(optimizer=None, **model):
     """What is wrong with a small YAML; and its parameters."""
-    section = {
-        "data_processor": "GptTextDataProcessor",
-        "max_sequence_length": 8,
-        "batch_size": 2,
-    }
+    section = {"data_processor": "GptTextDataProcessor", "max_sequence_length": 8, "batch_size": 2}
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_heads": 2, "filter_size": 32}
     tree = {
         "model_name": "gptj",

@@ -7,9 +7,9 @@ import pytest
 pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow.compat.v1")
 
-from modelzoo.transformer.model import EncoderDecoder  # noqa: E402
-from tests.modelzoo.configs import count, load, names_of  # noqa: E402
-from tests.modelzoo.pages import cells_of  # noqa: E402
+from modelzoo.transformer.model import EncoderDecoder
+from tests.modelzoo.configs import count, load, names_of
+from tests.modelzoo.pages import cells_of
 
 NAMES = names_of("params_transformer_*")
 # Millions, for about 37,000 tokens: Vaswani et al. (2017), table 3.

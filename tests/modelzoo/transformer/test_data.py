@@ -9,11 +9,11 @@ import pytest
 pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow.compat.v1")
 
-from cerebras_tf.errors import ConfigError, DataError  # noqa: E402
-from modelzoo.common.schema import Report, build  # noqa: E402
-from modelzoo.transformer.data import PROCESSORS  # noqa: E402
-from modelzoo.transformer.params import IdentifierInput, TransformerTextInput  # noqa: E402
-from modelzoo.transformer.vocabulary import ByteVocabulary, LineVocabulary  # noqa: E402
+from cerebras_tf.errors import ConfigError, DataError
+from modelzoo.common.config.schema import Report, build
+from modelzoo.transformer.data import PROCESSORS
+from modelzoo.transformer.params import IdentifierInput, TransformerTextInput
+from modelzoo.transformer.vocabulary import ByteVocabulary, LineVocabulary
 
 
 @pytest.fixture

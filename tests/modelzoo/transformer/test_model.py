@@ -11,13 +11,13 @@ import yaml
 pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow.compat.v1")
 
-from cerebras_tf import CerebrasEstimator  # noqa: E402
-from modelzoo.common.params import params_from_dict  # noqa: E402
-from modelzoo.transformer.data import INPUTS  # noqa: E402
-from modelzoo.transformer.model import EncoderDecoder, model_fn  # noqa: E402
-from modelzoo.transformer.pairs import EOS, FEATURES, SOS, Pairs, make_batch  # noqa: E402
-from modelzoo.transformer.params import Params  # noqa: E402
-from modelzoo.transformer.prediction import ENCODED, open_translator  # noqa: E402
+from cerebras_tf import CerebrasEstimator
+from modelzoo.common.config.params import params_from_dict
+from modelzoo.transformer.data import INPUTS
+from modelzoo.transformer.model import EncoderDecoder, model_fn
+from modelzoo.transformer.pairs import EOS, FEATURES, SOS, Pairs, make_batch
+from modelzoo.transformer.params import Params
+from modelzoo.transformer.prediction import ENCODED, open_translator
 
 CONFIG = Path(__file__).parents[3] / "configs" / "params_transformer_tiny.yaml"
 LENGTH = 12

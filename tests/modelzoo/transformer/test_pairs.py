@@ -6,15 +6,7 @@ import numpy as np
 import pytest
 
 from cerebras_tf.errors import DataError
-from modelzoo.transformer.pairs import (
-    EOS,
-    FEATURES,
-    NO_PAIR,
-    SOS,
-    PairBatches,
-    Pairs,
-    make_batch,
-)
+from modelzoo.transformer.pairs import EOS, FEATURES, NO_PAIR, SOS, PairBatches, Pairs, make_batch
 
 
 def random_pairs(count=50, longest=12, seed=0):

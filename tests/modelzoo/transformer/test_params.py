@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from cerebras_tf.errors import ConfigError
-from modelzoo.common.params import params_from_dict
+from modelzoo.common.config.params import params_from_dict
 from modelzoo.transformer.params import Params
 
 CONFIGS = Path(__file__).parents[3] / "configs"

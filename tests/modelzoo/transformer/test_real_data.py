@@ -7,7 +7,7 @@ import pytest
 pytestmark = [pytest.mark.tf, pytest.mark.slow]
 pytest.importorskip("tensorflow")
 
-from tests.modelzoo.real_data import DEVICES, WorkFolder  # noqa: E402
+from tests.modelzoo.real_data import DEVICES, WorkFolder
 
 FILES = [f"multi30k/{split}.{side}" for split in ("train", "val", "test") for side in ("en", "de")]
 

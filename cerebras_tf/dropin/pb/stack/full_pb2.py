@@ -35,13 +35,9 @@ _PLACEMENT = {
     "optimize_buses": {"deltat_relative_margin": "double"},
     "pathfinder": {"deltat_relative_margin": "double"},
     "prep_recolor_kernels": {"wrap_pack_kernel": "bool"},
-    "pathfinder_inter_replica": {
-        "fix_existing": "bool",
-        "allow_infeasible_initial_state": "bool",
-    },
+    "pathfinder_inter_replica": {"fix_existing": "bool", "allow_infeasible_initial_state": "bool"},
 }
 # target_num_replicas: -1 lets the compiler choose how many copies of the model fit.
 FullConfig = declare_message(
-    "FullConfig",
-    {"target_num_replicas": "int32", "matching": _MATCHING, "placement": _PLACEMENT},
+    "FullConfig", {"target_num_replicas": "int32", "matching": _MATCHING, "placement": _PLACEMENT}
 )

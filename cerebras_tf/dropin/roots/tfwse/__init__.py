@@ -6,7 +6,7 @@ launcher chooses, through an environment variable.
 
 from __future__ import annotations
 
-from cerebras_tf.estimator.run_config import execution_mode_from_environment
+from cerebras_tf.environment import execution_mode_from_environment
 
 if execution_mode_from_environment() != "weight_streaming":
     raise ModuleNotFoundError(

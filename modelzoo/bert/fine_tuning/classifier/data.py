@@ -15,10 +15,10 @@ from modelzoo.bert.fine_tuning.classifier.encoding import PairEncoder, pad_rows
 from modelzoo.bert.fine_tuning.classifier.params import RECORDS_PROCESSOR, TSV_PROCESSORS, Params
 from modelzoo.bert.fine_tuning.classifier.tasks import find_files, read_rows
 from modelzoo.bert.fine_tuning.cropping import crop_padding
-from modelzoo.common.input import tf_records
-from modelzoo.common.input.batch_plan import BatchPlan
-from modelzoo.common.input.functions import InputFunctions
-from modelzoo.common.input.planned_batches import planned_batches, row_lengths, row_shape
+from modelzoo.common.data import tf_records
+from modelzoo.common.data.batch_plan import BatchPlan
+from modelzoo.common.data.functions import InputFunctions
+from modelzoo.common.data.planned_batches import planned_batches, row_lengths, row_shape
 
 TOKENS = ("input_ids", "input_mask", "segment_ids")
 

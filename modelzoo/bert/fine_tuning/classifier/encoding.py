@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from modelzoo.common.tokenizers import load_tokenizer, require_tokens
+from modelzoo.common.tokenizers.tokenizers import load_tokenizer, require_tokens
 
 
 @dataclass(frozen=True)

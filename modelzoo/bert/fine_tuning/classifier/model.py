@@ -12,11 +12,11 @@ import tensorflow.compat.v1 as tf
 from modelzoo.bert.backbone import bert_encoder, initializer_of, pooled
 from modelzoo.bert.fine_tuning.classifier.params import Params
 from modelzoo.common import metrics
-from modelzoo.common.estimator import CSEstimatorSpec
+from modelzoo.common.config.params import params_from_dict
 from modelzoo.common.layers.attention import dropout
 from modelzoo.common.layers.dense import dense
-from modelzoo.common.loss_spec import loss_spec
-from modelzoo.common.params import params_from_dict
+from modelzoo.common.train.estimator import CSEstimatorSpec
+from modelzoo.common.train.loss_spec import loss_spec
 
 POOLER = "cls_layer/cls_dense/cls_dense/kernel"
 

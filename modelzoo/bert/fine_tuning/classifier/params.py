@@ -11,10 +11,10 @@ from modelzoo.bert.fine_tuning.sections import (
     FineTuningModelParams,
     FineTuningParams,
 )
-from modelzoo.common.input.bounds import Bound
-from modelzoo.common.model_sections import RecordInput
-from modelzoo.common.schema import build_variant
-from modelzoo.common.sections import field
+from modelzoo.common.config.bounds import Bound
+from modelzoo.common.config.model_sections import RecordInput
+from modelzoo.common.config.schema import build_variant
+from modelzoo.common.config.sections import field
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,10 +74,7 @@ RECORDS_PROCESSOR = "GlueTfRecordsProcessor"
 TSV_PROCESSORS = (*TASKS, "TsvDataProcessor")
 build_input = build_variant(
     "data_processor",
-    {
-        **dict.fromkeys(TSV_PROCESSORS, ClassifierInput),
-        RECORDS_PROCESSOR: GlueRecordsInput,
-    },
+    {**dict.fromkeys(TSV_PROCESSORS, ClassifierInput), RECORDS_PROCESSOR: GlueRecordsInput},
 )
 # Files to predict from have no labels and so no records.
 build_predict_input = build_variant(

@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as tf
 from cerebras_tf.errors import DataError
 from modelzoo.bert.fine_tuning.classifier.data import read_examples
 from modelzoo.bert.fine_tuning.classifier.tasks import INDEX_COLUMN, Row, find_files
-from modelzoo.common import predictions
+from modelzoo.common.train import predictions
 
 
 def predict(estimator, inputs, params, checkpoint_path, use_cs):

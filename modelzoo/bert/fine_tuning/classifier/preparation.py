@@ -15,7 +15,7 @@ import numpy as np
 from cerebras_tf.errors import ConfigError
 from modelzoo.bert.fine_tuning.classifier.encoding import PairEncoder, pad_rows
 from modelzoo.bert.fine_tuning.classifier.tasks import TASKS, find_files, read_rows
-from modelzoo.common.preparation import documents, pipeline
+from modelzoo.common.data.preparation import documents, pipeline
 
 ROWS_A_UNIT = 20_000
 BATCH_ROWS = 1_000  # rows tokenized at a time

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Optional
 
 from cerebras_tf.errors import DataError
-from modelzoo.common.path_advice import advice_on_path
-from modelzoo.common.text_lines import read_lines
+from modelzoo.common.files.path_advice import advice_on_path
+from modelzoo.common.files.text_lines import read_lines
 
 UNLABELED = -1
 INDEX_COLUMN = "index"  # what GLUE's files call a row's number, by which its server knows the row

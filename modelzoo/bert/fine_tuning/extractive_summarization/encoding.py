@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from modelzoo.bert.sentences import split_sentences
-from modelzoo.common.tokenizers import load_tokenizer, require_tokens
+from modelzoo.common.tokenizers.tokenizers import load_tokenizer, require_tokens
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,10 @@ from modelzoo.bert.backbone import bert_encoder, initializer_of
 from modelzoo.bert.fine_tuning.extractive_summarization.params import Params
 from modelzoo.bert.fine_tuning.extractive_summarization.selection import summaries
 from modelzoo.common import metrics
-from modelzoo.common.estimator import CSEstimatorSpec
+from modelzoo.common.config.params import params_from_dict
 from modelzoo.common.layers.dense import dense
-from modelzoo.common.loss_spec import loss_spec
-from modelzoo.common.params import params_from_dict
+from modelzoo.common.train.estimator import CSEstimatorSpec
+from modelzoo.common.train.loss_spec import loss_spec
 
 WARM_START_EXCLUDES = ("multiple_cls_layer",)
 

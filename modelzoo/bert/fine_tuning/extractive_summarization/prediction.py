@@ -11,9 +11,9 @@ import tensorflow.compat.v1 as tf
 from modelzoo.bert.fine_tuning.extractive_summarization.data import read_articles
 from modelzoo.bert.fine_tuning.extractive_summarization.oracle import greedy_oracle
 from modelzoo.bert.fine_tuning.extractive_summarization.selection import select
-from modelzoo.common import predictions
+from modelzoo.common.files.whole_file import write_json_lines
 from modelzoo.common.metrics.rouge import mean_rouge
-from modelzoo.common.whole_file import write_json_lines
+from modelzoo.common.train import predictions
 
 LEAD = 3  # sentences of the baselines
 BASELINE_SCORES = ("rouge1-f1_score", "rouge2-f1_score", "rougeLsum-f1_score")

@@ -11,12 +11,9 @@ import functools
 
 import numpy as np
 
-from modelzoo.bert.fine_tuning.extractive_summarization.encoding import (
-    ArticleEncoder,
-    pad_article,
-)
+from modelzoo.bert.fine_tuning.extractive_summarization.encoding import ArticleEncoder, pad_article
 from modelzoo.bert.fine_tuning.extractive_summarization.oracle import greedy_oracle
-from modelzoo.common.preparation import cnn_dailymail, documents, input_files, pipeline
+from modelzoo.common.data.preparation import cnn_dailymail, documents, input_files, pipeline
 
 UNIT_BYTES = 2 << 20  # input of one unit of work, the step at which a run can be resumed
 

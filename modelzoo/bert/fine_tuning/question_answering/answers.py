@@ -154,9 +154,4 @@ def _spans(window, starts, ends, n_best_size, max_answer_length):
     fits = (lengths >= 1) & (lengths <= max_answer_length) & np.isfinite(firsts[begin])[:, None]
     for i, j in np.argwhere(fits):
         start, end = int(begin[i]), int(finish[j])
-        yield (
-            window.start + start,
-            window.start + end,
-            float(firsts[start]),
-            float(lasts[end]),
-        )
+        yield (window.start + start, window.start + end, float(firsts[start]), float(lasts[end]))

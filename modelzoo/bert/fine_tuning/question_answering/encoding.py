@@ -12,7 +12,7 @@ from typing import Any, Optional
 import numpy as np
 
 from cerebras_tf.errors import ConfigError
-from modelzoo.common.tokenizers import load_tokenizer, require_tokens
+from modelzoo.common.tokenizers.tokenizers import load_tokenizer, require_tokens
 
 SHORTEST = 8  # tokens of a window, at least: three marks, some question and some paragraph
 LONGER_PART = 0.01  # weight of a part's length in the choice of a token's context

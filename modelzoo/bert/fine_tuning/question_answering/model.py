@@ -10,11 +10,11 @@ import tensorflow.compat.v1 as tf
 
 from modelzoo.bert.backbone import bert_encoder, initializer_of
 from modelzoo.bert.fine_tuning.question_answering.params import Params
-from modelzoo.common.estimator import CSEstimatorSpec
+from modelzoo.common.config.params import params_from_dict
 from modelzoo.common.layers.dense import dense
-from modelzoo.common.loss_spec import loss_spec
 from modelzoo.common.metrics.streaming import streaming_accuracy
-from modelzoo.common.params import params_from_dict
+from modelzoo.common.train.estimator import CSEstimatorSpec
+from modelzoo.common.train.loss_spec import loss_spec
 
 WARM_START_EXCLUDES = ("qa_logits",)
 MASKED = -1.0e4  # added to the logits of padding

@@ -11,10 +11,10 @@ from modelzoo.bert.fine_tuning.sections import (
     FineTuningModelParams,
     FineTuningParams,
 )
-from modelzoo.common.input.bounds import Bound
-from modelzoo.common.model_sections import SequenceInput
-from modelzoo.common.schema import build_variant
-from modelzoo.common.sections import field
+from modelzoo.common.config.bounds import Bound
+from modelzoo.common.config.model_sections import SequenceInput
+from modelzoo.common.config.schema import build_variant
+from modelzoo.common.config.sections import field
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from cerebras_tf.whole_file import write_whole
 from modelzoo.bert.fine_tuning.question_answering.answers import choose
 from modelzoo.bert.fine_tuning.question_answering.baselines import BASELINES
 from modelzoo.bert.fine_tuning.question_answering.data import read_windows
-from modelzoo.common import predictions
 from modelzoo.common.metrics.squad import squad_v1, squad_v2
+from modelzoo.common.train import predictions
 
 SCORES = ("exact_match", "exact", "f1")  # those of baselines
 FILES = ("predictions.json", "nbest_predictions.json", "null_odds.json")

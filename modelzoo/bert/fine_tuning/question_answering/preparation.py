@@ -22,7 +22,7 @@ from modelzoo.bert.fine_tuning.question_answering.encoding import (
     token_span,
 )
 from modelzoo.bert.fine_tuning.question_answering.squad_files import read_articles
-from modelzoo.common.preparation import documents, pipeline
+from modelzoo.common.data.preparation import documents, pipeline
 
 ARTICLES_A_UNIT = 8
 COUNTS = ("questions", "skipped_answers", "without_answer", "windows_without_answer")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from modelzoo.common.run import run
+from modelzoo.common.train.run import run
 
 if __name__ == "__main__":
     run(model_name="bert.fine_tuning.question_answering")

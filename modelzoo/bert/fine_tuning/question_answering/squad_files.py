@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cerebras_tf.errors import DataError
-from modelzoo.common.json_text import parse_json, place
-from modelzoo.common.path_advice import advice_on_path
-from modelzoo.common.text_lines import decode
+from modelzoo.common.files.json_text import parse_json, place
+from modelzoo.common.files.path_advice import advice_on_path
+from modelzoo.common.files.text_lines import decode
 
 # Keys of a question whose misspelling nothing else tells, and how like them another key may be:
 # `plausible_answers` of version 2.0, 0.58 like `answers`, is another.

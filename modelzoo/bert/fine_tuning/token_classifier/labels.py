@@ -10,9 +10,9 @@ import re
 from dataclasses import dataclass
 
 from cerebras_tf.errors import ConfigError, DataError
-from modelzoo.common.json_text import parse_json
-from modelzoo.common.path_advice import advice_on_path, unread
-from modelzoo.common.text_lines import CR, read_lines
+from modelzoo.common.files.json_text import parse_json
+from modelzoo.common.files.path_advice import advice_on_path, unread
+from modelzoo.common.files.text_lines import CR, read_lines
 
 PAD, LATER_PIECE, BEGIN, END = "[PAD]", "X", "[CLS]", "[SEP]"
 OUTSIDE = "O"

@@ -13,17 +13,14 @@ import tensorflow.compat.v1 as tf
 from cerebras_tf.errors import ConfigError
 from modelzoo.bert.backbone import bert_encoder, initializer_of
 from modelzoo.bert.fine_tuning.token_classifier.data import check_label_names
-from modelzoo.bert.fine_tuning.token_classifier.labels import (
-    read_label_names,
-    require_same_labels,
-)
+from modelzoo.bert.fine_tuning.token_classifier.labels import read_label_names, require_same_labels
 from modelzoo.bert.fine_tuning.token_classifier.params import Params
 from modelzoo.common import metrics
-from modelzoo.common.estimator import CSEstimatorSpec
+from modelzoo.common.config.params import params_from_dict
 from modelzoo.common.layers.attention import dropout
 from modelzoo.common.layers.dense import dense
-from modelzoo.common.loss_spec import loss_spec
-from modelzoo.common.params import params_from_dict
+from modelzoo.common.train.estimator import CSEstimatorSpec
+from modelzoo.common.train.loss_spec import loss_spec
 
 WARM_START_EXCLUDES = ("output_logits",)
 INPUT_SECTIONS = {

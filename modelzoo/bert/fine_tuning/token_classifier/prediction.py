@@ -16,9 +16,9 @@ from modelzoo.bert.fine_tuning.token_classifier.labels import (
     read_label_names,
     read_sentences,
 )
-from modelzoo.common import predictions
-from modelzoo.common.input.prepared import read_facts
-from modelzoo.common.preparation.records import sha256_of
+from modelzoo.common.data.preparation.records import sha256_of
+from modelzoo.common.data.prepared import read_facts
+from modelzoo.common.train import predictions
 
 
 def predict(estimator, inputs, params, checkpoint_path, use_cs):

@@ -23,9 +23,9 @@ from modelzoo.bert.fine_tuning.token_classifier.labels import (
     label_names,
     read_sentences,
 )
-from modelzoo.common.path_advice import advice_on_path
-from modelzoo.common.preparation import documents, pipeline, records
-from modelzoo.common.tokenizers import load_tokenizer, require_tokens
+from modelzoo.common.data.preparation import documents, pipeline, records
+from modelzoo.common.files.path_advice import advice_on_path
+from modelzoo.common.tokenizers.tokenizers import load_tokenizer, require_tokens
 
 SPLITS = {"train": ("train.tsv",), "dev": ("devel.tsv", "dev.tsv"), "test": ("test.tsv",)}
 LABEL_FILE = "label2id.json"

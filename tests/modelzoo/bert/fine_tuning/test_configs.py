@@ -7,8 +7,8 @@ import pytest
 pytestmark = pytest.mark.tf
 pytest.importorskip("tensorflow")
 
-from tests.modelzoo.configs import count_by_layers, load, names_of  # noqa: E402
-from tests.modelzoo.pages import cells_of  # noqa: E402
+from tests.modelzoo.configs import count_by_layers, load, names_of
+from tests.modelzoo.pages import cells_of
 
 PREFIX = "bert.fine_tuning."
 CONFIGS = {name: load(name) for name in names_of("params_bert_*")}

@@ -8,7 +8,7 @@ import pytest
 pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow.compat.v1")
 
-from modelzoo.bert.fine_tuning.cropping import crop_padding  # noqa: E402
+from modelzoo.bert.fine_tuning.cropping import crop_padding
 
 
 @pytest.mark.parametrize(("longest", "length"), [(3, 4), (4, 6), (5, 6), (6, 10), (10, 10)])

@@ -13,9 +13,9 @@ import pytest
 pytestmark = [pytest.mark.tf, pytest.mark.slow]
 pytest.importorskip("tensorflow")
 
-from modelzoo.bert.fine_tuning.token_classifier.labels import read_sentences  # noqa: E402
-from modelzoo.common.metrics.entities import entity_counts  # noqa: E402
-from tests.modelzoo.real_data import DATA, DEVICES, UNCASED, WorkFolder  # noqa: E402
+from modelzoo.bert.fine_tuning.token_classifier.labels import read_sentences
+from modelzoo.common.metrics.entities import entity_counts
+from tests.modelzoo.real_data import DATA, DEVICES, UNCASED, WorkFolder
 
 LOWER = ["--vocab_file", "vocab.txt", "--do_lower_case"]
 

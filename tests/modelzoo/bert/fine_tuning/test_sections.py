@@ -6,8 +6,8 @@ import pytest
 
 from cerebras_tf.errors import ConfigError
 from modelzoo.bert.fine_tuning.classifier.params import Params
-from modelzoo.common.params import params_from_dict
-from modelzoo.common.schema import as_tree
+from modelzoo.common.config.params import params_from_dict
+from modelzoo.common.config.schema import as_tree
 from tests.modelzoo.bert.fine_tuning.made_data import SIZES
 
 

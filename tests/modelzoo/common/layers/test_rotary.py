@@ -8,7 +8,7 @@ import pytest
 pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow.compat.v1")
 
-from modelzoo.common.layers.rotary import Rotary  # noqa: E402
+from modelzoo.common.layers.rotary import Rotary
 
 B, H, S, D = 2, 3, 7, 12
 

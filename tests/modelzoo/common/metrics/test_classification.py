@@ -11,9 +11,9 @@ import pytest
 pytestmark = pytest.mark.tf
 pytest.importorskip("tensorflow.compat.v1")
 
-from modelzoo.common import metrics  # noqa: E402
-from modelzoo.common.metrics import counts  # noqa: E402
-from tests.modelzoo.common.metrics.batches import EXAMPLES, evaluate  # noqa: E402
+from modelzoo.common import metrics
+from modelzoo.common.metrics import counts
+from tests.modelzoo.common.metrics.batches import EXAMPLES, evaluate
 
 BINARY = functools.partial(metrics.classifier_metrics, num_classes=2)
 

@@ -10,9 +10,9 @@ import pytest
 pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow.compat.v1")
 
-from cerebras_tf import CerebrasEstimator, CSEstimatorSpec, CSRunConfig  # noqa: E402
-from modelzoo.common import metrics  # noqa: E402
-from modelzoo.common.metrics.rouge import rouge  # noqa: E402
+from cerebras_tf import CerebrasEstimator, CSEstimatorSpec, CSRunConfig
+from modelzoo.common import metrics
+from modelzoo.common.metrics.rouge import rouge
 
 B, S, N, EXAMPLES = 4, 6, 5, 20
 NAMES = ["O", "B", "I"]

@@ -11,8 +11,8 @@ import pytest
 pytestmark = pytest.mark.tf
 pytest.importorskip("tensorflow.compat.v1")
 
-from modelzoo.common import metrics  # noqa: E402
-from tests.modelzoo.common.metrics.batches import EXAMPLES, evaluate  # noqa: E402
+from modelzoo.common import metrics
+from tests.modelzoo.common.metrics.batches import EXAMPLES, evaluate
 
 S = 6
 

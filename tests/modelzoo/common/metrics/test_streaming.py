@@ -8,13 +8,13 @@ import pytest
 pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow.compat.v1")
 
-from modelzoo.common.metrics.streaming import (  # noqa: E402
+from modelzoo.common.metrics.streaming import (
     streaming_accuracy,
     streaming_confusion,
     streaming_mean,
     streaming_sum,
 )
-from tests.modelzoo.common.metrics.batches import EXAMPLES, evaluate  # noqa: E402
+from tests.modelzoo.common.metrics.batches import EXAMPLES, evaluate
 
 
 def mean(values, weights):

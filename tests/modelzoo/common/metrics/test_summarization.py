@@ -8,9 +8,9 @@ import pytest
 pytestmark = pytest.mark.tf
 pytest.importorskip("tensorflow.compat.v1")
 
-from modelzoo.common import metrics  # noqa: E402
-from modelzoo.common.metrics.rouge import mean_rouge  # noqa: E402
-from tests.modelzoo.common.metrics.batches import EXAMPLES, evaluate  # noqa: E402
+from modelzoo.common import metrics
+from modelzoo.common.metrics.rouge import mean_rouge
+from tests.modelzoo.common.metrics.batches import EXAMPLES, evaluate
 
 SENTENCES, WORDS = 4, 5
 

@@ -10,8 +10,8 @@ import pytest
 pytestmark = pytest.mark.tf
 pytest.importorskip("tensorflow.compat.v1")
 
-from modelzoo.common import metrics  # noqa: E402
-from tests.modelzoo.common.metrics.batches import EXAMPLES, evaluate  # noqa: E402
+from modelzoo.common import metrics
+from tests.modelzoo.common.metrics.batches import EXAMPLES, evaluate
 
 NAMES = ["[PAD]", "B", "I", "O", "X", "[CLS]", "[SEP]"]
 METRICS = functools.partial(metrics.token_classification_metrics, label_names=NAMES)

@@ -7,7 +7,7 @@ import pytest
 pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow.compat.v1")
 
-from modelzoo.common.optimizers.loss_scale import DynamicLossScale  # noqa: E402
+from modelzoo.common.optimizers.loss_scale import DynamicLossScale
 
 
 def run(flags, initial=64.0, period=3, minimum=1.0, maximum=1024.0, tolerance=0.05):

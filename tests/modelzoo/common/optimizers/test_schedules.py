@@ -10,8 +10,8 @@ import pytest
 pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow.compat.v1")
 
-from modelzoo.common import schema, sections  # noqa: E402
-from modelzoo.common.optimizers.schedules import learning_rate  # noqa: E402
+from modelzoo.common.config import schema, sections
+from modelzoo.common.optimizers.schedules import learning_rate
 
 
 def rates(value, steps, reset_steps=True):
@@ -80,11 +80,7 @@ def test_exponential_decays_by_its_rate(staircase):
 
 
 def test_piecewise_constant_keeps_a_value_up_to_and_with_its_boundary():
-    value = {
-        "scheduler": "PiecewiseConstant",
-        "boundaries": [10, 20],
-        "values": [3.0, 2.0, 1.0],
-    }
+    value = {"scheduler": "PiecewiseConstant", "boundaries": [10, 20], "values": [3.0, 2.0, 1.0]}
     assert rates(value, [0, 10, 11, 20, 21]) == [3.0, 3.0, 2.0, 2.0, 1.0]
 
 

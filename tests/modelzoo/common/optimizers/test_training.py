@@ -8,9 +8,9 @@ import pytest
 pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow.compat.v1")
 
-from cerebras_tf.errors import GraphError  # noqa: E402
-from modelzoo.common import schema, sections  # noqa: E402
-from modelzoo.common.optimizers.training import make_train_op  # noqa: E402
+from cerebras_tf.errors import GraphError
+from modelzoo.common.config import schema, sections
+from modelzoo.common.optimizers.training import make_train_op
 
 STEPS = 4
 RATE = 0.1

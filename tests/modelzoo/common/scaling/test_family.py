@@ -10,7 +10,7 @@ import pytest
 from modelzoo.commands import scaling
 from modelzoo.commands.configs import config_path
 from modelzoo.commands.main import main
-from modelzoo.common.params import load_params
+from modelzoo.common.config.params import load_params
 from modelzoo.common.scaling.compute import training_flops
 from modelzoo.common.scaling.family import SIZES, write_params
 from modelzoo.common.scaling.law import Law
@@ -55,7 +55,7 @@ def test_the_command_trains_each_and_fits_their_law(tmp_path, monkeypatch, capsy
     assert len(commands) == len(SIZES)
     for size, command in zip(SIZES, commands):
         assert command[-4:] == [
-            *("-p", str(folder / f"params_{size.name}.yaml"), "-o", str(folder / size.name)),
+            *("-p", str(folder / f"params_{size.name}.yaml"), "-o", str(folder / size.name))
         ]
     assert "-0.12 + 0.8" in capsys.readouterr().out
     assert (folder / "law.html").is_file()

@@ -9,10 +9,10 @@ import pytest
 pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow")
 
-from cerebras_tf.errors import DataError  # noqa: E402
-from modelzoo.commands.configs import config_path  # noqa: E402
-from modelzoo.common.params import load_params, save_params  # noqa: E402
-from modelzoo.common.scaling.runs import read_run  # noqa: E402
+from cerebras_tf.errors import DataError
+from modelzoo.commands.configs import config_path
+from modelzoo.common.config.params import load_params, save_params
+from modelzoo.common.scaling.runs import read_run
 
 
 def write_events(folder, shown):

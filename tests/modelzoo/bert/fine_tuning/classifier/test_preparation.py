@@ -8,13 +8,10 @@ import pytest
 pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow.compat.v1")
 
-from modelzoo.bert.fine_tuning.classifier.data import PROCESSORS  # noqa: E402
-from modelzoo.bert.fine_tuning.classifier.params import (  # noqa: E402
-    ClassifierInput,
-    GlueRecordsInput,
-)
-from modelzoo.bert.fine_tuning.classifier.preparation import Settings, prepare  # noqa: E402
-from tests.modelzoo.bert.fine_tuning.made_data import write_mnli, write_vocabulary  # noqa: E402
+from modelzoo.bert.fine_tuning.classifier.data import PROCESSORS
+from modelzoo.bert.fine_tuning.classifier.params import ClassifierInput, GlueRecordsInput
+from modelzoo.bert.fine_tuning.classifier.preparation import Settings, prepare
+from tests.modelzoo.bert.fine_tuning.made_data import write_mnli, write_vocabulary
 
 SHAPE = {"max_sequence_length": 24, "batch_size": 5, "shuffle": False, "repeat": False}
 

@@ -11,13 +11,13 @@ import yaml
 pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow.compat.v1")
 
-from cerebras_tf.errors import CheckpointError, ConfigError, DataError  # noqa: E402
-from modelzoo.bert.fine_tuning.classifier.model import POOLER  # noqa: E402
-from modelzoo.bert.fine_tuning.classifier.prediction import submission_indices  # noqa: E402
-from modelzoo.bert.fine_tuning.classifier.tasks import TASKS, Row, read_rows  # noqa: E402
-from modelzoo.common import run  # noqa: E402
-from modelzoo.common.checkpoints.tensorflow_checkpoint import write_tensorflow  # noqa: E402
-from tests.modelzoo.bert.fine_tuning.made_data import (  # noqa: E402
+from cerebras_tf.errors import CheckpointError, ConfigError, DataError
+from modelzoo.bert.fine_tuning.classifier.model import POOLER
+from modelzoo.bert.fine_tuning.classifier.prediction import submission_indices
+from modelzoo.bert.fine_tuning.classifier.tasks import TASKS, Row, read_rows
+from modelzoo.common.convert.tensorflow_checkpoint import write_tensorflow
+from modelzoo.common.train import run
+from tests.modelzoo.bert.fine_tuning.made_data import (
     MODEL,
     SIZES,
     write_mnli,

@@ -10,19 +10,19 @@ import pytest
 pytestmark = pytest.mark.tf
 pytest.importorskip("tensorflow")
 
-from modelzoo.bert.fine_tuning.extractive_summarization.encoding import (  # noqa: E402
+from modelzoo.bert.fine_tuning.extractive_summarization.encoding import (
     ArticleEncoder,
     EncodedArticle,
     EncodingSettings,
 )
-from modelzoo.bert.fine_tuning.extractive_summarization.prediction import (  # noqa: E402
+from modelzoo.bert.fine_tuning.extractive_summarization.prediction import (
     as_row,
     baselines,
     rouge_of,
     with_empty,
 )
-from modelzoo.common.preparation.cnn_dailymail import read_articles  # noqa: E402
-from tests.modelzoo.bert.fine_tuning.made_data import DATA, VOCAB_FILE  # noqa: E402
+from modelzoo.common.data.preparation.cnn_dailymail import read_articles
+from tests.modelzoo.bert.fine_tuning.made_data import DATA, VOCAB_FILE
 
 NONE = np.zeros(0, np.int32)
 

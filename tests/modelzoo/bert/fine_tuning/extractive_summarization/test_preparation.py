@@ -8,18 +8,16 @@ import pytest
 pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow.compat.v1")
 
-from cerebras_tf.errors import DataError  # noqa: E402
-from modelzoo.bert.fine_tuning.extractive_summarization.encoding import (  # noqa: E402
-    EncodingSettings,
-)
-from modelzoo.bert.fine_tuning.extractive_summarization.preparation import prepare  # noqa: E402
-from modelzoo.bert.fine_tuning.extractive_summarization.selection import summaries  # noqa: E402
-from tests.modelzoo.bert.fine_tuning.extractive_summarization.made_articles import (  # noqa: E402
+from cerebras_tf.errors import DataError
+from modelzoo.bert.fine_tuning.extractive_summarization.encoding import EncodingSettings
+from modelzoo.bert.fine_tuning.extractive_summarization.preparation import prepare
+from modelzoo.bert.fine_tuning.extractive_summarization.selection import summaries
+from tests.modelzoo.bert.fine_tuning.extractive_summarization.made_articles import (
     rows,
     write_jsonl,
     write_story,
 )
-from tests.modelzoo.bert.fine_tuning.made_data import VOCABULARY, write_vocabulary  # noqa: E402
+from tests.modelzoo.bert.fine_tuning.made_data import VOCABULARY, write_vocabulary
 
 
 def settings(tmp_path, **keys):

@@ -11,22 +11,13 @@ import yaml
 pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow.compat.v1")
 
-from cerebras_tf.errors import ConfigError  # noqa: E402
-from modelzoo.bert.fine_tuning.extractive_summarization.encoding import (  # noqa: E402
-    EncodingSettings,
-)
-from modelzoo.bert.fine_tuning.extractive_summarization.preparation import prepare  # noqa: E402
-from modelzoo.common import run  # noqa: E402
-from modelzoo.common.preparation.examples import encode_example  # noqa: E402
-from tests.modelzoo.bert.fine_tuning.extractive_summarization.made_articles import (  # noqa: E402
-    rows,
-    write_jsonl,
-)
-from tests.modelzoo.bert.fine_tuning.made_data import (  # noqa: E402
-    MODEL,
-    VOCABULARY,
-    write_vocabulary,
-)
+from cerebras_tf.errors import ConfigError
+from modelzoo.bert.fine_tuning.extractive_summarization.encoding import EncodingSettings
+from modelzoo.bert.fine_tuning.extractive_summarization.preparation import prepare
+from modelzoo.common.data.preparation.examples import encode_example
+from modelzoo.common.train import run
+from tests.modelzoo.bert.fine_tuning.extractive_summarization.made_articles import rows, write_jsonl
+from tests.modelzoo.bert.fine_tuning.made_data import MODEL, VOCABULARY, write_vocabulary
 
 HOST, WAFER = ("--device", "/cpu:0"), ()
 LIMITS = {"max_sequence_length": 70, "max_cls_tokens": 8, "max_highlight_tokens": 30}

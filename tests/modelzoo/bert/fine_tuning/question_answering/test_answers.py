@@ -5,12 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from modelzoo.bert.fine_tuning.question_answering.answers import (
-    Answer,
-    Choice,
-    choose,
-    expected_f1,
-)
+from modelzoo.bert.fine_tuning.question_answering.answers import Answer, Choice, choose, expected_f1
 from modelzoo.bert.fine_tuning.question_answering.encoding import Window
 
 CONTEXT = "Rain fell, warm and grey."

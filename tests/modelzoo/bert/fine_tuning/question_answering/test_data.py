@@ -8,21 +8,12 @@ import pytest
 pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow")
 
-from cerebras_tf.errors import ConfigError, DataError  # noqa: E402
-from modelzoo.bert.fine_tuning.question_answering.data import (  # noqa: E402
-    mark_question_words,
-    read_windows,
-)
-from modelzoo.bert.fine_tuning.question_answering.params import (  # noqa: E402
-    Params,
-    QuestionAnsweringInput,
-)
-from modelzoo.common.params import params_from_dict  # noqa: E402
-from tests.modelzoo.bert.fine_tuning.made_data import write_vocabulary  # noqa: E402
-from tests.modelzoo.bert.fine_tuning.question_answering.made_squad import (  # noqa: E402
-    articles,
-    write_squad,
-)
+from cerebras_tf.errors import ConfigError, DataError
+from modelzoo.bert.fine_tuning.question_answering.data import mark_question_words, read_windows
+from modelzoo.bert.fine_tuning.question_answering.params import Params, QuestionAnsweringInput
+from modelzoo.common.config.params import params_from_dict
+from tests.modelzoo.bert.fine_tuning.made_data import write_vocabulary
+from tests.modelzoo.bert.fine_tuning.question_answering.made_squad import articles, write_squad
 
 CLS, SEP = 2, 3
 SECTION = {

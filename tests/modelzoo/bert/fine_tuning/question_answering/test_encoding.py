@@ -16,12 +16,7 @@ from modelzoo.bert.fine_tuning.question_answering.encoding import (
     token_span,
 )
 from modelzoo.bert.fine_tuning.question_answering.squad_files import read_articles
-from tests.modelzoo.bert.fine_tuning.made_data import (
-    DATA,
-    VOCAB_FILE,
-    VOCABULARY,
-    write_vocabulary,
-)
+from tests.modelzoo.bert.fine_tuning.made_data import DATA, VOCAB_FILE, VOCABULARY, write_vocabulary
 
 CONTEXT = "The film was warm. A fever, grey rain and stories of plays: bright!"
 

@@ -10,24 +10,19 @@ import pytest
 pytestmark = pytest.mark.tf
 pytest.importorskip("tensorflow")
 
-from cerebras_tf.errors import ConfigError  # noqa: E402
-from modelzoo.bert.fine_tuning.question_answering.answers import Answer, Choice  # noqa: E402
-from modelzoo.bert.fine_tuning.question_answering.data import read_windows  # noqa: E402
-from modelzoo.bert.fine_tuning.question_answering.encoding import token_span  # noqa: E402
-from modelzoo.bert.fine_tuning.question_answering.params import (  # noqa: E402
-    QuestionAnsweringInput,
-)
-from modelzoo.bert.fine_tuning.question_answering.prediction import (  # noqa: E402
+from cerebras_tf.errors import ConfigError
+from modelzoo.bert.fine_tuning.question_answering.answers import Answer, Choice
+from modelzoo.bert.fine_tuning.question_answering.data import read_windows
+from modelzoo.bert.fine_tuning.question_answering.encoding import token_span
+from modelzoo.bert.fine_tuning.question_answering.params import QuestionAnsweringInput
+from modelzoo.bert.fine_tuning.question_answering.prediction import (
     check_answers,
     choose_answers,
     score,
     write_answers,
 )
-from tests.modelzoo.bert.fine_tuning.made_data import write_vocabulary  # noqa: E402
-from tests.modelzoo.bert.fine_tuning.question_answering.made_squad import (  # noqa: E402
-    articles,
-    write_squad,
-)
+from tests.modelzoo.bert.fine_tuning.made_data import write_vocabulary
+from tests.modelzoo.bert.fine_tuning.question_answering.made_squad import articles, write_squad
 
 
 def section(tmp_path, made, **keys):

@@ -7,19 +7,10 @@ import pytest
 pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow.compat.v1")
 
-from cerebras_tf.errors import DataError  # noqa: E402
-from modelzoo.bert.fine_tuning.question_answering.preparation import (  # noqa: E402
-    Settings,
-    prepare,
-)
-from tests.modelzoo.bert.fine_tuning.made_data import (  # noqa: E402
-    VOCABULARY,
-    write_vocabulary,
-)
-from tests.modelzoo.bert.fine_tuning.question_answering.made_squad import (  # noqa: E402
-    articles,
-    write_squad,
-)
+from cerebras_tf.errors import DataError
+from modelzoo.bert.fine_tuning.question_answering.preparation import Settings, prepare
+from tests.modelzoo.bert.fine_tuning.made_data import VOCABULARY, write_vocabulary
+from tests.modelzoo.bert.fine_tuning.question_answering.made_squad import articles, write_squad
 
 
 def settings(tmp_path, **keys):

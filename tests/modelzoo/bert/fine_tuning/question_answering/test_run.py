@@ -11,19 +11,13 @@ import yaml
 pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow.compat.v1")
 
-from cerebras_tf.errors import ConfigError, DataError  # noqa: E402
-from modelzoo.bert import preparation as bert_preparation  # noqa: E402
-from modelzoo.bert.fine_tuning.question_answering.preparation import (  # noqa: E402
-    Settings,
-    prepare,
-)
-from modelzoo.bert.preparation import PreparationSettings  # noqa: E402
-from modelzoo.common import run  # noqa: E402
-from tests.modelzoo.bert.fine_tuning.made_data import MODEL, write_vocabulary  # noqa: E402
-from tests.modelzoo.bert.fine_tuning.question_answering.made_squad import (  # noqa: E402
-    articles,
-    write_squad,
-)
+from cerebras_tf.errors import ConfigError, DataError
+from modelzoo.bert import preparation as bert_preparation
+from modelzoo.bert.fine_tuning.question_answering.preparation import Settings, prepare
+from modelzoo.bert.preparation import PreparationSettings
+from modelzoo.common.train import run
+from tests.modelzoo.bert.fine_tuning.made_data import MODEL, write_vocabulary
+from tests.modelzoo.bert.fine_tuning.question_answering.made_squad import articles, write_squad
 
 HOST, WAFER = ("--device", "/cpu:0"), ()
 PROCESSOR = {"data_processor": "QuestionAnsweringDataProcessor"}

@@ -10,23 +10,15 @@ import pytest
 pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow.compat.v1")
 
-from cerebras_tf.errors import ConfigError, DataError  # noqa: E402
-from modelzoo.bert.fine_tuning.token_classifier.labels import (  # noqa: E402
-    Sentence,
-    label_names,
-    read_sentences,
-)
-from modelzoo.bert.fine_tuning.token_classifier.preparation import (  # noqa: E402
+from cerebras_tf.errors import ConfigError, DataError
+from modelzoo.bert.fine_tuning.token_classifier.labels import Sentence, label_names, read_sentences
+from modelzoo.bert.fine_tuning.token_classifier.preparation import (
     SentenceEncoder,
     Settings,
     find_splits,
     prepare,
 )
-from tests.modelzoo.bert.fine_tuning.made_data import (  # noqa: E402
-    VOCABULARY,
-    write_tagged,
-    write_vocabulary,
-)
+from tests.modelzoo.bert.fine_tuning.made_data import VOCABULARY, write_tagged, write_vocabulary
 
 SENTENCE = Sentence(["Acute", "fevers", "and", "pox", "\u200b"], ["B", "I", "O", "B", "O"])
 

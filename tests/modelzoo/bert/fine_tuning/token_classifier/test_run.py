@@ -11,23 +11,14 @@ import yaml
 pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow.compat.v1")
 
-from cerebras_tf.errors import ConfigError, DataError  # noqa: E402
-from modelzoo.bert.fine_tuning.token_classifier.labels import Sentence  # noqa: E402
-from modelzoo.bert.fine_tuning.token_classifier.model import token_loss  # noqa: E402
-from modelzoo.bert.fine_tuning.token_classifier.params import (  # noqa: E402
-    TokenClassifierModelParams,
-)
-from modelzoo.bert.fine_tuning.token_classifier.prediction import (  # noqa: E402
-    whole_sentences,
-)
-from modelzoo.bert.fine_tuning.token_classifier.preparation import Settings, prepare  # noqa: E402
-from modelzoo.common import run  # noqa: E402
-from tests.modelzoo.bert.fine_tuning.made_data import (  # noqa: E402
-    MODEL,
-    SIZES,
-    write_tagged,
-    write_vocabulary,
-)
+from cerebras_tf.errors import ConfigError, DataError
+from modelzoo.bert.fine_tuning.token_classifier.labels import Sentence
+from modelzoo.bert.fine_tuning.token_classifier.model import token_loss
+from modelzoo.bert.fine_tuning.token_classifier.params import TokenClassifierModelParams
+from modelzoo.bert.fine_tuning.token_classifier.prediction import whole_sentences
+from modelzoo.bert.fine_tuning.token_classifier.preparation import Settings, prepare
+from modelzoo.common.train import run
+from tests.modelzoo.bert.fine_tuning.made_data import MODEL, SIZES, write_tagged, write_vocabulary
 
 HOST, WAFER = ("--device", "/cpu:0"), ()
 

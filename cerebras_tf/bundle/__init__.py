@@ -1,0 +1,1 @@
+"""TensorFlow's checkpoint format (the "bundle"): index, data files, links. Needs no TensorFlow."""

@@ -1,0 +1,313 @@
+"""The index of a TensorFlow checkpoint: which bytes of which data file every variable is.
+
+A checkpoint is `PREFIX.index` and `PREFIX.data-00000-of-0000N`. Data files hold arrays as they are
+in memory; the index is a sorted table whose values are protocol buffers. Formats:
+tensorflow/core/util/tensor_bundle, tensorflow/core/protobuf/tensor_bundle.proto, and
+protobuf.dev/programming-guides/encoding. TensorFlow is not needed here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Union
+
+from cerebras_tf.bundle.sorted_table import read_table, read_varint, write_table, write_varint
+from cerebras_tf.bundle.tensor_slices import TensorSlice
+from cerebras_tf.errors import CheckpointError
+from cerebras_tf.kernels.compiled_crc32c import masked, unmasked
+
+_HEADER_KEY = b""
+# enum DataType of tensorflow/core/framework/types.proto
+_DTYPES = {
+    1: "float32",
+    2: "float64",
+    3: "int32",
+    4: "uint8",
+    5: "int16",
+    6: "int8",
+    9: "int64",
+    10: "bool",
+    14: "bfloat16",
+    17: "uint16",
+    19: "float16",
+    22: "uint32",
+    23: "uint64",
+}
+_NUMBERS = {name: number for number, name in _DTYPES.items()}
+# Fields of BundleHeaderProto and BundleEntryProto.
+_SHARDS, _ENDIANNESS, _VERSION, _PRODUCER = 1, 2, 3, 1
+_DTYPE, _SHAPE, _SHARD, _OFFSET, _SIZE, _CHECKSUM, _SLICES = 1, 2, 3, 4, 5, 6, 7
+_DIM, _DIM_SIZE = 2, 1
+# Fields of TensorSliceProto and its Extent.
+_EXTENT, _START, _LENGTH = 1, 1, 2
+# Wire types of protocol buffers.
+_NUMBER, _EIGHT_BYTES, _BYTES, _FOUR_BYTES = 0, 1, 2, 5
+_Field = Union[int, bytes]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Where the bytes of a variable lie.
+
+    Attributes:
+        dtype: as the IR names it; "" for what the IR has no name for, such as strings.
+        shape: of the variable.
+        path: of the data file.
+        offset: of its first byte there.
+        size: of its bytes.
+        checksum: CRC-32C of them.
+        raw: the entry as it stood in the index it was read from.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    path: str
+    offset: int
+    size: int
+    checksum: int
+    raw: bytes = b""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether its bytes are all there is: neither slices of it, nor strings."""
+        return bool(self.dtype) and _SLICES not in _fields(self.raw)
+
+
+Entries = dict[str, Entry]
+
+
+def data_path(prefix: str, shard: int, shards: int) -> str:
+    """Path of a data file of a checkpoint."""
+    return f"{prefix}.data-{shard:05d}-of-{shards:05d}"
+
+
+def index_path(prefix: str) -> str:
+    """Path of the index of a checkpoint."""
+    return f"{prefix}.index"
+
+
+def read_index(prefix: str, slices: Mapping[str, TensorSlice] = MappingProxyType({})) -> Entries:
+    """The entries of a checkpoint by name.
+
+    Args:
+        prefix: path prefix of its files.
+        slices: parts of partitioned variables to look for, by name; others are left out.
+
+    Raises:
+        CheckpointError: the index is missing, damaged, or of another format.
+    """
+    entries = _read_table(prefix)
+    # The key of a slice is an ordered code, which begins with zero.
+    found = {key.decode(): item for key, item in entries.items() if not key.startswith(b"\x00")}
+    parts = {name: entries.get(part.key) for name, part in slices.items()}
+    found.update({name: item for name, item in parts.items() if item is not None})
+    return found
+
+
+def data_paths(prefix: str) -> list[str]:
+    """Paths of the data files of a checkpoint, as many as its index says; no others belong to it.
+
+    Raises:
+        CheckpointError: the index is missing, damaged, or of another format.
+    """
+    with _reading(prefix), open(index_path(prefix), "rb") as file:
+        key, header = next(read_table(file.read()), (b"", b""))
+        if key != _HEADER_KEY:
+            raise ValueError("no header")
+        shards = _first(_fields(header), _SHARDS)
+    return [data_path(prefix, shard, shards) for shard in range(shards)]
+
+
+@dataclass(frozen=True)
+class CutFile:
+    """A data file of a checkpoint that ends before the bytes that the index places in it.
+
+    Attributes:
+        path: of the file.
+        size: of the file, 0 where it is missing.
+        needed: bytes that it must have.
+        names: of the variables whose bytes are not all there, in the order of the file.
+    """
+
+    path: str
+    size: int
+    needed: int
+    names: tuple[str, ...]
+
+
+def find_cut_files(prefix: str) -> list[CutFile]:
+    """The data files of a checkpoint that are too short; reads the index and sizes alone.
+
+    Raises:
+        CheckpointError: the index is missing, damaged, or of another format.
+    """
+    entries = sorted(_read_table(prefix).items(), key=lambda item: item[1].offset)
+    found = []
+    for path in sorted({entry.path for _, entry in entries}):
+        size = os.path.getsize(path) if os.path.exists(path) else 0
+        placed = [(key, entry) for key, entry in entries if entry.path == path]
+        beyond = [(key, entry) for key, entry in placed if entry.offset + entry.size > size]
+        if beyond:
+            needed = max(entry.offset + entry.size for _, entry in beyond)
+            names = (key.decode(errors="replace").strip("\x00") for key, _ in beyond)
+            found.append(CutFile(path, size, needed, tuple(names)))
+    return found
+
+
+def _read_table(prefix: str) -> dict[bytes, Entry]:
+    """All entries of an index by key, those of slices too; raises as `read_index` does."""
+    with _reading(prefix), open(index_path(prefix), "rb") as file:
+        items = dict(read_table(file.read()))
+        header = _fields(items.pop(_HEADER_KEY))
+        if _first(header, _ENDIANNESS):
+            raise ValueError("numbers whose highest byte comes first")
+        shards = _first(header, _SHARDS)
+        return {key: _entry(item, prefix, shards) for key, item in items.items()}
+
+
+@contextlib.contextmanager
+def _reading(prefix: str) -> Iterator[None]:
+    """Within: errors of reading an index become CheckpointErrors."""
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointError(
+            f"checkpoint {prefix}: its index must be readable. Received: {error.strerror}. Give "
+            "the prefix of its files, such as model_dir/model.ckpt-100."
+        ) from error
+    except (ValueError, KeyError, IndexError, struct.error) as error:
+        raise CheckpointError(
+            f"checkpoint {index_path(prefix)}: must be the index of a TensorFlow checkpoint. "
+            f"Received: {error}. Restore the file, or name an earlier checkpoint."
+        ) from error
+
+
+def write_index(
+    prefix: str,
+    entries: Mapping[str, Entry],
+    shards: int,
+    slices: Mapping[str, TensorSlice] = MappingProxyType({}),
+) -> None:
+    """Writes the index of a checkpoint whose data files are there; it appears whole or not at all.
+
+    Args:
+        prefix: path prefix of the files.
+        entries: by name; each path is one of the data files.
+        shards: number of data files.
+        slices: those of the names that are parts of a partitioned variable.
+    """
+    number = {data_path(prefix, shard, shards): shard for shard in range(shards)}
+    header = _encode(_SHARDS, shards) + _encode(_VERSION, _encode(_PRODUCER, 1))
+    items, wholes = {}, dict[str, list[str]]()
+    for name, item in entries.items():
+        key = slices[name].key if name in slices else name.encode()
+        items[key] = _encoded(item, number[item.path])
+        if name in slices:
+            wholes.setdefault(slices[name].name, []).append(name)
+    for whole, names in wholes.items():
+        parts = [slices[name] for name in names]
+        items[whole.encode()] = _encoded_whole(entries[names[0]].dtype, parts)
+    path = index_path(prefix)
+    with open(f"{path}.part", "wb") as file:
+        file.write(write_table([(_HEADER_KEY, header), *sorted(items.items())]))
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(f"{path}.part", path)
+
+
+def _entry(item: bytes, prefix: str, shards: int) -> Entry:
+    found = _fields(item)
+    dims = [dim for shape in found.get(_SHAPE, []) for dim in _fields(shape).get(_DIM, [])]
+    return Entry(
+        _DTYPES.get(_first(found, _DTYPE), ""),
+        tuple(_first(_fields(dim), _DIM_SIZE) for dim in dims),
+        data_path(prefix, _first(found, _SHARD), shards),
+        _first(found, _OFFSET),
+        _first(found, _SIZE),
+        unmasked(_first(found, _CHECKSUM)),
+        item,
+    )
+
+
+def _encoded(entry: Entry, shard: int) -> bytes:
+    """The entry in the index of a checkpoint in which its data file has this number."""
+    if entry.raw:
+        kept = _fields(entry.raw)
+        kept[_SHARD] = [shard]
+        fields = [(number, value) for number, found in kept.items() for value in found]
+        return b"".join(_encode(n, value, fixed=n == _CHECKSUM) for n, value in fields)
+    return b"".join(
+        [
+            _encode(_DTYPE, _NUMBERS[entry.dtype]),
+            _encode(_SHAPE, _encoded_shape(entry.shape)),
+            _encode(_SHARD, shard),
+            _encode(_OFFSET, entry.offset),
+            _encode(_SIZE, entry.size),
+            _encode(_CHECKSUM, masked(entry.checksum), fixed=True),
+        ]
+    )
+
+
+def _encoded_shape(shape: tuple[int, ...]) -> bytes:
+    return b"".join(_encode(_DIM, _encode(_DIM_SIZE, dim)) for dim in shape)
+
+
+def _encoded_whole(dtype: str, parts: Sequence[TensorSlice]) -> bytes:
+    """The entry of a partitioned variable, whose content its slices have."""
+    found = [_encode(_DTYPE, _NUMBERS[dtype]), _encode(_SHAPE, _encoded_shape(parts[0].shape))]
+    for part in parts:
+        extents = [
+            _encode(_START, start) + _encode(_LENGTH, size)
+            for start, size in zip(part.start, part.size)
+        ]
+        found.append(_encode(_SLICES, b"".join(_encode(_EXTENT, extent) for extent in extents)))
+    return b"".join(found)
+
+
+def _fields(message: _Field) -> dict[int, list[_Field]]:
+    """Values of a protocol buffer by field number."""
+    if not isinstance(message, bytes):
+        raise ValueError(f"the number {message} in place of a message")
+    found: dict[int, list[_Field]] = {}
+    at = 0
+    while at < len(message):
+        key, at = read_varint(message, at)
+        number, kind = key >> 3, key & 7
+        value: _Field
+        if kind == _NUMBER:
+            value, at = read_varint(message, at)
+        elif kind == _BYTES:
+            size, at = read_varint(message, at)
+            value, at = message[at : at + size], at + size
+        elif kind == _FOUR_BYTES:
+            (value,), at = struct.unpack_from("<I", message, at), at + 4
+        elif kind == _EIGHT_BYTES:
+            (value,), at = struct.unpack_from("<Q", message, at), at + 8
+        else:
+            raise ValueError(f"a field of the unknown kind {kind}")
+        found.setdefault(number, []).append(value)
+    return found
+
+
+def _first(fields: Mapping[int, list[_Field]], number: int) -> int:
+    """A field that is a number; absent ones are zero."""
+    value = fields.get(number, [0])[0]
+    if not isinstance(value, int):
+        raise ValueError(f"bytes in field {number}, which is a number")
+    return value
+
+
+def _encode(number: int, value: _Field, fixed: bool = False) -> bytes:
+    """A field of a protocol buffer; `fixed` gives a number four bytes. Zero is what is absent."""
+    if isinstance(value, bytes):
+        return write_varint(number << 3 | _BYTES) + write_varint(len(value)) + value
+    if not value:
+        return b""
+    if fixed:
+        return write_varint(number << 3 | _FOUR_BYTES) + struct.pack("<I", value)
+    return write_varint(number << 3 | _NUMBER) + write_varint(value)

@@ -1,0 +1,135 @@
+"""Checkpoints of TensorFlow's format made of files that are there: by links, and an index.
+
+Data files of a checkpoint are arrays behind one another, which is what the files of a store are
+too. So nothing is written but the index, unless the checkpoint is on another file system.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import glob
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+
+from cerebras_tf.bundle.index import Entry, data_path, index_path, write_index
+from cerebras_tf.bundle.tensor_slices import TensorSlice
+
+# What TensorFlow calls a list of checkpoints or a graph until it is whole.
+_BEGUN = re.compile(r"(checkpoint|graph\.pbtxt|.*\.meta)\.tmp[0-9a-f]{32}")
+
+
+def link_checkpoint(
+    prefix: str,
+    entries: Mapping[str, Entry],
+    slices: Mapping[str, TensorSlice] = MappingProxyType({}),
+) -> int:
+    """Makes a checkpoint; it is there as a whole once its index is, and on the disk.
+
+    Args:
+        prefix: path prefix of its files. The folder must be there.
+        entries: where every variable lies, by name. Their files must never change any more.
+        slices: those of the names that are parts of a partitioned variable.
+
+    Returns:
+        Bytes that had to be copied, as files could not be linked.
+
+    Raises:
+        OSError: a file can neither be linked nor copied, or the index cannot be written.
+    """
+    sources = sorted({entry.path for entry in entries.values()})
+    targets = [data_path(prefix, number, len(sources)) for number in range(len(sources))]
+    place = dict(zip(sources, targets))
+    moved = {name: replace(entry, path=place[entry.path]) for name, entry in entries.items()}
+    remove_checkpoint(prefix)
+    try:
+        copied = sum(_link(source, target) for source, target in place.items())
+        write_index(prefix, moved, len(sources), slices)
+    except BaseException:
+        remove_checkpoint(prefix)
+        raise
+    _sync_folder(prefix)
+    return copied
+
+
+def move_checkpoint(source: str, prefix: str) -> None:
+    """Gives a checkpoint another name; it is there as a whole once its index is, and on the disk.
+
+    Args:
+        source: path prefix of its files, which may be in the page cache alone.
+        prefix: where it goes, on the same file system. What is there is removed.
+
+    Raises:
+        OSError: it cannot be written; then nothing is left under the new name.
+    """
+    parts = _data_files(source)
+    for path in [*parts, index_path(source)]:
+        _sync(path)
+    remove_checkpoint(prefix)
+    try:
+        for path in [*parts, index_path(source)]:
+            os.replace(path, prefix + path[len(source) :])
+    except BaseException:
+        remove_checkpoint(prefix)
+        raise
+    _sync_folder(prefix)
+
+
+def remove_checkpoint(prefix: str) -> None:
+    """Removes the data and the index of a checkpoint, finished or not.
+
+    The index goes first, so that none ever stands over other data.
+    """
+    for path in [index_path(prefix), f"{index_path(prefix)}.part", *_data_files(prefix)]:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+
+
+def remove_begun(folder: str) -> None:
+    """Removes lists of checkpoints and graphs that TensorFlow began to write and left.
+
+    It does so where the disk is full, or where it is killed. Nobody may be writing in the folder.
+    """
+    with contextlib.suppress(OSError):  # what stays does no harm
+        for name in filter(_BEGUN.fullmatch, os.listdir(folder)):
+            os.unlink(os.path.join(folder, name))
+
+
+def _data_files(prefix: str) -> list[str]:
+    return sorted(glob.glob(f"{glob.escape(prefix)}.data-*"))
+
+
+def _link(source: str, target: str) -> int:
+    """A second name for a file; a copy of it where there can be none. Returns bytes copied."""
+    try:
+        os.link(source, target)
+    except OSError:
+        part = f"{target}.part"
+        shutil.copyfile(source, part)
+        os.replace(part, target)
+        _sync(target)
+        return os.path.getsize(target)
+    _sync(target)  # costs nothing where the store did so
+    return 0
+
+
+def _sync(path: str) -> None:
+    """Waits until a file or a folder is on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _sync_folder(prefix: str) -> None:
+    """Waits until the names of a checkpoint's files are on the disk."""
+    try:
+        _sync(os.path.dirname(os.path.abspath(prefix)))
+    except OSError as error:  # a file system that syncs no folders
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise

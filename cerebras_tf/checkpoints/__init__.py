@@ -1,0 +1,1 @@
+"""Reads, writes and restores checkpoints of models whose variables are in a store."""

@@ -1,0 +1,432 @@
+"""Lets a user's own operations assign, restore, save and read variables that rest in the store.
+
+A user's init_fn, init_op and Saver run operations of the session, where these variables do not
+live. Within `serving`, an assignment ends in the store, a restore reads one variable after the
+other from the checkpoint, a save writes them from the store in shards, and nothing stays in the
+session.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Optional
+
+import numpy as np
+import tensorflow as tf
+
+from cerebras_tf.capture.functions import assigns
+from cerebras_tf.capture.state import passed_handle
+from cerebras_tf.checkpoints.content import check_content, named, open_checkpoint, read_variable
+from cerebras_tf.checkpoints.partitions import Key
+from cerebras_tf.checkpoints.saver import SHARD_BYTES, is_kept
+from cerebras_tf.checkpoints.writer import Shard, write_checkpoint
+from cerebras_tf.errors import CheckpointError, ConfigError
+from cerebras_tf.memoryx.store import Store, reading, write
+from cerebras_tf.step.session_hook import ancestors, fetched_leaves, with_values
+from cerebras_tf.tf_session import initial_values
+from cerebras_tf.tf_session.arrays import for_tensorflow
+
+_COPIES = ("Identity", "EnsureShape")
+
+
+class StoredVariables:
+    """The variables of one graph that rest in a store.
+
+    Attributes:
+        store: holds them.
+        restored: path prefix of the checkpoint restored last, which is never written again.
+        draws: what a checkpoint must say of random ops, see WaferStep.draws_to_save; asked when one
+            is written, which then holds it beside what the user saves.
+    """
+
+    def __init__(self, variables: Mapping[str, Any], store: Store) -> None:
+        """Knows the variables by their handles.
+
+        Args:
+            variables: TensorFlow variables by name.
+            store: holds them.
+        """
+        self.store = store
+        self.restored: Optional[str] = None
+        self.draws: Callable[[], Mapping[str, np.ndarray]] = dict
+        self._variables = dict(variables)
+        self._names = {variable.handle.op: name for name, variable in variables.items()}
+        self._flags: dict[str, Any] = {}
+        self._reads: dict[str, Any] = {}
+        self._drops: dict[str, Any] = {}
+
+    def prepare_adoption(self) -> None:
+        """Makes the operations that empty the session, while the graph may still grow."""
+        if self._drops:
+            return
+        with tf.name_scope("wafer/stored/"):
+            for name, variable in self._variables.items():
+                self._flags[name] = variable.is_initialized()
+                self._reads[name] = variable.read_value()
+                self._drops[name] = tf.raw_ops.DestroyResourceOp(
+                    resource=variable.handle, ignore_lookup_error=True
+                )
+
+    def prepare_for(self, operations: Iterable[Any]) -> None:
+        """Prepares for operations that assign variables, where they do not just initialize them."""
+        initializers = {variable.initializer for variable in self._variables.values()}
+        if any(self.assigns(op) for op in operations if op not in initializers):
+            self.prepare_adoption()
+
+    @contextlib.contextmanager
+    def serving(self, session: Any) -> Iterator[None]:
+        """Within: what `session.run` does to the variables happens in the store."""
+        run = session.run
+
+        def served(
+            fetches: Any, feed_dict: Any = None, options: Any = None, run_metadata: Any = None
+        ) -> Any:
+            call = _ServedRun(self, run, session.graph, feed_dict)
+            if not any(call.concerns(op) for op in call.operations(fetches)):
+                return run(fetches, feed_dict, options, run_metadata)
+            return with_values(fetches, map(call.value, fetched_leaves(fetches)))
+
+        session.run = served
+        try:
+            yield
+        finally:
+            session.run = run
+
+    def count_as_initialized(self) -> None:
+        """Makes ready ops of a user see the variables as initialized: the store has them.
+
+        Initial values made of other variables' (a moving average's) still find none in the session.
+        """
+        is_set = tf.constant(True, name="wafer/stored/is_initialized")
+        own = {flag.op for flag in self._flags.values()}
+        initial = {
+            op
+            for variable in self._variables.values()
+            for op in ancestors(variable.initializer.inputs[1].op)
+        }
+        for op in is_set.graph.get_operations():
+            if op.type == "VarIsInitializedOp" and op not in own and op.inputs[0].op in self._names:
+                readers = [other for other in op.outputs[0].consumers() if other not in initial]
+                for reader in readers:
+                    for index, tensor in enumerate(reader.inputs):
+                        if tensor is op.outputs[0]:
+                            # Private API of TF 2.15: no public way to change an input.
+                            reader._update_input(index, is_set)
+
+    def values(self, run: Any, graph: Any, fetches: list[Any], feed: Any) -> list[Any]:
+        """What fetches give; what they assign ends in the store.
+
+        Args:
+            run: runs fetches in the session; takes (fetches, feed_dict).
+            graph: the session's graph.
+            fetches: tensors, operations or names.
+            feed: the feed_dict.
+        """
+        call = _ServedRun(self, run, graph, feed)
+        return call.values(fetches) if self._drops else list(map(call.value, fetches))
+
+    def adopt(self, run: Any, names: Iterable[str]) -> None:
+        """Moves variables that have a value in the session into the store, one by one.
+
+        Raises:
+            ConfigError: the graph was not prepared for it.
+        """
+        self._check_prepared(names)
+        flags = run({name: self._flags[name] for name in names})
+        for name, is_set in flags.items():
+            if is_set:
+                write(self.store, name, run(self._reads[name]))
+                run(self._drops[name])
+
+    def _check_prepared(self, names: Iterable[str]) -> None:
+        if self._variables and not self._drops:
+            raise ConfigError(
+                "session.run: an operation that assigns variables on the wafer must consist of "
+                f"plain assignments. Received: one that sets {named(list(names))} in another way. "
+                "Run it in the init_fn of a Scaffold, or train with use_cs=False."
+            )
+
+    @contextlib.contextmanager
+    def lent(self, run: Any, names: Iterable[str]) -> Iterator[None]:
+        """Within: variables that have a value have it in the session, and afterwards no more.
+
+        Raises:
+            ConfigError: the graph was not prepared for it.
+        """
+        names = list(names)
+        self._check_prepared(names)
+        try:
+            for name in filter(self.store.holds, names):
+                assign = self._variables[name].initializer
+                run(assign, {assign.inputs[1]: self.content(name)})
+            yield
+        finally:
+            run([self._drops[name] for name in names])
+
+    def adopt_all(self, session: Any) -> None:
+        """Moves whatever is left in the session into the store."""
+        self.adopt(session.run, self._flags)
+
+    def content(self, name: str) -> np.ndarray:
+        """A copy of a variable, as TensorFlow takes it."""
+        with reading(self.store, name) as array:
+            content = for_tensorflow(np.array(array), self.store.specs[name].type.dtype)
+        return content.astype(self._variables[name].dtype.as_numpy_dtype, copy=False)
+
+    def missing(self) -> list[str]:
+        """Names of variables without a value."""
+        return [name for name in self.store.specs if not self.store.holds(name)]
+
+    def touches(self, op: Any) -> bool:
+        """Whether an operation reads or assigns one of the variables."""
+        return any(tensor.op in self._names for tensor in op.inputs)
+
+    def assigns(self, op: Any) -> bool:
+        """Whether an operation itself, or what it calls, assigns one of the variables."""
+        return bool(self._given(op)) and assigns(op)
+
+    def assigned_by(self, op: Any) -> list[str]:
+        """Names of the variables that an operation and those before it assign."""
+        found = [name for o in ancestors(op) if self.assigns(o) for name in self._given(o)]
+        return list(dict.fromkeys(found))
+
+    def touched_by(self, op: Any) -> list[str]:
+        """Names of the variables that an operation and those before it read or assign."""
+        return list(dict.fromkeys(name for o in ancestors(op) for name in self._given(o)))
+
+    def _given(self, op: Any) -> list[str]:
+        """Names of the variables whose handles an operation is given."""
+        handles = [passed_handle(t).op for t in op.inputs if t.dtype == tf.resource]
+        return [self._names[handle] for handle in handles if handle in self._names]
+
+    def reads_plainly(self, op: Any) -> bool:
+        """Whether what comes before an operation reads variables whole, and waits for nothing."""
+        return all(
+            other is op or (other.type == "ReadVariableOp" and not other.control_inputs)
+            for other in ancestors(op)
+            if any(map(self.store.holds, self._given(other)))
+        )
+
+    def read_by(self, tensor: Any) -> Optional[str]:
+        """Name of the variable that a tensor is the plain content of."""
+        op = _source(tensor).op
+        return self._names.get(op.inputs[0].op) if op.type == "ReadVariableOp" else None
+
+    def put(self, path: str, names: Mapping[str, str]) -> None:
+        """Loads variables from a checkpoint, one by one; `names` maps its names to the model's.
+
+        Raises:
+            CheckpointError: it cannot be read, lacks names, or has other shapes; all are listed.
+        """
+        reader = open_checkpoint(path)
+        shapes = {key: self.store.specs[name].type.static_shape for key, name in names.items()}
+        check_content(path, shapes, reader.get_variable_to_shape_map())
+        for key, name in names.items():
+            write(self.store, name, read_variable(reader, path, key))
+
+
+class _ServedRun:
+    """One call of `session.run` that concerns stored variables."""
+
+    def __init__(self, stored: StoredVariables, run: Any, graph: Any, feed: Any) -> None:
+        self._stored, self._run, self._graph = stored, run, graph
+        self._feed = dict(feed or {})
+
+    def element(self, fetch: Any) -> Any:
+        return self._graph.as_graph_element(fetch, allow_tensor=True, allow_operation=True)
+
+    def operations(self, fetches: Any) -> list[Any]:
+        elements = map(self.element, fetched_leaves(fetches))
+        return [e if isinstance(e, tf.Operation) else e.op for e in elements]
+
+    def concerns(self, op: Any) -> bool:
+        return any(self._stored.touches(other) for other in ancestors(op))
+
+    def values(self, fetches: list[Any]) -> list[Any]:
+        """What fetches give: those that assign in one go, for they may share what they need."""
+        operations = dict(zip(range(len(fetches)), self.operations(fetches)))
+        assigning = [i for i, op in operations.items() if self._stored.assigned_by(op)]
+        done: dict[int, Any] = {}
+        if len(assigning) > 1:
+            elements = [self.element(fetches[i]) for i in assigning]
+            results = self._run_lent(elements, [operations[i] for i in assigning])
+            done = dict(zip(assigning, results))
+        return [done[i] if i in done else self.value(f) for i, f in enumerate(fetches)]
+
+    def value(self, fetch: Any) -> Any:
+        """What a fetch gives."""
+        element = self.element(fetch)
+        if isinstance(element, tf.Operation):
+            if self._saves(element):
+                self._save(element)
+            else:
+                self._assign(element)
+            return None
+        if self._saves(element.op):
+            return self._save(element.op)
+        names = self._stored.assigned_by(element.op)
+        name = self._stored.read_by(element)
+        if name is not None and names:  # what assignments return in graphs
+            for op in _source(element).op.control_inputs:
+                self._assign(op)
+            return self._stored.content(name)
+        if names:
+            return self._run_lent([element], [element.op])[0]
+        if name is not None:
+            return self._stored.content(name)
+        return self._run(element, self._fed(element.op))
+
+    def _assign(self, group: Any) -> None:
+        """Runs what a group of operations consists of.
+
+        What is not plain runs together with all else that assigns: it may share what it needs.
+        """
+        parts = {op: self._stored.assigned_by(op) for op in _parts(group)}
+        sources = {op: _source(op.inputs[1]) for op in parts if self._is_plain(op)}
+        lends = any(names and op not in sources for op, names in parts.items())
+        together: list[Any] = []
+        restores: dict[Any, dict[str, str]] = {}
+        values: dict[str, Any] = {}
+        for op, names in parts.items():
+            source = sources.get(op)
+            if not names:
+                self._run(op, self._fed(op))
+            elif source is not None and source.op.type == "RestoreV2" and not self._is_fed(source):
+                restores.setdefault(source.op, {})[self._entry(source)] = names[0]
+            elif lends:
+                together.append(op)
+            else:
+                values[names[0]] = op.inputs[1]
+        if together:
+            self._run_lent(together, together)
+        initial_values.put_values(self._value, values, self._stored.store)
+        for restore, keys in restores.items():
+            self._stored.put(self._text(restore.inputs[0]), keys)
+
+    def _is_plain(self, op: Any) -> bool:
+        """Whether an operation is one assignment, of a value for which variables can be fed."""
+        before = [other for other in ancestors(op) if other is not op]
+        return (
+            op.type == "AssignVariableOp"
+            and not any(map(self._stored.assigns, before))
+            and self._stored.reads_plainly(op)
+        )
+
+    def _run_lent(self, fetches: list[Any], operations: list[Any]) -> list[Any]:
+        """Runs what assigns otherwise than plainly, such as an optimizer's update, in one go."""
+        touched = [name for op in operations for name in self._stored.touched_by(op)]
+        assigned = [name for op in operations for name in self._stored.assigned_by(op)]
+        feed: dict[Any, Any] = {}
+        for op in operations:
+            feed.update(self._fed(op, reads=False))
+        with self._stored.lent(self._run, dict.fromkeys(touched)):
+            results: list[Any] = self._run(fetches, feed)
+            self._stored.adopt(self._run, dict.fromkeys(assigned))
+        return results
+
+    def _value(self, tensors: dict[str, Any]) -> Any:
+        feed: dict[Any, Any] = {}
+        for tensor in tensors.values():
+            feed.update(self._fed(tensor.op))
+        return self._run(tensors, feed)
+
+    def _is_fed(self, tensor: Any) -> bool:
+        return any(self.element(key) is tensor for key in self._feed)
+
+    def _fed(self, op: Any, reads: bool = True) -> dict[Any, Any]:
+        """What to feed so that an operation finds stored variables, and reads only what it needs.
+
+        A restore of all variables would otherwise run as a whole for one of them.
+
+        Args:
+            op: the operation.
+            reads: whether to feed reads of variables, too, which the session does not have.
+        """
+        fed: dict[Any, Any] = {}
+        inputs = {t.ref(): t for other in ancestors(op) for t in other.inputs}
+        if op.type == "ReadVariableOp":  # the value that a plain copy assigns
+            inputs[op.outputs[0].ref()] = op.outputs[0]
+        for tensor in inputs.values():
+            if self._is_fed(tensor):
+                continue
+            if tensor.op.type == "RestoreV2":
+                path, key = self._text(tensor.op.inputs[0]), self._entry(tensor)
+                reader = open_checkpoint(path)
+                check_content(path, {key: ()}, {key: ()} if reader.has_tensor(key) else {})
+                fed[tensor] = read_variable(reader, path, key)
+            elif reads and tensor.op.type == "ReadVariableOp" and not tensor.op.control_inputs:
+                name = self._stored.read_by(tensor)
+                if name is not None and self._stored.store.holds(name):
+                    fed[tensor] = self._stored.content(name)
+        return {**fed, **self._feed}
+
+    def _entry(self, tensor: Any) -> str:
+        """Name in the checkpoint of an output of RestoreV2."""
+        names, slices = (tf.get_static_value(t) for t in tensor.op.inputs[1:3])
+        if names is None or slices is None or slices[tensor.value_index]:
+            raise CheckpointError(
+                "Scaffold.saver: variables on the wafer must be restored whole, by names known "
+                f"beforehand. Received: {tensor.op.name!r}. Leave partitioned variables out, or "
+                "train with use_cs=False."
+            )
+        return str(names[tensor.value_index].decode())
+
+    def _text(self, tensor: Any) -> str:
+        return str(tf.compat.as_str(np.asarray(self._run(tensor, self._feed)).item()))
+
+    def _saves(self, op: Any) -> list[Any]:
+        """SaveV2 operations before a fetched one that write stored variables."""
+        return [
+            other
+            for other in ancestors(op)
+            if other.type == "SaveV2"
+            and any(self._stored.read_by(tensor) is not None for tensor in other.inputs[3:])
+        ]
+
+    def _save(self, op: Any) -> str:
+        """Writes a checkpoint; returns its prefix."""
+        before = ancestors(op)
+        merges = [other for other in before if other.type == "MergeV2Checkpoints"]
+        saves = [other for other in before if other.type == "SaveV2"]
+        path = self._text(merges[0].inputs[1] if merges else saves[0].inputs[0])
+        if not is_kept(path, self._stored.restored):
+            write_checkpoint(path, self._shards(saves))
+        return path
+
+    def _shards(self, saves: list[Any]) -> Iterator[Shard]:
+        store = self._stored.store
+        most = min(SHARD_BYTES, initial_values.bytes_at_once(store))
+        read = [self._stored.read_by(tensor) for save in saves for tensor in save.inputs[3:]]
+        store.follow([[name] for name in read if name is not None])
+        shard: dict[Key, np.ndarray] = {}
+        shard.update(self._stored.draws().items())
+        for save in saves:
+            names, slices = (tf.get_static_value(t) for t in save.inputs[1:3])
+            for name, part, tensor in zip(names, slices, save.inputs[3:]):
+                if part:
+                    raise CheckpointError(
+                        "Scaffold.saver: variables on the wafer must be saved whole. Received: "
+                        f"a slice of {name.decode()!r}. Leave partitioned variables out, or train "
+                        "with use_cs=False."
+                    )
+                shard[name.decode()] = np.asarray(self.value(tensor))
+                if sum(array.nbytes for array in shard.values()) > most:
+                    yield shard
+                    shard = {}
+        if shard:
+            yield shard
+
+
+def _parts(op: Any) -> list[Any]:
+    """The operations that a group of groups consists of."""
+    if op.type != "NoOp":
+        return [op]
+    return list(dict.fromkeys(part for other in op.control_inputs for part in _parts(other)))
+
+
+def _source(tensor: Any) -> Any:
+    """The tensor that one is a plain copy of."""
+    while tensor.op.type in _COPIES and not tensor.op.control_inputs:
+        tensor = tensor.op.inputs[0]
+    return tensor

@@ -1,0 +1,104 @@
+"""Writes arrays as a TensorFlow checkpoint, shard by shard; all of it appears, or nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Union
+
+import numpy as np
+import tensorflow as tf
+
+from cerebras_tf.bundle.index import index_path
+from cerebras_tf.bundle.links import move_checkpoint, remove_checkpoint
+from cerebras_tf.checkpoints.partitions import Key
+from cerebras_tf.memoryx.own_folder import OwnFolder, remove_abandoned
+
+Shard = Union[Mapping[Key, np.ndarray], Callable[[str], None]]
+# In the names of folders, between the name of the checkpoint that they are for and chance.
+_UNFINISHED = "_writing_"
+_CONVERTED = "_converted_"
+
+
+def write_checkpoint(prefix: str, shards: Iterable[Shard]) -> None:
+    """Writes arrays as a TensorFlow checkpoint; all of it or nothing appears under the prefix.
+
+    It is on the disk when this returns: older ones may be deleted.
+
+    Args:
+        prefix: path prefix of the checkpoint's files.
+        shards: arrays by variable name, or (name of the whole, slice) of a part; one shard is in
+            memory at a time. Or functions that write a checkpoint of their own, which becomes part
+            of this one, under the path they are given.
+    """
+    with unfinished(prefix) as folder:
+        merged = os.path.join(folder, os.path.basename(prefix))
+        parts = list(write_shards(folder, shards))
+        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+            session.run(
+                tf.raw_ops.MergeV2Checkpoints(
+                    checkpoint_prefixes=tf.constant(parts), destination_prefix=merged
+                )
+            )
+        move_checkpoint(merged, prefix)
+
+
+@contextlib.contextmanager
+def unfinished(prefix: str) -> Iterator[str]:
+    """Within: a folder for the parts of a checkpoint in the making, or in the going.
+
+    Where the process is killed, its name tells whose files are not whole; see _remove_unfinished.
+    """
+    with _beside(prefix, _UNFINISHED) as folder:
+        yield folder
+
+
+@contextlib.contextmanager
+def beside_for_conversion(prefix: str) -> Iterator[str]:
+    """Within: a folder for what is made of a checkpoint's content to be read in place of it."""
+    with _beside(prefix, _CONVERTED) as folder:
+        yield folder
+
+
+@contextlib.contextmanager
+def _beside(prefix: str, marker: str) -> Iterator[str]:
+    """Within: a folder of this process beside a checkpoint; what killed ones left there goes."""
+    parent = Path(os.path.abspath(prefix)).parent
+    parent.mkdir(parents=True, exist_ok=True)
+    remove_abandoned(parent, f"*{_UNFINISHED}*", _remove_unfinished)
+    remove_abandoned(parent, f"*{_CONVERTED}*")
+    folder = OwnFolder(parent, os.path.basename(prefix) + marker)
+    try:
+        yield str(folder.path)
+    finally:
+        folder.remove()
+
+
+def _remove_unfinished(folder: Path) -> None:
+    """Removes the files of the checkpoint that a folder was for, unless it became whole."""
+    prefix = str(folder).rpartition(_UNFINISHED)[0]
+    if not os.path.exists(index_path(prefix)):
+        remove_checkpoint(prefix)
+
+
+def write_shards(folder: str, shards: Iterable[Shard]) -> Iterator[str]:
+    """Writes each shard as a checkpoint of its own; yields their prefixes."""
+    for number, shard in enumerate(shards):
+        part = os.path.join(folder, f"part-{number:05d}")
+        if callable(shard):
+            shard(part)
+        else:
+            _save_shard(part, shard)
+        yield part
+
+
+def _save_shard(path: str, shard: Mapping[Key, np.ndarray]) -> None:
+    names, slices = zip(*((key, "") if isinstance(key, str) else key for key in shard))
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        inputs = [tf.compat.v1.placeholder(array.dtype, array.shape) for array in shard.values()]
+        op = tf.raw_ops.SaveV2(
+            prefix=path, tensor_names=names, shape_and_slices=slices, tensors=inputs
+        )
+        session.run(op, dict(zip(inputs, shard.values())))

@@ -1,0 +1,79 @@
+"""Profiles steps of a training on the wafer: a trace file, tables, and what bounds the step."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from cerebras_tf.console.log import say
+from cerebras_tf.kernels.blas import library_name
+from cerebras_tf.runtime.profile_tables import tables
+from cerebras_tf.runtime.profiler import LOOP_STEP, Profiler
+from cerebras_tf.runtime.speeds import measured_speeds
+from cerebras_tf.runtime.trace_file import write_trace
+
+FOLDER = "profile"
+# Steps left out: kernels are compiled, memory is touched first, and rates settle.
+WARM_UP_STEPS = 2
+# Side of the matrices whose product gives the limit of arithmetic.
+_SIDE = 2048
+
+
+class ProfileHook(tf.estimator.SessionRunHook):
+    """Records steps behind the first ones, then writes `profile/trace.json` and says what it shows.
+
+    Of several wafers, the first one's are recorded.
+
+    Args:
+        profiler: the listener of the training's machines.
+        steps: how many to record.
+        model_dir: where the folder `profile` is made.
+    """
+
+    def __init__(self, profiler: Profiler, steps: int, model_dir: str) -> None:
+        self._profiler, self._steps = profiler, steps
+        self._path = Path(model_dir) / FOLDER / "trace.json"
+        self._seen = self._recorded = 0
+        self._before = 0.0
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        """Begins, counts and ends."""
+        now = time.perf_counter()
+        self._seen += 1
+        if self._profiler.is_recording:
+            self._recorded += 1
+            name = f"step {self._recorded}"
+            self._profiler.timeline.add(LOOP_STEP, name, self._before, now)
+            if self._recorded == self._steps:
+                self._finish()
+        elif self._seen == WARM_UP_STEPS:
+            self._profiler.start()
+        self._before = time.perf_counter()
+
+    def end(self, session: Any) -> None:
+        """Says what there is where training ended before."""
+        if self._recorded < self._steps:
+            self._finish()
+
+    def _finish(self) -> None:
+        self._profiler.stop()
+        if not self._recorded:
+            tf.compat.v1.logging.warning(
+                "profile: training ended within the %d steps that warm up; nothing was recorded",
+                WARM_UP_STEPS,
+            )
+            return
+        if self._recorded < self._steps:
+            tf.compat.v1.logging.warning(
+                "profile: training ended when %d of %d steps were recorded, behind %d that warm up",
+                *(self._recorded, self._steps, WARM_UP_STEPS),
+            )
+        write_trace(self._profiler.timeline, self._path)
+        say(
+            "profile: %s\n%s",
+            self._path,
+            tables(self._profiler, self._recorded, measured_speeds(_SIDE), library_name()),
+        )

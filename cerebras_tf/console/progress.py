@@ -1,0 +1,212 @@
+"""What the console shows of a run: named phases with their seconds, step lines, a progress bar.
+
+What goes to tfevents, hooks.py and shown_steps.py write.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Optional
+
+import tensorflow as tf
+
+# tf.train has no public tensor that reads the step; its own hooks use this one. TF 2.15.1 is final.
+from tensorflow.python.training import training_util
+from tqdm import tqdm
+from tqdm.contrib.logging import logging_redirect_tqdm
+
+from cerebras_tf.console.log import say
+from cerebras_tf.console.shown_steps import ShownSteps
+
+Clock = Callable[[], float]
+
+
+class PhaseReporter:
+    """Announces the phases of a run and keeps how long each took.
+
+    Args:
+      clock: a monotonic clock in seconds.
+      announce_after_s: seconds after which a phase that still lasts is announced.
+
+    Attributes:
+      seconds: seconds by phase name, in the order the phases first ended.
+    """
+
+    def __init__(self, clock: Clock = time.monotonic, announce_after_s: float = 1.0) -> None:
+        self.seconds: dict[str, float] = {}
+        self._clock = clock
+        self._announce_after_s = announce_after_s
+
+    @contextlib.contextmanager
+    def phase(self, name: str, only_if_long: bool = False) -> Iterator[None]:
+        """Logs `NAME: 1.2 s` on exit, or `NAME: failed after 1.2 s`.
+
+        A phase that lasts longer than `announce_after_s` is announced by `NAME ...`.
+
+        Args:
+          name: what is done, such as "capturing" or "compiling 12 layers". A phase entered again
+            adds to its seconds.
+          only_if_long: logs nothing of one that is not announced.
+        """
+        announcement = threading.Timer(self._announce_after_s, say, ("%s ...", name))
+        announcement.daemon = True
+        announcement.start()
+        started = self._clock()
+        outcome = "failed after "
+        try:
+            yield
+            outcome = ""
+        finally:
+            announcement.cancel()
+            announcement.join()  # or its line could come after the next
+            elapsed_s = self._clock() - started
+            self.seconds[name] = self.seconds.get(name, 0.0) + elapsed_s
+            if not only_if_long or elapsed_s >= self._announce_after_s:
+                say("%s: %s%.1f s", name, outcome, elapsed_s)
+
+
+def format_rate(steps_per_s: float) -> str:
+    """Formats a rate with three decimals, or three digits where it is below 0.1."""
+    return f"{steps_per_s:.3f}" if steps_per_s >= 0.1 else f"{steps_per_s:.3g}"
+
+
+class StepWindow:
+    """The steps and seconds since the last report, starting when the first step has ended.
+
+    The first step is left out because it also warms up caches and threads.
+    """
+
+    def __init__(self, clock: Clock = time.monotonic) -> None:
+        self._clock = clock
+        self._step = 0
+        self._time_s: Optional[float] = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a window has begun."""
+        return self._time_s is not None
+
+    def open(self, global_step: int) -> None:
+        """Begins a window at `global_step`, now."""
+        self._step, self._time_s = global_step, self._clock()
+
+    def close(self, global_step: int) -> Optional[tuple[int, float]]:
+        """Returns (steps, seconds) of the window and opens the next, or None if it has no steps."""
+        if self._time_s is None or global_step <= self._step:
+            return None
+        steps, started = global_step - self._step, self._time_s
+        self.open(global_step)
+        return steps, max(self._time_s - started, 1e-9)
+
+
+class ProgressHook(tf.estimator.SessionRunHook):
+    """Prints a line for each step that is shown, and a progress bar on a terminal.
+
+    The line reads `global_step = 50, loss = 7.30078125, rate = 0.492 steps/sec, 252 tokens/sec,
+    03:23 left`; the rate is that of the steps since the last line. The time left stands there where
+    no bar shows it. The bar is drawn on stderr, and only if that is a terminal. Turn tf.estimator's
+    own lines off with `log_step_count_steps=None`, or they come as well.
+
+    Args:
+      loss: scalar tensor.
+      shown: the steps that get a line.
+      tokens_per_step: tokens in a step; None leaves their rate out.
+      about: returns what is said of the model before training, if anything.
+      clock: a monotonic clock in seconds.
+    """
+
+    def __init__(
+        self,
+        loss: Any,
+        shown: ShownSteps,
+        tokens_per_step: Optional[int] = None,
+        about: Optional[Callable[[], str]] = None,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        self._loss = loss
+        self._shown = shown
+        self._tokens_per_step = tokens_per_step
+        self._about = about
+        self._clock = clock
+        self._window = StepWindow(clock)
+        self._started_s = 0.0
+        self._reported_step = -1
+        self._bar: Any = None
+        self._terminal = contextlib.ExitStack()
+
+    def begin(self) -> None:
+        """Finds the tensor that reads the global step."""
+        self._global_step = training_util._get_or_create_global_step_read()
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        """Announces training and draws the bar."""
+        start = self._reported_step = int(session.run(self._global_step))
+        self._shown.begin(start)
+        self._started_s = self._clock()
+        last = self._shown.last
+        if self._about is not None:
+            for line in self._about().splitlines():
+                say("%s", line)
+        say("training from step %d%s ...", start, "" if last is None else f" to {last}")
+        if sys.stderr.isatty():
+            self._terminal.enter_context(logging_redirect_tqdm([logging.getLogger("tensorflow")]))
+            self._bar = self._terminal.enter_context(
+                tqdm(initial=start, total=last, unit="step", dynamic_ncols=True)
+            )
+
+    def before_run(self, run_context: Any) -> Any:
+        """Asks for the loss and the global step."""
+        return tf.estimator.SessionRunArgs({"loss": self._loss, "step": self._global_step})
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        """Moves the bar and prints the line where one is due.
+
+        The step fetched along with a run may be the one before or after its update, so it is read
+        again wherever that matters.
+        """
+        fetched = int(run_values.results["step"])
+        due = any(fetched + late in self._shown for late in (0, 1))
+        if self._bar is None and self._window.is_open and not due:
+            return
+        global_step = int(run_context.session.run(self._global_step))
+        if self._bar is not None:
+            self._bar.update(global_step - self._bar.n)
+        if global_step in self._shown and global_step > self._reported_step:
+            self._report(global_step, float(run_values.results["loss"]))
+        if not self._window.is_open and global_step > self._shown.start:
+            self._window.open(global_step)
+
+    def _report(self, global_step: int, loss: float) -> None:
+        """Prints the line; 9 digits tell any two float32 losses apart."""
+        window = self._window.close(global_step)
+        steps, seconds = window or (
+            global_step - self._shown.start,
+            max(self._clock() - self._started_s, 1e-9),
+        )
+        self._reported_step = global_step
+        rate = steps / seconds
+        more = ""
+        if self._tokens_per_step is not None:
+            more += f", {rate * self._tokens_per_step:.0f} tokens/sec"
+        if self._bar is not None:
+            self._bar.set_postfix_str(f"loss {loss:.4g}", refresh=False)
+        elif window and self._shown.last is not None and self._shown.last > global_step:
+            more += f", {tqdm.format_interval((self._shown.last - global_step) / rate)} left"
+        line = "global_step = %d, loss = %.9g, rate = %s steps/sec%s"
+        say(line, global_step, loss, format_rate(rate), more)
+
+    def end(self, session: Any) -> None:
+        """Removes the bar and says how long training took."""
+        self.close()
+        steps = int(session.run(self._global_step)) - self._shown.start
+        say("training: %d steps in %.1f s", steps, self._clock() - self._started_s)
+
+    def close(self) -> None:
+        """Removes the bar; for runs that end in an exception, where `end` is not called."""
+        self._bar = None
+        self._terminal.close()

@@ -1,0 +1,146 @@
+"""Reports what a run moves: between memory and files, and between wafers, and time waited for."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+# Private API of TF 2.15: the tensor that reads the step, which TensorFlow's own hooks use.
+from tensorflow.python.training import training_util
+
+from cerebras_tf import quantities
+from cerebras_tf.console import log
+from cerebras_tf.memoryx.store import Traffic
+from cerebras_tf.swarmx.swarm import Exchange
+
+
+@dataclasses.dataclass(frozen=True)
+class Moved:
+    """What was moved in some steps.
+
+    Attributes:
+        tags: values for TensorBoard.
+        line: what to say of them.
+    """
+
+    tags: dict[str, float]
+    line: str
+
+
+# What a meter, read before and after some steps that took some seconds, says of them.
+Read = Callable[[Any, Any, int, float], Moved]
+
+
+class TrafficHook(tf.estimator.SessionRunHook):
+    """Writes what was moved, and says at the end what the whole run has.
+
+    The first step is left out, which fills the memory, and what comes behind the last: a checkpoint
+    writes what a further step would have written later.
+
+    Args:
+        output_dir: folder of the event files; None writes none.
+        every_n_steps: steps between summaries, at multiples of it.
+        meter: what was moved so far, a dataclass.
+        read: what two of its values mean.
+        clock: a monotonic clock in seconds.
+    """
+
+    def __init__(
+        self,
+        output_dir: str | None,
+        every_n_steps: int,
+        meter: Callable[[], Any],
+        read: Read,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._output_dir = output_dir
+        self._every_n_steps = every_n_steps
+        self._meter = meter
+        self._read = read
+        self._clock = clock
+        self._first: tuple[int, float, Any] | None = None
+        self._last: tuple[int, float, Any] | None = None
+        self._latest: tuple[int, float, Any] | None = None
+
+    def begin(self) -> None:
+        """Opens the event file shared with TensorFlow's hooks."""
+        self._global_step = training_util._get_or_create_global_step_read()
+        self._writer = None
+        if self._output_dir is not None:
+            self._writer = tf.compat.v1.summary.FileWriterCache.get(self._output_dir)
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        """Writes summaries where they are due."""
+        now = self._latest = self._now(run_context.session)
+        if self._first is None:
+            self._first = self._last = now
+        elif now[0] % self._every_n_steps == 0 and self._last and now[0] > self._last[0]:
+            self._write(self._last, now)
+            self._last = now
+
+    def _now(self, session: Any) -> tuple[int, float, Any]:
+        step = int(session.run(self._global_step))
+        return step, self._clock(), dataclasses.replace(self._meter())
+
+    def _moved(self, before: tuple[int, float, Any], now: tuple[int, float, Any]) -> Moved:
+        seconds = max(now[1] - before[1], 1e-9)
+        return self._read(before[2], now[2], now[0] - before[0], seconds)
+
+    def _write(self, before: tuple[int, float, Any], now: tuple[int, float, Any]) -> None:
+        if self._writer is None:
+            return
+        summary = tf.compat.v1.Summary()
+        for tag, value in self._moved(before, now).tags.items():
+            summary.value.add(tag=tag, simple_value=value)
+        self._writer.add_summary(summary, now[0])
+
+    def end(self, session: Any) -> None:
+        """Says what the whole run moved."""
+        now = self._latest
+        if self._first is not None and now is not None and now[0] > self._first[0]:
+            log.say("%s", self._moved(self._first, now).line)
+
+
+def of_files(before: Traffic, now: Traffic, steps: int, seconds: float) -> Moved:
+    """`memoryx/bytes_read_per_step`, `bytes_written_per_step` and `stalled_share`.
+
+    `stalled_share` is the part of the time for which the wafer waited for files.
+    """
+    read = (now.bytes_read - before.bytes_read) / steps
+    written = (now.bytes_written - before.bytes_written) / steps
+    stalled = (now.stalled_s - before.stalled_s) / seconds
+    return Moved(
+        {
+            "memoryx/bytes_read_per_step": read,
+            "memoryx/bytes_written_per_step": written,
+            "memoryx/stalled_share": stalled,
+        },
+        f"memoryx: {read / 1e9:.3g} GB read, {written / 1e9:.3g} GB written a step; waited for "
+        f"files {100 * stalled:.0f} % of the time",
+    )
+
+
+def of_wafers(before: Exchange, now: Exchange, steps: int, seconds: float) -> Moved:
+    """`swarmx/bytes_sent_per_step`, `bytes_received_per_step` and `hidden_share`, of one wafer.
+
+    `hidden_share` is the part of the time in which something was on its way between wafers for
+    which computing did not wait.
+    """
+    sent = (now.sent_bytes - before.sent_bytes) / steps
+    received = (now.received_bytes - before.received_bytes) / steps
+    busy_s, waited_s = now.busy_s - before.busy_s, now.waited_s - before.waited_s
+    hidden = 1 - min(waited_s / max(busy_s, 1e-9), 1.0)
+    return Moved(
+        {
+            "swarmx/bytes_sent_per_step": sent,
+            "swarmx/bytes_received_per_step": received,
+            "swarmx/hidden_share": hidden,
+        },
+        f"swarmx: {sent / 1e9:.3g} GB sent, {received / 1e9:.3g} GB received a step by this wafer; "
+        f"that took {quantities.seconds(busy_s / steps)}, of which computing hid "
+        f"{100 * hidden:.0f} %",
+    )

@@ -1,0 +1,1 @@
+"""One model function's step on the wafer: capture, compilation, and its node in the graph."""

@@ -1,0 +1,223 @@
+"""Training and evaluation on several wafers: one process each, in the same loop of tf.estimator.
+
+All make every step together, with batches of their own, and agree on what follows from clocks, from
+signals and from where data end. The first one logs, and writes summaries and checkpoints; the
+others take part in them and write nothing.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Optional
+
+import numpy as np
+import tensorflow as tf
+
+# Private API of TF 2.15: the seed of graphs without one, the writers that hooks share, and the
+# timers of savers and evaluations.
+from tensorflow.python.framework import random_seed
+from tensorflow.python.summary.writer import writer_cache
+from tensorflow.python.training import basic_session_run_hooks
+
+from cerebras_tf.errors import CapacityError, ConfigError, DataError, GraphError, UnsupportedOpError
+from cerebras_tf.swarmx import job, mpi
+from cerebras_tf.swarmx.heartbeats import mistake_file
+from cerebras_tf.swarmx.swarm import Alone, Swarm
+
+_TRAIN, _EVAL = tf.estimator.ModeKeys.TRAIN, tf.estimator.ModeKeys.EVAL
+# Another attempt repeats them.
+_MISTAKES = (CapacityError, ConfigError, DataError, GraphError, UnsupportedOpError)
+GOING, ENDED = 0, 1  # what a wafer says before a step
+
+
+def swarm_for(mode: str) -> Swarm:
+    """The wafers that run a model together: those of the job in training, else this one alone."""
+    return mpi.swarm() if mode == _TRAIN else Alone()
+
+
+def neighbours_for(mode: str) -> Swarm:
+    """The wafers that load a model at the same time: all, but for predictions, made by each."""
+    return mpi.swarm() if mode in (_TRAIN, _EVAL) else Alone()
+
+
+def refuse_host(use_cs: bool) -> None:
+    """Raises ConfigError where several wafers were asked for, and the host is to train."""
+    if not use_cs and job.wafers() > 1:
+        raise ConfigError(
+            f"num_csx: training on the host must be one process. Received: {job.wafers()}. Start "
+            "without csrun_wse, or train on the wafers (use_cs=True, no --device)."
+        )
+
+
+@contextlib.contextmanager
+def ending_with_all() -> Iterator[None]:
+    """Within: an error ends this process at once, though others wait for it."""
+    try:
+        yield
+    except Exception as error:
+        mpi.fail()
+        folder = job.folder()
+        if folder is not None and isinstance(error, _MISTAKES):
+            mistake_file(folder, job.rank()).touch()
+        raise
+
+
+@contextlib.contextmanager
+def equal_orders() -> Iterator[None]:
+    """Within: datasets that shuffle without a seed come in one order on all wafers.
+
+    The seed is the one that operations with a seed of their own have in graphs without.
+    """
+    graph = tf.compat.v1.get_default_graph()
+    if job.wafers() == 1 or tf.executing_eagerly() or graph.seed is not None:
+        yield
+        return
+    graph.seed = random_seed.DEFAULT_GRAPH_SEED
+    try:
+        yield
+    finally:
+        graph.seed = None
+
+
+def takes_context(input_fn: Any) -> bool:
+    """Whether an input function deals out batches by itself, given a tf.distribute.InputContext."""
+    inner = input_fn.func if isinstance(input_fn, functools.partial) else input_fn
+    code = getattr(inner, "__code__", getattr(getattr(inner, "__func__", None), "__code__", None))
+    return code is not None and "input_context" in code.co_varnames[: code.co_argcount]
+
+
+def input_context() -> Any:
+    """What tells an input function which part of the data is this wafer's."""
+    return tf.distribute.InputContext(job.wafers(), job.rank(), job.wafers())
+
+
+def own_batches(result: Any, mode: str, steps: Optional[int], dealt: bool = False) -> Any:
+    """Every N-th batch of a dataset, N the number of wafers, beginning with this one's number.
+
+    Args:
+        result: what an input function returned.
+        mode: a tf.estimator.ModeKeys; predictions are made by every wafer, of all batches.
+        steps: batches of an evaluation, of all wafers; None for all there are.
+        dealt: whether they are this wafer's part already; else all wafers have the same.
+
+    Raises:
+        DataError: it is no dataset, and each wafer needs batches of its own, or as many as asked.
+    """
+    if job.wafers() == 1 or mode not in (_TRAIN, _EVAL):
+        return result
+    if isinstance(result, (tf.data.Dataset, tf.compat.v1.data.Dataset)):
+        if mode == _EVAL and steps is not None:
+            result = result.take(-(-(steps - job.rank()) // job.wafers()) if dealt else steps)
+        return result if dealt else result.shard(job.wafers(), job.rank())
+    if not dealt or (mode == _EVAL and steps is not None):
+        raise DataError(
+            "input_fn: must return a tf.data.Dataset, from which each of "
+            f"{job.wafers()} wafers takes batches of its own. Received: {type(result).__name__}. "
+            "Return a dataset, or for training take input_context as an argument and return the "
+            "part that belongs to its input_pipeline_id."
+        )
+    return result
+
+
+class _NoWriter:
+    """An event writer that writes nothing."""
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *args, **kwargs: None
+
+
+def silence_writers() -> None:
+    """Makes event writers of this process write nothing, unless it is the first of its job."""
+    if not job.is_first():
+        writer_cache.FileWriterCache.get = staticmethod(lambda folder: _NoWriter())
+
+
+def scratch_folder() -> str:
+    """A folder for what a process writes that is not the first of its job; goes when it ends."""
+    folder = tempfile.mkdtemp(prefix=f"cerebras_tf_rank_{job.rank()}_")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+class _FollowingSaver(basic_session_run_hooks.CheckpointSaverHook):
+    """A saver's hook on a wafer that is not the first: it takes part, and writes nothing."""
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        """Takes part in the checkpoint of the first step."""
+        step = session.run(self._global_step_tensor)
+        self._save(session, step)
+        self._timer.update_last_triggered_step(step)
+
+    def _save(self, session: Any, step: int) -> bool:
+        for listener in self._listeners:
+            listener.before_save(session, step)
+        self._get_saver().save(session, self._save_path, global_step=step)
+        asked = [listener.after_save(session, step) for listener in self._listeners]
+        return any(asked)  # all were told, whatever the first says
+
+
+class _AgreedTimer:
+    """A timer that goes off for all wafers where it does for the first.
+
+    Args:
+        own: the timer of this wafer.
+        swarm: the wafers.
+    """
+
+    def __init__(self, own: Any, swarm: Swarm) -> None:
+        self._own = own
+        self._swarm = swarm
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._own, name)
+
+    def should_trigger_for_step(self, step: Any) -> bool:
+        """What the first wafer's timer says."""
+        due = np.array(bool(self._own.should_trigger_for_step(step)))
+        return bool(self._swarm.gather(due)[0])
+
+
+def take_part(hooks: Iterable[Any], listeners: Optional[Sequence[Any]]) -> None:
+    """Makes savers, and what listens to them, act together on all wafers.
+
+    Args:
+        hooks: all hooks of a training.
+        listeners: saving listeners that tf.estimator will add.
+    """
+    swarm = mpi.swarm()
+    if swarm.size == 1:
+        return
+    savers = [h for h in hooks if isinstance(h, basic_session_run_hooks.CheckpointSaverHook)]
+    for saver in savers:
+        if not job.is_first():
+            saver.__class__ = _FollowingSaver
+        for item in [saver, *saver._listeners, *(listeners or ())]:
+            timer = getattr(item, "_timer", None)
+            if isinstance(timer, basic_session_run_hooks.SecondOrStepTimer):
+                item._timer = _AgreedTimer(timer, swarm)
+
+
+class SumOfMetricsHook(tf.estimator.SessionRunHook):
+    """Adds up at the end of an evaluation what all wafers have counted.
+
+    The variables of tf.metrics are sums and counts; their values follow from the sums over all
+    batches. Comes before the hook that reads the values, as every hook does.
+    """
+
+    def end(self, session: Any) -> None:
+        """Replaces every wafer's sums by those of all."""
+        swarm = mpi.swarm()
+        found = tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.METRIC_VARIABLES)
+        variables = list(dict.fromkeys(v.ref() for v in found))
+        names = [reference.deref().name for reference in variables]
+        own = session.run([reference.deref() for reference in variables])
+        everyone = swarm.objects(dict(zip(names, own)))
+        for reference in variables:
+            variable = reference.deref()
+            total = sum(np.asarray(theirs[variable.name]) for theirs in everyone)
+            variable.load(np.asarray(total, variable.dtype.as_numpy_dtype), session)

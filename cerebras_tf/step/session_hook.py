@@ -1,0 +1,305 @@
+"""The hook that connects a wafer to a running session.
+
+It sees what every session.run fetches: wanted wafer values are asked for before the step runs, and
+tensors of the model that a hook fetches directly are filled in afterwards. Only a fetch of the
+training op trains, and only what depends on a batch takes one from the input: variables that a hook
+reads or assigns by itself are those of the store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.client import session as client_session
+
+from cerebras_tf.capture.order import all_before
+from cerebras_tf.errors import CerebrasError, ConfigError
+from cerebras_tf.runtime.capacity import return_freed_memory
+from cerebras_tf.step.cluster import ENDED
+from cerebras_tf.step.wiring import TRAINS, Wiring
+from cerebras_tf.tf_session.structures import leaves, map_fetches
+
+# What different runs fetch that is remembered; a script may fetch something new in every one.
+_PLANS = 64
+# What a leaf consists of, and what makes their values into the leaf's value.
+_Expanded = tuple[list[Any], Callable[[list[Any]], Any]]
+
+
+class WaferHook(tf.estimator.SessionRunHook):
+    """Must be the last hook: its `begin` re-routes what other hooks have added to the graph.
+
+    Args:
+        wiring: the wafer's nodes in the graph.
+        train_op: the model's own training op, replaced wherever it is fetched.
+        stored: serves variables that a fetch reads or assigns beside the step.
+        start: told of every session once its variables have values, before anything runs.
+    """
+
+    def __init__(
+        self,
+        wiring: Wiring,
+        train_op: Optional[Any],
+        stored: Any,
+        start: Callable[[Any], None] = lambda session: None,
+    ) -> None:
+        self._wiring = wiring
+        self._start = start
+        self._train_op = train_op
+        self._stored = stored
+        self._session: Any = None
+        self._uses: dict[Any, _Use] = {}
+        self._plans: dict[tuple[int, ...], _Plan] = {}
+
+    def begin(self) -> None:
+        """Re-routes readers of wafer values; compiles now where shapes are known."""
+        self._wiring.reroute()
+        self._stored.prepare_for(self._wiring.placement.assigning_alone())
+        self._nothing = tf.no_op(name="wafer/nothing")
+        self._wiring.step.prepare()
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        """Connects, where the scaffold did not: on a worker that another task leads."""
+        self.connect(session)
+        return_freed_memory()  # the last hook: what others set up is done
+
+    def connect(self, session: Any) -> None:
+        """Wraps the session's run, once; the scaffold asks for it before any hook runs fetches."""
+        if session is self._session:
+            return
+        self._session = session
+        self._plans.clear()
+        self._start(session)
+        run = session.run
+
+        def wrapped(
+            fetches: Any, feed_dict: Any = None, options: Any = None, run_metadata: Any = None
+        ) -> Any:
+            return self._run(run, session.graph, fetches, feed_dict, options, run_metadata)
+
+        session.run = wrapped
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        """Ends training on all wafers where one of them was told to stop."""
+        swarm = self._wiring.step.swarm
+        if swarm.size > 1 and swarm.gather(np.array(bool(run_context.stop_requested))).any():
+            run_context.request_stop()
+
+    def _run(self, run: Any, graph: Any, fetches: Any, *rest: Any) -> Any:
+        """Runs the step where it is asked for, then what concerns variables alone."""
+        given = leaves(fetches)
+        key = tuple(map(id, given))
+        plan = self._plans.get(key)
+        if plan is None:
+            if len(self._plans) >= _PLANS:
+                self._plans.clear()
+            plan = self._plans[key] = self._plan(graph, given)
+        if plan.is_plain:
+            return run(fetches, *rest)
+        values = self._run_step(run, plan, *rest)
+        alone = [plan.wanted[index] for index in plan.alone]
+        for index, value in zip(plan.alone, self._stored.values(run, graph, alone, rest[0])):
+            values[index] = value
+        made = _contracted(plan.expanded, values)
+        return map_fetches(fetches, lambda leaf: next(made))
+
+    def _plan(self, graph: Any, given: list[Any]) -> _Plan:
+        """What a run of these leaves does."""
+        expanded = [_expanded(leaf) for leaf in given]
+        wanted = [part for parts, _ in expanded for part in parts]
+        uses = [self._use(graph, leaf) for leaf in wanted]
+        plan = _Plan(given, wanted, expanded)
+        if all(use == _Use() for use in uses):  # such as a queue's threads, beside a step
+            plan.is_plain = True
+            return plan
+        trains = any(use.trains for use in uses)
+        lost = [leaf for leaf, use in zip(wanted, uses) if use.assigns_in_step]
+        if lost and not trains and self._train_op is not None:
+            raise ConfigError(
+                "session.run: what a training step assigns must be fetched together with train_op. "
+                f"Received: {getattr(lost[0], 'name', lost[0])!r} alone. Fetch both in one run "
+                "(SessionRunArgs of a hook), leave it to train_op, or train with use_cs=False."
+            )
+        plan.alone = [i for i, use in enumerate(uses) if use.assigns or (use.reads and not trains)]
+        beside = [self._nothing if i in plan.alone else leaf for i, leaf in enumerate(wanted)]
+        self._plan_step(graph, beside, plan)
+        return plan
+
+    def _use(self, graph: Any, fetch: Any) -> _Use:
+        """What a fetch does with variables of the wafer.
+
+        Raises:
+            ConfigError: it assigns what a step must compute first.
+        """
+        element = graph.as_graph_element(fetch, allow_tensor=True, allow_operation=True)
+        op = element if isinstance(element, tf.Operation) else element.op
+        if op not in self._uses:
+            self._uses[op] = self._find_use(op)
+        return self._uses[op]
+
+    def _find_use(self, op: Any) -> _Use:
+        wiring, before = self._wiring, ancestors(op)
+        as_built = all_before([op], wiring.placement.control_inputs)  # not yet re-routed
+        assigned = [other for other in as_built if self._stored.assigns(other)]
+        alone = [other for other in assigned if not wiring.placement.is_computed(other)]
+        has_step = len(alone) < len(assigned) or wiring.token.op in before
+        has_batch = not wiring.fed_operations.isdisjoint(before)
+        if alone and (has_step or has_batch or wiring.placement.takes_batch(before)):
+            within = "" if alone[0] is op else f", which runs {alone[0].name!r} ({alone[0].type})"
+            raise ConfigError(
+                "session.run: what assigns variables on the wafer must not depend on a batch or a "
+                f"step. Received: {op.name!r}{within}. Make it part of train_op, or train with "
+                "use_cs=False."
+            )
+        if op is self._train_op or TRAINS in wiring.needs(op):
+            return _Use(steps=True, trains=True)
+        on_wafer = wiring.placement.on_wafer(op)
+        steps = on_wafer or wiring.token.op in before
+        if not (on_wafer or any(map(self._stored.touches, before))):
+            return _Use(steps, assigns_in_step=bool(assigned))
+        if has_step or has_batch:
+            return _Use(steps, assigns_in_step=bool(assigned))
+        return _Use(steps, assigns=bool(alone), reads=not alone)
+
+    def _plan_step(self, graph: Any, wanted: list[Any], plan: _Plan) -> None:
+        """Finds what the session computes for leaves, and what they need of the wafer's step."""
+        names: set[str] = set()
+        wiring = self._wiring
+
+        def replaced(index: int, item: Any) -> Any:
+            element = graph.as_graph_element(item, allow_tensor=True, allow_operation=True)
+            op = element if isinstance(element, tf.Operation) else element.op
+            if op is self._train_op and wiring.train_op is not None:
+                element = wiring.train_op  # fetched by name
+            elif wiring.placement.on_wafer(op):
+                if isinstance(element, tf.Tensor):
+                    wiring.step.tensors.setdefault(element.name, element)
+                    plan.direct[index] = element.name
+                    names.add(element.name)
+                return wiring.token.op
+            names.update(wiring.needs(element))
+            return element
+
+        plan.fetches = [replaced(index, item) for index, item in enumerate(wanted)]
+        plan.names, plan.updates = frozenset(names - {TRAINS}), TRAINS in names
+
+    def _run_step(self, run: Any, plan: _Plan, *rest: Any) -> list[Any]:
+        """Values of leaves, those of the wafer computed in this run's step."""
+        step = self._wiring.step
+        step.want(plan.names, plan.updates)
+        try:
+            values = list(self._values(run, plan, *rest))
+        except tf.errors.OpError as stopped:
+            error, step.error = step.error, None
+            if isinstance(stopped, tf.errors.OutOfRangeError) and plan.updates:
+                step.meet(ENDED)
+            if isinstance(error, CerebrasError):
+                raise error from None
+            raise
+        for index, name in plan.direct.items():
+            values[index] = step.result(name)
+        return values
+
+    def _values(
+        self, run: Any, plan: _Plan, feed_dict: Any, options: Any, run_metadata: Any
+    ) -> Any:
+        """What the session computes: where nothing is fed and no option is set, by a callable.
+
+        TensorFlow's run looks every fetch up anew; without options it fills no metadata.
+        """
+        session: Any = getattr(run, "__self__", None)
+        is_own = (
+            getattr(run, "__func__", None) is client_session.BaseSession.run
+            and type(session).make_callable is client_session.BaseSession.make_callable
+        )
+        if feed_dict or (options is not None and options.ByteSize()) or not is_own:
+            return run(plan.fetches, feed_dict, options, run_metadata)
+        if plan.call is None:
+            plan.call = session.make_callable(plan.fetches)
+        # Private API of TF 2.15: what says of an error where the operation was built.
+        return session._do_call(plan.call)
+
+
+@dataclass(eq=False)
+class _Plan:
+    """How a run makes what it is asked for: found once for all runs that ask for the same objects.
+
+    Attributes:
+        given: leaves of what is fetched; kept, so that their identities stay theirs.
+        wanted: tensors and operations that they consist of.
+        expanded: those of each leaf, and what makes their values into its value.
+        is_plain: whether they are no affair of the wafer.
+        alone: numbers of those that are served from the store.
+        fetches: what the session computes, for each.
+        direct: names of those whose values the wafer's step has, by number.
+        names: values that the step must return.
+        updates: whether it trains.
+        call: runs the fetches, once it was made.
+    """
+
+    given: list[Any]
+    wanted: list[Any]
+    expanded: list[_Expanded]
+    is_plain: bool = False
+    alone: list[int] = field(default_factory=list)
+    fetches: list[Any] = field(default_factory=list)
+    direct: dict[int, str] = field(default_factory=dict)
+    names: frozenset[str] = frozenset()
+    updates: bool = False
+    call: Optional[Callable[[], Any]] = None
+
+
+@dataclass(frozen=True)
+class _Use:
+    """What a fetch does: make a step, train, or alone assign or read variables of the wafer.
+
+    `assigns_in_step`: it assigns what a training step assigns.
+    """
+
+    steps: bool = False
+    trains: bool = False
+    assigns: bool = False
+    reads: bool = False
+    assigns_in_step: bool = False
+
+
+def ancestors(op: Any) -> list[Any]:
+    """An operation and those it depends on."""
+    return all_before([op])
+
+
+def fetched_leaves(fetches: Any) -> list[Any]:
+    """Tensors, operations, variables and names that a session's run is asked for, in order.
+
+    A sparse or ragged tensor and indexed slices count as the tensors they consist of.
+    """
+    return [part for leaf in leaves(fetches) for part in _expanded(leaf)[0]]
+
+
+def with_values(fetches: Any, values: Iterable[Any]) -> Any:
+    """What a session's run returns for fetches: their structure, with values for its leaves.
+
+    Args:
+        fetches: as given to run.
+        values: a value for each of `fetched_leaves(fetches)`.
+    """
+    made = _contracted([_expanded(leaf) for leaf in leaves(fetches)], values)
+    return map_fetches(fetches, lambda leaf: next(made))
+
+
+def _contracted(expanded: Iterable[_Expanded], values: Iterable[Any]) -> Iterator[Any]:
+    """Values of leaves, given those of what they consist of."""
+    given = iter(values)
+    return (contract([next(given) for _ in parts]) for parts, contract in expanded)
+
+
+def _expanded(leaf: Any) -> _Expanded:
+    """Tensors of which a leaf consists, and what makes their values into the leaf's value."""
+    # Private API of TF 2.15: the table by which its own sessions take composite tensors apart.
+    for kind, expand, *_ in client_session._REGISTERED_EXPANSIONS:
+        if isinstance(leaf, kind):
+            return expand(leaf)
+    raise AssertionError("the table ends with an entry for every object")

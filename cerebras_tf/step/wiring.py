@@ -1,0 +1,250 @@
+"""Wires a wafer step into the session's graph.
+
+The step is one node; values of the wafer that the session reads come from small nodes behind it,
+and operations that read them are re-routed. The model's own operations stay in place: nothing
+fetches them any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Optional
+
+import numpy as np
+import tensorflow as tf
+
+from cerebras_tf.capture.functions import branch_of
+from cerebras_tf.capture.order import all_before
+from cerebras_tf.capture.placement import Placement
+from cerebras_tf.errors import CerebrasError
+from cerebras_tf.step.tensorflow_step import WaferStep
+
+_SCOPE = "wafer"
+# Stands among the needs of a fetch for "the training op"; no tensor is called so.
+TRAINS = ""
+
+
+class Wiring:
+    """The step node of one graph, and the nodes that bring its values into the session.
+
+    Attributes:
+        step: runs on the wafer.
+        placement: what is on the wafer.
+        train_op: makes a training step and updates the global step; None outside training.
+        fed_operations: operations that make the tensors fed to a step.
+        token: int64 scalar made by the step node: the global step afterwards.
+    """
+
+    def __init__(
+        self,
+        step: WaferStep,
+        placement: Placement,
+        fed: Iterable[Any],
+        global_step: Any,
+        global_step_read: Any,
+        beside: Iterable[Any],
+        training: bool,
+        metrics: Iterable[Any] = (),
+    ) -> None:
+        """Adds the step node.
+
+        Args:
+            step: what the node runs.
+            placement: what is on the wafer.
+            fed: tensors fed to it, in order.
+            global_step: the variable.
+            global_step_read: a tensor with its value before the step.
+            beside: operations of the session that must run with the step (checks, prints).
+            training: whether the step updates the global step.
+            metrics: operations of the session that sum up metrics over steps.
+        """
+        self.step = step
+        self.placement = placement
+        fed = list(fed)
+        self.fed_operations = {tensor.op for tensor in fed}
+        self._global_step = global_step
+        self._metrics = list(metrics)
+        self._entries: dict[str, Any] = {}
+        self._names: dict[Any, str] = {}  # of the wafer tensor that a node brings
+        self._stand_ins: dict[Any, Any] = {}
+        self._needs: dict[Any, frozenset[str]] = {}
+        before = [self._always_run(op, op) for op in beside]
+        with tf.name_scope(_SCOPE), tf.control_dependencies(before):
+            self.token = tf.numpy_function(
+                self._run, [global_step_read, *fed], tf.int64, name="step"
+            )
+            self.token.set_shape([])
+        self._behind = [self._always_run(op, op) for op in placement.behind]
+        self._behind += [twin for op in placement.with_checks for twin in self._twin(op)]
+        self.train_op: Optional[Any] = None
+        if training:
+            with tf.name_scope(_SCOPE), tf.control_dependencies(self._behind):
+                # The increment is computed on the wafer: a skipped step may skip it.
+                count = tf.cast(self.token, global_step.dtype.base_dtype)
+                self.train_op = tf.compat.v1.assign(global_step, count, name="train_op").op
+
+    def _run(self, global_step: np.ndarray, *arrays: np.ndarray) -> np.ndarray:
+        try:
+            return np.asarray(self.step.run(int(global_step), arrays), np.int64)
+        except CerebrasError as error:
+            self.step.error = error
+            raise
+
+    def entry(self, tensor: Any) -> Any:
+        """A session tensor with the value of a wafer tensor after the step."""
+        name = tensor.name
+        if name not in self._entries:
+            self.step.tensors[name] = tensor
+            with tf.name_scope(_SCOPE), tf.control_dependencies(None):
+                node = tf.numpy_function(
+                    lambda token: self._fetch(name, tensor.dtype),
+                    [self.token],
+                    tensor.dtype,
+                    name="value",
+                )
+                node.set_shape(tensor.shape)
+                self._names[node.op] = name
+                self._entries[name] = self._as_alive_as(tensor.op, node)
+        return self._entries[name]
+
+    def _as_alive_as(self, op: Any, node: Any) -> Any:
+        """A tensor that the session computes only where it takes the branch an operation is in.
+
+        On the wafer both branches of a version 1 conditional run.
+        """
+        branch = branch_of(op)
+        if branch is None:
+            return node
+        predicate, side = self._in_session(branch[0]), branch[1]
+        with tf.name_scope(_SCOPE), tf.control_dependencies(None):
+            return tf.identity(tf.raw_ops.Switch(data=node, pred=predicate)[side], name="taken")
+
+    def _in_place_of(self, op: Any) -> Any:
+        """The operation of the session to wait for instead of one on the wafer."""
+        if op not in self._stand_ins:
+            self._stand_ins[op] = self._as_alive_as(op, self.token).op
+        return self._stand_ins[op]
+
+    def _always_run(self, op: Any, place: Any) -> Any:
+        """An operation to wait for, where a branch not taken would otherwise end the wait.
+
+        Args:
+            op: what to wait for.
+            place: an operation in the same branch, if any.
+        """
+        branch = branch_of(place)
+        if branch is None:
+            return op
+        predicate, side = self._in_session(branch[0]), branch[1]
+        with tf.name_scope(_SCOPE), tf.control_dependencies(None):
+            sides = tf.raw_ops.Switch(data=predicate, pred=predicate)
+            with tf.control_dependencies([op]):
+                done = tf.identity(sides[side])
+            either = tf.raw_ops.Merge(inputs=[done, sides[1 - side]])
+        return self._always_run(either.output.op, branch[0].op)
+
+    def _twin(self, op: Any) -> list[Any]:
+        """A copy of a conditional or call that the session runs for the checks inside."""
+        if any(tensor.dtype == tf.resource for tensor in op.inputs):
+            tf.compat.v1.logging.warning(
+                "checks inside '%s' do not run: it reads variables, which are on the wafer", op.name
+            )
+            return []
+        graph, inputs = op.graph, [self._in_session(tensor) for tensor in op.inputs]
+        attributes = dict(op.node_def.attr)
+        attributes.pop("_lower_using_switch_merge", None)  # would drop checks nobody reads behind
+        with tf.name_scope(_SCOPE), tf.control_dependencies(None):
+            # Private API of TF 2.15: no public call makes an operation from another's attributes.
+            return [
+                graph._create_op_internal(
+                    op.type,
+                    inputs,
+                    [tensor.dtype for tensor in op.outputs],
+                    name="checks",
+                    attrs=attributes,
+                )
+            ]
+
+    def _in_session(self, tensor: Any) -> Any:
+        """The tensor of the session with a tensor's value."""
+        return self.entry(tensor) if self.placement.on_wafer(tensor.op) else tensor
+
+    def checked(self, tensor: Any) -> Any:
+        """The tensor, whose reading fails where a check behind the step does."""
+        with tf.name_scope(_SCOPE), tf.control_dependencies(self._behind):
+            return tf.identity(tensor, name="checked")
+
+    def _fetch(self, name: str, dtype: Any) -> np.ndarray:
+        return np.asarray(self.step.result(name), dtype.as_numpy_dtype)
+
+    def reroute(self) -> None:
+        """Re-routes all operations of the session that read wafer values or wait for a step.
+
+        What assigns variables beside the steps, as a hook does, stays as it is: it is served from
+        the store.
+        """
+        self.placement.update()
+        awaiting = self.placement.awaiting([self.token.op])
+        alone = self.placement.assigning_alone()
+        for op, index, tensor in self.placement.host_readers():
+            if op.type == "SaveV2" or tensor.op in alone:  # a user's Saver is served likewise
+                continue
+            # Private API of TF 2.15: there is no public way to change an operation's input.
+            op._update_input(index, self.entry(tensor))
+        before = self._before_step(awaiting)
+        for op in self.placement.graph.get_operations():
+            if self.placement.on_wafer(op) or self.placement.is_backward(op):
+                continue
+            given = op.control_inputs
+            if op in before:  # what the step waits for cannot wait for the step
+                kept = [other for other in given if other not in awaiting]
+            else:
+                kept = [o for o in given if o in alone or not self.placement.stands_for(o)]
+            if len(kept) != len(given):
+                others = [] if op in before else [other for other in given if other not in kept]
+                after = dict.fromkeys(map(self._in_place_of, others))
+                self.placement.replace_control_inputs(op, [*kept, *after])
+        # At the end of the data the step fails, and no part of a metric may count once more.
+        for op in self.placement.assignments_beside(self._metrics):
+            if op not in before and op not in awaiting:
+                self.placement.replace_control_inputs(op, [*op.control_inputs, self.token.op])
+        self._update_after_reads()
+
+    def _update_after_reads(self) -> None:
+        """Makes a fetch of the global step beside the training op give the step before it.
+
+        So it is on the host, where reading waits for nothing and the update for the whole step.
+        """
+        if self.train_op is None:
+            return
+        readers = self._global_step.handle.consumers()
+        reads = [op for op in readers if op.type == "ReadVariableOp" and not op.control_inputs]
+        before = set(self.train_op.control_inputs)
+        # Private API of TF 2.15: there is no public way to add control inputs.
+        self.train_op._add_control_inputs([op for op in reads if op not in before])
+
+    def _before_step(self, awaiting: set[Any]) -> set[Any]:
+        """Operations that must run before the step."""
+
+        def waits_for(op: Any) -> list[Any]:
+            return [other for other in op.control_inputs if other not in awaiting]
+
+        return set(all_before([self.token.op], waits_for)) - {self.token.op}
+
+    def needs(self, fetch: Any) -> frozenset[str]:
+        """Names of wafer values that a fetched operation depends on, and TRAINS if it trains.
+
+        Raises:
+            UnsupportedOpError: the session would have to read a variable of the wafer, or would
+                compute it of the first part of a batch.
+        """
+        op = fetch if isinstance(fetch, tf.Operation) else fetch.op
+        if op not in self._needs:
+            self.placement.refuse_stranded([op])
+            before = all_before([op])
+            if self.step.parts is not None and not self.placement.on_wafer(op):
+                beside = all_before([op], lambda _: (), lambda o: o is self.token.op)
+                self.step.parts.refuse_first(fetch.name, beside)
+            found = {self._names[other] for other in before if other in self._names}
+            self._needs[op] = frozenset(found | {TRAINS} if self.train_op in before else found)
+        return self._needs[op]

@@ -1,0 +1,1 @@
+"""TensorFlow sessions that hold little: structures, lean graphs, initial values, input threads."""

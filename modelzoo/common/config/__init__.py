@@ -1,0 +1,1 @@
+"""The YAML: its schema, the sections that all models share, and loading it. No TensorFlow."""

@@ -1,0 +1,175 @@
+"""The whole YAML of a model: the sections that all have, and what inputs take over from others.
+
+Like every params.py it imports no TensorFlow: a mistake in a YAML is told before that has loaded. A
+model's `Params` is made so::
+
+    @dataclass(frozen=True, kw_only=True)
+    class Params(BaseParams):
+        model: XModelParams
+        train_input: Any = field(build=build_x_input)
+        eval_input: Any = field(None, build=build_x_input)
+        predict_input: Any = field(None, build=build_x_input)
+
+        INHERITED_KEYS = ("data_processor", "max_sequence_length", "batch_size")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from cerebras_tf.swarmx import job
+from modelzoo.common.config.schema import build_section
+from modelzoo.common.config.sections import (
+    CsConfigParams,
+    OptimizerParams,
+    RunConfigParams,
+    SparsityParams,
+    field,
+)
+
+INPUT_SECTIONS = ("train_input", "eval_input", "predict_input")
+SHAPE_KEYS = ("vocab_size", "vocab_file", "max_sequence_length", "batch_size")
+MOST_TOKENS = 2**31  # in a batch
+IN_ORDER_ONCE = {"shuffle": False, "repeat": False}
+
+
+@dataclass(frozen=True, kw_only=True)
+class BaseParams:
+    """The sections that the YAML of every model has.
+
+    INHERITED_KEYS are what evaluation and prediction read as training does, unless told otherwise.
+    PREDICTS_EVAL_INPUT says whether prediction reads `eval_input` where the YAML has no section of
+    its own for it. ADVICE says of a section that a mode lacks what to add.
+    """
+
+    model_name: str
+    model: Any
+    train_input: Any
+    optimizer: OptimizerParams
+    runconfig: RunConfigParams
+    eval_input: Any = None
+    predict_input: Any = None
+    csconfig: CsConfigParams = CsConfigParams()
+    sparsity: Any = field(None, build=build_section(SparsityParams))
+
+    INHERITED_KEYS: ClassVar[tuple[str, ...]] = ()
+    PREDICTS_EVAL_INPUT: ClassVar[bool] = True
+    ADVICE: ClassVar[Mapping[str, str]] = {
+        "eval_input": "`eval_input: {data_dir: FOLDER}` takes over other keys from train_input.",
+        "predict_input": "It takes over keys that it lacks from eval_input.",
+    }
+
+    @classmethod
+    def with_defaults(cls, tree):
+        """Returns `tree` with what its sections take over from one another."""
+        return inherit_inputs(tree, cls.INHERITED_KEYS, cls.PREDICTS_EVAL_INPUT)
+
+    def problems(self):
+        """Yields what is wrong between the sections."""
+        yield from self.csconfig.problems_with(self.model)
+        if self.sparsity and self.runconfig.device:
+            yield "sparsity", "is kept by the wafer's memory. Leave runconfig.device out."
+        precision = self.runconfig.precision or "bfloat16"
+        if self.csconfig.use_cbfloat16 and precision != "bfloat16":
+            yield "csconfig.use_cbfloat16", f"excludes precision {precision}. Leave one out."
+        wafers = job.wafers()
+        if self.runconfig.num_csx > 1 and self.runconfig.num_csx % wafers:
+            yield (
+                "runconfig.num_csx",
+                f"must be a multiple of the {wafers} processes of this job. Received: "
+                f"{self.runconfig.num_csx}. Give csrun_wse --num_csx {self.runconfig.num_csx}.",
+            )
+        parts = self.runconfig.micro_batches
+        if parts > 1 and self.batches_per_step > 1:
+            yield (
+                "runconfig.micro_batches",
+                "excludes several batches a step (num_csx, optimizer.grad_accum_steps). Lower "
+                "train_input.batch_size, and set optimizer.grad_accum_steps as many times higher.",
+            )
+        if self.train_input.batch_size % parts:
+            yield (
+                "runconfig.micro_batches",
+                f"must divide train_input.batch_size, {self.train_input.batch_size}. Received: "
+                f"{parts}. Choose a divisor.",
+            )
+        if getattr(self.eval_input, "repeat", False):
+            yield "eval_input.repeat", "must be False: an evaluation reads every example once."
+        for name, section in self.inputs():
+            length = getattr(section, "max_sequence_length", None) or 0
+            if length * section.batch_size >= MOST_TOKENS:
+                yield (
+                    f"{name}.max_sequence_length",
+                    f"times batch_size must be below {MOST_TOKENS}: sizes are 32-bit numbers. "
+                    f"Received: {length} x {section.batch_size}. Lower one of them.",
+                )
+
+    @property
+    def batches_per_step(self):
+        """Batches of a step: those of `num_csx` wafers, or of as many as the launcher started."""
+        return self.optimizer.grad_accum_steps * max(self.runconfig.num_csx, job.wafers())
+
+    @property
+    def batches_in_turn(self):
+        """Batches that this process computes for a step, one after the other."""
+        return self.batches_per_step // job.wafers()
+
+    @property
+    def global_batch_size(self):
+        """Examples of a step, of all its batches."""
+        return self.train_input.batch_size * self.batches_per_step
+
+    @property
+    def label_count(self):
+        """Number of labels that the data are of; None where nothing follows from it."""
+        return None
+
+    def record_bounds(self, name):
+        """Returns what the numbers of records may be: Bounds by feature, see input/bounds.py.
+
+        Args:
+            name: of the input section that reads them.
+        """
+        return {}
+
+    def inputs(self):
+        """Yields name and section of every input section that is given."""
+        for name in INPUT_SECTIONS:
+            section = getattr(self, name)
+            if section is not None:
+                yield name, section
+
+
+def inherit_inputs(tree, keys, predicts_eval_input=True):
+    """Returns `tree` with what its input sections take over from one another.
+
+    Evaluation takes over what `keys` name from training, prediction every key of evaluation;
+    where the data processor is another, only SHAPE_KEYS.
+
+    Args:
+        tree: nested dictionary of a YAML.
+        keys: keys of an input section that mean the same in evaluation.
+        predicts_eval_input: whether `tree` gets a predict_input that it lacks.
+    """
+    tree = dict(tree)
+    tree.setdefault("runconfig", {})
+    train, evaluation = tree.get("train_input"), tree.get("eval_input")
+    if isinstance(train, dict) and isinstance(evaluation, dict):
+        keys = keys if _same_processor(train, evaluation) else SHAPE_KEYS
+        inherited = {key: train[key] for key in keys if key in train}
+        tree["eval_input"] = evaluation = {**inherited, **IN_ORDER_ONCE, **evaluation}
+    prediction = tree.get("predict_input")
+    if prediction is None and predicts_eval_input:
+        prediction = {}
+    if isinstance(evaluation, dict) and isinstance(prediction, dict):
+        inherited = evaluation
+        if not _same_processor(evaluation, prediction):
+            shapes = {key: evaluation[key] for key in SHAPE_KEYS if key in evaluation}
+            inherited = {**shapes, **IN_ORDER_ONCE}
+        tree["predict_input"] = {**inherited, **prediction}
+    return tree
+
+
+def _same_processor(section, other):
+    return other.get("data_processor") in (None, section.get("data_processor"))

@@ -1,0 +1,179 @@
+"""The input sections of language models that predict the next token. Imports no TensorFlow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Optional, Union
+
+from modelzoo.common.config.base_params import BaseParams
+from modelzoo.common.config.bounds import MASK, token_bound
+from modelzoo.common.config.model_sections import OrderKeys, RecordInput, SequenceInput, StreamKeys
+from modelzoo.common.config.schema import SMALLEST_FLOAT, build_variant
+from modelzoo.common.config.sections import field
+from modelzoo.common.tokenizers.tokenizers import KINDS
+
+BYTE_VOCAB_SIZE = 257  # 256 byte values and the end-of-document token
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextFileKeys(OrderKeys):
+    """Which text files an input section reads as bytes, and which of them are for evaluation.
+
+    `data_dir` is a folder, a file, a glob or a list of them; null reads the plays that come with
+    the package. In folders, files that match one of `file_patterns` are read. The share
+    `eval_fraction` of the files, chosen by a hash of their path in the folder, is kept for
+    evaluation.
+    """
+
+    data_dir: Union[str, list[str], None] = field(None, path=True)
+    file_patterns: list[str] = field(("*.txt", "*.md", "*.rst", "*.py"))
+    eval_fraction: float = field(0.05, minimum=0.0)
+
+    def problems(self):
+        """Yields what is wrong between the fields."""
+        if self.eval_fraction >= 1:
+            yield "eval_fraction", "must be below 1, or nothing is left to train on."
+
+
+@dataclass(frozen=True, kw_only=True)
+class GptTfRecordsInput(StreamKeys, RecordInput):
+    """An input section with ``data_processor: GptTfRecordsProcessor``."""
+
+    vocab_size: int = field(minimum=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GptHdf5Input(OrderKeys, RecordInput):
+    """An input section with ``data_processor: GptHDF5DataProcessor``."""
+
+    vocab_size: int = field(minimum=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GptTextDataInput(TextFileKeys, SequenceInput):
+    """An input section with ``data_processor: GptTextDataProcessor``."""
+
+    max_sequence_length: int = field(minimum=2)
+    vocab_size: int = field(BYTE_VOCAB_SIZE, minimum=BYTE_VOCAB_SIZE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GptPromptsInput:
+    """A predict_input with ``data_processor: GptPromptsProcessor``: texts to continue.
+
+    `prompt_file` is JSON lines (.jsonl, .json) with a text under ``prompt`` or ``text``, or a list
+    of tokens under ``prompt_tokens``; any other file holds one prompt a line, and no blank line. A
+    completion ends after `max_new_tokens`, at the end of text, before one of the texts `stop`, or
+    where `max_sequence_length` tokens, the prompt's included, are reached (null: the model's
+    positions). A `repetition_penalty` above 1 makes tokens of prompt and completion less likely to
+    come again. Temperature 0 takes the likeliest token; above, tokens are drawn from the `top_k`
+    likeliest, and of these from the fewest that make up the probability `top_p`. Other keys of a
+    row go with its completion, whose own they must not be; a text ``reference`` is what that is
+    scored by.
+    """
+
+    data_processor: str
+    prompt_file: str = field(path=True)
+    batch_size: int = field(minimum=1)
+    max_sequence_length: Optional[int] = field(None, minimum=2)
+    vocab_size: Optional[int] = field(None, minimum=1)
+    tokenizer_type: str = field("ByteTokenizer", choices=KINDS)
+    vocab_file: Optional[str] = field(None, path=True)
+    encoder_file: Optional[str] = field(None, path=True)
+    eos_id: Optional[int] = field(None, minimum=0)
+    max_new_tokens: int = field(64, minimum=1)
+    num_samples: int = field(1, minimum=1)
+    temperature: float = field(1.0, minimum=0.0)
+    top_k: Optional[int] = field(None, minimum=1)
+    top_p: float = field(1.0, minimum=0.0)
+    repetition_penalty: float = field(1.0, minimum=0.0)
+    seed: int = field(0, minimum=0)
+    stop: list[str] = field(())
+    # Taken over from evaluation, which has other values for other processors.
+    shuffle: bool = field(False, choices=(False,))
+    repeat: bool = field(False, choices=(False,))
+    skip_steps: Optional[int] = field(None, minimum=0)
+
+    def problems(self):
+        """Yields what is wrong between the fields."""
+        if not 0 < self.top_p <= 1:
+            yield "top_p", "must be above 0 and at most 1."
+        if not self.repetition_penalty > 0:
+            yield "repetition_penalty", "must be above 0; 1 changes nothing."
+        for key in ("temperature", "repetition_penalty"):
+            if 0 < vars(self)[key] < SMALLEST_FLOAT:
+                yield key, f"must be at least {SMALLEST_FLOAT:.2g}, as float32 has it."
+        if self.temperature == 0 or self.top_k == 1:
+            if self.num_samples > 1:
+                yield "num_samples", "must be 1 where only the likeliest token is taken."
+            if self.top_p < 1:
+                yield "top_p", "has no effect where the likeliest token is taken: leave it out."
+        if self.temperature == 0 and (self.top_k or 1) > 1:
+            yield "top_k", "has no effect with temperature 0: leave it out."
+        if "" in self.stop:
+            yield "stop", "must hold texts of at least one character."
+
+
+TRAINING_SECTIONS = {
+    "GptTfRecordsProcessor": GptTfRecordsInput,
+    "GptHDF5DataProcessor": GptHdf5Input,
+    "GptTextDataProcessor": GptTextDataInput,
+}
+build_gpt_input = build_variant("data_processor", TRAINING_SECTIONS)
+build_gpt_predict_input = build_variant(
+    "data_processor", {**TRAINING_SECTIONS, "GptPromptsProcessor": GptPromptsInput}
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LanguageModelParams(BaseParams):
+    """The whole YAML of a model that predicts the next token.
+
+    Predict mode needs a section of its own: the likeliest next token at every place of `eval_input`
+    is hardly ever what was meant.
+    """
+
+    train_input: Any = field(build=build_gpt_input)
+    eval_input: Any = field(None, build=build_gpt_input)
+    predict_input: Any = field(None, build=build_gpt_predict_input)
+
+    INHERITED_KEYS = (
+        "data_processor",
+        "vocab_size",
+        "max_sequence_length",
+        "batch_size",
+        "file_patterns",
+        "eval_fraction",
+    )
+    PREDICTS_EVAL_INPUT = False
+    ADVICE = {
+        **BaseParams.ADVICE,
+        "predict_input": "`predict_input: {data_processor: GptPromptsProcessor, prompt_file: "
+        "prompts.txt, tokenizer_type: ByteTokenizer, batch_size: 4}` continues lines of a file; "
+        "`predict_input: {}` predicts the next token at every place of eval_input.",
+    }
+
+    def record_bounds(self, name):
+        """Returns what the numbers of records may be; see BaseParams."""
+        tokens = token_bound(name, getattr(self, name))
+        labels = {} if name == "predict_input" else {"labels": tokens}
+        return {"input_ids": tokens, "input_mask": MASK, **labels}
+
+
+def length_problems(params, longest):
+    """Yields input sections that are longer than the model, or of another vocabulary.
+
+    Args:
+        params: the whole parameters.
+        longest: positions of the model; None where it has no limit.
+    """
+    vocab_size = params.train_input.vocab_size
+    for name, section in params.inputs():
+        length = section.max_sequence_length
+        if longest is not None and length is not None and length > longest:
+            yield (
+                f"{name}.max_sequence_length",
+                f"must not exceed the {longest} positions of the model.",
+            )
+        if section.vocab_size not in (None, vocab_size):
+            yield f"{name}.vocab_size", f"must equal train_input.vocab_size ({vocab_size})."

@@ -1,0 +1,113 @@
+"""What the sections ``model`` and ``*_input`` of all transformers share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Optional, Union
+
+from cerebras_tf.errors import ConfigError
+from modelzoo.common.config.sections import build_initializer, field
+from modelzoo.common.files import text_lines
+from modelzoo.common.files.path_advice import unread
+
+NONLINEARITIES = ("gelu", "gelu_exact", "relu", "tanh")
+MOST_LAYERS = 10_001  # graphs of as many take hours to build
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommonModelParams:
+    """Keys that every encoder and every decoder has.
+
+    `use_vsl` leaves padding out of what the wafer computes (variable sequence length), which
+    changes no number: null where the graph proves that, true to refuse training otherwise, false
+    never. Padding of causal models that only weights of the loss tell is left out with true alone.
+    """
+
+    hidden_size: int = field(minimum=1)
+    num_hidden_layers: int = field(minimum=1, below=MOST_LAYERS)
+    num_heads: int = field(minimum=1)
+    filter_size: int = field(minimum=1)
+    max_position_embeddings: Optional[int] = field(None, minimum=1)
+    embedding_size: Optional[int] = field(None, minimum=1)
+    share_embedding_weights: bool = True
+    nonlinearity: str = field("gelu", choices=NONLINEARITIES)
+    dropout_rate: float = field(0.0, minimum=0.0, below=1.0)
+    attention_dropout_rate: float = field(0.0, minimum=0.0, below=1.0)
+    dropout_seed: Optional[int] = field(None, long=True)
+    layer_norm_epsilon: float = field(1.0e-8, minimum=0.0)
+    attention_softmax_fp32: bool = True
+    initializer: Any = field(None, build=build_initializer)
+    embedding_initializer: Any = field(None, build=build_initializer)
+    weight_initialization_seed: Optional[int] = field(None, long=True)
+    mixed_precision: bool = False
+    boundary_casting: bool = field(False, choices=(False,))
+    tf_summary: bool = False
+    precision_opt_level: int = field(0, choices=(0,))
+    use_vsl: Optional[bool] = None
+
+    def problems(self):
+        """Yields what is wrong between the fields."""
+        if self.hidden_size % self.num_heads:
+            yield "num_heads", f"must divide hidden_size ({self.hidden_size})."
+
+
+@dataclass(frozen=True)
+class SequenceInput:
+    """The keys without a default of input sections that need no folder of records."""
+
+    data_processor: str
+    max_sequence_length: int = field(minimum=1)
+    batch_size: int = field(minimum=1)
+
+
+@dataclass(frozen=True)
+class RecordInput:
+    """The keys of every input section that reads TFRecords of a folder."""
+
+    data_processor: str
+    data_dir: Union[str, list[str]] = field(path=True)
+    max_sequence_length: int = field(minimum=1)
+    batch_size: int = field(minimum=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OrderKeys:
+    """How examples are ordered and repeated; evaluation reads them once in any case."""
+
+    shuffle: bool = True
+    shuffle_seed: Optional[int] = field(0, minimum=0, long=True)
+    repeat: bool = True
+    skip_steps: Optional[int] = field(None, minimum=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamKeys(OrderKeys):
+    """How records are ordered, repeated and read."""
+
+    shuffle_buffer: Optional[int] = field(None, minimum=1)
+    n_parallel_reads: int = field(4, minimum=1)
+    use_multiple_workers: bool = False
+
+
+def count_vocabulary(section):
+    """Returns the number of tokens of an input section: vocab_size, else vocab_file's lines."""
+    return section.vocab_size or count_lines(getattr(section, "vocab_file", None))
+
+
+def count_lines(path):
+    """Returns the number of lines of a file, None if there is none.
+
+    Raises:
+        ConfigError: if what is there cannot be read.
+    """
+    try:
+        with open(path or "", "rb"):
+            pass
+    except OSError as error:
+        if unread(error) is ConfigError:
+            raise ConfigError(
+                f"vocab_file: must be a readable file. Received: {path!r} ({error.strerror}). "
+                "Check the path."
+            ) from error
+        return None
+    return text_lines.line_ends(path, 1 << 20)[0]

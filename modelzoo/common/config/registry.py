@@ -1,0 +1,56 @@
+"""Finds the models of the zoo: every folder of modelzoo/ with a params.py is one.
+
+A model is imported when it is asked for; its name is its folder, with dots for slashes (``gpt3``,
+``bert.fine_tuning.classifier``).
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from pathlib import Path
+
+from cerebras_tf.errors import ConfigError
+from cerebras_tf.suggestions import did_you_mean
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def model_names():
+    """Returns the sorted names of all models."""
+    folders = (path.parent.relative_to(ROOT) for path in ROOT.rglob("params.py"))
+    return sorted(".".join(folder.parts) for folder in folders if folder.parts[0] != "common")
+
+
+def params_class(name, where):
+    """Returns the class `Params` of the model `name`, without importing TensorFlow.
+
+    Raises:
+        ConfigError: if there is no such model; `where` says who named it.
+    """
+    names = model_names()
+    if name not in names:
+        advice = did_you_mean(str(name), names) or "Name one of them."
+        raise ConfigError(
+            f"{where}: model_name must be one of {', '.join(names)}. Received: {name!r}. {advice}"
+        )
+    return importlib.import_module(f"modelzoo.{name}.params").Params
+
+
+def find_prediction(name):
+    """Imports ``prediction.py`` of the model `name`, where predict mode does more than write rows.
+
+    Returns:
+        The module, with ``predict(estimator, inputs, params, checkpoint_path, use_cs)``, or None.
+        Where its steps are not those of ``inputs.predict``, ``compile_prediction(estimator, inputs,
+        params, **options)`` compiles them.
+    """
+    module = f"modelzoo.{name}.prediction"
+    return importlib.import_module(module) if importlib.util.find_spec(module) else None
+
+
+def load_room(name):
+    """Imports ``model.py`` and ``data.py`` of the model `name` and returns both modules."""
+    model = importlib.import_module(f"modelzoo.{name}.model")
+    data = importlib.import_module(f"modelzoo.{name}.data")
+    return model, data

@@ -1,0 +1,500 @@
+"""The YAML sections that all models share: optimizer, schedules, runconfig, csconfig, initializers.
+
+They hold data and rules on data; what the values do is built in ``modelzoo/common/optimizers`` and
+``modelzoo/common/layers``, which import TensorFlow.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from dataclasses import dataclass
+from typing import Any, ClassVar, Optional
+
+from cerebras_tf.cli.arguments import MODES
+from cerebras_tf.memoryx.sparsifier import SPARSIFIER_MAP
+from cerebras_tf.quantities import MOST_GB
+from modelzoo.common.config.schema import (
+    as_number,
+    build_section,
+    build_variant,
+    convert,
+    in_float32,
+    taking,
+)
+
+LOSS_SCALING_WORDS = ("dynamic", "tf_dynamic")
+LOSS_SCALING = f"a number above 0 or one of {', '.join(LOSS_SCALING_WORDS)}"
+MINIMUM_LOSS_SCALE = 2.0**-14
+
+
+def field(default=dataclasses.MISSING, **metadata):
+    """Declares a dataclass field with the metadata that ``modelzoo.common.config.schema`` reads."""
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+# ---- initializers
+
+
+@dataclass(frozen=True)
+class TruncatedNormal:
+    """Normal distribution, values beyond two standard deviations drawn again."""
+
+    name: str
+    mean: float = 0.0
+    stddev: float = field(0.05, minimum=0.0)
+
+
+@dataclass(frozen=True)
+class Normal:
+    """Normal distribution."""
+
+    name: str
+    mean: float = 0.0
+    stddev: float = field(0.05, minimum=0.0)
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """Uniform distribution on [minval, maxval)."""
+
+    name: str
+    minval: float = -0.05
+    maxval: float = 0.05
+
+
+@dataclass(frozen=True)
+class VarianceScaling:
+    """Variance from the fan of the kernel; the truncated normal is variance-corrected."""
+
+    name: str
+    scale: float = field(1.0, minimum=0.0)
+    mode: str = field("fan_in", choices=("fan_in", "fan_out", "fan_avg"))
+    distribution: str = field(
+        "truncated_normal", choices=("truncated_normal", "untruncated_normal", "uniform")
+    )
+
+
+@dataclass(frozen=True)
+class Glorot:
+    """Glorot and Bengio (2010), uniform or normal by its name."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Constant:
+    """One value everywhere."""
+
+    name: str
+    value: float = 0.0
+
+
+INITIALIZERS = {
+    "truncated_normal": TruncatedNormal,
+    "random_normal": Normal,
+    "random_uniform": Uniform,
+    "variance_scaling": VarianceScaling,
+    "glorot_uniform": Glorot,
+    "glorot_normal": Glorot,
+    "constant": Constant,
+}
+build_initializer = build_variant("name", INITIALIZERS)
+
+# ---- learning rate schedules
+
+
+@dataclass(frozen=True)
+class ConstantRate:
+    """The same learning rate at every step (or, before another piece, for `steps` steps)."""
+
+    scheduler: str
+    learning_rate: float = field(minimum=0.0)
+    steps: Optional[int] = field(None, minimum=1, long=True)
+
+
+@dataclass(frozen=True)
+class ExponentialRate:
+    """initial * decay_rate ^ (step / decay_steps); the exponent whole if `staircase`."""
+
+    scheduler: str
+    initial_learning_rate: float = field(minimum=0.0)
+    decay_steps: int = field(minimum=1, long=True)
+    decay_rate: float = field(above=0.0)
+    staircase: bool = False
+    steps: Optional[int] = field(None, minimum=1, long=True)
+
+
+@dataclass(frozen=True)
+class PiecewiseConstantRate:
+    """values[i] up to and including boundaries[i], the last value after them."""
+
+    scheduler: str
+    boundaries: list[int] = field(minimum=0, long=True)
+    values: list[float] = field(minimum=0.0)
+    steps: Optional[int] = field(None, minimum=1, long=True)
+
+    def problems(self):
+        """Yields what is wrong between the fields."""
+        if len(self.values) != len(self.boundaries) + 1:
+            yield (
+                "values",
+                f"must have {len(self.boundaries) + 1} entries, one more than boundaries.",
+            )
+        if list(self.boundaries) != sorted(self.boundaries):
+            yield "boundaries", "must ascend."
+
+
+@dataclass(frozen=True)
+class PolynomialRate:
+    """From initial to end learning rate in `steps` steps; `Linear` is the power 1."""
+
+    scheduler: str
+    initial_learning_rate: float = field(minimum=0.0)
+    end_learning_rate: float = field(minimum=0.0)
+    steps: int = field(minimum=1, long=True)
+    power: float = field(1.0, minimum=0.0)
+    cycle: bool = False
+
+
+@dataclass(frozen=True)
+class CosineRate:
+    """Half a cosine from the initial learning rate down to alpha times it."""
+
+    scheduler: str
+    initial_learning_rate: float = field(minimum=0.0)
+    decay_steps: int = field(minimum=1, long=True)
+    alpha: float = field(0.0, minimum=0.0)
+
+
+SCHEDULES = {
+    "Constant": ConstantRate,
+    "Exponential": ExponentialRate,
+    "PiecewiseConstant": PiecewiseConstantRate,
+    "Linear": PolynomialRate,
+    "Polynomial": PolynomialRate,
+    "Cosine": CosineRate,
+}
+_build_piece = build_variant("scheduler", SCHEDULES)
+
+
+def piece_steps(piece):
+    """Returns for how many steps a schedule's piece runs before the next, or None."""
+    return piece.decay_steps if isinstance(piece, CosineRate) else piece.steps
+
+
+def build_schedule(value, path, report):
+    """Builds the pieces of a learning rate: from a number, a piece, or a list of pieces."""
+    if isinstance(value, dict):
+        value = [value]
+    if not isinstance(value, (list, tuple)):
+        rate = convert(float, value, path, report)
+        if rate is not None and rate < 0:
+            report.add(path, f"{path} must be at least 0.0.", value)
+        return None if rate is None else (ConstantRate("Constant", rate),)
+    if not value:
+        report.add(path, f"{path} must have at least one piece.", value)
+        return None
+    pieces = tuple(_build_piece(v, f"{path}[{i}]", report) for i, v in enumerate(value))
+    for index, piece in enumerate(pieces[:-1]):
+        if piece is not None and not piece_steps(piece):
+            report.add(path, f"{path}[{index}].steps is required before another piece.")
+    return pieces
+
+
+taking(
+    build_schedule,
+    words="a finite number, a section or a list of sections",
+    classes=SCHEDULES,
+    tag="scheduler",
+)
+
+# ---- optimizer
+
+
+def build_loss_scaling_factor(value, path, report):
+    """Builds a static factor, or one of the words in LOSS_SCALING_WORDS."""
+    if value in LOSS_SCALING_WORDS:
+        return value
+    number = as_number(value)
+    if 0 < number < math.inf:
+        return number if in_float32(number, path, report) else None
+    return report.add(path, f"{path} must be {LOSS_SCALING}.", value)
+
+
+taking(build_loss_scaling_factor, words=LOSS_SCALING)
+
+
+@dataclass(frozen=True)
+class OptimizerParams:
+    """The section ``optimizer``.
+
+    AdamW adds `epsilon` to the root of the second moment as it is, or where `epsilon_mode` is
+    ``corrected`` to the root of the moment corrected for its start at zero, as PyTorch does. Adam
+    always corrects its moments, whatever `use_bias_correction` says, and never epsilon.
+    `max_gradient_norm` and `max_gradient_value` of 0 clip nothing.
+    """
+
+    # Which kinds of optimizer have a key, of those that not all have.
+    OF_KINDS: ClassVar[dict[str, tuple[str, ...]]] = {
+        "momentum": ("momentum", "rmsprop"),
+        "decay": ("rmsprop",),
+        "beta1": ("adam", "adamw"),
+        "beta2": ("adam", "adamw"),
+        "epsilon": ("adam", "adamw", "rmsprop"),
+        "epsilon_mode": ("adamw",),
+        "use_bias_correction": ("adam", "adamw"),
+        "weight_decay_rate": ("adamw",),
+    }
+    # The same for words of loss_scaling_factor.
+    OF_SCALES: ClassVar[dict[str, tuple[str, ...]]] = {
+        "initial_loss_scale": LOSS_SCALING_WORDS,
+        "steps_per_increase": LOSS_SCALING_WORDS,
+        **dict.fromkeys(("min_loss_scale", "max_loss_scale", "overflow_tolerance"), ("dynamic",)),
+    }
+
+    optimizer_type: str = field(choices=("sgd", "momentum", "adam", "adamw", "rmsprop"))
+    learning_rate: Any = field(build=build_schedule)
+    momentum: Optional[float] = field(None, minimum=0.0)
+    decay: float = field(0.9, minimum=0.0, below=1.0)
+    beta1: float = field(0.9, minimum=0.0, below=1.0)
+    beta2: float = field(0.999, minimum=0.0, below=1.0)
+    epsilon: Optional[float] = field(None, minimum=0.0)
+    epsilon_mode: str = field("uncorrected", choices=("uncorrected", "corrected"))
+    use_bias_correction: bool = False
+    weight_decay_rate: float = field(0.0, minimum=0.0)
+    exclude_from_weight_decay: list[str] = field(("LayerNorm", "layer_norm", "bias", "Bias"))
+    max_gradient_norm: Optional[float] = field(None, minimum=0.0)
+    max_gradient_value: Optional[float] = field(None, minimum=0.0)
+    grad_accum_steps: int = field(1, minimum=1)
+    loss_scaling_factor: Any = field(1.0, build=build_loss_scaling_factor)
+    initial_loss_scale: float = field(2.0**15, above=0.0)
+    steps_per_increase: int = field(2000, minimum=1, long=True)
+    min_loss_scale: float = field(MINIMUM_LOSS_SCALE, minimum=MINIMUM_LOSS_SCALE)
+    max_loss_scale: float = field(2.0**15, above=0.0)
+    overflow_tolerance: float = field(0.05, minimum=0.0)
+    log_summaries: bool = False
+    log_grads: bool = False
+    log_hists: bool = False
+    ws_summary: bool = False
+    disable_lr_steps_reset: bool = False
+
+    def problems(self):
+        """Yields what is wrong between the fields."""
+        if self.max_gradient_norm and self.max_gradient_value:
+            yield "max_gradient_value", "excludes max_gradient_norm. Set one of them."
+        for pattern in self.exclude_from_weight_decay:
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                yield (
+                    "exclude_from_weight_decay",
+                    f"must hold regular expressions of names of variables: {pattern!r} is none "
+                    f"({error}).",
+                )
+        for name, kinds in {**self.OF_KINDS, **self.OF_SCALES}.items():
+            given = getattr(self, name) != type(self).__dataclass_fields__[name].default
+            is_scale = name in self.OF_SCALES
+            chosen = self.loss_scaling_factor if is_scale else self.optimizer_type
+            if given and chosen not in kinds:
+                told = f"loss_scaling_factor {chosen}" if is_scale else chosen
+                yield name, f"has no effect with {told}. Use {' or '.join(kinds)}."
+        if self.epsilon_mode == "corrected" and not self.use_bias_correction:
+            yield "epsilon_mode", "needs use_bias_correction. Set that to True."
+        if self.min_loss_scale > self.max_loss_scale:
+            yield "min_loss_scale", f"must not exceed max_loss_scale ({self.max_loss_scale})."
+
+
+# ---- sparsity, runconfig, csconfig
+
+
+def build_levels(value, path, report):
+    """Builds the level of all weights, or levels by regular expressions of names."""
+    if isinstance(value, dict) and value:
+        return {str(name): build_levels(v, f"{path}.{name}", report) for name, v in value.items()}
+    level = convert(float, value, path, report)
+    if level is not None and not 0 <= level < 1:
+        report.add(path, f"{path} must be 0 or more and less than 1.", value)
+    return level
+
+
+taking(build_levels, words="a number, or numbers by regular expressions of names")
+
+
+@dataclass(frozen=True)
+class SparsityParams:
+    """The section ``sparsity``: weights that training prunes where it starts, and holds at zero.
+
+    `sparsity_level` is the share of every matrix that is pruned, embeddings and normalisation left
+    out; or shares by regular expressions of names. The keys are those of the sparsifiers.
+    """
+
+    mask_type: str = field(choices=("topk", "balanced-topk", "checkerboard", "constant"))
+    sparsity_level: Any = field(0.5, build=build_levels)
+    sparsity_distribution: str = field("uniform", choices=("uniform", "er", "erk"))
+    erk_power_scale: float = field(1.0, minimum=0.0)
+    n_iter: int = field(1, minimum=1)
+    seed: Optional[int] = field(None, long=True)
+
+    def sparsifier(self):
+        """Returns the sparsifier that the section describes."""
+        given = dataclasses.asdict(self)
+        return SPARSIFIER_MAP[given.pop("mask_type")](**given)
+
+    def problems(self):
+        """Yields what is wrong between the fields."""
+        if isinstance(self.sparsity_level, dict) and self.sparsity_distribution != "uniform":
+            yield "sparsity_level", f"must be one number for {self.sparsity_distribution}."
+
+
+@dataclass(frozen=True)
+class KeepBest:
+    """Which checkpoint of ``train_and_eval`` is copied to ``model_dir/best``: by which metric.
+
+    `mode` says whether the smallest or the largest value is the best.
+    """
+
+    metric: str = "loss"
+    mode: str = field("min", choices=("min", "max"))
+
+
+@dataclass(frozen=True)
+class EarlyStopping:
+    """When ``train_and_eval`` ends early: after `patience` evaluations without a better value.
+
+    A value is better if it differs from the best before by more than `min_delta`.
+    """
+
+    metric: str = "loss"
+    mode: str = field("min", choices=("min", "max"))
+    patience: int = field(3, minimum=1)
+    min_delta: float = field(0.0, minimum=0.0)
+
+
+@dataclass(frozen=True)
+class RunConfigParams:
+    """The section ``runconfig``; every command line flag lands here, `mode` among them.
+
+    `checkpoint_path` gives a run its first weights, `resume_from` its step and optimizer state too.
+    `eval_steps` are the batches of an evaluation; null, 0 or less, or more than there are, stand
+    for the whole set. `predict_steps` are the batches of a prediction; null stands for all prompts,
+    and for one batch of anything else.
+
+    With `restore_partially` training goes on from a checkpoint of model_dir that fits in part:
+    variables that the model lacks are left out, those that the checkpoint lacks start anew.
+
+    With `memoryx_dir` weights and optimizer state rest in files of that folder, so that a model may
+    be larger than memory; `memoryx_ram_gb` is how much of main memory they may take, in 10^9 bytes
+    for each wafer (half of what is free where it is not given). With `memoryx_moment_dtype:
+    bfloat16` the moments of the optimizer rest in half of the bytes, in memory as in files, rounded
+    stochastically.
+
+    A step trains on the batches of `num_csx` wafers, whose gradients are averaged. `csrun_wse
+    --num_csx N` starts a process for each, with Slurm by this key alone; one process computes them
+    in turn, and adds the gradients up as `optimizer.grad_accum_steps` does: then each batch weighs
+    the same, where over processes each token or masked word of a step does. It may change at a
+    checkpoint: the data go on where they were.
+
+    `profile` writes a trace of so many steps of training, behind the first two, to
+    ``profile/trace.json`` of model_dir, and says what bounds a step.
+
+    With `multireplica`, in pipelined mode, as many replicas of the model as are fastest share the
+    wafer and every batch of training. How many is said; they are computed together.
+
+    `wafer_memory_gb` bounds the activations of training: what does not fit is computed twice or,
+    with `memoryx_dir`, rests there between the passes.
+
+    `micro_batches` runs every batch of training in so many equal parts, one after another, so that
+    it needs activations for the rows of one. The step is that of the whole batch but for rounding
+    and what dropout draws: gradients and loss are those over all of its tokens, where
+    `optimizer.grad_accum_steps` gives each of its batches the same weight. Other numbers shown of
+    a step are means over the parts, where they can be. On the host it changes nothing.
+
+    `num_threads` threads share the wafer's kernels; without it as many as
+    ``CEREBRAS_TF_THREADS`` of the environment says, else one a core.
+
+    `num_wgt_servers`, `multiple_workers` and `ir_mode` are of the real cluster: they are taken, so
+    that its files load, and a line at the start says that they change nothing here.
+    `execution_strategy` must be that of the launcher: `python-ws` streams weights, `python` keeps
+    all in place.
+    """
+
+    OF_THE_CLUSTER: ClassVar[tuple[str, ...]] = ("num_wgt_servers", "multiple_workers", "ir_mode")
+
+    max_steps: Optional[int] = field(None, minimum=1, long=True)
+    steps: Optional[int] = field(None, minimum=1, long=True)
+    eval_steps: Optional[int] = field(None, long=True)
+    predict_steps: Optional[int] = field(None, minimum=1)
+    save_summary_steps: int = field(100, minimum=1, long=True)
+    save_checkpoints_steps: int = field(1000, minimum=1, long=True)
+    keep_checkpoint_max: int = field(5, minimum=0)
+    log_step_count_steps: Optional[int] = field(None, minimum=1, long=True)
+    disable_standard_logs: bool = False
+    throttle_secs: int = field(0, minimum=0)
+    tf_random_seed: Optional[int] = field(None, long=True)
+    mode: Optional[str] = field(None, choices=tuple(MODES))
+    model_dir: Optional[str] = field(None, path="as given")
+    compile_dir: Optional[str] = field(None, path="as given")
+    cs_ip: Optional[str] = None
+    device: Optional[str] = field(None, names="a device, such as /cpu:0")
+    checkpoint_path: Optional[str] = field(None, path="as given")
+    resume_from: Optional[str] = field(None, path="as given")
+    keep_best_checkpoint: Any = field(None, build=build_section(KeepBest))
+    early_stopping: Any = field(None, build=build_section(EarlyStopping))
+    restore_partially: bool = False
+    memoryx_dir: Optional[str] = field(None, path="as given")
+    memoryx_ram_gb: Optional[float] = field(None, above=0.0, below=MOST_GB)
+    memoryx_moment_dtype: Optional[str] = field(None, choices=("bfloat16",))
+    wafer_memory_gb: Optional[float] = field(None, above=0.0, below=MOST_GB)
+    micro_batches: int = field(1, minimum=1)
+    precision: Optional[str] = field(None, choices=("float32", "bfloat16", "emulate"))
+    keep_float32: tuple[str, ...] = ()
+    profile: Optional[int] = field(None, minimum=1)
+    validate_only: bool = False
+    compile_only: bool = False
+    multireplica: bool = False
+    num_threads: Optional[int] = field(None, minimum=1, below=1025)
+    num_csx: int = field(1, minimum=1)
+    num_wgt_servers: Optional[int] = field(None, minimum=1)
+    execution_strategy: Optional[str] = field(None, choices=("weight_streaming", "pipeline"))
+    disable_input_pipeline_ckpt: bool = False
+    use_cs_grad_accum: bool = False
+    enable_distributed: bool = False
+    multiple_workers: bool = False
+    ir_mode: str = "mlir-cirh"
+
+    def without_effect(self):
+        """Returns the keys that were given and change nothing here."""
+        defaults = RunConfigParams()
+        keys = self.OF_THE_CLUSTER
+        return [key for key in keys if getattr(self, key) != getattr(defaults, key)]
+
+    def problems(self):
+        """Yields what is wrong between the fields."""
+        if self.validate_only and self.compile_only:
+            yield "compile_only", "excludes validate_only. Set one of them."
+        if self.memoryx_ram_gb and not self.memoryx_dir:
+            yield "memoryx_ram_gb", "has no effect without memoryx_dir. Set that too."
+        if self.checkpoint_path and self.resume_from:
+            yield "resume_from", "excludes checkpoint_path. Set one of them."
+        if self.enable_distributed:
+            yield "enable_distributed", "spreads over GPUs, which this system does not drive."
+        if self.use_cs_grad_accum:
+            yield (
+                "use_cs_grad_accum",
+                "has the compiler choose parts of a batch, and this one chooses none. Remove the "
+                "key, or set runconfig.micro_batches to the number of parts.",
+            )
+
+
+@dataclass(frozen=True)
+class CsConfigParams:
+    """The section ``csconfig``."""
+
+    use_cbfloat16: bool = False
+
+    def problems_with(self, model):
+        """Yields what does not go with the section ``model``."""
+        if self.use_cbfloat16 and not model.mixed_precision:
+            yield "csconfig.use_cbfloat16", "needs model.mixed_precision. Set that to True."

@@ -1,0 +1,229 @@
+"""Converts whole checkpoints between other programs and this zoo, a tensor at a time.
+
+programs.py knows the architectures; no model is built. Slots of optimizers are left behind: a
+converted checkpoint holds weights and the global step.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+from pathlib import Path
+
+import numpy as np
+import yaml
+
+from cerebras_tf.errors import CheckpointError, ConfigError
+from modelzoo.common.config import registry
+from modelzoo.common.config.params import load_params, params_from_dict
+from modelzoo.common.convert.carried_files import find_carried
+from modelzoo.common.convert.layout import Conversion
+from modelzoo.common.convert.matching import match_ours, match_theirs
+from modelzoo.common.convert.programs import PROGRAMS
+from modelzoo.common.convert.taken_in import TakenIn, check_room, weight_bytes
+from modelzoo.common.convert.tensorflow_checkpoint import (
+    GLOBAL_STEP,
+    STATE,
+    TensorFlowReader,
+    write_tensorflow,
+)
+from modelzoo.common.convert.whole_folder import whole_folder
+from modelzoo.common.files.path_advice import advice_on_path
+from modelzoo.common.model_dir.folder import TRAINED_ON
+
+PARAMS = "params.yaml"
+_LESS_ROOM = " Or let files of the source go as they are taken in, with --delete_source."
+_HEADER = """\
+# A converted model. Its own are the section model, vocab_size and max_sequence_length; data_dir,
+# batch_size, optimizer and runconfig are placeholders to replace before training.
+"""
+
+
+def to_tensorflow(
+    source, output, program="hugging_face", overwrite=False, advance=None, delete_source=False
+):
+    """Converts another program's model into a TensorFlow checkpoint with a params.yaml.
+
+    Args:
+        source: folder of the model, or prefix of a checkpoint of Google's.
+        output: folder of the new checkpoint.
+        program: a key of PROGRAMS.
+        overwrite: whether a checkpoint there may be replaced.
+        advance: called with every number of weights that is done.
+        delete_source: whether each file of the source is deleted once what is made of it is on the
+            disk; see ``taken_in.py``.
+
+    Returns:
+        A Conversion.
+
+    Raises:
+        CheckpointError: the model is damaged, does not fit its configuration, or the disk is too
+            small; or a file that goes with it cannot be read.
+        ConfigError: its configuration has no counterpart here.
+    """
+    taken = TakenIn(source, output, program) if delete_source else None
+    program = PROGRAMS[program]
+    reader = taken.reader() if taken else program.open(source)
+    architecture, tree, layout = describe(program, reader)
+    names = match_theirs(reader, layout, architecture.canonical)
+    carried = find_carried(reader.folder, program.carried)
+    goes_on = taken is not None and taken.has_begun
+    if not goes_on:
+        _check_copies(reader, layout, names)
+
+    def tensors(links):
+        for link in links:
+            parts = link.form.to_ours(reader.read(names[link.theirs]))
+            for name in link.ours:
+                yield name, parts.pop(0)  # keeps nothing that was written
+            _tell(advance, link)
+
+    name = f"model.ckpt-{reader.global_step}"
+    texts = {PARAMS: _HEADER + yaml.safe_dump(tree, sort_keys=False)}
+    texts |= architecture.files(reader.config)
+    patterns = (f"{name}.*", *program.carried, *carried.tokenizer, TRAINED_ON, *texts, STATE)
+    with whole_folder(output, patterns, overwrite or goes_on) as folder:
+        if taken:
+            taken.take_in(layout, names, tensors)
+            taken.write(folder, name)
+        else:
+            advice = _LESS_ROOM if program is PROGRAMS["hugging_face"] else ""
+            check_room(output, weight_bytes(layout.links), advice)
+            write_tensorflow(folder, name, tensors(layout.links), reader.global_step)
+        for file_name, text in texts.items():
+            (folder / file_name).write_text(text, encoding="utf-8")
+        _copy(carried, folder)
+    if taken:
+        taken.end()
+    dropped = sorted(set(reader.shapes) - set(names.values()) - {GLOBAL_STEP})
+    return _conversion(layout, str(Path(output) / name), dropped, carried)
+
+
+def from_tensorflow(
+    source,
+    output,
+    program="hugging_face",
+    params_path=None,
+    config_from=None,
+    dtype="float32",
+    max_shard_bytes=None,
+    overwrite=False,
+    advance=None,
+):
+    """Converts a TensorFlow checkpoint of this zoo into another program's model.
+
+    Args:
+        source: prefix of the checkpoint, or its folder.
+        output: folder of the new model.
+        program: a key of PROGRAMS.
+        params_path: the model's YAML; None takes params.yaml beside the checkpoint.
+        config_from: folder of the model that ours began as, for what our YAML does not say, such as
+            token ids, generation_config.json and the tokenizer; None takes the checkpoint's folder.
+        dtype: type of the weights there: float32, float16 or bfloat16.
+        max_shard_bytes: largest size of a file; google_bert has None, others' is SHARD_BYTES.
+        overwrite: whether a model there may be replaced.
+        advance: called with every number of weights that is done.
+
+    Returns:
+        A Conversion.
+
+    Raises:
+        CheckpointError: the checkpoint is damaged, or does not fit its parameters; or a file that
+            goes with it cannot be read.
+        ConfigError: the parameters have no counterpart there.
+    """
+    program = PROGRAMS[program]
+    program.check(dtype, max_shard_bytes)
+    reader = TensorFlowReader(source)
+    params_path = str(params_path or reader.folder / PARAMS)
+    params = load_params(params_path)
+    architecture = program.architecture_for(params, params_path)
+    layout = architecture.layout(params).without_groups(reader.shapes)
+    origin = _origin(config_from, program) if config_from else reader.folder
+    config = architecture.config(params, params_path, reader.shapes)
+    config = program.completed(config, origin)
+    dropped = match_ours(reader, layout)
+    carried = find_carried(origin, program.carried)
+
+    def tensors():
+        for link in layout.links:
+            parts = [np.asarray(reader.read(name), np.float32) for name in link.ours]
+            yield link.theirs, link.form.to_theirs(parts)
+            _tell(advance, link)
+
+    shapes = {link.theirs: link.shape for link in layout.links}
+    patterns = (*carried.tokenizer, *program.written)
+    with whole_folder(output, patterns, overwrite) as folder:
+        _copy(carried, folder)
+        step = reader.global_step
+        program.write(folder, config, shapes, tensors(), step, dtype, max_shard_bytes)
+    dropped = sorted(set(dropped) - {GLOBAL_STEP})
+    return _conversion(layout, str(output), dropped, carried)
+
+
+def describe(program, reader):
+    """Finds out what model a reader of another program holds.
+
+    Args:
+        program: Program.
+        reader: what its `open` returned.
+
+    Returns:
+        Its Architecture, the nested dictionary of our YAML, and its Layout.
+
+    Raises:
+        ConfigError: its configuration has no counterpart here.
+    """
+    architecture = program.architecture_of(reader)
+    names = {architecture.canonical(name) for name in reader.shapes}
+    tree = architecture.tree(reader.config, reader.config_path, names)
+    cls = registry.params_class(architecture.room, where=reader.config_path)
+    try:
+        params = params_from_dict(cls, tree, where=f"{architecture.room} of it")
+    except ConfigError as error:
+        raise ConfigError(
+            f"{reader.config_path}: must describe a model that this zoo's {architecture.room} can "
+            f"be. Received: one whose YAML is refused.\n{error}"
+        ) from error
+    return architecture, tree, architecture.layout(params).without_groups(names)
+
+
+def _origin(folder, program):
+    """Returns the folder of --config_from, which holds something that is carried over."""
+    if not Path(folder).is_dir():
+        advice = advice_on_path(folder, "Name the folder of the model that ours began as.")
+        raise ConfigError(f"--config_from: must be a folder. Received: {folder}. {advice}")
+    if not find_carried(folder, program.carried).paths:
+        raise ConfigError(
+            f"--config_from: must hold {' or '.join((*program.carried, 'files of a tokenizer'))}. "
+            f"Received: {folder}, which has none. Name the folder of the model that ours began "
+            "as, or leave it out."
+        )
+    return Path(folder)
+
+
+def _copy(carried, target):
+    for path in carried.paths:
+        shutil.copyfile(path, target / path.name)
+
+
+def _check_copies(reader, layout, names):
+    for copy, of in layout.copies.items():
+        if copy in names:
+            first, second = reader.read(names[copy]), reader.read(names[of])
+            if not np.array_equal(first, second, equal_nan=True):
+                raise CheckpointError(
+                    f"{reader.where(names[copy])}: tensor {copy} must equal {of}, which "
+                    f"{reader.config_path} ties it to. Received: other values. Set "
+                    "tie_word_embeddings to false there if the model has both."
+                )
+
+
+def _tell(advance, link):
+    if advance is not None:
+        advance(math.prod(link.shape))
+
+
+def _conversion(layout, path, dropped, carried):
+    weights = sum(math.prod(link.shape) for link in layout.links)
+    return Conversion(len(layout.links), weights, path, tuple(dropped), carried.left)

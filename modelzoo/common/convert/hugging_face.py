@@ -1,0 +1,212 @@
+"""A model's folder as Hugging Face's transformers keeps it: config.json and the files of tensors.
+
+Reads .safetensors, in one file or several, and PyTorch's .bin; writes .safetensors. Knows no
+model: names are taken as they stand.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+from cerebras_tf.errors import CheckpointError, ConfigError
+from modelzoo.common.convert.safetensors_file import (
+    DTYPES,
+    STORED_AS,
+    SafetensorsReader,
+    SafetensorsWriter,
+)
+from modelzoo.common.files.json_text import parse_json
+from modelzoo.common.files.path_advice import advice_on_path
+
+CONFIG, GENERATION_CONFIG = "config.json", "generation_config.json"
+# Files that go with a model of ours, so that what its YAML does not say comes back.
+CARRIED = (CONFIG, GENERATION_CONFIG)
+# What a conversion writes into the folder, the file that makes the rest a model last.
+WRITTEN = ("*.safetensors", "*.safetensors.index.json", GENERATION_CONFIG, CONFIG)
+# Keys of a config.json that tell of its own files, or are other spellings of what is written anew.
+_OWN_KEYS = {"_name_or_path", "transformers_version", "torch_dtype", "dtype", "num_labels"}
+_ASSUMED = ("bos_token_id", "eos_token_id")  # which our YAML does not say
+_OTHER_SPELLINGS = {"rope_parameters", "rope_scaling", "rope_theta"}
+_SINGLE_FILES = ("model.safetensors", "pytorch_model.bin")
+SHARD_BYTES = 5 * 10**9  # largest size of a file, as usual there
+_INDEX = "model.safetensors.index.json"
+_INDEX_FILES = (_INDEX, "pytorch_model.bin.index.json")
+
+
+class HuggingFaceReader:
+    """The tensors of a folder.
+
+    Args:
+        folder: the folder.
+        gone: files that need not be there any more, with shape by name of their tensors.
+
+    Attributes:
+        config: what stands in config.json.
+        config_path: its path.
+        shapes: shape by tensor name.
+        places: name of its file by tensor name.
+        global_step: 0, for none is kept there.
+
+    Raises:
+        CheckpointError: a file is missing or damaged.
+    """
+
+    global_step = 0
+
+    def __init__(self, folder, gone=None):
+        gone = gone or {}
+        self.folder = Path(folder)
+        self.config_path = str(self.folder / CONFIG)
+        self.config = read_json(self.config_path)
+        index, wanted = self._files(gone)
+        self._readers = {n: _open(self.folder / n) for n in index if n not in gone}
+        self.shapes, self.places = {}, {}
+        for file_name in index:
+            found = gone.get(file_name) or shapes_of(self._readers[file_name])
+            for name, shape in found.items():
+                self.shapes[name], self.places[name] = tuple(shape), file_name
+        for name, file_name in wanted.items():
+            if self.places.get(name) != file_name:
+                raise CheckpointError(
+                    f"{self.folder / file_name}: must hold the tensor {name}, as the folder's "
+                    "index says. Received: a file without it. Download or copy it again."
+                )
+
+    def _files(self, gone):
+        """Returns the names of the files, and file by tensor where there is an index."""
+        for name in _SINGLE_FILES:
+            if name in gone or (self.folder / name).exists():
+                return [name], {}
+            index = self.folder / _INDEX_FILES[_SINGLE_FILES.index(name)]
+            if index.exists():
+                wanted = read_json(index).get("weight_map", {})
+                return sorted(set(wanted.values())), wanted
+        raise CheckpointError(
+            f"{self.folder}: must hold {', '.join((*_SINGLE_FILES, *_INDEX_FILES))}. Received: "
+            "none of them. Give the folder with the model's files."
+        )
+
+    def read(self, name):
+        """Reads one tensor as float32."""
+        return self._readers[self.places[name]].read(name)
+
+    def where(self, name):
+        """Returns the path of the file that holds a tensor."""
+        return str(self.folder / self.places[name])
+
+
+def with_carried(config, folder):
+    """Adds to a configuration what that of the original model says besides, such as token ids.
+
+    Args:
+        config: made of our parameters, whose keys win, but for the tokens it assumes.
+        folder: folder of the original model's config.json, or of the checkpoint made of it.
+
+    Raises:
+        ConfigError: the file there is another architecture's.
+    """
+    path = Path(folder) / CONFIG
+    if not path.exists():
+        return config
+    carried = read_json(path)
+    if carried.get("model_type") != config["model_type"]:
+        raise ConfigError(
+            f"{path}: model_type must be {config['model_type']!r}, as our YAML says. Received: "
+            f"{carried.get('model_type')!r}. Name the original model's folder by --config_from."
+        )
+    left = _OWN_KEYS | _OTHER_SPELLINGS
+    kept = {key: value for key, value in carried.items() if key not in left}
+    first = {key: kept[key] for key in _ASSUMED if key in kept}
+    return {**kept, **config, **first}
+
+
+def shapes_of(reader):
+    """Returns shape by name of an open file."""
+    return {name: place.shape for name, place in reader.places.items()}
+
+
+def _open(path):
+    if path.suffix != ".bin":
+        return SafetensorsReader(path)
+    from modelzoo.common.convert.torch_file import TorchReader
+
+    return TorchReader(path)
+
+
+def read_json(path):
+    """Reads a JSON file that holds an object.
+
+    Raises:
+        CheckpointError: it is missing or holds something else.
+    """
+    path = Path(path)
+    try:
+        value = parse_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        received = error.strerror if isinstance(error, OSError) else error
+        raise CheckpointError(
+            f"{path}: must be a JSON file. Received: {received}. "
+            f"{advice_on_path(path.parent, 'Give the folder with all files of the model.')}"
+        ) from error
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path}: must hold an object. Received: {value!r:.100}. Replace it.")
+    return value
+
+
+def write_hugging_face(folder, config, shapes, tensors, dtype="float32", max_shard_bytes=None):
+    """Writes a folder that transformers loads.
+
+    Args:
+        folder: an existing folder.
+        config: content of config.json.
+        shapes: shape by name of all tensors.
+        tensors: yields (name, float32 array) in the order of `shapes`.
+        dtype: a key of DTYPES, the type in the files.
+        max_shard_bytes: largest size of a file's tensors, None for SHARD_BYTES; a larger tensor has
+            a file of its own.
+
+    Raises:
+        ConfigError: `dtype` is none of DTYPES.
+    """
+    if dtype not in DTYPES:
+        raise ConfigError(f"--dtype: must be one of {', '.join(DTYPES)}. Received: {dtype!r}.")
+    folder, stored = Path(folder), DTYPES[dtype]
+    shards = split_into_shards(shapes, STORED_AS[stored].itemsize, max_shard_bytes or SHARD_BYTES)
+    weight_map, tensors = {}, iter(tensors)
+    for number, shard in enumerate(shards, start=1):
+        name = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
+        name = name if len(shards) > 1 else _SINGLE_FILES[0]
+        writer = SafetensorsWriter(folder / name, shard, stored)
+        for _ in shard:
+            writer.write(*next(tensors))
+        writer.close()
+        weight_map.update(dict.fromkeys(shard, name))
+    if len(shards) > 1:
+        size = sum(math.prod(shape) for shape in shapes.values()) * STORED_AS[stored].itemsize
+        index = {"metadata": {"total_size": size}, "weight_map": weight_map}
+        _write_json(folder / _INDEX, index)
+    _write_json(folder / CONFIG, {**config, "torch_dtype": dtype})
+
+
+def split_into_shards(shapes, item_bytes, max_shard_bytes):
+    """Cuts the tensors, in their order, into files of at most `max_shard_bytes`.
+
+    Returns:
+        A list of dictionaries, shape by name; none is empty.
+    """
+    shards: list[dict[str, tuple[int, ...]]] = [{}]
+    size = 0
+    for name, shape in shapes.items():
+        tensor_bytes = math.prod(shape) * item_bytes
+        if shards[-1] and size + tensor_bytes > max_shard_bytes:
+            shards.append({})
+            size = 0
+        shards[-1][name] = tuple(shape)
+        size += tensor_bytes
+    return shards
+
+
+def _write_json(path, value):
+    path.write_text(json.dumps(value, indent=2, sort_keys=True) + "\n", encoding="utf-8")

@@ -1,0 +1,132 @@
+"""TensorFlow checkpoints, read and written a variable at a time. Knows no model."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+
+from cerebras_tf.bundle.discovery import checkpoint_before
+from cerebras_tf.errors import CheckpointError
+from cerebras_tf.memoryx.bundle_writer import BundleWriter
+from cerebras_tf.whole_file import write_whole
+from modelzoo.common.files.path_advice import CHECKPOINT_END, advice_on_checkpoint
+
+STATE = "checkpoint"
+GLOBAL_STEP = "global_step"
+
+
+class TensorFlowReader:
+    """The variables of a checkpoint.
+
+    Args:
+        path: its prefix, such as ``model_dir/model.ckpt-100``, or one of its files; or a folder:
+            its latest checkpoint, or the only one where none is recorded.
+
+    Attributes:
+        path: its prefix.
+        folder: folder of its files.
+        shapes: shape by variable name.
+
+    Raises:
+        CheckpointError: there is no such checkpoint, or it holds no variables.
+    """
+
+    def __init__(self, path):
+        import tensorflow as tf
+
+        from cerebras_tf.checkpoints.content import tell_of_cut_files
+
+        self._errors = (tf.errors.OpError, ValueError, RuntimeError, IndexError)
+        self.path = _find(tf, str(path))
+        self.folder = Path(self.path).parent
+        try:
+            self._reader = tf.train.load_checkpoint(self.path)
+        except self._errors as error:
+            raise _unreadable(self.path, error) from error
+        tell_of_cut_files(self.path)
+        shapes = self._reader.get_variable_to_shape_map()
+        self.shapes = {name: tuple(shapes[name]) for name in sorted(shapes)}
+        if not self.shapes:
+            raise CheckpointError(
+                f"{self.path}: must hold variables. Received: none. Name another checkpoint."
+            )
+
+    def read(self, name):
+        """Reads one variable."""
+        try:
+            return self._reader.get_tensor(name)
+        except self._errors as error:
+            before = checkpoint_before(self.path)
+            advice = f"or name the one before, {before}" if before else "no earlier one is there"
+            raise CheckpointError(
+                f"{self.path}, variable {name}: must be whole. Received: {_first_line(error)}. "
+                f"Restore the files; {advice}."
+            ) from error
+
+    def where(self, name):
+        """Returns the prefix of the checkpoint, which holds every variable."""
+        return self.path
+
+    @property
+    def global_step(self):
+        """The global step, 0 where there is none."""
+        return int(self.read(GLOBAL_STEP)) if GLOBAL_STEP in self.shapes else 0
+
+
+def _find(tf, path):
+    if not os.path.isdir(path):
+        return CHECKPOINT_END.sub("", path)
+    found = tf.train.latest_checkpoint(path)
+    candidates = [str(index.with_suffix("")) for index in Path(path).glob("*.index")]
+    if found or len(candidates) == 1:
+        return found or candidates[0]
+    raise CheckpointError(
+        f"{path}: must hold a checkpoint. Received: {len(candidates)} files *.index and none "
+        "recorded as the latest. Give the prefix of its files, such as model_dir/model.ckpt-100."
+    )
+
+
+def _first_line(error):
+    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+
+
+def _unreadable(where, error):
+    advice = (
+        "Give the prefix of its files, such as model_dir/model.ckpt-100, and restore damaged ones."
+    )
+    return CheckpointError(
+        f"{where}: must be a whole TensorFlow checkpoint. Received: {_first_line(error)}. "
+        f"{advice_on_checkpoint(where, advice)}"
+    )
+
+
+def write_tensorflow(folder, name, tensors, global_step=0):
+    """Writes a checkpoint and records it as the folder's latest; needs no TensorFlow.
+
+    Args:
+        folder: an existing folder.
+        name: last part of the checkpoint's prefix.
+        tensors: yields (name, array); one is in memory at a time.
+        global_step: written as int64.
+
+    Raises:
+        OSError: the files cannot be written.
+    """
+    writer = BundleWriter(str(folder))
+    try:
+        writer.add(GLOBAL_STEP, np.asarray(global_step, np.int64))
+        for variable, array in tensors:
+            writer.add(variable, array)
+            del array  # or it would still be there while the next is read
+        writer.finish(os.path.join(folder, name))
+    finally:
+        writer.discard()
+    record_latest(folder, name)
+
+
+def record_latest(folder, name):
+    """Records a checkpoint as the folder's latest, as tf.train.latest_checkpoint reads it."""
+    lines = (f'model_checkpoint_path: "{name}"', f'all_model_checkpoint_paths: "{name}"')
+    write_whole(Path(folder) / STATE, "".join(f"{line}\n" for line in lines))

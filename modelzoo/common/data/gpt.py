@@ -1,0 +1,199 @@
+"""Data processors of language models that predict the next token. Tokenizes nothing but bytes.
+
+Every processor yields features ``input_ids`` [B, S] int32 and ``input_mask`` [B, S] int32 (1 where
+there is padding), and, but for prompts, labels [B, S] int32, the next tokens.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from cerebras_tf.errors import DataError
+from modelzoo.common.config.bounds import check_bounds
+from modelzoo.common.data import hdf5_files, text_files, tf_records
+from modelzoo.common.data.order import EpochOrder
+from modelzoo.common.data.prepared import check_prepared, check_tokens
+from modelzoo.common.data.prompts import read_prompts
+from modelzoo.common.tokenizers.tokenizers import load_tokenizer
+
+RECORD_FEATURES = ("input_ids", "input_mask", "labels")
+
+
+class GptTfRecordsProcessor(tf_records.RecordProcessor):
+    """Reads TFRecords with int64 [S] features input_ids, input_mask (1 = real token) and labels.
+
+    Args:
+        section: GptTfRecordsInput.
+    """
+
+    def layout(self, predicting=False):
+        """Returns the layout of a record; see tf_records.check_files."""
+        return tf_records.integers(RECORD_FEATURES, self.section.max_sequence_length)
+
+    def create_dataset(self, training, skip, predicting=False):
+        """Returns the batches, without the first `skip`; see ``functions.py``.
+
+        Raises:
+            DataError: for a missing, truncated or misshapen file.
+        """
+
+        def example(parsed):
+            features = {"input_ids": parsed["input_ids"], "input_mask": 1 - parsed["input_mask"]}
+            return features, parsed["labels"]
+
+        dataset = tf_records.read_batches(self.section, self.layout(), skip, not training)
+        return dataset.map(example, num_parallel_calls=2, deterministic=True).prefetch(2)
+
+    def blank(self):
+        """Returns a batch of zeros."""
+        return _blank(self.section)
+
+
+class GptTextDataProcessor:
+    """Reads text files as bytes: tokens 0 to 255, and 256 at the end of each file.
+
+    Args:
+        section: GptTextDataInput.
+    """
+
+    def __init__(self, section):
+        self.section = section
+
+    def create_dataset(self, training, skip, predicting=False):
+        """Returns the batches of one split of the files, without the first `skip`.
+
+        See ``functions.py``.
+
+        Raises:
+            DataError: if files are missing or too few.
+        """
+        section = self.section
+        length = section.max_sequence_length
+        shape = [section.batch_size if training else None, length + 1]
+        windows = text_files.open_windows(section, training, length, not training)
+
+        def example(number):
+            tokens = tf.ensure_shape(tf.numpy_function(windows.batch, [number], tf.int32), shape)
+            ids, labels = tokens[:, :-1], tokens[:, 1:]
+            return {"input_ids": ids, "input_mask": tf.zeros_like(ids)}, labels
+
+        last = tf.int64.max if section.repeat else windows.batches_per_epoch
+        return tf.data.Dataset.range(skip, last).map(example).prefetch(2)
+
+    def blank(self):
+        """Returns a batch of zeros."""
+        return _blank(self.section)
+
+
+class GptHDF5DataProcessor:
+    """Reads HDF5 files with the records of ``modelzoo/common/data/hdf5_files.py``.
+
+    Unlike TFRecords they are shuffled as a whole, and a stream starts at any step at no cost.
+
+    Args:
+        section: GptHdf5Input.
+    """
+
+    def __init__(self, section):
+        self.section = section
+
+    def create_dataset(self, training, skip, predicting=False):
+        """Returns the batches, without the first `skip`; see ``functions.py``.
+
+        Raises:
+            DataError: for a missing, damaged or misshapen file, or too few records.
+        """
+        section = self.section
+        length, size = section.max_sequence_length, section.batch_size
+        folders = hdf5_files.as_folders(section.data_dir)
+        check_prepared(folders, {"vocab_size": section.vocab_size}, length)
+        records = hdf5_files.Hdf5Records(section.data_dir, length)
+        if len(records):
+            check_tokens(folders[0], records.rows([0])[0, 0].tolist(), section.vocab_size)
+        seed = (section.shuffle_seed or 0) if section.shuffle else None
+        order = EpochOrder(len(records), size, seed, not training)
+        if not order.batches_per_epoch:
+            raise DataError(
+                f"data_dir: must hold at least {size} records, one batch. Received: "
+                f"{len(records)}. Add records, or lower batch_size."
+            )
+
+        def rows(number):
+            return records.rows(order.examples_of(number))
+
+        def example(number):
+            shape = [size if training else None, len(RECORD_FEATURES), length]
+            data = tf.ensure_shape(tf.numpy_function(rows, [number], tf.int32), shape)
+            ids, mask, labels = tf.unstack(data, axis=1)
+            with tf.control_dependencies([tf_records.check_mask(mask)]):
+                return {"input_ids": ids, "input_mask": 1 - mask}, labels
+
+        last = tf.int64.max if section.repeat else order.batches_per_epoch
+        return tf.data.Dataset.range(skip, last).map(example).prefetch(2)
+
+    def find_fault(self, bounds, predicting=False):
+        """Returns what is wrong with the first record that the model cannot read, or None."""
+        records = hdf5_files.Hdf5Records(self.section.data_dir, self.section.max_sequence_length)
+        try:
+            for where, record in records.named():
+                check_bounds(where, record, bounds)
+        except DataError as error:
+            return str(error)
+        return None
+
+    def blank(self):
+        """Returns a batch of zeros."""
+        return _blank(self.section)
+
+
+class GptPromptsProcessor:
+    """The prompts of text generation as batches, padded behind; there are no labels.
+
+    Generation itself does not read these batches, since its features are made from its results.
+
+    Args:
+        section: GptPromptsInput.
+    """
+
+    def __init__(self, section):
+        self.section = section
+
+    def create_dataset(self, training, skip, predicting=False):
+        """Returns the batches, without the first `skip`; see ``functions.py``.
+
+        Raises:
+            DataError: with file and line, for a row that is no prompt.
+        """
+        section = self.section
+        tokenizer = load_tokenizer(
+            section.tokenizer_type, section.vocab_file, section.encoder_file, section.eos_id
+        )
+        vocab_size = section.vocab_size or tokenizer.vocab_size
+        limit = section.max_sequence_length
+        prompts = read_prompts(section.prompt_file, tokenizer, vocab_size, limit)
+        length = limit or max(len(prompt.tokens) for prompt in prompts)
+        ids = np.zeros([len(prompts), length], np.int32)
+        mask = np.ones_like(ids)
+        for row, prompt in enumerate(prompts):
+            ids[row, : len(prompt.tokens)] = prompt.tokens
+            mask[row, : len(prompt.tokens)] = 0
+        dataset = tf.data.Dataset.from_tensor_slices({"input_ids": ids, "input_mask": mask})
+        batches = dataset.batch(section.batch_size, drop_remainder=training)
+        return batches.skip(skip).prefetch(2)
+
+
+def _blank(section):
+    ids = tf.zeros([section.batch_size, section.max_sequence_length], tf.int32)
+    return {"input_ids": ids, "input_mask": ids}, ids
+
+
+PROCESSORS = {
+    cls.__name__: cls
+    for cls in (
+        GptTfRecordsProcessor,
+        GptHDF5DataProcessor,
+        GptTextDataProcessor,
+        GptPromptsProcessor,
+    )
+}

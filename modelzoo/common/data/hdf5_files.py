@@ -1,0 +1,92 @@
+"""Reads records of language models from HDF5 files. No record stays in memory.
+
+A file holds the dataset ``data``, int32 [n, 3, S]: input_ids, input_mask (1 = real token) and
+labels of n records.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+
+import numpy as np
+
+from cerebras_tf.errors import ConfigError, DataError
+from cerebras_tf.installing import pip_install
+from modelzoo.common.files.path_advice import advice_on_path
+
+COLUMNS = ("input_ids", "input_mask", "labels")
+
+
+def as_folders(data_dir):
+    """Returns a list of folders, also of one."""
+    return [data_dir] if isinstance(data_dir, str) else list(data_dir)
+
+
+class Hdf5Records:
+    """The records of all ``*.h5`` files of a folder or a list of folders, by their number.
+
+    Args:
+        data_dir: the folders.
+        length: S.
+
+    Raises:
+        ConfigError: if the package h5py is missing.
+        DataError: if a folder holds no such file, or a file is damaged or of another length.
+    """
+
+    def __init__(self, data_dir, length):
+        try:
+            import h5py
+        except ImportError as error:
+            raise ConfigError(
+                f"data_dir: HDF5 needs the package h5py. Received: {error}. Run: "
+                f"{pip_install('h5py')}"
+            ) from error
+        folders = as_folders(data_dir)
+        patterns = [os.path.join(glob.escape(folder), "*.h5") for folder in folders]
+        paths = [path for pattern in patterns for path in sorted(glob.glob(pattern))]
+        if not paths:
+            advice = "Make them with --file_format HDF5, or use GptTfRecordsProcessor."
+            for folder in folders:
+                advice = advice_on_path(folder, advice)
+            raise DataError(
+                f"data_dir: must be a folder with files *.h5. Received: {', '.join(folders)}, "
+                f"without any. {advice}"
+            )
+        self._files = [_open(h5py, path, length) for path in paths]
+        self._ends = np.cumsum([len(file["data"]) for file in self._files])
+
+    def __len__(self):
+        return int(self._ends[-1])
+
+    def rows(self, numbers):
+        """Returns records: int32 [number of records, 3, S]."""
+        places = np.searchsorted(self._ends, numbers, side="right")
+        starts = np.concatenate([[0], self._ends])
+        rows = [self._files[p]["data"][n - starts[p]] for p, n in zip(places, numbers)]
+        return np.stack(rows).astype(np.int32)
+
+    def named(self):
+        """Yields every record: file and number, for messages, and its columns by name."""
+        for file in self._files:
+            for number, record in enumerate(file["data"]):
+                where = f"{file.filename}, record {number} (counted from 0)"
+                yield where, dict(zip(COLUMNS, record))
+
+
+def _open(h5py, path, length):
+    try:
+        file = h5py.File(path, "r")
+        shape = file["data"].shape
+    except (OSError, KeyError) as error:
+        raise DataError(
+            f"{path}: must be a whole HDF5 file with the dataset data. Received: {error}. Make or "
+            "copy the file again."
+        ) from error
+    if shape[1:] != (len(COLUMNS), length):
+        raise DataError(
+            f"{path}: data must be [records, {len(COLUMNS)}, {length}]. Received: {list(shape)}. "
+            "Set max_sequence_length to the last number, or make the file again."
+        )
+    return file

@@ -1,0 +1,107 @@
+"""Lists the files that a preparation reads, of files and folders given to it."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from pathlib import Path
+
+from cerebras_tf.errors import DataError
+from modelzoo.common.files.compressed import is_compressed
+from modelzoo.common.files.path_advice import advice_on_path
+
+MOST_ENDINGS = 5  # endings of files left out that are told one by one
+
+
+def named_like(path, suffixes):
+    """Tells whether a name ends like one of some suffixes in lower case, in letters of any case."""
+    return str(path).lower().endswith(suffixes)
+
+
+def find_inputs(paths, suffixes, tell=lambda line: None):
+    """Lists input files.
+
+    Args:
+        paths: files, or folders of which all files named like `suffixes` are taken, at any depth,
+            also behind symbolic links.
+        suffixes: ends of file names, in lower case.
+        tell: called with a line for each folder of which files are left out for their names.
+
+    Returns:
+        Sorted paths, each once; a link to a file is a file of its own.
+
+    Raises:
+        DataError: if a path is missing, a folder cannot be read or holds no such file.
+    """
+    found: dict[str, str] = {}  # each path, by the one whose folders are no links
+    for path in map(Path, [paths] if isinstance(paths, str) else paths):
+        if path.is_dir():
+            files = _files_below(path)
+            inside = [file for file in files if named_like(file, suffixes)]
+            others = [file for file in files if not named_like(file, suffixes) and file.is_file()]
+            _refuse_lost(file for file in inside if not file.exists())
+            inside = [file for file in inside if file.is_file()]
+            received = f"a folder without any{f' and with {_endings(others)}' if others else ''}"
+        else:
+            inside, others = [path] if path.is_file() else [], []
+            received = "no such path"
+        if not inside:
+            advice = advice_on_path(path, "Check the path.")
+            raise DataError(
+                f"{path}: must be a file, or a folder with files {', '.join(suffixes)}. Received: "
+                f"{received}. {advice}"
+            )
+        if others:
+            tell(
+                f"{path}: {len(others)} of {len(others) + len(inside)} files are left out for "
+                f"their names ({_endings(others)}), {others[0]} for one; those of a folder that "
+                f"are read end in {', '.join(suffixes)}"
+            )
+        for file in inside:
+            found.setdefault(os.path.join(os.path.realpath(file.parent), file.name), str(file))
+    return sorted(found.values())
+
+
+def _endings(files):
+    counts = Counter(map(_ending, files)).most_common()
+    told = [f"{count} {ending}" for ending, count in counts[:MOST_ENDINGS]]
+    return ", ".join([*told, "..."] if len(counts) > MOST_ENDINGS else told)
+
+
+def _ending(path):
+    ends = path.suffixes[-2 if is_compressed(path.name) else -1 :]
+    return "".join(ends) or "without an ending"
+
+
+def _files_below(top):
+    """Lists what is no folder below a folder; each folder once, however many links lead to it."""
+    files: list[Path] = []
+    folders, links = [top], list[Path]()
+    seen = set()
+    while folders or links:
+        folder = folders.pop() if folders else links.pop(0)
+        place = os.path.realpath(folder)
+        if place in seen:
+            continue
+        seen.add(place)
+        try:
+            with os.scandir(folder) as entries:
+                for entry in sorted(entries, key=lambda entry: entry.name):
+                    path = Path(folder, entry.name)
+                    if not os.path.isdir(path):  # a link that leads nowhere is no folder
+                        files.append(path)
+                    else:
+                        (links if entry.is_symlink() else folders).append(path)
+        except OSError as error:
+            raise DataError(
+                f"{folder}: must be a folder that can be read. Received: {error.strerror}. Correct "
+                "its permissions, or name the files and folders to be read one by one."
+            ) from error
+    return sorted(files)
+
+
+def _refuse_lost(paths):
+    for path in paths:
+        raise DataError(
+            f"{path}: must be a file that is there. Received: none. {advice_on_path(path)}"
+        )

@@ -1,0 +1,390 @@
+"""Compares folders of records with what reads them, by the manifest.json of their preparation.
+
+Records are not read here: who reads them hands in their tokens, and checks their shapes.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Optional
+
+import tensorflow.compat.v1 as tf
+
+from cerebras_tf.errors import ConfigError, DataError
+from modelzoo.common.config.input_sections import GptTextDataInput
+from modelzoo.common.data.preparation.records import MANIFEST, first_names, lost_file
+from modelzoo.common.files.json_text import parse_json
+from modelzoo.common.files.text_lines import split
+from modelzoo.common.tokenizers.line_vocabulary import line_tokens, word_pieces
+from modelzoo.common.tokenizers.tokenizers import ByteTokenizer, load_tokenizer, vocabulary_facts
+
+READ_FILES = ("*.tfrecord*", "*.h5")  # of a folder of records; see tf_records and hdf5_files
+BYTES = ByteTokenizer.vocab_size
+LINE_KEYS = ("src_vocab_file", "tgt_vocab_file")  # of text in tokens, one for each side of pairs
+LENGTH_KEYS = ("max_seq_length", "max_sequence_length")
+# A table of embeddings may have rows that no token uses, to be of a round size: those of GPT-J and
+# GPT-NeoX have 143 and 155. More than that, or than an eighth, is another vocabulary.
+MOST_UNUSED = 1024
+UNUSED_SHARE = 8
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a manifest tells of records, each None where it does not.
+
+    `made_with` names the file (or files) of the vocabulary whose tokens and numbers have the digest
+    `vocabulary_sha256`. `labels` are those of classes or of tagged sentences, in the order of their
+    numbers. `tokens_and_bytes` are how many tokens stand for how many bytes of text. `inputs` are
+    the SHA-256 of the files that the records were made of by path; of very many files a manifest
+    has one digest.
+    """
+
+    vocab_size: Optional[int]
+    length: Optional[int]
+    vocabulary_sha256: Optional[str]
+    made_with: Optional[str]
+    labels: Optional[list]
+    tokens_and_bytes: Optional[tuple[int, int]] = None
+    inputs: Optional[dict[str, str]] = None
+
+
+def check_prepared(folders, vocab_sizes, length=None, vocab_file=None):
+    """Checks that records are all there, and of the model's vocabulary and sequence length.
+
+    A folder without a manifest of this package was made by hand: a line of the log says that
+    nothing tells its vocabulary. What `check_tokens` sees of it is checked all the same.
+
+    Args:
+        folders: paths.
+        vocab_sizes: numbers of tokens that the model has, by the key that gives them; None for one
+            that is not known.
+        length: the input section's max_sequence_length; None where records have no such length.
+        vocab_file: the vocab.txt that the input section names, or None.
+
+    Raises:
+        DataError: names the first folder that differs, with its numbers and the model's.
+    """
+    for folder in folders:
+        facts = read_facts(folder)
+        if facts is None:
+            _tell_unchecked(str(folder))
+            continue
+        check_listed(folder)
+        own_size, own_length = facts.vocab_size, facts.length
+        wrong = []
+        for key, vocab_size in vocab_sizes.items():
+            if own_size is not None and vocab_size is not None and differs(own_size, vocab_size):
+                wrong.append(f"a vocabulary of {own_size} tokens where {key} is {vocab_size}")
+        if None not in (own_length, length) and own_length != length:
+            wrong.append(f"sequences of {own_length} where max_sequence_length is {length}")
+        if wrong:
+            raise DataError(
+                f"{folder}: must hold records of the model's vocabulary and sequence length. "
+                f"Received: {', '.join(wrong)}, as its {MANIFEST} tells. Name another data_dir, "
+                "make the records again, or set these keys to what the records are."
+            )
+    check_one_vocabulary(folders, vocab_file)
+
+
+def check_listed(folder):
+    """Checks that a folder has the files of records that its manifest lists, and no others.
+
+    Raises:
+        DataError: if one is gone, another than was written, or not listed.
+    """
+    folder = Path(folder)
+    manifest = parse_json((folder / MANIFEST).read_text(encoding="utf-8"))
+    if "files" not in manifest:
+        return
+    problem, advice = lost_file(folder, manifest), "Restore it, or make the records again."
+    if not problem:
+        listed = {entry["file"] for entry in manifest["files"]}
+        reads = [read for read in READ_FILES if fnmatch.filter(listed, read)]
+        found = {path.name for read in reads for path in folder.glob(read)} - listed
+        others = sorted(name for name in found if not name.startswith("."))
+        problem = f"{first_names(others)} as well" if others else None
+        advice = f"Take away what was added, or remove its {MANIFEST} to read what is there."
+    if problem:
+        raise DataError(
+            f"{folder}: must hold the files of records that its {MANIFEST} lists, and no others. "
+            f"Received: {problem}. {advice}"
+        )
+
+
+def check_one_vocabulary(folders, vocab_file=None):
+    """Checks that folders were made with one vocabulary, where their manifests tell.
+
+    Args:
+        folders: paths.
+        vocab_file: the vocab.txt that it must be, or None; the first folder counts where it cannot
+            be read.
+
+    Returns:
+        What has that vocabulary, and its digest; each None where nothing tells.
+
+    Raises:
+        DataError: names the first folder that differs, its vocabulary and the other one.
+    """
+    name, expected = vocab_file, _digest_of(vocab_file)
+    for folder in folders:
+        facts = read_facts(folder)
+        if facts is None or facts.vocabulary_sha256 is None:
+            continue
+        if expected is None:
+            name, expected = f"{facts.made_with}, as {folder}", facts.vocabulary_sha256
+        elif facts.vocabulary_sha256 != expected:
+            raise DataError(
+                f"{folder}: must hold records made with the tokens of {name}. Received: those of "
+                f"{facts.made_with}, which are others or have other numbers, as its {MANIFEST} "
+                "tells. Name another data_dir, or make the records again."
+            )
+    return name, expected
+
+
+def check_sections(sections, classes=None):
+    """Checks that what several input sections name has one vocabulary and one order of labels.
+
+    Args:
+        sections: input sections; what they do not name counts for nothing.
+        classes: number of labels that the model tells apart; None where it has none.
+
+    Raises:
+        DataError: names what differs; see `check_one_vocabulary`.
+    """
+    folders = [folder for section in sections for folder in _folders(section)]
+    name, expected = check_one_vocabulary(folders)
+    known = [facts for facts in map(read_facts, folders) if facts and facts.vocabulary_sha256]
+    size = known[0].vocab_size if known else None
+    for section in sections:
+        for key, path, digests in _own_vocabularies(section, size):
+            name, expected = _same_tokens(key, path, digests, name, expected)
+    for key in LINE_KEYS:
+        told = name, expected
+        for path in filter(None, (getattr(section, key, None) for section in sections)):
+            told = _same_tokens(key, path, _line_digests(path), *told)
+    check_labels(sections, classes)
+
+
+def told_vocabularies(section):
+    """Finds the vocabularies of an input section.
+
+    Args:
+        section: the input section.
+
+    Returns:
+        Name and digest of each, by what tells it: "records", or a key. What nothing tells, neither
+        a manifest nor a file, is left out.
+
+    Raises:
+        DataError: see `check_one_vocabulary`.
+    """
+    found = {"records": check_one_vocabulary(_folders(section))}
+    for key, path, digests in _own_vocabularies(section, None):
+        found[key] = path, next(iter(digests), None)
+    for key in LINE_KEYS:
+        path = getattr(section, key, None)
+        found[key] = path, next(iter(_line_digests(path)), None)
+    return {key: of for key, of in found.items() if of[1]}
+
+
+def _same_tokens(key, path, digests, name, expected):
+    """Compares one vocabulary with `name`, whose digest is `expected`; returns what is known."""
+    if expected is None:
+        return path, next(iter(digests), None)
+    if digests and expected not in digests:
+        raise DataError(
+            f"{path}: {key} must hold the tokens of {name}, under the same numbers. "
+            "Received: others, or other numbers. Name what training has."
+        )
+    return name, expected
+
+
+def check_labels(sections, classes=None):
+    """Checks that the labels of sections to classify have one order, by manifests and keys.
+
+    Those of tagged sentences are compared with their label_vocab_file, where they are read.
+
+    Args:
+        sections: input sections.
+        classes: see `check_sections`.
+
+    Raises:
+        DataError: names the first folder or data_dir that differs, its labels and the others.
+    """
+    name, expected = None, None
+    for section in sections:
+        if hasattr(section, "label_vocab_file"):
+            continue
+        found = [(folder, read_facts(folder)) for folder in _folders(section)]
+        told = [(folder, facts.labels) for folder, facts in found if facts and facts.labels]
+        if task := getattr(section, "task", None):
+            told.append((f"{section.data_dir} with {section.data_processor}", list(task.labels)))
+        for where, labels in told:
+            if classes not in (None, len(labels)):
+                raise DataError(
+                    f"{where}: must have as many labels as model.num_cls_classes, {classes}. "
+                    f"Received: {', '.join(labels)}. Name other data, or set the key to "
+                    f"{len(labels)}."
+                )
+            if expected is None:
+                name, expected = where, labels
+            elif labels != expected:
+                raise DataError(
+                    f"{where}: must have the labels of {name}, under the same numbers: "
+                    f"{', '.join(expected)}. Received: {', '.join(labels)}. Name other data, or "
+                    f"prepare the records with --labels {' '.join(expected)}."
+                )
+
+
+def _folders(section):
+    given = getattr(section, "data_dir", None) or []
+    return [given] if isinstance(given, str) else given
+
+
+def _own_vocabularies(section, size):
+    """Yields key, path and digests of the vocabulary that a section itself names, if it does.
+
+    Of a tokenizer the first `size` tokens count: those of the records, the last of which may be a
+    separator that no file has. Files of some tokenizers have more behind them, which the records do
+    not use. Without digests its own reader says what is wrong.
+    """
+    kind = getattr(section, "tokenizer_type", None)
+    joint = getattr(section, "tokenizer_file", None)
+    path = getattr(section, "vocab_file", None)
+    if joint:
+        yield "tokenizer_file", joint, _tokenizer_digests(size, "JsonTokenizer", joint)
+    elif kind:
+        encoder = section.encoder_file
+        reads = kind != "ByteTokenizer"
+        named = " and ".join(filter(None, (path, encoder))) if path and reads else kind
+        key = "vocab_file" if path and reads else "tokenizer_type"
+        yield key, named, _tokenizer_digests(size, kind, path, encoder)
+    elif path:
+        yield "vocab_file", path, list(filter(None, [_digest_of(path)]))
+    elif isinstance(section, GptTextDataInput) and not differs(BYTES, section.vocab_size):
+        processor = section.data_processor
+        yield "data_processor", processor, _tokenizer_digests(None, "ByteTokenizer")
+
+
+def _tokenizer_digests(size, *files):
+    try:
+        tokenizer = load_tokenizer(*files)
+    except (ConfigError, DataError):
+        return []
+    if size is None or not hasattr(tokenizer, "library"):
+        return [tokenizer.facts["vocabulary_sha256"]]
+    known = tokenizer.library.get_vocab()
+    firsts = [{k: v for k, v in known.items() if v < end} for end in (size, size - 1)]
+    return [vocabulary_facts(tokens)["vocabulary_sha256"] for tokens in firsts]
+
+
+def _digest_of(vocab_file):
+    text = _text_of(vocab_file)
+    return None if text is None else _digest(word_pieces(text))
+
+
+def _line_digests(path):
+    text = _text_of(path)
+    return [] if text is None else [_digest(line_tokens(split(text)))]
+
+
+def _digest(tokens):
+    numbers = {token: number for number, token in enumerate(tokens)}
+    return vocabulary_facts(numbers)["vocabulary_sha256"]
+
+
+def _text_of(path):
+    try:
+        return Path(path or "").read_bytes().decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def check_tokens(where, tokens, vocab_size):
+    """Checks that tokens are among the model's, also of records that no manifest describes.
+
+    Args:
+        where: file of the tokens.
+        tokens: sequence of integers, such as those of the first record.
+        vocab_size: tokens that the model has; None where it is not known.
+
+    Raises:
+        DataError: if one of them is not.
+    """
+    largest = max(tokens, default=0)
+    if vocab_size is not None and largest >= vocab_size:
+        raise DataError(
+            f"{where}: must hold tokens below vocab_size, {vocab_size}. Received: {largest}. Name "
+            "another data_dir, or make the records again with the vocabulary of the model."
+        )
+
+
+def differs(records, model):
+    """Tells whether records of so many tokens are of another vocabulary than the model's."""
+    unused = model - records
+    return not 0 <= unused <= min(MOST_UNUSED, records // UNUSED_SHARE)
+
+
+def read_facts(folder):
+    """Returns the Facts of a folder, or None where it has no manifest of a preparation.
+
+    Raises:
+        DataError: if its manifest is damaged.
+    """
+    path = Path(folder, MANIFEST)
+    try:
+        manifest = parse_json(path.read_text(encoding="utf-8"))
+        settings = manifest.get("settings")
+        if "settings" not in manifest:
+            return None
+        lengths = [settings[key] for key in LENGTH_KEYS if settings.get(key) is not None]
+        size = manifest.get("vocab_size")
+        for number in (size, *lengths):
+            if not isinstance(number, (int, type(None))):
+                raise TypeError(f"{number!r}, which is no whole number")
+        files = [file for file, *_ in settings.get("vocabulary", ())]
+        return Facts(
+            size,
+            next(iter(lengths), None),
+            manifest.get("vocabulary_sha256"),
+            " and ".join(files) or "the 256 bytes",
+            settings.get("labels"),
+            _tokens_and_bytes(manifest.get("counts", {})),
+            _inputs(settings),
+        )
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise DataError(
+            f"{path}: must be a file that can be read. Received: {error.strerror}. Restore it, or "
+            "make the records again."
+        ) from error
+    except (ValueError, TypeError, AttributeError) as error:
+        raise DataError(
+            f"{path}: must be what a preparation wrote. Received: {error}. Restore it, or make the "
+            "records again."
+        ) from error
+
+
+def _inputs(settings):
+    inputs = settings.get("inputs")
+    if not isinstance(inputs, list):
+        return None
+    return {str(path): str(sha256) for path, _, sha256 in inputs}
+
+
+def _tokens_and_bytes(counts):
+    text_bytes, tokens = counts.get("text_bytes"), counts.get("tokens")
+    return (tokens, text_bytes) if tokens and text_bytes else None
+
+
+@functools.cache  # one line a folder and run
+def _tell_unchecked(folder):
+    tf.logging.info(
+        "%s: no %s of a preparation, so nothing tells the vocabulary of its records",
+        folder,
+        MANIFEST,
+    )

@@ -1,0 +1,165 @@
+"""Reads the prompts of text generation."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from cerebras_tf.errors import ConfigError, DataError
+from modelzoo.common.files.json_lines import read_json_lines, require_unicode, text_of
+from modelzoo.common.files.json_text import is_finite
+from modelzoo.common.files.text_lines import placed_lines
+from modelzoo.common.tokenizers.tokenizers import check_number, load_tokenizer
+
+TEXT_KEYS = ("prompt", "text")
+TOKENS_KEY = "prompt_tokens"
+REFERENCE = "reference"  # the text that the completion of a row is scored by
+# What a completion's row has besides the keys of its prompt's.
+MADE_KEYS = ("prompt_number", "sample", "completion", "tokens", "log_probs", "finish_reason")
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A text to continue.
+
+    Attributes:
+        where: its place, ``<file>:<line>``.
+        text: the text; of a row with tokens, what they decode to.
+        tokens: [n] int32.
+        others: further keys of its row.
+    """
+
+    where: str
+    text: str
+    tokens: np.ndarray
+    others: dict = field(default_factory=dict)
+
+
+def section_tokenizer(section, vocab_size):
+    """Loads the tokenizer that an input section names.
+
+    Args:
+        section: GptPromptsInput, or anything with its keys of a tokenizer.
+        vocab_size: tokens of the model.
+
+    Raises:
+        ConfigError: if it is none, or has tokens that the model lacks.
+        DataError: if a file of it is not there.
+    """
+    tokenizer = load_tokenizer(
+        section.tokenizer_type, section.vocab_file, section.encoder_file, section.eos_id
+    )
+    if tokenizer.vocab_size > vocab_size:
+        raise ConfigError(
+            f"tokenizer_type: must have at most the {vocab_size} tokens of the model. Received: "
+            f"{section.tokenizer_type} with {tokenizer.vocab_size}. Name the vocabulary that the "
+            "model was trained with, in vocab_file and encoder_file."
+        )
+    check_number("eos_id", section.eos_id, vocab_size)
+    return tokenizer
+
+
+def read_prompts(path, tokenizer, vocab_size, limit):
+    """Reads all prompts, so that a mistake in the last is told before anything runs.
+
+    Args:
+        path: JSON lines (.jsonl or .json), or any other text with one prompt a line; see
+            GptPromptsInput.
+        tokenizer: what makes tokens of text.
+        vocab_size: tokens of the model.
+        limit: most tokens of prompt and completion; None where there is no limit.
+
+    Returns:
+        A list of Prompt.
+
+    Raises:
+        DataError: with file and line, for a row that is no prompt, empty or too long.
+    """
+    if str(path).lower().endswith((".jsonl", ".json")):
+        prompts = [_of_row(row, where, tokenizer) for where, row in read_json_lines(path)]
+    else:
+        prompts = [_of_line(line, where, tokenizer) for where, line in placed_lines(path, True)]
+    if not prompts:
+        raise DataError(f"{path}: must hold prompts. Received: an empty file. Add some.")
+    for prompt in prompts:
+        _check(prompt, vocab_size, limit)
+    return [
+        prompt if prompt.text else replace(prompt, text=tokenizer.decode(prompt.tokens))
+        for prompt in prompts
+    ]
+
+
+def _of_line(line, where, tokenizer):
+    if not line.strip():
+        raise DataError(
+            f"{where}: a prompt must be more than spaces. Received: {line!r:.60}. Remove the line; "
+            "prompts of spaces need JSON lines."
+        )
+    return Prompt(where, line, tokenizer.encode(line))
+
+
+def _of_row(row, where, tokenizer):
+    given = [key for key in (*TEXT_KEYS, TOKENS_KEY) if key in row]
+    if len(given) > 1:
+        raise DataError(
+            f"{where}: a prompt must be one text, or tokens. Received: both {given[0]} and "
+            f"{given[1]}. Remove one."
+        )
+    taken = given[0] if given else TEXT_KEYS[0]
+    others = {key: value for key, value in row.items() if key != taken}
+    _check_others(others, where)
+    if taken != TOKENS_KEY:
+        text = text_of(row, taken, where)
+        return Prompt(where, text, tokenizer.encode(text), others)
+    tokens = row[TOKENS_KEY]
+    if not isinstance(tokens, list) or not all(type(token) is int for token in tokens):
+        raise DataError(
+            f"{where}: {TOKENS_KEY} must be a list of whole numbers. Received: {tokens!r:.60}. "
+            "Mend the line."
+        )
+    if any(abs(token) >= 2**31 for token in tokens):
+        raise DataError(
+            f"{where}: {TOKENS_KEY} must be below {2**31}. Received: {max(tokens, key=abs)}. "
+            "Mend the line."
+        )
+    return Prompt(where, "", np.array(tokens, np.int64), others)
+
+
+def _check_others(others, where):
+    """Refuses what cannot go with the completion, or would be lost in its row."""
+    made = [key for key in MADE_KEYS if key in others]
+    if made:
+        raise DataError(
+            f"{where}: a prompt's keys go with its completion, whose own are "
+            f"{', '.join(MADE_KEYS)}. Received: {', '.join(made)}. Rename or remove it."
+        )
+    for key, value in others.items():
+        if not is_finite(value):
+            raise DataError(
+                f"{where}: {key} goes with the completion and must hold finite numbers, as JSON "
+                f"has no others. Received: {value!r:.60}. Mend the line, or remove the key."
+            )
+    require_unicode(json.dumps(others, ensure_ascii=False), where)
+    if REFERENCE in others:
+        text_of(others, REFERENCE, where)
+
+
+def _check(prompt, vocab_size, limit):
+    tokens = prompt.tokens
+    if not len(tokens):
+        raise DataError(
+            f"{prompt.where}: a prompt must have a token. Received: none. Remove the line, "
+            "or begin the text."
+        )
+    if limit is not None and len(tokens) >= limit:
+        raise DataError(
+            f"{prompt.where}: a prompt must leave room in {limit} tokens, max_sequence_length or "
+            f"the model's positions. Received: {len(tokens)} tokens. Shorten it."
+        )
+    if tokens.min() < 0 or tokens.max() >= vocab_size:
+        raise DataError(
+            f"{prompt.where}: tokens must be 0 to {vocab_size - 1}. Received: {tokens.min()} to "
+            f"{tokens.max()}. Mend the line."
+        )

@@ -1,0 +1,90 @@
+"""Gives a model of the zoo the interface of EleutherAI's lm-eval harness.
+
+For example, with the estimator and parameters as ``scripts/evaluate_zero_shot.py`` makes them::
+
+    with ModelSession(estimator, params, checkpoint_path, tokenizer, batch_size) as session:
+        lm_eval.simple_evaluate(model=ZooLM(session), tasks=["lambada_openai"])
+
+Tasks are fetched by the harness. Importing this file needs ``lm-eval``.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cerebras_tf.errors import ConfigError
+from cerebras_tf.installing import pip_install
+from modelzoo.common.generate.generate import Request
+from modelzoo.common.generate.sampling import Sampler
+
+try:
+    from lm_eval import utils
+    from lm_eval.api.model import LM
+except ImportError as error:
+    raise ConfigError(
+        f"lm-eval: must be installed for its harness. Received: {error}. Run: "
+        f"{pip_install('lm-eval')}"
+    ) from error
+
+MAX_NEW_TOKENS = 256  # what the harness's own models take where a task does not say
+
+
+class ZooLM(LM):
+    """A language model of the zoo, as the harness calls one.
+
+    Args:
+        session: ModelSession.
+    """
+
+    def __init__(self, session):
+        super().__init__()
+        self._session = session
+        self._tokenizer = session.tokenizer
+
+    def loglikelihood(self, requests, disable_tqdm=False):
+        """Returns (log-probability, whether greedy) of each (context, continuation)."""
+        scores = self._session.score_texts([request.args for request in requests])
+        return [(score.log_prob, score.is_greedy) for score in scores]
+
+    def loglikelihood_rolling(self, requests, disable_tqdm=False):
+        """Returns the log-probability of each whole text.
+
+        Every token is predicted once, from as many before it as the windows of the harness leave.
+        """
+        limit = self._session.limit
+        pairs, counts = [], []
+        for (text,) in (request.args for request in requests):
+            tokens = self._tokenizer.encode(text).tolist()
+            windows = utils.get_rolling_token_windows(tokens, self._tokenizer.eos_id, limit, 1)
+            disjoint = [utils.make_disjoint_window(window) for window in windows]
+            pairs += disjoint
+            counts.append(len(disjoint))
+        scores = iter(self._session.score(pairs))
+        return [sum(next(scores).log_prob for _ in range(count)) for count in counts]
+
+    def generate_until(self, requests, disable_tqdm=False):
+        """Returns the completion of each context, up to the texts of its ``until``."""
+        made = [self._request(number, *request.args) for number, request in enumerate(requests)]
+        for _ in self._session.complete(made):
+            pass  # each request holds its own result
+        return [request.text for request in made]
+
+    def _request(self, number, context, options):
+        """Makes a request of a context and the harness's options of generation."""
+        until = options.get("until") or ()
+        drawn = options.get("do_sample", False)
+        most = int(options.get("max_gen_toks", MAX_NEW_TOKENS))
+        room = max(self._session.limit - most, 1)
+        tokens = self._tokenizer.encode(context)[-room:]
+        return Request(
+            tokens if len(tokens) else np.array([self._tokenizer.eos_id]),
+            Sampler(
+                float(options.get("temperature", 1.0)) if drawn else 0.0,
+                options.get("top_k"),
+                float(options.get("top_p", 1.0)),
+                (number,),
+                float(options.get("repetition_penalty", 1.0)),
+            ),
+            most,
+            (until,) if isinstance(until, str) else tuple(until),
+        )

@@ -1,0 +1,157 @@
+"""The zero-shot tasks of jsonl files: multiple choice and last words.
+
+A task reads its rows, names the continuations to score, and makes results of their scores.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cerebras_tf.errors import DataError
+from modelzoo.common.files.json_lines import read_json_lines, require_unicode, text_of
+
+
+@dataclass(frozen=True)
+class MultipleChoice:
+    """One row ``{"context": ..., "choices": [...], "answer": index}``: the likeliest choice wins.
+
+    A space is put between context and choice, unless one of them has it there or the context is
+    empty.
+    """
+
+    where: str
+    context: str
+    choices: tuple
+    answer: int
+
+    @classmethod
+    def from_row(cls, row, where):
+        """Makes one of a jsonl row.
+
+        Raises:
+            DataError: if it is none.
+        """
+        context, choices = text_of(row, "context", where), row.get("choices")
+        texts = isinstance(choices, list) and all(isinstance(c, str) and c for c in choices)
+        if not texts or len(choices) < 2:
+            raise DataError(
+                f"{where}: choices must be a list of two texts or more. Received: {choices!r:.60}. "
+                "Mend the line."
+            )
+        for choice in choices:
+            require_unicode(choice, where)
+        answer = row.get("answer")
+        if type(answer) is not int or not 0 <= answer < len(choices):
+            raise DataError(
+                f"{where}: answer must be the index of the right choice, 0 to {len(choices) - 1}. "
+                f"Received: {answer!r}. Mend the line."
+            )
+        return cls(where, context, tuple(choices), answer)
+
+    def texts(self):
+        """Returns the (context, continuation) to score."""
+        spaced = not self.context or self.context[-1].isspace()
+        return [
+            (self.context, choice if spaced or choice[0].isspace() else f" {choice}")
+            for choice in self.choices
+        ]
+
+    def result(self, scores):
+        """Returns what the scores of `texts` say: a dictionary for the results file."""
+        log_probs = [score.log_prob for score in scores]
+        characters = [len(choice) for choice in self.choices]
+        in_bytes = [len(choice.encode("utf-8")) for choice in self.choices]
+        return {
+            "where": self.where,
+            "log_probs": [round(value, 5) for value in log_probs],
+            "choice": int(np.argmax(log_probs)),
+            "choice_norm": int(np.argmax(np.divide(log_probs, characters))),
+            "choice_bytes": int(np.argmax(np.divide(log_probs, in_bytes))),
+            "answer": self.answer,
+        }
+
+    @staticmethod
+    def summary(results):
+        """Returns the share of right choices, as EleutherAI's lm-eval names them.
+
+        That is acc; acc_norm, by log_probs over the characters of the choice; acc_bytes, over its
+        bytes of UTF-8. The space that is put before a choice counts in neither.
+        """
+        names = {"acc": "choice", "acc_norm": "choice_norm", "acc_bytes": "choice_bytes"}
+        return {
+            name: np.mean([row[key] == row["answer"] for row in results])
+            for name, key in names.items()
+        }
+
+
+@dataclass(frozen=True)
+class LastWord:
+    """One row ``{"text": ...}``: is its last word predicted, greedily, by those before it?
+
+    Source: Paperno et al., The LAMBADA dataset: Word prediction requiring a broad discourse context
+    (2016).
+    """
+
+    where: str
+    context: str
+    word: str
+
+    @classmethod
+    def from_row(cls, row, where):
+        """Makes one of a jsonl row.
+
+        Raises:
+            DataError: if it is none.
+        """
+        text = text_of(row, "text", where).strip()
+        words = text.rsplit(maxsplit=1)
+        if len(words) < 2:
+            raise DataError(
+                f"{where}: text must have two words or more. Received: {text!r:.60}. Mend the line."
+            )
+        return cls(where, words[0], text[len(words[0]) :])
+
+    def texts(self):
+        """Returns the (context, continuation) to score."""
+        return [(self.context, self.word)]
+
+    def result(self, scores):
+        """Returns what the score of `texts` says: a dictionary for the results file."""
+        (score,) = scores
+        return {
+            "where": self.where,
+            "word": self.word.strip(),
+            "log_prob": round(score.log_prob, 5),
+            "is_greedy": score.is_greedy,
+        }
+
+    @staticmethod
+    def summary(results):
+        """Returns acc, the share of words predicted; perplexity, exp of the mean cost of a word."""
+        cost = -np.mean([row["log_prob"] for row in results])
+        return {"acc": np.mean([row["is_greedy"] for row in results]), "perplexity": np.exp(cost)}
+
+
+TASKS: dict[str, Any] = {"multiple_choice": MultipleChoice, "last_word": LastWord}
+
+
+def read_task(path, mode):
+    """Reads all rows of a task, so that a mistake in the last is told before the model runs.
+
+    Args:
+        path: jsonl.
+        mode: a key of TASKS.
+
+    Returns:
+        A list of instances of the class of `mode`.
+
+    Raises:
+        DataError: with file and line, for a row that does not fit.
+    """
+    rows = [TASKS[mode].from_row(row, where) for where, row in read_json_lines(path)]
+    if not rows:
+        raise DataError(f"{path}: must hold rows. Received: an empty file. Add some.")
+    return rows

@@ -1,0 +1,1 @@
+"""Reads and writes users' files: lines, JSON, compressed text; names what is wrong with a path."""

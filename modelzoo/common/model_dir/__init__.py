@@ -1,0 +1,1 @@
+"""The folder of a model: its checkpoints, and where training resumes."""

@@ -1,0 +1,426 @@
+"""Which checkpoint a run starts from or evaluates, and copies of checkpoints.
+
+It looks at files and at TensorFlow's list of them (the file ``checkpoint`` of a folder); what is in
+a checkpoint is compared with a model in ``modelzoo/common/train/estimator.py``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import filecmp
+import glob
+import os
+import shutil
+from pathlib import Path
+
+import tensorflow.compat.v1 as tf
+
+from cerebras_tf.bundle import links
+from cerebras_tf.bundle.discovery import advice_on_damage
+from cerebras_tf.bundle.index import data_path, data_paths, find_cut_files
+from cerebras_tf.checkpoints.content import named, open_checkpoint, read_variable
+from cerebras_tf.checkpoints.reader import CheckpointReader
+from cerebras_tf.errors import CheckpointError, ConfigError, DataError
+from cerebras_tf.swarmx import job, mpi
+from modelzoo.common.config.params import saved_runconfig
+from modelzoo.common.files.path_advice import CHECKPOINT_END
+from modelzoo.common.model_dir.folder import LIST, TRAINED_ON, no_checkpoint
+
+POSITION = "data_position.json"  # see modelzoo/common/model_dir/resume.py
+CARRIED = (POSITION, TRAINED_ON)  # go with a checkpoint that another folder goes on from
+# More than that --validate_only does not read.
+MOST_VALIDATED_BYTES = 1 << 30
+INSTEAD = "--checkpoint_path {} to evaluate, --resume_from {} with another -o to train"
+
+
+def find_checkpoint(path, option="checkpoint_path"):
+    """Returns the prefix of the checkpoint that a user means.
+
+    Args:
+        path: the prefix itself, one of its files, or a folder, which means its latest.
+        option: what names it, for errors.
+
+    Raises:
+        CheckpointError: if there is none, or files of it are missing.
+    """
+    if os.path.isdir(path):
+        found = latest_checkpoint(path) or next(reversed(all_checkpoints(path)), None)
+        if found is None:
+            raise no_checkpoint(path, option)
+        return found
+    prefix = CHECKPOINT_END.sub("", path)
+    if not glob.glob(f"{glob.escape(prefix)}.index") and not data_files(prefix):
+        raise no_checkpoint(path, option)
+    check_files(prefix)
+    return prefix
+
+
+def latest_checkpoint(folder):
+    """Returns the prefix of a folder's latest checkpoint, None where its list is absent.
+
+    Raises:
+        CheckpointError: if the list is empty or damaged, or files of the checkpoint are missing.
+    """
+    path = os.path.join(folder, LIST)
+    if not os.path.exists(path):
+        return None
+    prefix = _listed(folder)
+    if not prefix:
+        size = os.path.getsize(path)
+        raise without_list(folder, f"{size} bytes of something else" if size else "an empty file")
+    try:
+        check_files(prefix)
+    except CheckpointError:
+        if _listed(folder) in (prefix, ""):
+            raise
+        return latest_checkpoint(folder)  # training there has removed it meanwhile
+    return prefix
+
+
+def _listed(folder):
+    """Returns the latest checkpoint by a folder's list, "" where that is damaged or empty."""
+    try:
+        state = tf.train.get_checkpoint_state(folder)
+    except ValueError:  # an empty file, or no text
+        state = None
+    return state.model_checkpoint_path if state else ""
+
+
+def without_list(folder, received):
+    """Returns the error for a folder whose list names no checkpoint: what was found in place."""
+    found = all_checkpoints(folder)
+    advice = "Remove it to start anew."
+    if found:
+        line = f'model_checkpoint_path: "{os.path.basename(found[-1])}"'
+        advice = f"To go on from {found[-1]}, make it the line {line}"
+    return CheckpointError(
+        f"{os.path.join(folder, LIST)}: must name the latest checkpoint of its folder. Received: "
+        f"{received}. {advice}"
+    )
+
+
+def check_files(prefix):
+    """Raises a CheckpointError if files of a checkpoint are missing, or its index is damaged."""
+    if CheckpointReader.is_a_checkpoint(prefix):
+        return
+    if os.path.exists(f"{prefix}.index"):
+        try:
+            wanted = data_paths(prefix)
+        except CheckpointError as error:
+            raise CheckpointError(
+                f"{prefix}.index: must be the whole index of a checkpoint. Received: "
+                f"{error.__cause__}. {advice_instead(prefix)}"
+            ) from error
+    else:
+        count = max((int(name[-5:]) for name in data_files(prefix)), default=1)
+        wanted = [data_path(prefix, number, count) for number in range(count)]
+    missing = [name for name in [f"{prefix}.index", *wanted] if not os.path.exists(name)]
+    raise CheckpointError(
+        f"{prefix}: must have all its files. Received: no {', no '.join(missing)}. "
+        f"{advice_instead(prefix)}"
+    )
+
+
+def check_sizes(prefix):
+    """Raises a CheckpointError if a data file ends before the bytes that the index places in it."""
+    faults = [
+        f"{file.path}: must have at least {file.needed} bytes. Received: {file.size}, which end "
+        f"before {named(file.names)}."
+        for file in find_cut_files(prefix)
+    ]
+    if faults:
+        raise CheckpointError(f"{' '.join(faults)} {advice_instead(prefix)}")
+
+
+def advice_instead(prefix):
+    """Returns what to do about a damaged checkpoint: restore it, or take the one before."""
+    before = CheckpointReader.before(prefix)
+    if before is None:
+        return "Restore the files; no earlier checkpoint is there."
+    return f"Restore the files, or take the one before: {INSTEAD.replace('{}', before)}."
+
+
+def data_files(prefix):
+    """Returns the paths of a checkpoint's shards that are there, sorted."""
+    return sorted(glob.glob(f"{glob.escape(prefix)}.data-?????-of-?????"))
+
+
+def all_checkpoints(folder):
+    """Returns the prefixes of the whole checkpoints of a folder, in the order of their steps."""
+    return CheckpointReader.all_checkpoints(folder)
+
+
+def check_damaged(folder):
+    """Raises a CheckpointError that names the damaged checkpoints of a folder.
+
+    They have an index, or the list of the folder names them; one without any file has been
+    removed, unless the list calls it the latest.
+    """
+    try:
+        state = tf.train.get_checkpoint_state(folder)
+    except ValueError:  # no text
+        state = None
+    names = {path.stem for path in Path(folder).glob("*.index")}
+    names.update(map(os.path.basename, state.all_model_checkpoint_paths if state else ()))
+    latest = os.path.basename(state.model_checkpoint_path) if state else None
+    faults = []
+    for name in sorted(names, key=lambda name: (CheckpointReader.step_of(name), name)):
+        prefix = os.path.join(folder, name)
+        try:
+            check_files(prefix)
+        except CheckpointError as error:
+            if name == latest or data_files(prefix) or os.path.exists(f"{prefix}.index"):
+                faults.append(str(error))
+    if faults:
+        raise CheckpointError(" ".join(faults))
+
+
+def chosen_checkpoint(runconfig):
+    """Returns the checkpoint to evaluate: `checkpoint_path`, or the latest of `model_dir`.
+
+    Raises:
+        CheckpointError: if there is none.
+    """
+    return find_checkpoint(runconfig.checkpoint_path or runconfig.model_dir)
+
+
+def check_start(runconfig):
+    """Checks where training starts, before anything is written.
+
+    A folder that has begun goes on from its own latest checkpoint. Where it began from the one
+    that the command names, this is the same command again; any other would be ignored.
+
+    Raises:
+        ConfigError: if the folder has begun from elsewhere.
+        CheckpointError: if the checkpoint is not whole, or the folder has begun and its list of
+            checkpoints is gone. Those that a run leaves that is stopped where it begins, before it
+            lists them, hold nothing to lose.
+    """
+    folder = runconfig.model_dir
+    latest = latest_checkpoint(folder)
+    if latest:
+        check_sizes(latest)
+    begun = os.path.exists(os.path.join(folder, "params.yaml")) or not runconfig.resume_from
+    unlisted = () if latest else all_checkpoints(folder)
+    if begun and any(not prefix.endswith("-0") for prefix in unlisted):
+        raise without_list(folder, "no such file")
+    for key in ("checkpoint_path", "resume_from"):
+        given = getattr(runconfig, key)
+        if not given:
+            continue
+        if not latest:
+            found = find_checkpoint(given, key)
+            if key == "resume_from":
+                check_sizes(found)
+            continue
+        before = saved_runconfig(runconfig.model_dir).get(key)
+        same = before and _plain(before) == _plain(given)
+        if not same and not (key == "resume_from" and only_copied(latest, given)):
+            raise ConfigError(
+                f"{key}: only a run that begins can start from it. Received: {given}, and "
+                f"{runconfig.model_dir} has begun: its latest checkpoint is {latest}. Leave "
+                f"--{key} out to go on from that, or give another folder after -o."
+            )
+
+
+def validate_checkpoint(mode, runconfig):
+    """Checks the checkpoint that a mode would read, and says what was compared and what will be.
+
+    All of a small one is read. The latest stands for those of `eval_all`.
+
+    Raises:
+        CheckpointError: it is damaged; names what to take instead.
+    """
+    latest, given = latest_checkpoint(runconfig.model_dir), runconfig.checkpoint_path
+    if mode in ("train", "train_and_eval"):
+        given = None if latest else given or runconfig.resume_from
+    prefix = find_checkpoint(given) if given else latest
+    if prefix is None:
+        return
+    check_sizes(prefix)
+    reader, size = open_checkpoint(prefix), sum(map(os.path.getsize, data_files(prefix)))
+    names = reader.get_variable_to_shape_map() if size <= MOST_VALIDATED_BYTES else ()
+    for name in names:
+        read_variable(reader, prefix, name)
+    tf.logging.info(
+        "%s: its index and the sizes of its files are right, and %s",
+        prefix,
+        f"so are the checksums of all its {len(names)} variables"
+        if names
+        else f"the checksums of its {size / 1e9:.3g} GB are compared when they are read",
+    )
+
+
+def only_copied(latest, given):
+    """Whether a run was stopped after `resumed` had made a folder's first checkpoint, and no later.
+
+    Args:
+        latest: prefix of the latest checkpoint of its model_dir.
+        given: what --resume_from names. An index holds the checksum of every variable.
+    """
+    if os.path.exists(os.path.join(os.path.dirname(latest), "params.yaml")):
+        return False
+    return filecmp.cmp(f"{latest}.index", f"{find_checkpoint(given)}.index", shallow=False)
+
+
+def _plain(path):
+    return os.path.abspath(CHECKPOINT_END.sub("", path))
+
+
+@contextlib.contextmanager
+def resumed(runconfig):
+    """Within: `model_dir` holds a copy of the checkpoint `resume_from`, where it has none yet.
+
+    So training goes on from it in all respects: step, optimizer state, random numbers, input. If
+    the run ends before it has written anything itself, the folder is left as it was.
+
+    Raises:
+        CheckpointError: if the checkpoint has no global step, or does not fit the model; names
+            the checkpoint, not its copy.
+        DataError: if the ``data_position.json`` beside it is damaged; names that one as well.
+    """
+    model_dir = runconfig.model_dir
+    if not runconfig.resume_from or latest_checkpoint(model_dir):
+        mpi.swarm().objects(None)  # none looks once more before all have looked
+        yield
+        return
+    if not job.is_first():
+        mpi.swarm().objects(None)
+        mpi.swarm().objects(None)  # the first has copied it
+        yield
+        return
+    mpi.swarm().objects(None)
+    prefix, copy = copy_source(runconfig)
+    mpi.swarm().objects(None)
+    began = os.path.join(model_dir, "params.yaml")
+    try:
+        yield
+    except (CheckpointError, DataError) as error:
+        if os.path.exists(began):
+            raise
+        said, advice = str(error), advice_instead(prefix)
+        for of_copy in (advice_on_damage(copy), advice_instead(copy)):
+            said = said.replace(of_copy, advice)
+        for name in CARRIED:
+            path = os.path.join(os.path.dirname(prefix), name)
+            said = said.replace(os.path.join(model_dir, name), path)
+        raise type(error)(said.replace(copy, prefix)) from error
+    finally:
+        if not os.path.exists(began):
+            remove_checkpoint(copy)
+            os.remove(os.path.join(model_dir, LIST))
+            for name in CARRIED:
+                _discard(os.path.join(model_dir, name))
+
+
+def copy_source(runconfig):
+    """Copies the checkpoint `resume_from` to `model_dir`, and what is CARRIED with it.
+
+    Training there may remove it meanwhile: then it is the one that its folder has by then.
+
+    Returns:
+        Its prefix, and that of the copy.
+
+    Raises:
+        CheckpointError: there is none, it is damaged, has no global step, or stands in `model_dir`.
+    """
+    model_dir = runconfig.model_dir
+    while True:
+        prefix = find_checkpoint(runconfig.resume_from, "resume_from")
+        if os.path.realpath(os.path.dirname(prefix)) == os.path.realpath(model_dir):
+            raise CheckpointError(
+                "--resume_from: must name a checkpoint of another folder than the run's, which a "
+                f"failed start clears. Received: {prefix}, with model_dir {model_dir}. Give "
+                "another folder after -o."
+            )
+        paths = [os.path.join(os.path.dirname(prefix), name) for name in CARRIED]
+        beside = list(filter(os.path.exists, paths))
+        try:
+            name = f"model.ckpt-{step_of(prefix)}"
+            for path in set(paths).difference(beside):  # of a copy that was killed
+                _discard(os.path.join(model_dir, os.path.basename(path)))
+            copy_checkpoint(prefix, model_dir, name, beside)
+            return prefix, os.path.join(model_dir, name)
+        except (CheckpointError, FileNotFoundError):
+            if os.path.exists(f"{prefix}.index"):
+                raise
+
+
+def step_of(prefix):
+    """Returns the global step that a checkpoint holds.
+
+    Raises:
+        CheckpointError: it holds none, or is damaged.
+    """
+    reader = open_checkpoint(prefix)
+    if not reader.has_tensor("global_step"):
+        raise CheckpointError(
+            f"{prefix}: must hold the step that training goes on from. Received: no global_step. "
+            "Start from its weights with --checkpoint_path instead."
+        )
+    try:
+        return int(read_variable(reader, prefix, "global_step"))
+    except CheckpointError as error:
+        said = str(error).replace(advice_on_damage(prefix), advice_instead(prefix))
+        raise CheckpointError(said) from error
+
+
+def copy_checkpoint(prefix, folder, name, beside=()):
+    """Makes a checkpoint the latest of another folder.
+
+    Its list names the copy only once all files are there whole. Those of the checkpoint are linked
+    where the file system can. Where copying fails, none is left. Of a checkpoint that is removed
+    meanwhile the files are no longer there, the index first of all: that is a FileNotFoundError.
+
+    Args:
+        prefix: of the checkpoint.
+        folder: made if absent.
+        name: of the copy.
+        beside: paths of other files to copy into the folder.
+    """
+    os.makedirs(folder, exist_ok=True)
+    made = os.path.join(folder, name)
+    meta = [path for path in (f"{prefix}.meta",) if os.path.exists(path)]
+    files = [*data_files(prefix), *meta, f"{prefix}.index"]
+    others = {path: os.path.join(folder, os.path.basename(path)) for path in beside}
+    links.remove_begun(folder)  # by a process that was killed
+    try:
+        for path in files:
+            _place(path, made + path[len(prefix) :], _link)
+        for path, target in others.items():
+            _place(path, target, shutil.copyfile)
+        tf.train.update_checkpoint_state(os.path.abspath(folder), name, [name])
+    except BaseException:
+        remove_checkpoint(made)
+        for target in others.values():
+            _discard(target)
+        links.remove_begun(folder)
+        raise
+
+
+def _place(path, target, copy):
+    partial = f"{target}.{os.getpid()}"
+    _discard(partial)  # of a process of this number that was killed; it may be a link to `path`
+    try:
+        copy(path, partial)
+        os.replace(partial, target)
+    finally:
+        _discard(partial)  # stays where both were links to one file
+
+
+def _link(path, target):
+    try:
+        os.link(path, target)
+    except OSError:
+        shutil.copyfile(path, target)
+
+
+def _discard(path):
+    with contextlib.suppress(FileNotFoundError):
+        os.remove(path)
+
+
+def remove_checkpoint(prefix):
+    """Removes the files of a checkpoint, its index first, and the graph that is saved with it."""
+    links.remove_checkpoint(prefix)
+    _discard(f"{prefix}.meta")

@@ -1,0 +1,119 @@
+"""What the runner keeps in a model's folder besides checkpoints: its name, the parameters' text.
+
+It also looks at the places that a run names, before seconds go by for TensorFlow.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import textwrap
+from pathlib import Path
+
+from cerebras_tf.bundle.discovery import all_checkpoints
+from cerebras_tf.bundle.paths import check_checkpoint_path
+from cerebras_tf.errors import CheckpointError, ConfigError
+from cerebras_tf.memoryx.store_folder import require_usable
+from modelzoo.common.files.path_advice import CHECKPOINT_END, advice_on_checkpoint
+
+LIST = "checkpoint"  # TensorFlow's list of a folder's checkpoints
+DEVICE = re.compile(r"/?(device:)?(cpu:0|(?!cpu)[a-z_]*[gt]pu:\d+)", re.IGNORECASE)
+TRAINED_ON = "trained_on.json"  # see modelzoo/common/train/trained_on.py
+
+
+def default_model_dir(params_path):
+    """Returns ``model_dir/<name>`` for ``params_<name>.yaml``, in the current folder."""
+    return os.path.join("model_dir", Path(params_path).stem.replace("params_", "", 1))
+
+
+def check_places(runconfig, mode):
+    """Refuses what a run names and can be told without TensorFlow.
+
+    Args:
+        runconfig: RunConfigParams, its model_dir filled in.
+        mode: what the runner does.
+
+    Raises:
+        CheckpointError: nothing is where the checkpoint should be.
+        ConfigError: a path is none by which TensorFlow finds checkpoints, model_dir is a file, or
+            the device is none.
+        StoreError: training cannot write to memoryx_dir.
+    """
+    for name in ("model_dir", "checkpoint_path", "resume_from"):
+        if getattr(runconfig, name):
+            check_checkpoint_path(getattr(runconfig, name), name)
+    if runconfig.device and not DEVICE.fullmatch(runconfig.device):
+        raise ConfigError(
+            "device: must be one that TensorFlow has: /cpu:0, or such as /gpu:0. Received: "
+            f"{runconfig.device!r}. Leave it out to train on the wafer."
+        )
+    folder = Path(os.path.abspath(runconfig.model_dir))
+    there = next(path for path in (folder, *folder.parents) if os.path.exists(path))
+    if "://" not in runconfig.model_dir and not there.is_dir():
+        raise ConfigError(
+            f"model_dir: must be a folder to write to. Received: {runconfig.model_dir!r}, where "
+            f"{there} is a file. Give another one (-o of the model zoo's runner)."
+        )
+    if runconfig.compile_only:
+        return
+    if mode in ("train", "train_and_eval"):
+        weights = None if runconfig.device else runconfig.memoryx_dir
+        if weights and "://" not in weights:
+            require_usable(weights)
+        if not _has_checkpoint(runconfig.model_dir):  # else it goes on from its own
+            for name in ("checkpoint_path", "resume_from"):
+                _require_checkpoint(getattr(runconfig, name), name)
+    elif mode == "eval_all" and _has_checkpoint(runconfig.model_dir):
+        return  # whatever checkpoint_path names
+    elif runconfig.checkpoint_path or not runconfig.validate_only:
+        _require_checkpoint(runconfig.checkpoint_path or runconfig.model_dir, "checkpoint_path")
+
+
+def _require_checkpoint(path, option):
+    if path and "://" not in path and not _has_checkpoint(path):
+        raise no_checkpoint(path, option)
+
+
+def _has_checkpoint(path):
+    """Whether a path has files of a checkpoint, whole or not."""
+    escaped = glob.escape(path)
+    if os.path.isdir(path):
+        names = [os.path.join(escaped, pattern) for pattern in (LIST, "*.index", "*.data-*-of-*")]
+    else:
+        escaped = glob.escape(CHECKPOINT_END.sub("", path))
+        names = [f"{escaped}.index", f"{escaped}.data-*-of-*"]
+    return any(map(glob.glob, names))
+
+
+def no_checkpoint(path, option):
+    """Returns the error for a path where no checkpoint is; names those beside it."""
+    folder = path if os.path.isdir(path) else os.path.dirname(path) or "."
+    near = all_checkpoints(folder)
+    advice = (
+        f"Checkpoints there: {', '.join(near)}."
+        if near
+        else f"{advice_on_checkpoint(path, '')} Train first, or name another with --{option}."
+    ).lstrip()
+    return CheckpointError(
+        f"{path}: must be a checkpoint, or a folder that holds one. Received: none there. {advice}"
+    )
+
+
+def write_text_summary(model_dir, text, step):
+    """Shows `text` in TensorBoard's text tab under the tag ``params``.
+
+    Args:
+        model_dir: folder of the events; the writer is the one that tf.estimator uses.
+        text: plain text, shown as code.
+        step: global step it stands at.
+    """
+    import tensorflow.compat.v1 as tf
+
+    tensor = tf.make_tensor_proto(textwrap.indent(text, "    "), tf.string)
+    plugin = tf.SummaryMetadata.PluginData(plugin_name="text")
+    metadata = tf.SummaryMetadata(plugin_data=plugin)
+    value = tf.Summary.Value(tag="params", metadata=metadata, tensor=tensor)
+    with tf.Graph().as_default():
+        writer = tf.summary.FileWriterCache.get(str(model_dir))
+        writer.add_summary(tf.Summary(value=[value]), step)

@@ -1,0 +1,224 @@
+"""Tells an input pipeline where to go on after a restart. Of a checkpoint it reads two counters.
+
+All pipelines here are a function of their seed, so skipping the batches that a checkpoint has
+seen gives the very stream that an uninterrupted run would have seen. How many they are follows from
+the step, and from ``data_position.json`` of model_dir where a step had not always as many batches,
+or a batch not always as many records.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import tensorflow.compat.v1 as tf
+
+from cerebras_tf.checkpoints.content import read_variable
+from cerebras_tf.errors import CheckpointError, DataError
+from cerebras_tf.whole_file import write_whole
+from modelzoo.common.config.schema import LONG_END
+from modelzoo.common.files.json_text import parse_json
+from modelzoo.common.model_dir.checkpoint_files import POSITION, advice_instead, latest_checkpoint
+
+PARTS = "accum_step_counter"  # batches of a step that has not ended
+COSTS = "accum_step_costs"  # sums over them, see optimizers/training.py
+ORDER_DIFFERS = (
+    "; batches of another size come in another order, so until the epoch ends some records may "
+    "come again and others be left out"
+)
+
+
+def checkpoint_step(model_dir):
+    """Returns the global step of the latest checkpoint in `model_dir`, 0 without one.
+
+    Raises:
+        CheckpointError: if the latest checkpoint is gone or cannot be read.
+    """
+    return checkpoint_counts(model_dir)[0]
+
+
+def checkpoint_counts(model_dir):
+    """Returns what the latest checkpoint in `model_dir` counts; see `checkpoint_step`.
+
+    Returns:
+        The global step, 0 without a checkpoint, and the batches read of a step that has not ended,
+        None where steps are made of one batch.
+    """
+    path = latest_checkpoint(model_dir) if model_dir else None
+    if path is None:
+        return 0, None
+    try:
+        reader = tf.train.NewCheckpointReader(path)
+    except (tf.OpError, ValueError) as error:
+        raise CheckpointError(
+            f"{path}: must be a readable checkpoint, because it is the latest that "
+            f"{os.path.join(model_dir, 'checkpoint')} names. Received: {error}. "
+            f"{advice_instead(path)}"
+        ) from error
+    step, parts = (
+        int(read_variable(reader, path, name)) if reader.has_tensor(name) else None
+        for name in ("global_step", PARTS)
+    )
+    return step or 0, parts
+
+
+def read_history(model_dir):
+    """Returns how many batches steps had: a list of [step, batches read by then, batches a step].
+
+    Each entry holds from its step on; they ascend. There are none without a model_dir. Behind these
+    numbers stand, if they were told, the rows of a batch and the tokens of a row, 0 where a row has
+    no such length.
+
+    Raises:
+        DataError: if the file holds something else.
+    """
+    if not model_dir:
+        return []
+    path = Path(model_dir, POSITION)
+    try:
+        text = path.read_text(encoding="utf-8")
+        history = parse_json(text) if text.strip() else []
+        if not _is_rows_of_numbers(history):
+            raise ValueError(f"{text.strip()[:60]}, which is no list of lists of numbers")
+        if not history:
+            raise ValueError(f"{text.strip()[:60] or 'an empty file'}, which has no entry")
+        if {len(entry) for entry in history} - {3, 5} or history != sorted(history):
+            raise ValueError(f"{history}, which is no ascending list of 3 or 5 numbers each")
+        if any(min(entry) < 0 or entry[2] < 1 for entry in history):
+            raise ValueError(f"{history}, with a number below 0, or a step of less than one batch")
+        _check_counts(history)
+        return history
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, TypeError) as error:
+        raise DataError(
+            f"{path}: must hold how many batches were read. Received: {error}. Restore it; or "
+            "remove it, if every step here had as many batches as the params file says."
+        ) from error
+
+
+def _is_rows_of_numbers(value):
+    if not isinstance(value, list) or not all(isinstance(entry, list) for entry in value):
+        return False
+    return all(type(number) is int for entry in value for number in entry)
+
+
+def _check_counts(history):
+    """Raises a ValueError where batches are not those that the steps before had."""
+    if any(max(entry) >= LONG_END for entry in history):
+        raise ValueError("a number of more than 63 bits")
+    for before, (step, batches, *_) in zip([None, *history], history):
+        expected = before[1] + (step - before[0]) * before[2] if before else 0
+        if batches != expected and (before or not step):
+            raise ValueError(f"{batches} batches by step {step}, where {expected} were read")
+
+
+def batches_by(step, history, batches_per_step):
+    """Returns how many batches were read by a step; see `read_history`.
+
+    Args:
+        step: global step.
+        history: of `read_history`.
+        batches_per_step: batches of each step where the history does not tell.
+    """
+    start, batches, rate = _entry(step, history, batches_per_step)[:3]
+    return batches + (step - start) * rate
+
+
+def stretches_by(step, history, batches_per_step, sizes):
+    """Returns what was read by a step, as stretches of equal batches; see `read_history`.
+
+    Args:
+        step: global step.
+        history: of `read_history`.
+        batches_per_step: of each step where the history does not tell.
+        sizes: rows of a batch and tokens of a row where the history does not tell.
+
+    Returns:
+        A list of (batches, rows of a batch, tokens of a row).
+    """
+    begun = [entry for entry in history if entry[0] < step] or [[0, 0, batches_per_step]]
+    ends = [*(entry[0] for entry in begun[1:]), step]
+    found = [(begun[0][1], *(begun[0][3:] or sizes))]  # before the first was remembered
+    for (start, _, rate, *told), end in zip(begun, ends):
+        found.append(((end - start) * rate, *(told or sizes)))
+    return found
+
+
+def batches_after(step, history, batches_per_step):
+    """Returns how many batches the step after `step` has; arguments as `batches_by` has them."""
+    return _entry(step, history, batches_per_step)[2]
+
+
+def _entry(step, history, batches_per_step):
+    """Returns the last entry that has begun by a step."""
+    begun = [entry for entry in history if entry[0] <= step]
+    return begun[-1] if begun else [0, 0, batches_per_step]
+
+
+def remember_position(model_dir, step, batches_per_step, sizes=()):
+    """Writes how many batches the steps from `step` on have, and the `sizes` of `read_history`."""
+    before = read_history(model_dir)
+    history = [entry for entry in before if entry[0] <= step]
+    if not history or history[-1][2:] != [batches_per_step, *sizes]:
+        read = batches_by(step, history, batches_per_step)
+        kept = [entry for entry in history if entry[0] < step]
+        history = [*kept, [step, read, batches_per_step, *sizes]]
+    if history != before:
+        write_whole(Path(model_dir, POSITION), json.dumps(history) + "\n")
+
+
+def batches_to_skip(section, runconfig, batches_per_step=1):
+    """Returns how many batches training has read before, counted in those of `section`.
+
+    Where their size was another, a line of the log says where data go on.
+
+    Args:
+        section: the input section, with `skip_steps` (a number wins over the checkpoint).
+        runconfig: RunConfigParams.
+        batches_per_step: batches read for each step of the global step.
+
+    Returns:
+        A number of batches.
+    """
+    if section.skip_steps is not None:
+        return section.skip_steps * batches_per_step
+    if runconfig.disable_input_pipeline_ckpt:
+        return 0
+    step, parts = checkpoint_counts(runconfig.model_dir)
+    history, size = read_history(runconfig.model_dir), section.batch_size
+    stretches = stretches_by(step, history, batches_per_step, (size, 0))
+    before = (_entry(step, history, batches_per_step)[3:] or [size])[0]
+    records = records_of([*stretches, (parts or 0, before)])
+    if before != size:
+        tf.logging.warning(
+            "train_input.batch_size was %d and is %d: data go on behind the %d records read so far"
+            "%s%s",
+            before,
+            size,
+            records,
+            f", of which the last {records % size} come again" if records % size else "",
+            ORDER_DIFFERS if order_follows_batch_size(section) else "",
+        )
+    return records // size
+
+
+def records_of(stretches):
+    """Returns how many records were read in stretches of (batches, records of a batch, ...).
+
+    Each begins behind the last of its own batches that was read whole by then. Records that fill no
+    batch at the end of an epoch are not counted, as nobody knows here how many an epoch has.
+    """
+    records = 0
+    for batches, size, *_ in stretches:
+        if batches:
+            records = (records // size + batches) * size
+    return records
+
+
+def order_follows_batch_size(section):
+    """Whether records come in another order where a batch has more or fewer of them."""
+    # Streams of records draw from a buffer, others make batches of like lengths and mix those.
+    mixes = section.shuffle and hasattr(section, "shuffle_buffer")
+    return bool(mixes or getattr(section, "buckets", None))

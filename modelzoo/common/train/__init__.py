@@ -1,0 +1,1 @@
+"""The runner of all models, and what a model_fn returns."""

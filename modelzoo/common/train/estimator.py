@@ -1,0 +1,347 @@
+"""The models' way to the estimator: what a model_fn returns, and how the runner makes one."""
+
+from __future__ import annotations
+
+import functools
+import re
+from pathlib import PurePosixPath
+
+import tensorflow.compat.v1 as tf
+
+from cerebras_tf import CerebrasEstimator, CSEstimatorSpec, CSRunConfig
+from cerebras_tf.checkpoints.content import named, saved_shapes
+from cerebras_tf.cli.exit_codes import tell_if_stopped
+from cerebras_tf.errors import CheckpointError, DataError
+from cerebras_tf.estimator.run_config import check_wafer_address
+from cerebras_tf.swarmx import job
+from modelzoo.common.config import schema
+from modelzoo.common.config.params import save_params
+from modelzoo.common.model_dir import resume
+from modelzoo.common.model_dir.checkpoint_files import (
+    advice_instead,
+    find_checkpoint,
+    latest_checkpoint,
+)
+from modelzoo.common.model_dir.folder import write_text_summary
+from modelzoo.common.train.trained_on import remember_trained_on
+
+__all__ = [
+    "BatchesHook",
+    "CSEstimatorSpec",
+    "CheckpointHook",
+    "StartHook",
+    "check_variables",
+    "make_estimator",
+]
+
+ANOTHER_FOLDER = (
+    "Give another folder after -o, or the params file that this checkpoint was trained with."
+)
+ANOTHER_CHECKPOINT = (
+    "Start from another --checkpoint_path, or use the params file it was trained with."
+)
+MOST_NAMED = 12  # variables in an error
+# Of optimizers/training.py.
+GRADIENT_SUMS = re.compile(rf"accum_step_counter|{resume.COSTS}|.*_grad_accum_\d+")
+
+# Keys of runconfig that CSRunConfig has, too.
+OF_THE_WAFER = (
+    "memoryx_dir",
+    "memoryx_ram_gb",
+    "memoryx_moment_dtype",
+    "wafer_memory_gb",
+    "micro_batches",
+    "precision",
+    "keep_float32",
+    "profile",
+    "multireplica",
+    "num_threads",
+)
+
+
+def make_estimator(model_fn, params, use_cs, warm_start_excludes=()):
+    """Makes the estimator that `params` describe.
+
+    Args:
+        model_fn: the model.
+        params: the model's parameters.
+        use_cs: whether the wafer runs it.
+        warm_start_excludes: parts of the names of variables that training from
+            ``runconfig.checkpoint_path`` does not take over, such as a task's output layer.
+
+    Returns:
+        A CerebrasEstimator.
+    """
+    runconfig = params.runconfig
+    if use_cs:
+        check_wafer_address(runconfig.cs_ip)  # also where nothing is left to train
+    # A folder that has a checkpoint goes on from that, and needs the other no more.
+    trains = runconfig.mode in ("train", "train_and_eval")
+    latest = latest_checkpoint(runconfig.model_dir) if trains else None
+    warm_start = runconfig.checkpoint_path
+    partially = runconfig.restore_partially
+    if latest:
+        compare = check_shapes if partially else check_whole
+        partially |= changes_parts(runconfig.model_dir, params.batches_per_step)
+        model_fn = checked(model_fn, latest, tf.global_variables, compare)
+    elif trains and warm_start:
+        warm_start = find_checkpoint(warm_start)
+        kept = re.compile(f"^(?!.*({'|'.join(map(re.escape, warm_start_excludes)) or '(?!)'}))")
+
+        def taken_over():
+            return [v for v in tf.trainable_variables() if kept.match(v.op.name)]
+
+        model_fn = checked(model_fn, warm_start, taken_over, check_taken_over)
+        warm_start = tf.estimator.WarmStartSettings(warm_start, vars_to_warm_start=kept.pattern)
+    every = runconfig.log_step_count_steps or runconfig.save_summary_steps
+    config = CSRunConfig(
+        cs_ip=runconfig.cs_ip,
+        model_dir=runconfig.model_dir,
+        stack_params={"ir_mode": runconfig.ir_mode},
+        tf_random_seed=runconfig.tf_random_seed,
+        save_summary_steps=runconfig.save_summary_steps,
+        save_checkpoints_steps=runconfig.save_checkpoints_steps,
+        keep_checkpoint_max=runconfig.keep_checkpoint_max,
+        log_step_count_steps=None if runconfig.disable_standard_logs else every,
+        device_fn=(lambda op: runconfig.device) if runconfig.device else None,
+        restore_partially=partially,
+        use_vsl=getattr(params.model, "use_vsl", None),
+        cs_config=params.csconfig,
+        **{name: getattr(runconfig, name) for name in OF_THE_WAFER},
+    )
+    return CerebrasEstimator(
+        model_fn=model_fn,
+        model_dir=runconfig.model_dir,
+        compile_dir=runconfig.compile_dir,
+        config=config,
+        params=schema.as_tree(params),
+        warm_start_from=warm_start if trains and not latest else None,
+        use_cs=use_cs,
+    )
+
+
+def changes_parts(model_dir, batches_per_step):
+    """Tells whether sums of gradients come or go: steps of several batches have them.
+
+    Between two steps they are zero, so that a checkpoint from there fits with or without them. One
+    from the middle of a step fits without the sums of its costs: those behind it are shown then.
+
+    Raises:
+        CheckpointError: if a step of another number of batches has not ended.
+    """
+    step, parts = resume.checkpoint_counts(model_dir)
+    before = resume.batches_after(step, resume.read_history(model_dir), batches_per_step)
+    if parts and before != batches_per_step:
+        raise CheckpointError(
+            f"{model_dir}: must have ended its step before steps have another number of batches, "
+            f"{batches_per_step} (num_csx times grad_accum_steps). Received: {parts} of {before} "
+            f"batches after step {step}. Run the former command with --max_steps {step + 1} first."
+        )
+    if (parts is not None) != (batches_per_step > 1):
+        return True
+    return parts is not None and resume.COSTS not in saved_shapes(latest_checkpoint(model_dir))
+
+
+def checked(model_fn, path, variables, compare):
+    """Returns a model_fn that compares its variables with those of a checkpoint for training.
+
+    That is before tf.estimator opens any file in the folder.
+
+    Args:
+        model_fn: the model.
+        path: prefix of the checkpoint.
+        variables: returns those that will be loaded from it, once the graph is there.
+        compare: function of path and variables that raises a CheckpointError if they do not fit.
+    """
+
+    @functools.wraps(model_fn)
+    def call(features, labels, mode, params):
+        spec = model_fn(features, labels, mode, params)
+        if mode == tf.estimator.ModeKeys.TRAIN:
+            compare(path, variables())
+        return spec
+
+    return call
+
+
+class CheckpointHook(tf.estimator.SessionRunHook):
+    """Checks a checkpoint before anything is loaded from it, and tells of weights that are not.
+
+    Args:
+        path: prefix of the checkpoint.
+        tells: whether weights that it leaves unused are told: of a model in several graphs the last
+            one does.
+        used: set of the names that the model's other graphs use, to which this one's are added.
+    """
+
+    def __init__(self, path, tells=True, used=None):
+        self._path = path
+        self._tells = tells
+        self._used = set() if used is None else used
+
+    def begin(self):
+        """Compares the variables of the model with those of the checkpoint.
+
+        Raises:
+            CheckpointError: names the variables that differ.
+        """
+        check_variables(self._path, tf.global_variables())
+        self._used.update(variable.op.name for variable in tf.global_variables())
+        if self._tells:
+            tell_of_unused(self._path, self._used)
+
+
+class BatchesHook(tf.estimator.SessionRunHook):
+    """Refuses an evaluation of nothing, whose metrics would be zeros."""
+
+    def __init__(self):
+        self._batches = 0
+
+    def begin(self):
+        """Starts counting."""
+        self._batches = 0
+
+    def after_run(self, run_context, run_values):
+        """Counts a batch."""
+        self._batches += 1
+
+    def end(self, session):
+        """Raises a DataError if there was no batch; of several wafers the first has one."""
+        if not self._batches and job.is_first():
+            raise DataError(
+                "eval_input: must have rows to evaluate. Received: no batch behind its skip_steps. "
+                "Lower those, or name other data."
+            )
+
+
+class StartHook(tf.estimator.SessionRunHook):
+    """Writes the parameters once training begins, and says how one wafer stands for several.
+
+    ``params.yaml``, its text for TensorBoard, ``data_position.json`` and ``trained_on.json`` are
+    written when the model is ready, so a run that is refused before, for its data or for a
+    checkpoint of another shape, leaves the folder as it was.
+
+    Args:
+        params: a model's parameters.
+        step: global step at which the text stands.
+    """
+
+    def __init__(self, params, step):
+        self._params = params
+        self._step = step
+
+    def after_create_session(self, session, coord):
+        """Writes the parameters."""
+        tell_if_stopped(None)  # from now on the estimator says at which step
+        wafers, here = self._params.runconfig.num_csx, job.wafers()
+        if wafers > 1:
+            tf.logging.info(
+                "num_csx %d: %s batches of %d%s, %d examples a step",
+                wafers,
+                "one wafer computes their" if here == 1 else f"{here} wafers compute",
+                self._params.train_input.batch_size,
+                " in turn" if here < wafers else "",
+                self._params.global_batch_size,
+            )
+        if not job.is_first():
+            return
+        model_dir = self._params.runconfig.model_dir
+        section = self._params.train_input
+        sizes = section.batch_size, getattr(section, "max_sequence_length", None) or 0
+        resume.remember_position(model_dir, self._step, self._params.batches_per_step, sizes)
+        remember_trained_on(self._params, self._step)
+        write_text_summary(model_dir, save_params(self._params, model_dir), self._step)
+
+
+def check_variables(path, variables, advice=ANOTHER_FOLDER):
+    """Compares variables with those of a checkpoint.
+
+    Args:
+        path: prefix of the checkpoint.
+        variables: TensorFlow variables that will be loaded from it.
+        advice: what to do if they differ.
+
+    Raises:
+        CheckpointError: if it cannot be read, or variables are missing or have other shapes.
+    """
+    saved = saved_variables(path)
+    shapes = {variable.op.name: variable.shape.as_list() for variable in variables}
+    wrong = [
+        f"{name} is {saved[name]} there and {shape} in the model"
+        for name, shape in shapes.items()
+        if name in saved and saved[name] != shape
+    ] + [f"{name} is not there" for name in shapes if name not in saved]
+    if wrong:
+        more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
+        raise CheckpointError(
+            f"{path}: must fit the model. Received: {'; '.join(wrong[:3])}{more}. {advice}"
+        )
+
+
+def check_taken_over(path, variables):
+    """Compares variables with those of the checkpoint from which training takes its weights."""
+    check_variables(path, variables, ANOTHER_CHECKPOINT)
+    tell_of_unused(path, {variable.op.name for variable in variables})
+
+
+def tell_of_unused(path, known):
+    """Warns of weights of a checkpoint that are none of the variables of these names.
+
+    Optimizer state is none of them: its names begin with those of weights, or it is a number.
+    """
+    shapes = saved_variables(path)
+    unused = sorted(
+        name
+        for name in shapes.keys() - known
+        if shapes[name] and not GRADIENT_SUMS.fullmatch(name)
+        if not any(str(above) in shapes for above in PurePosixPath(name).parents)
+    )
+    if unused:
+        tf.logging.warning(
+            "%s holds %d weights that are not used here: %s", path, len(unused), named(unused)
+        )
+
+
+def check_shapes(path, variables):
+    """Compares those variables with a checkpoint that it holds, as `check_variables` does."""
+    saved = saved_variables(path)
+    check_variables(path, [variable for variable in variables if variable.op.name in saved])
+
+
+def check_whole(path, variables):
+    """Compares a checkpoint that training goes on from with all variables of the model.
+
+    But for the sums of gradients, see `changes_parts`.
+
+    Checkpoints written from then on hold the model's variables only: whatever else is in this one,
+    such as more layers or the state of another optimizer, would be lost.
+
+    Raises:
+        CheckpointError: as `check_variables`, or if it holds variables that the model lacks.
+    """
+    variables = [each for each in variables if not GRADIENT_SUMS.fullmatch(each.op.name)]
+    check_variables(path, variables)
+    beyond = sorted(
+        name
+        for name in saved_variables(path).keys() - {variable.op.name for variable in variables}
+        if not GRADIENT_SUMS.fullmatch(name)
+    )
+    if beyond:
+        more = f" and {len(beyond) - MOST_NAMED} more" if len(beyond) > MOST_NAMED else ""
+        raise CheckpointError(
+            f"{path}: must fit the model. Received: {len(beyond)} variables that the model lacks, "
+            f"and that would be lost: {', '.join(beyond[:MOST_NAMED])}{more}. {ANOTHER_FOLDER} "
+            "Or set runconfig.restore_partially to True to go on without them."
+        )
+
+
+def saved_variables(path):
+    """Returns the shapes of the variables in a checkpoint, by name.
+
+    Raises:
+        CheckpointError: if it cannot be read; names what to take instead.
+    """
+    try:
+        return saved_shapes(path)
+    except CheckpointError as error:
+        raise CheckpointError(f"{error} {advice_instead(path)}") from error

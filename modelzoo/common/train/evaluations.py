@@ -1,0 +1,277 @@
+"""What the evaluations of a training run decide: which checkpoint is the best, and when to stop.
+
+Their metrics rest in ``eval/evaluations.json`` of model_dir, so a restarted run decides as an
+uninterrupted one would.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+
+import tensorflow.compat.v1 as tf
+
+from cerebras_tf.bundle.index import find_cut_files
+from cerebras_tf.checkpoints.reader import CheckpointReader
+from cerebras_tf.errors import CheckpointError, ConfigError, DataError
+from cerebras_tf.swarmx import job
+from cerebras_tf.whole_file import write_whole
+from modelzoo.common.files.path_advice import CHECKPOINT_END
+from modelzoo.common.model_dir.checkpoint_files import (
+    CARRIED,
+    all_checkpoints,
+    copy_checkpoint,
+    find_checkpoint,
+    remove_checkpoint,
+    step_of,
+)
+
+BEST = "best"  # folder in model_dir
+# Of model_dir, for who trains on from the best checkpoint or converts it.
+BESIDE = (*CARRIED, "params.yaml")
+
+
+class Evaluations(tf.estimator.Exporter):
+    """Told of every evaluation by tf.estimator.train_and_evaluate; keeps the best, and says stop.
+
+    Args:
+        runconfig: RunConfigParams.
+        step: global step that training goes on from; evaluations of later steps are forgotten.
+
+    Attributes:
+        stopped: what ended training early, a sentence; None while it goes on.
+    """
+
+    def __init__(self, runconfig, step):
+        self._runconfig = runconfig
+        self._folder = runconfig.model_dir
+        self._path = Path(runconfig.model_dir, "eval", "evaluations.json")
+        self._keep = runconfig.keep_best_checkpoint
+        self._stopping = runconfig.early_stopping
+        self._metrics = {at: found for at, found in read(self._path).items() if at <= step}
+        self._lost = None  # step of the best checkpoint, once it was told that it is gone
+        self.stopped = self._reason()
+
+    @property
+    def name(self):
+        """The name by which tf.estimator knows it."""
+        return "evaluations"
+
+    def export(self, estimator, export_path, checkpoint_path, eval_result, is_the_final_export):
+        """Takes in the metrics of a checkpoint; see tf.estimator.Exporter.
+
+        Raises:
+            ConfigError: the metric that decides is not among them.
+        """
+        found = {key: float(value) for key, value in eval_result.items()}
+        step = int(found.pop("global_step"))
+        self.check_metrics(found)
+        self._metrics[step] = found
+        if job.is_first():
+            self._write(checkpoint_path, step, found)
+        self.stopped = self._reason()
+
+    def _write(self, checkpoint_path, step, found):
+        told = {str(at): metrics for at, metrics in sorted(self._metrics.items())}
+        write_whole(self._path, json.dumps(told, indent=2) + "\n")
+        if self._keep and best_step(self._values(self._keep), self._keep.mode) == step:
+            self._put_aside(checkpoint_path, step)
+        else:
+            self.keep_best()
+
+    def lacks(self, step, end):
+        """Tells whether the checkpoint to go on from should have an evaluation, and has none.
+
+        Those of steps between two evaluations have none, nor has the one that `resume_from` names.
+        With `throttle_secs` only the last has one for sure; with `restore_partially` another model
+        may go on.
+
+        Args:
+            step: of the checkpoint, 0 for none.
+            end: last step of training.
+        """
+        given = self._runconfig
+        sure = step % given.save_checkpoints_steps == 0 and not given.throttle_secs
+        due = step > 0 and (sure or step >= end) and not given.restore_partially
+        began = Path(self._folder, "params.yaml").exists() and step != self._resumed_step()
+        return due and began and step not in self._metrics and not self.stopped
+
+    def _resumed_step(self):
+        """Returns the step of resume_from; None without it, or where it is gone by now."""
+        if not self._runconfig.resume_from:
+            return None
+        try:
+            return step_of(find_checkpoint(self._runconfig.resume_from, "resume_from"))
+        except (CheckpointError, ConfigError):
+            return None
+
+    def keep_best(self):
+        """Decides anew which checkpoint is kept, if the best that is known is not.
+
+        That is so where the rule is new or another, or the best was lost before it was put aside,
+        or where files of it are gone or cut short.
+        """
+        if not self._keep or not job.is_first():
+            return
+        values, folder = self._values(self._keep), os.path.join(self._folder, BEST)
+        kept = whole_by_step(folder)
+        best = best_step(values, self._keep.mode)
+        if best is None or best in kept:
+            return
+        there = whole_by_step(self._folder)
+        left = {at: value for at, value in values.items() if at in there or at in kept}
+        found = best_step(left, self._keep.mode)
+        damaged = any(Path(folder).glob(f"model.ckpt-{best}.*"))
+        if best in there and damaged:
+            name = os.path.join(folder, os.path.basename(there[best]))
+            tf.logging.warning("%s is damaged: it is copied anew from %s", name, there[best])
+        elif best not in there and best != self._lost:
+            self._lost = best
+            tf.logging.warning(
+                "the best so far, %s = %.6g at step %d, has no %s any more: best/ holds %s",
+                self._keep.metric,
+                values[best],
+                best,
+                "whole checkpoint" if damaged else "checkpoint",
+                "none until a better one comes" if found is None else f"that of step {found}",
+            )
+        if found in there and found not in kept:
+            self._put_aside(there[found], found)
+
+    def check_metrics(self, names):
+        """Raises a ConfigError if a metric that decides is not among the names."""
+        for key, rule in self.rules.items():
+            if rule.metric not in names:
+                raise ConfigError(
+                    f"runconfig.{key}.metric: must be one of {', '.join(sorted(names))}. "
+                    f"Received: {rule.metric!r}. Name one of them."
+                )
+
+    @property
+    def rules(self):
+        """What decides, KeepBest and EarlyStopping, by key of runconfig."""
+        rules = {"keep_best_checkpoint": self._keep, "early_stopping": self._stopping}
+        return {key: rule for key, rule in rules.items() if rule}
+
+    def _values(self, rule):
+        return {
+            at: found[rule.metric] for at, found in self._metrics.items() if rule.metric in found
+        }
+
+    def _put_aside(self, prefix, step):
+        folder = os.path.join(self._folder, BEST)
+        for name in BESIDE:
+            beside = Path(self._folder, name)
+            if beside.exists():
+                write_whole(Path(folder, name), beside.read_text(encoding="utf-8"))
+        kept = os.path.basename(prefix)
+        copy_checkpoint(prefix, folder, kept)
+        names = {CHECKPOINT_END.sub("", path.name) for path in Path(folder).glob("*.ckpt-*.*")}
+        for other in names - {kept}:
+            remove_checkpoint(os.path.join(folder, other))
+        metric = self._keep.metric
+        tf.logging.info(
+            "best so far: %s = %.6g at step %d", metric, self._metrics[step][metric], step
+        )
+
+    def _reason(self):
+        rule = self._stopping
+        if rule is None:
+            return None
+        values = self._values(rule)
+        best, waited = last_gain(values, rule.mode, rule.min_delta)
+        if waited < rule.patience:
+            return None
+        more = f" by more than {rule.min_delta:g}" if rule.min_delta else ""
+        since = "is not a number" if best is None else f"has not improved{more} since step {best}"
+        value = "" if best is None else f" ({values[best]:.6g})"
+        return (
+            f"early stopping at step {max(values)}: {rule.metric} {since}{value}, for {waited} "
+            "evaluations"
+        )
+
+
+class EarlyStopHook(tf.estimator.SessionRunHook):
+    """Ends training once the evaluations say so, at the step that was evaluated last.
+
+    Args:
+        evaluations: Evaluations.
+    """
+
+    def __init__(self, evaluations):
+        self._evaluations = evaluations
+
+    def after_run(self, run_context, run_values):
+        """Asks the loop to stop; savers, and with them evaluations, come before this hook."""
+        if self._evaluations.stopped:
+            run_context.request_stop()
+
+    def end(self, session):
+        """Says why training ended."""
+        if self._evaluations.stopped:
+            tf.logging.info("%s", self._evaluations.stopped)
+
+
+def whole_by_step(folder):
+    """Returns the checkpoints of a folder of which no file is missing or cut short, by step."""
+    whole = filter(is_whole, all_checkpoints(folder))
+    return {CheckpointReader.step_of(os.path.basename(prefix)): prefix for prefix in whole}
+
+
+def is_whole(prefix):
+    """Tells whether the data files of a checkpoint are as long as its index says."""
+    try:
+        return not find_cut_files(prefix)
+    except CheckpointError:
+        return False
+
+
+def best_step(values, mode):
+    """Returns the step with the best value, the first of equals; None without a number.
+
+    Args:
+        values: metric by step; NaN is never the best.
+        mode: ``min`` or ``max``.
+    """
+    return last_gain(values, mode, 0.0)[0]
+
+
+def last_gain(values, mode, min_delta):
+    """Returns the step of the last gain, and how many evaluations came after it.
+
+    Args:
+        values: metric by step; NaN is no gain.
+        mode: ``min`` or ``max``.
+        min_delta: a gain is larger than this.
+    """
+    sign = 1.0 if mode == "max" else -1.0
+    best, best_value, waited = None, -math.inf, 0
+    for step, value in sorted(values.items()):
+        if sign * value > best_value + (min_delta if best is not None else 0.0):
+            best, best_value, waited = step, sign * value, 0
+        else:
+            waited += 1
+    return best, waited
+
+
+def read(path):
+    """Returns the metrics of evaluations before, by step; {} without any.
+
+    Raises:
+        DataError: if the file holds something else.
+    """
+    try:
+        tree = json.loads(path.read_text(encoding="utf-8"))
+        found = {int(step): dict(metrics) for step, metrics in tree.items()}
+        for value in (value for metrics in found.values() for value in metrics.values()):
+            if type(value) not in (int, float):
+                raise TypeError(f"{value!r}, which is no number")
+        return found
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise DataError(
+            f"{path}: must hold metrics by step. Received: {error}. Move the file away."
+        ) from error

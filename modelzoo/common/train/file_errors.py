@@ -1,0 +1,208 @@
+"""Turns what is said of files, and of records in them, into one paragraph that names the file."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import threading
+
+from cerebras_tf.errors import BoundsError, CerebrasError, CheckpointError, ConfigError, DataError
+from modelzoo.common.config import registry
+from modelzoo.common.files.path_advice import advice_on_path
+
+# Errors of the system that a user mends: no space, no permission, something else in the way.
+MENDABLE = (
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EFBIG,
+    errno.EROFS,
+    errno.EACCES,
+    errno.EPERM,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.EEXIST,
+    errno.EIO,
+)
+# What TensorFlow's file systems make of them.
+KINDS = (
+    "AlreadyExistsError",
+    "FailedPreconditionError",
+    "PermissionDeniedError",
+    "ResourceExhaustedError",
+    "UnknownError",
+)
+# To them a limit of the shell (ulimit -f) is out of range, as the end of the data is; and what
+# writes events raises errors of Python. Their texts tell.
+_OTHER_KINDS = ("IndexError", "OutOfRangeError", "RuntimeError")
+_ENDINGS = tuple(f"; {os.strerror(number)}" for number in MENDABLE)
+
+
+@contextlib.contextmanager
+def file_errors_named(params, sections):
+    """Within: errors of files become errors of ours.
+
+    Args:
+        params: a model's parameters.
+        sections: names of the input sections that are read.
+
+    Raises:
+        CheckpointError: a checkpoint is damaged.
+        ConfigError: a file cannot be written.
+        DataError: an input file is damaged, or a record holds what the model cannot have.
+    """
+    show = threading.excepthook
+    # What stops the thread that writes events is raised where they are flushed.
+    threading.excepthook = lambda args: None if refused(args.exc_value) else show(args)
+    try:
+        yield
+    except BoundsError as error:
+        named = unreadable_record(params, sections, str(error))
+        if named is None:
+            raise
+        raise named from error
+    except CerebrasError:
+        raise
+    except Exception as error:
+        if getattr(getattr(error, "op", None), "type", "") == "RestoreV2":
+            named = damaged_checkpoint(params.runconfig)
+        elif type(error).__name__ == "InvalidArgumentError":
+            named = unreadable_record(params, sections, str(error).partition("\n")[0])
+        elif type(error).__name__ == "DataLossError":
+            named = damaged_input(params, sections, error)
+        else:
+            named = unwritten(error, params.runconfig.model_dir)
+        if named is None:
+            raise
+        raise named from error
+    finally:
+        threading.excepthook = show
+
+
+@contextlib.contextmanager
+def system_errors_named(output):
+    """Within: what the system refuses becomes a ConfigError that names the file; for commands.
+
+    Args:
+        output: where files are written, for errors that name none.
+    """
+    try:
+        yield
+    except CerebrasError:
+        raise
+    except Exception as error:
+        found = refused(error, (*MENDABLE, errno.ENOENT))
+        if found is None:
+            raise
+        raise ConfigError(
+            f"{found[0] or output}: must be readable, or a place to write to. Received: "
+            f"{found[1]}. {_advice(found[0], error)}"
+        ) from error
+
+
+def _advice(path, error):
+    mend = "Free space, correct the permissions, or name another path."
+    is_missing = path and getattr(error, "errno", None) == errno.ENOENT
+    return advice_on_path(path, mend) if is_missing else mend
+
+
+def refused(error, numbers=MENDABLE):
+    """Returns what the system or TensorFlow says of a file, if a user can mend it; else None.
+
+    Args:
+        error: an exception.
+        numbers: errors of the system that count.
+
+    Returns:
+        The file, None where the error names none, and what is wrong with it.
+    """
+    if isinstance(error, OSError):
+        return (error.filename, error.strerror) if error.errno in numbers else None
+    kind, first = type(error).__name__, str(error).partition("\n")[0]
+    is_tensorflows = kind in KINDS and getattr(error, "op", None) is None
+    is_tensorflows |= kind in _OTHER_KINDS and first.endswith(_ENDINGS)
+    # The thread that writes events raises a RuntimeError of such a text.
+    if is_tensorflows or (isinstance(error, RuntimeError) and "Failed to flush" in str(error)):
+        where, _, received = first.partition("; ")
+        return (where, received) if received else (None, where)
+    return None
+
+
+def damaged_checkpoint(runconfig):
+    """Returns the error for a checkpoint that TensorFlow could not restore."""
+    from modelzoo.common.model_dir.checkpoint_files import (
+        advice_instead,
+        find_checkpoint,
+        latest_checkpoint,
+    )
+
+    path = latest_checkpoint(runconfig.model_dir)
+    if runconfig.checkpoint_path and (path is None or "train" not in runconfig.mode):
+        path = find_checkpoint(runconfig.checkpoint_path)
+    if path is None:  # the copy of what training was to go on from is gone by now
+        path = find_checkpoint(runconfig.resume_from, "resume_from")
+    return CheckpointError(
+        f"{path}: must be a whole checkpoint. Received: files that end too early or fail their "
+        f"checksum. {advice_instead(path)}"
+    )
+
+
+def damaged_input(params, sections, error):
+    """Returns the error for records that fail their checksum: with file and offset if found."""
+    from modelzoo.common.data.tf_records import find_damage
+
+    folders = [getattr(getattr(params, name), "data_dir", None) for name in sections]
+    damage = next(filter(None, (find_damage(f) for f in folders if f)), None)
+    return DataError(
+        damage
+        or f"{', '.join(map(str, folders))}: must hold whole TFRecord files. Received: {error}. "
+        "Make or copy the files again."
+    )
+
+
+def unreadable_record(params, sections, told):
+    """Returns the error for the first record that the model cannot read, None where none is.
+
+    Such as one with a token that the vocabulary lacks; nothing before looks at every number.
+
+    Args:
+        params: of the run.
+        sections: names of the input sections that were read.
+        told: what the step failed with, for the log: the search may take long.
+    """
+    import tensorflow.compat.v1 as tf
+
+    _, data = registry.load_room(params.model_name)
+    for name in sections:
+        processor = data.INPUTS.processor(getattr(params, name))
+        if hasattr(processor, "find_fault"):
+            tf.logging.info(
+                "a step failed (%s): looking for its cause in the records of %s ...", told, name
+            )
+            try:
+                fault = processor.find_fault(params.record_bounds(name), name == "predict_input")
+            except (OSError, tf.OpError) as error:  # the step's own error says more
+                tf.logging.warning("the search ended: %s", error)
+                fault = None
+            if fault is not None:
+                return DataError(fault)
+    return None
+
+
+def unwritten(error, folder):
+    """Returns the error for a file that could not be written; None for anything else.
+
+    Args:
+        error: an exception.
+        folder: where files are written, for errors that name none.
+    """
+    found = refused(error)
+    if found is None:
+        return None
+    where = str(found[0] or folder)
+    ours = os.path.abspath(where).startswith(os.path.abspath(folder))
+    return ConfigError(
+        f"{where}: must be {'' if ours else 'readable, or '}a place to write to. Received: "
+        f"{found[1]}. Free space, correct the permissions, or give another "
+        f"{'folder after -o' if ours else 'path'}."
+    )

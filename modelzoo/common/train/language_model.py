@@ -1,0 +1,89 @@
+"""What a next-token language model does with its logits: loss, metrics, predictions, training.
+
+It builds no layer: the model hands over its logits. B batch, S sequence, T = B * S tokens, V
+vocabulary.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import tensorflow.compat.v1 as tf
+
+from modelzoo.common import metrics
+from modelzoo.common.data.tokens_per_byte import tokens_per_byte
+from modelzoo.common.layers.lm_head import lm_loss, token_cross_entropy
+from modelzoo.common.train.estimator import CSEstimatorSpec
+from modelzoo.common.train.loss_spec import loss_spec
+
+COST = "train/lm_cost"  # of a token, in nats
+
+
+def language_model_spec(
+    features, labels, mode, params, logits, loss_scaling="num_tokens", loss_weight=1.0
+):
+    """Makes what a model_fn of a language model returns.
+
+    Args:
+        features: ``input_ids`` [B, S] int32 and ``input_mask`` [B, S], 1 where there is padding.
+        labels: [B, S] int32, the next tokens; None in prediction.
+        mode: a ``tf.estimator.ModeKeys``.
+        params: the model's parameters, with ``optimizer``, ``train_input`` and ``eval_input``.
+        logits: [T, V] float32.
+        loss_scaling: ``num_tokens`` or ``batch_size``, what the loss is divided by.
+        loss_weight: the loss is multiplied by it.
+
+    Returns:
+        A CSEstimatorSpec.
+    """
+    choices = tf.argmax(logits, axis=-1, output_type=tf.int32)  # (T,)
+    if mode == tf.estimator.ModeKeys.PREDICT:
+        return CSEstimatorSpec(mode=mode, predictions=predict(features, logits, choices))
+
+    cross_entropy = token_cross_entropy(logits, labels)  # (T,)
+    weights = tf.reshape(1.0 - tf.cast(features["input_mask"], tf.float32), [-1])
+    batch_size = tf.shape(labels)[0] if labels.shape[0] is None else labels.shape[0]
+    loss = lm_loss(cross_entropy, weights, loss_scaling, batch_size) * loss_weight
+    count = tf.reduce_sum(weights) if loss_scaling == "num_tokens" else batch_size
+    summaries = {}
+    if mode == tf.estimator.ModeKeys.TRAIN:
+        summaries[COST] = lm_loss(cross_entropy, weights, "num_tokens", None)
+
+    def token_metrics():
+        ratio = tokens_per_byte(params.eval_input, training=False)
+        tensors = [tf.reshape(labels, [-1]), choices, cross_entropy, weights]
+        return functools.partial(metrics.lm_metrics, ratio=ratio), tensors
+
+    derived = functools.partial(other_units, params)
+    return loss_spec(mode, params, [(loss, count)], token_metrics, summaries, derived)
+
+
+def other_units(params, shown):
+    """Returns the mean cost of a token as perplexity and, where known, bits per byte, by tags."""
+    cost = shown[COST]
+    ratio = tokens_per_byte(params.train_input, training=True)
+    found = {"train/lm_perplexity": metrics.perplexity(cost)}
+    if ratio is not None:
+        found["train/lm_bpb"] = metrics.bits_per_byte(cost, ratio)
+    return found
+
+
+def predict(features, logits, choices):
+    """Returns the likeliest next token after every token, and its log-probability.
+
+    Args:
+        features: as in `language_model_spec`.
+        logits: [T, V] float32.
+        choices: [T] int32, argmax of the logits.
+
+    Returns:
+        ``input_ids``, ``next_token_ids`` [B, S] int32 and ``next_token_log_probs`` [B, S] float32.
+    """
+    ids = features["input_ids"]
+    shape = [-1, ids.shape[1]]
+    log_probs = -token_cross_entropy(logits, choices)
+    return {
+        "input_ids": tf.identity(ids),
+        "next_token_ids": tf.reshape(choices, shape),
+        "next_token_log_probs": tf.reshape(log_probs, shape),
+    }

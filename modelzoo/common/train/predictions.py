@@ -1,0 +1,185 @@
+"""Predicts row by row and writes the rows as npz and jsonl; without pickle, which runs code."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+import numpy as np
+
+from cerebras_tf.errors import DataError
+from modelzoo.common.files.whole_file import write_json_lines
+from modelzoo.common.metrics.scores import drop_scores, write_scalars
+
+
+def predict(estimator, inputs, params, checkpoint_path, use_cs):
+    """Writes the predictions of `predict_steps` batches to ``model_dir/predict``.
+
+    Args:
+        estimator: CerebrasEstimator of the model.
+        inputs: InputFunctions of the model.
+        params: the model's parameters.
+        checkpoint_path: prefix of the checkpoint.
+        use_cs: whether the wafer runs the model.
+    """
+    import tensorflow.compat.v1 as tf
+
+    rows = predicted_rows(estimator, inputs, params, checkpoint_path, use_cs)
+    name = output_name("predictions", estimator, use_cs)
+    count, npz, jsonl = write_predictions(rows, predict_folder(params), name)
+    tf.logging.info("wrote %d predictions to %s and %s", count, npz, jsonl)
+
+
+def predicted_rows(estimator, inputs, params, checkpoint_path, use_cs):
+    """Yields the predictions of `predict_steps` batches: a dictionary of arrays an example.
+
+    The console says where these were not all.
+
+    Raises:
+        DataError: if there are none.
+    """
+    from modelzoo.common.train.estimator import CheckpointHook
+
+    steps = params.runconfig.predict_steps or 1
+    others: list[int] = []
+    rows = estimator.predict(
+        _first_batches(inputs.predict, steps, others),
+        hooks=[CheckpointHook(checkpoint_path)],
+        checkpoint_path=checkpoint_path,
+        use_cs=use_cs,
+    )
+    with contextlib.closing(rows):
+        count = 0
+        for row in rows:
+            count += 1
+            yield row
+    require_rows(count, params.predict_input)
+    if others:
+        tell_left_out(steps)
+
+
+def _first_batches(input_fn, steps, others):
+    """Returns an input function of the first batches; `others` gets what comes behind, if any."""
+    import tensorflow.compat.v1 as tf
+
+    def is_first(number):
+        if number >= steps:
+            others.append(number)
+        return number < steps
+
+    def wanted(number, _):
+        found = tf.numpy_function(is_first, [number], tf.bool)
+        found.set_shape([])
+        return found
+
+    def first(params):
+        batches = input_fn(params).enumerate().take(steps + 1).filter(wanted)
+        return batches.map(lambda _, features: features)
+
+    return first
+
+
+def tell_left_out(steps):
+    """Says that there are more batches than runconfig.predict_steps."""
+    import tensorflow.compat.v1 as tf
+
+    tf.logging.info(
+        "runconfig.predict_steps %d: batches behind the first %d are not predicted", steps, steps
+    )
+
+
+def require_rows(count, section):
+    """Raises a DataError if `count`, the number of rows that predict_input `section` has, is 0."""
+    if not count:
+        raise DataError(
+            "predict_input: must have rows to predict. Received: none behind skip_steps "
+            f"{section.skip_steps or 0}. Lower it, or name other data."
+        )
+
+
+def predict_folder(params):
+    """Returns the folder that predict mode writes into, a Path."""
+    return Path(params.runconfig.model_dir, "predict")
+
+
+def output_name(kind, estimator, use_cs):
+    """Returns the name of a file of predict mode without its end; it says where the model ran."""
+    return f"{kind}_{'cs' if use_cs else 'tf'}_{estimator.config.task_id}"
+
+
+def predicted_step(checkpoint_path):
+    """Returns the global step of the checkpoint that predicted.
+
+    Its name tells it where training beside the prediction has removed it by now.
+    """
+    import tensorflow.compat.v1 as tf
+
+    from cerebras_tf.checkpoints.reader import CheckpointReader
+
+    try:
+        return int(tf.train.load_variable(checkpoint_path, "global_step"))
+    except (tf.OpError, ValueError):
+        if os.path.exists(f"{checkpoint_path}.index"):
+            raise
+        return CheckpointReader.step_of(checkpoint_path)
+
+
+def keep_scores(folder, checkpoint_path, scores):
+    """Writes the scores of predictions, see `write_scalars`.
+
+    A step has the scores of its last predictions: if those have none, earlier ones are removed.
+
+    Args:
+        folder: where they go.
+        checkpoint_path: prefix of the checkpoint that predicted.
+        scores: numbers by name; none for predictions without references.
+    """
+    import tensorflow.compat.v1 as tf
+
+    step = predicted_step(checkpoint_path)
+    if scores:
+        write_scalars(folder, step, scores)
+    elif drop_scores(folder, step):
+        tf.logging.info("no references: removed step %d's scores of earlier predictions", step)
+
+
+def write_scores(folder, checkpoint_path, scores, shown=lambda name: True):
+    """Writes scores as `keep_scores` does, and logs those whose names are `shown`."""
+    import tensorflow.compat.v1 as tf
+
+    keep_scores(folder, checkpoint_path, scores)
+    told = ", ".join(f"{name} {value:.2f}" for name, value in scores.items() if shown(name))
+    if told:
+        tf.logging.info("step %d: %s", predicted_step(checkpoint_path), told)
+
+
+def write_predictions(predictions, folder, name):
+    """Writes ``<name>.npz`` (arrays by name) and ``<name>.jsonl`` (one example a line).
+
+    Both appear whole or not at all.
+
+    Args:
+        predictions: iterable of dictionaries from name to array, one an example, all alike.
+        folder: made if absent.
+        name: file name without its end.
+
+    Returns:
+        The number of examples and the two paths.
+    """
+    rows = [{key: np.asarray(value) for key, value in row.items()} for row in predictions]
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    jsonl, npz = folder / f"{name}.jsonl", folder / f"{name}.npz"
+    partial_npz = folder / f".{npz.name}.{os.getpid()}"
+    columns = {key: np.stack([row[key] for row in rows]) for key in (rows[0] if rows else ())}
+    with open(partial_npz, "wb") as file:
+        np.savez(file, **columns)
+    write_json_lines(jsonl, ({key: _plain(row[key]) for key in row} for row in rows))
+    partial_npz.replace(npz)
+    return len(rows), npz, jsonl
+
+
+def _plain(value):
+    value = value.tolist()
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value

@@ -1,0 +1,487 @@
+"""The one runner of all models: ``python -m modelzoo.common.train.run -m train -p FILE -o FOLDER``.
+
+The YAML names the model, and the estimator trains. ``-o`` defaults to ``model_dir/<name>`` for
+``params_<name>.yaml``. The model runs on the wafer; ``--device /cpu:0`` (or ``runconfig.device``)
+runs it on the host instead.
+"""
+
+from __future__ import annotations
+
+from modelzoo.common.train import interrupt  # before what takes time to load
+
+# isort: split
+import contextlib
+import dataclasses
+import functools
+import os
+import sys
+
+from cerebras_tf.cli.arguments import parse_arguments
+from cerebras_tf.cli.exit_codes import run_main, tell_if_stopped
+from cerebras_tf.errors import CapacityError, CheckpointError, ConfigError, DataError
+from cerebras_tf.swarmx import job, mpi
+from modelzoo.common.config import registry, schema
+from modelzoo.common.config.device import check_against_wafer, check_device
+from modelzoo.common.config.params import load_params, saved_difference
+from modelzoo.common.model_dir import folder
+from modelzoo.common.train.console import announce, quiet_logging, quiet_native_logging, quieter
+from modelzoo.common.train.file_errors import file_errors_named
+
+interrupt.loaded()
+
+# What the launchers were called as, for help and mistakes.
+PROGRAM_VARIABLE = "CEREBRAS_TF_PROGRAM"
+# Number of wafers that csrun_wse was given.
+NUM_CSX_VARIABLE = "CEREBRAS_TF_NUM_CSX"
+# Options without effect where nothing is trained, and what to do instead.
+OF_TRAINING = {
+    "steps": "Set {} to the number of batches.",
+    "max_steps": "Set {} to the number of batches.",
+    "save_checkpoints_steps": "Leave it out.",
+    "save_summary_steps": "Leave it out.",
+    "resume_from": "Name the checkpoint with --checkpoint_path.",
+}
+SECTIONS = {
+    "train": ("train_input",),
+    "train_and_eval": ("train_input", "eval_input"),
+    "eval": ("eval_input",),
+    "eval_all": ("eval_input",),
+    "predict": ("predict_input",),
+}
+
+
+def run(model_name=None):
+    """Runs this process's command line and exits; the whole of a model's ``run.py``.
+
+    Args:
+        model_name: the model of YAMLs without a top-level ``model_name``.
+    """
+    quiet_native_logging()
+    program = os.environ.get(PROGRAM_VARIABLE)
+    bound = functools.partial(main, model_name=model_name, program=program)
+    status = run_main(bound, program=program)
+    if status:
+        mpi.fail()
+    sys.exit(status)
+
+
+def main(argv, model_name=None, program=None):
+    """Runs one command line.
+
+    Args:
+        argv: the arguments, without the program's name.
+        model_name: see `run`.
+        program: name shown in help and mistakes; None for that of this process.
+
+    Raises:
+        CerebrasError: for whatever the user can mend.
+    """
+    execute(parse_arguments(argv, program), model_name)
+
+
+def execute(args, model_name=None):
+    """Does what the RunArguments `args` say; see `main`."""
+    tell_if_stopped(f"{args.mode} was stopped while it read {args.params}; nothing was begun")
+    params = read_params(args, model_name)
+    runconfig = params.runconfig
+    with interrupt.ending_at_once("stopped while TensorFlow was loading; nothing was begun"):
+        announce(f"{args.mode}: {params.model_name} of {args.params}, in {runconfig.model_dir}")
+        registry.load_room(params.model_name)
+    place = "before its first step" if "train" in args.mode else "before its end"
+    tell_if_stopped(f"{args.mode} was stopped {place}; give the same command to begin anew")
+    with file_errors_named(params, SECTIONS[args.mode]), lock_for(args.mode, runconfig.model_dir):
+        run_mode(args.mode, params)
+
+
+def lock_for(mode, model_dir):
+    """Keeps other runs from training in the folder, from before this one reads its data."""
+    if mode not in ("train", "train_and_eval") or not job.is_first():
+        return contextlib.nullcontext()
+    from cerebras_tf.checkpoints.folder_lock import locked  # brings TensorFlow
+
+    return locked(model_dir)
+
+
+def read_params(args, model_name=None):
+    """Loads the YAML under the command line and checks that the mode has what it needs."""
+    overrides = {f"runconfig.{key}": value for key, value in args.overrides().items()}
+    overrides.update(launchers_overrides())
+    params = load_params(args.params, overrides, model_name)
+    runconfig = params.runconfig
+    missing = [name for name in SECTIONS[args.mode] if getattr(params, name, None) is None]
+    if missing:
+        raise ConfigError(
+            f"{args.params}: mode {args.mode} needs the section {' and '.join(missing)}. "
+            f"Received: none. Add it to the file. {params.ADVICE[missing[0]]}"
+        )
+    check_options(args, runconfig)
+    check_against_wafer(runconfig)
+    model_dir = runconfig.model_dir or folder.default_model_dir(args.params)
+    runconfig = dataclasses.replace(runconfig, model_dir=model_dir)
+    folder.check_places(runconfig, args.mode)
+    return dataclasses.replace(params, runconfig=runconfig)
+
+
+def launchers_overrides():
+    """Returns what the launcher was told in place of keys of the YAML, by dotted key."""
+    told = os.environ.get(NUM_CSX_VARIABLE)
+    return {"runconfig.num_csx": int(told)} if told else {}
+
+
+def check_options(args, runconfig):
+    """Raises a ConfigError for options that a mode lacks or cannot follow."""
+    trains = args.mode in ("train", "train_and_eval")
+    if trains and runconfig.max_steps is None and runconfig.steps is None:
+        raise ConfigError(
+            f"{args.params}: training needs runconfig.max_steps or --steps. Set one of them."
+        )
+    instead = "runconfig.predict_steps" if args.mode == "predict" else "--eval_steps"
+    for name, advice in OF_TRAINING.items():
+        if not trains and getattr(args, name) is not None:
+            raise ConfigError(
+                f"--{name}: is of training, and mode {args.mode} makes none. Received: "
+                f"{getattr(args, name)}. {advice.format(instead)}"
+            )
+    if args.eval_steps is not None and args.mode in ("train", "predict"):
+        instead = "runconfig.predict_steps" if args.mode == "predict" else "-m train_and_eval"
+        raise ConfigError(
+            f"--eval_steps: counts batches of evaluations, and mode {args.mode} makes none. "
+            f"Received: {args.eval_steps}. Leave it out, or use {instead}."
+        )
+    if args.checkpoint_path is not None and args.mode == "eval_all":
+        raise ConfigError(
+            "--checkpoint_path: names one checkpoint, and mode eval_all takes all of the model's "
+            f"folder. Received: {args.checkpoint_path}. Use -m eval, or leave it out."
+        )
+    asked = args.profile if args.profile is not None else trains and runconfig.profile
+    if asked and (not trains or runconfig.device):
+        name = "--profile" if args.profile is not None else f"{args.params}: runconfig.profile"
+        raise ConfigError(
+            f"{name}: counts steps of training on the wafer. Received: {asked}, with "
+            f"{'-m ' + args.mode if not trains else 'device ' + runconfig.device}. Leave it out."
+        )
+    for name in ("keep_best_checkpoint", "early_stopping"):
+        if args.mode == "train" and getattr(runconfig, name):
+            raise ConfigError(
+                f"{args.params}: runconfig.{name} needs evaluations, and mode train makes none. "
+                "Run with -m train_and_eval, or leave the key out."
+            )
+
+
+def run_mode(mode, params):
+    """Builds the estimator of `params` and does what `mode` says."""
+    import tensorflow.compat.v1 as tf
+
+    from cerebras_tf import environment
+    from modelzoo.common.model_dir.checkpoint_files import check_start, resumed, validate_checkpoint
+
+    quiet_logging(tf)
+    runconfig = params.runconfig
+    strategy, runs = runconfig.execution_strategy, environment.execution_mode_from_environment()
+    if strategy not in (None, runs):
+        raise ConfigError(
+            f"runconfig.execution_strategy: must be the launcher's, {runs}. Received: {strategy}. "
+            f"Set the environment variable {environment.EXECUTION_MODE_VARIABLE}={strategy}, as "
+            "python-ws (weight_streaming) and python (pipeline) do, or leave the key out."
+        )
+    for key in runconfig.without_effect():
+        tf.logging.warning("runconfig.%s is of the real cluster: it changes nothing here", key)
+    trains = mode in ("train", "train_and_eval")
+    only_compiles = runconfig.validate_only or runconfig.compile_only
+    if trains:
+        check_start(runconfig)
+    if runconfig.validate_only:
+        validate_checkpoint(mode, runconfig)
+    with resumed(runconfig) if trains and not only_compiles else contextlib.nullcontext():
+        show_difference(mode, params)
+        start_mode(mode, params)
+
+
+def start_mode(mode, params):
+    """Builds the estimator and does what `mode` says, in a folder that is ready for it."""
+    from modelzoo.common.data.prepared import check_sections
+    from modelzoo.common.train.estimator import make_estimator
+
+    runconfig = params.runconfig
+    sections = [getattr(params, name) for name in dict.fromkeys(("train_input", *SECTIONS[mode]))]
+    check_sections(sections, params.label_count)
+    model, data = registry.load_room(params.model_name)
+    use_cs = not runconfig.device
+    check_device(runconfig.device)
+    excludes = getattr(model, "WARM_START_EXCLUDES", ())
+    excludes = excludes(params) if callable(excludes) else excludes
+    estimator = make_estimator(model.model_fn, params, use_cs, excludes)
+    if runconfig.validate_only or runconfig.compile_only:
+        compile_model(estimator, data, mode, params)
+    elif mode in ("train", "train_and_eval"):
+        train(estimator, model, data, mode, params, use_cs)
+    elif mode == "predict":
+        predict(estimator, data, params, use_cs)
+    else:
+        evaluate(estimator, data, mode, runconfig, use_cs)
+
+
+def show_difference(mode, params):
+    """Logs how the parameters differ from those that the runs before saved in model_dir.
+
+    The section ``runconfig``, which holds the command line, counts where training will save it.
+    Where nothing is left to train, nothing is saved, and nothing differs.
+    """
+    import tensorflow.compat.v1 as tf
+
+    from modelzoo.common.model_dir.resume import checkpoint_step
+
+    trains = mode in ("train", "train_and_eval")
+    step = checkpoint_step(params.runconfig.model_dir) if trains else 0
+    if trains and step >= last_step(params.runconfig, step):
+        return
+    names = [field.name for field in dataclasses.fields(params)]
+    if not trains:
+        names.remove("runconfig")
+    try:
+        lines = saved_difference(params, params.runconfig.model_dir, names)
+    except (ConfigError, DataError) as error:
+        tf.logging.warning("parameters of the runs before are not compared: %s", error)
+        return
+    if lines:
+        told = "".join(f"\n  {line}" for line in lines)
+        tf.logging.info("the parameters are not those of the runs before:%s", told)
+
+
+def sparsifier_of(params):
+    """Returns what prunes weights in training, None for nothing."""
+    return params.sparsity and params.sparsity.sparsifier()
+
+
+def compile_model(estimator, data, mode, params):
+    """Compiles the model for `mode`, for training and evaluation where it is both; runs nothing."""
+    import tensorflow.compat.v1 as tf
+
+    modes, room = tf.estimator.ModeKeys, registry.find_prediction(params.model_name)
+    given = {"validate_only": params.runconfig.validate_only, "sparsifier": sparsifier_of(params)}
+    if mode == "predict" and hasattr(room, "compile_prediction"):
+        room.compile_prediction(estimator, data.INPUTS, params, **given)
+        return
+    training = (data.INPUTS.train, modes.TRAIN, "train_input")
+    evaluation = (data.INPUTS.eval, modes.EVAL, "eval_input")
+    for input_fn, key, section in {
+        "train": [training],
+        "train_and_eval": [training, evaluation],
+        "eval": [evaluation],
+        "eval_all": [evaluation],
+        "predict": [(data.INPUTS.predict, modes.PREDICT, "predict_input")],
+    }[mode]:
+        try:
+            estimator.compile(input_fn, mode=key, **given)
+        except DataError as missing:
+            tf.logging.info("compiling for batches as the params file has them: %s", missing)
+            estimator.compile(data.INPUTS.without_data(section), mode=key, **given)
+
+
+def last_step(runconfig, step):
+    """Returns the global step at which training ends: `steps` more, at most `max_steps`."""
+    ends = [runconfig.max_steps, None if runconfig.steps is None else step + runconfig.steps]
+    return min(end for end in ends if end is not None)
+
+
+def train(estimator, model, data, mode, params, use_cs):
+    """Trains up to the last step, evaluating at every checkpoint where `mode` says so."""
+    import tensorflow.compat.v1 as tf
+
+    from modelzoo.common.model_dir.checkpoint_files import find_checkpoint
+    from modelzoo.common.model_dir.resume import checkpoint_step
+    from modelzoo.common.train.estimator import StartHook, check_variables
+    from modelzoo.common.train.evaluations import EarlyStopHook, Evaluations
+    from modelzoo.common.train.trained_on import check_trained_on
+
+    runconfig = params.runconfig
+    step = checkpoint_step(runconfig.model_dir)
+    end = last_step(runconfig, step)
+    if step < end:
+        check_trained_on(params, step)
+    evaluations = Evaluations(runconfig, step)
+    if mode == "train_and_eval":
+        catch_up(estimator, model, data, params, evaluations, end)
+    if step >= end or evaluations.stopped:
+        bounds = ["--max_steps"] if step >= end else []
+        bounds += ["runconfig.early_stopping.patience"] if evaluations.stopped else []
+        tf.logging.info(
+            "nothing to train: %s is at step %d of %d%s. Raise %s, or give another -o.",
+            runconfig.model_dir,
+            step,
+            end,
+            f", and {evaluations.stopped}" if evaluations.stopped else "",
+            " and ".join(bounds),
+        )
+        return
+    if runconfig.checkpoint_path and not step:
+        check_variables(find_checkpoint(runconfig.checkpoint_path), [])
+    if mode == "train_and_eval":
+        check_evaluation(model, data, params, evaluations)
+    hooks = [StartHook(params, step), EarlyStopHook(evaluations)]
+    try:
+        train_until(estimator, data, mode, params, hooks, end, evaluations)
+    except DataError as missing:
+        if use_cs:
+            check_size(estimator, data, missing)
+        raise
+    reached = checkpoint_step(runconfig.model_dir)
+    if reached < end and not (params.train_input.repeat or evaluations.stopped):
+        tf.logging.warning(
+            "train_input has ended: step %d of %d. Set its repeat to True to read it again.",
+            reached,
+            end,
+        )
+
+
+def catch_up(estimator, model, data, params, evaluations, end):
+    """Makes the evaluation that the last checkpoint should have and lacks, as after a stop."""
+    import tensorflow.compat.v1 as tf
+
+    from modelzoo.common.model_dir.checkpoint_files import latest_checkpoint
+    from modelzoo.common.model_dir.resume import checkpoint_step
+    from modelzoo.common.train.estimator import BatchesHook, CheckpointHook
+
+    runconfig = params.runconfig
+    if evaluations.lacks(checkpoint_step(runconfig.model_dir), end):
+        check_evaluation(model, data, params, evaluations)
+        path = latest_checkpoint(runconfig.model_dir)
+        tf.logging.info("evaluating %s, which has no evaluation yet", path)
+        tell_if_stopped(f"stopped before its first step; the same command goes on from {path}")
+        hooks = [CheckpointHook(path), BatchesHook()]
+        found = estimator.evaluate(data.INPUTS.eval, eval_steps(runconfig), hooks, path)
+        evaluations.export(estimator, "", path, found, False)
+    evaluations.keep_best()
+
+
+def check_evaluation(model, data, params, evaluations):
+    """Finds what the first evaluation would end with, before the first step of training.
+
+    Raises:
+        DataError: if data to evaluate on is missing or does not fit.
+        ConfigError: if a metric that decides is none of the model's.
+    """
+    import tensorflow.compat.v1 as tf
+
+    tree = schema.as_tree(params)
+    with tf.Graph().as_default():
+        dataset = data.INPUTS.eval(tree)
+        if not evaluations.rules:
+            return
+        batch = tf.data.make_one_shot_iterator(dataset).get_next()
+        spec = model.model_fn(*batch, tf.estimator.ModeKeys.EVAL, tree)
+        metric_fn, tensors, *_ = spec.host_call
+        evaluations.check_metrics(metric_fn(*tensors))
+
+
+def train_until(estimator, data, mode, params, hooks, end, evaluations):
+    """Trains up to the global step `end`, telling `evaluations` of those that `mode` makes."""
+    import tensorflow.compat.v1 as tf
+
+    from modelzoo.common.train.estimator import BatchesHook
+
+    runconfig, sparsifier = params.runconfig, sparsifier_of(params)
+    if mode == "train":
+        estimator.train(data.INPUTS.train, hooks=hooks, max_steps=end, sparsifier=sparsifier)
+        return
+    estimator.train_and_evaluate(
+        tf.estimator.TrainSpec(data.INPUTS.train, max_steps=end, hooks=hooks),
+        tf.estimator.EvalSpec(
+            data.INPUTS.eval,
+            steps=eval_steps(runconfig),
+            hooks=[BatchesHook()],
+            exporters=evaluations,
+            start_delay_secs=0,
+            throttle_secs=runconfig.throttle_secs,
+        ),
+        sparsifier=sparsifier,
+    )
+
+
+def check_size(estimator, data, missing):
+    """Says of a model without data whether it would fit, so that nobody prepares data in vain.
+
+    Raises:
+        CapacityError: if it does not; names what is missing as well.
+    """
+    import tensorflow.compat.v1 as tf
+
+    try:
+        with quieter(tf):
+            estimator.compile(data.INPUTS.blank, save=False)
+    except CapacityError as error:
+        raise CapacityError(f"{error} Its data is missing too. {missing}") from missing
+
+
+def eval_steps(runconfig):
+    """Returns the batches of an evaluation; None, the whole set, where no number above 0 is set."""
+    steps = runconfig.eval_steps
+    return steps if steps is not None and steps > 0 else None
+
+
+def evaluate(estimator, data, mode, runconfig, use_cs):
+    """Evaluates one checkpoint, or with `mode` eval_all every one in model_dir.
+
+    Training beside it may remove them meanwhile: of all the others are evaluated, and where none
+    was, the one to choose now.
+
+    Raises:
+        CheckpointError: if there is none, or with `mode` eval_all one is damaged.
+    """
+    import tensorflow.compat.v1 as tf
+
+    from modelzoo.common.model_dir.checkpoint_files import (
+        all_checkpoints,
+        check_damaged,
+        chosen_checkpoint,
+    )
+    from modelzoo.common.train.estimator import BatchesHook, CheckpointHook
+
+    paths = all_checkpoints(runconfig.model_dir) if mode == "eval_all" else []
+    paths, evaluated = paths or [chosen_checkpoint(runconfig)], 0
+    while paths:
+        path = paths.pop(0)
+        tf.logging.info("evaluating %s", path)
+        hooks = [CheckpointHook(path), BatchesHook()]
+        try:
+            estimator.evaluate(data.INPUTS.eval, eval_steps(runconfig), hooks, path, use_cs=use_cs)
+            evaluated += 1
+        except (CheckpointError, tf.OpError, ValueError):
+            # Of several wafers, others may have opened it in time.
+            if os.path.exists(f"{path}.index") or job.wafers() > 1:
+                raise
+            tf.logging.warning("%s was removed meanwhile: it is not evaluated", path)
+            if not paths and not evaluated:
+                paths = [chosen_checkpoint(runconfig)]
+    if mode == "eval_all":
+        check_damaged(runconfig.model_dir)
+
+
+def predict(estimator, data, params, use_cs):
+    """Predicts with one checkpoint: writes rows, or whatever the model's ``prediction.py`` does.
+
+    Training beside it may remove that before it is read: then with the one to choose now.
+    """
+    import tensorflow.compat.v1 as tf
+
+    from modelzoo.common.model_dir.checkpoint_files import chosen_checkpoint
+    from modelzoo.common.train import predictions
+
+    if not job.is_first():  # predictions are one wafer's affair
+        return
+    room = registry.find_prediction(params.model_name) or predictions
+    while True:
+        path = chosen_checkpoint(params.runconfig)
+        try:
+            room.predict(estimator, data.INPUTS, params, path, use_cs)
+            return
+        except (ConfigError, DataError):
+            raise
+        except (CheckpointError, tf.OpError, ValueError):
+            if os.path.exists(f"{path}.index"):
+                raise
+            tf.logging.warning("%s was removed meanwhile: another one predicts", path)
+
+
+if __name__ == "__main__":
+    run()

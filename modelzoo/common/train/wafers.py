@@ -1,0 +1,89 @@
+"""Tells csrun_wse how many processes a command asks for, and where their logs belong.
+
+    python -m modelzoo.common.train.wafers NUM_CSX COMMAND ARGUMENTS
+
+NUM_CSX is what csrun_wse was given, 0 for nothing: then the command's own --num_csx counts, or
+runconfig.num_csx of its params file. Prints the number of processes, `yes` where one of these is
+written, else `no`, and the folder of their logs. It imports no TensorFlow.
+"""
+
+from __future__ import annotations
+
+from modelzoo.common.train import interrupt  # before what takes time to load
+
+# isort: split
+import os
+import sys
+
+from cerebras_tf.cli.arguments import MODES, parse_arguments
+from cerebras_tf.cli.exit_codes import run_main
+from cerebras_tf.errors import ConfigError
+from modelzoo.common.config.params import read_yaml
+from modelzoo.common.files.path_advice import advice_on_path
+from modelzoo.common.train.run import read_params
+
+interrupt.loaded()
+
+
+def main(arguments):
+    """Prints what the command asks for, in one line."""
+    given, command = int(arguments[0]), arguments[1:]
+    args = runner_arguments(command)
+    if args is None:
+        check_script(command)
+        print(given or 1, "yes" if given else "no", os.path.abspath("csrun_logs"))
+        return
+    if given and args.num_csx not in (None, given):
+        raise ConfigError(
+            f"--num_csx: must be the same for csrun_wse and for the command. Received: {given} and "
+            f"{args.num_csx}. Leave one of them out."
+        )
+    runconfig = read_params(args).runconfig
+    written = read_yaml(args.params)[0].get("runconfig") or {}
+    if "num_csx" in written:  # what csrun_wse was given does not make it right
+        check_written(args.params, written["num_csx"])
+    is_asked = given or args.num_csx or "num_csx" in written
+    logs = os.path.join(os.path.abspath(runconfig.model_dir), "logs")
+    print(given or runconfig.num_csx, "yes" if is_asked else "no", logs)
+
+
+def check_written(path, number):
+    """Raises ConfigError where a params file gives a number of wafers that cannot be."""
+    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+        raise ConfigError(
+            f"{path}: runconfig.num_csx: must be a whole number, at least 1. Received: {number!r}. "
+            "Correct it, or leave it out."
+        )
+
+
+def check_script(command):
+    """Raises ConfigError where Python is to run a script that is not there."""
+    program, *words = command
+    is_python = os.path.basename(program) in ("python", "python-ws")
+    if is_python and words and words[0][:1] != "-" and not os.path.exists(words[0]):
+        raise ConfigError(
+            f"{words[0]}: must be a script that is there. Received: none. "
+            f"{advice_on_path(words[0], 'Correct the path.')}"
+        )
+
+
+def runner_arguments(command):
+    """Returns the RunArguments of a command of the model zoo's runner; None of another command."""
+    program, *words = command
+    if os.path.basename(program) not in ("python", "python-ws") or not is_runner_call(words):
+        return None
+    return parse_arguments(words, "csrun_wse")
+
+
+def is_runner_call(words):
+    """Whether arguments are the runner's, as is_runner_call of scripts/environment.sh decides."""
+    first = words[0] if words else ""
+    if first == "-m":  # a module of one's own has another name
+        return not words[1:] or words[1] in MODES
+    if first.startswith(("--version", "--help", "--check-hash-based-pycs")):
+        return False
+    return first.removeprefix("-m") in MODES or first.startswith(("-p", "-o", "--"))
+
+
+if __name__ == "__main__":
+    sys.exit(run_main(main, program="csrun_wse"))

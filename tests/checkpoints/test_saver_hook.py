@@ -1,0 +1,79 @@
+"""Checks when training writes checkpoints, and how often the saver reads the global step."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("tensorflow")
+
+import tensorflow as tf
+
+from cerebras_tf.checkpoints.saver_hook import SaverHook
+from cerebras_tf.errors import ConfigError
+from tests.estimator import regression
+
+pytestmark = pytest.mark.tf
+
+
+def saved_steps(folder):
+    return sorted(int(path.stem.split("-")[1]) for path in folder.glob("*.index"))
+
+
+@pytest.mark.parametrize(
+    ("begin", "a_run", "saved"),
+    [
+        (0, 1, [0, 5, 10, 12]),
+        (0, 3, [0, 6, 12, 15, 21, 27, 30, 36]),
+        (5, 1, [5, 10, 15, 17]),
+        (7, 1, [7, 10, 15, 19]),  # as a run that was stopped there, and one that never was
+        (9, 3, [9, 12, 15, 21, 27, 30, 36, 42, 45]),
+        (15, 3, [15, 21, 27, 30, 36, 42, 45, 51]),
+    ],
+)
+def test_checkpoints_come_at_the_steps_of_a_run_never_stopped(
+    begin, a_run, saved, tmp_path, monkeypatch
+):
+    runs, run = [], tf.compat.v1.Session.run
+    monkeypatch.setattr(tf.compat.v1.Session, "run", lambda *a, **k: runs.append(0) or run(*a, **k))
+    with tf.Graph().as_default():
+        step = tf.compat.v1.train.get_or_create_global_step()
+        train_op = tf.compat.v1.assign_add(step, a_run)
+        start = tf.compat.v1.assign(step, begin)
+        scaffold = tf.compat.v1.train.Scaffold(
+            saver=tf.compat.v1.train.Saver(max_to_keep=20),
+            init_fn=lambda scaffold, session: session.run(start),
+        )
+        hook = SaverHook(str(tmp_path), save_steps=5, scaffold=scaffold)
+        with tf.compat.v1.train.MonitoredSession(
+            tf.compat.v1.train.ChiefSessionCreator(scaffold), [hook]
+        ) as session:
+            for _ in range(4):
+                session.run(train_op)
+            before = len(runs)
+            session.run(train_op)
+            if begin % 5 == 0:  # the step is read apart only where a checkpoint may be due
+                assert len(runs) - before == (3 if begin + 5 * a_run in saved else 1)
+            for _ in range(7):
+                session.run(train_op)
+    assert saved_steps(tmp_path) == saved
+
+
+def test_a_saver_that_counts_seconds_is_tensorflows(tmp_path):
+    hook = SaverHook(str(tmp_path), save_secs=600)
+    assert type(hook._timer) is tf.compat.v1.train.SecondOrStepTimer
+
+
+def test_what_a_hook_is_refused_at_the_end_is_told_when_the_last_checkpoint_is_written(tmp_path):
+    """It reads what a step assigns; nothing shows before that it will, alone."""
+
+    def model(features, labels, mode, params):
+        spec = regression.model_fn(features, labels, mode, params)
+        kernel = tf.compat.v1.global_variables("layer/kernel")[0]
+        halve = tf.group(kernel.assign(kernel * 0.5))
+        with tf.control_dependencies([halve]):
+            hook = tf.estimator.LoggingTensorHook([tf.identity(spec.loss)], at_end=True)
+        return spec._replace(train_op=tf.group(spec.train_op, halve), training_hooks=[hook])
+
+    with pytest.raises(ConfigError, match="must be fetched together with train_op"):
+        regression.build(tmp_path, model=model).train(regression.dataset, max_steps=3)
+    assert saved_steps(tmp_path) == [0, 3]

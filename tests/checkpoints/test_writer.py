@@ -1,0 +1,124 @@
+"""Checkpoints appear whole or not at all, and what killed processes left of them goes."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tensorflow")
+
+import tensorflow as tf
+
+from cerebras_tf.bundle import links
+from cerebras_tf.checkpoints.reader import CheckpointReader
+from cerebras_tf.checkpoints.storage_dtypes import converted
+from cerebras_tf.checkpoints.writer import unfinished, write_checkpoint
+from cerebras_tf.errors import CheckpointError
+from cerebras_tf.memoryx import bundle_writer
+
+pytestmark = pytest.mark.tf
+
+SHARDS = [{"a": np.arange(6.0)}, {"b": np.ones(2, np.float32)}]
+FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def leave(folder, *files):
+    """Makes what a killed process leaves: a folder with a lock that nobody holds."""
+    folder.mkdir()
+    for name in ("lock", *files):
+        (folder / name).touch()
+
+
+def test_leftovers_of_a_killed_process_of_this_number_are_no_obstacle(tmp_path):
+    leave(tmp_path / f"model-5_writing_{os.getpid()}", "part-00000.index")
+    leave(tmp_path / "model-5_writing_x7", "part-00000.index")
+    write_checkpoint(str(tmp_path / "model-5"), SHARDS)
+    assert [name for name in names(tmp_path) if not name.startswith("model-5.")] == []
+    assert CheckpointReader(str(tmp_path / "model-5")).var_names == ["a", "b"]
+
+
+def test_a_folder_in_use_stays(tmp_path):
+    with unfinished(str(tmp_path / "model-5")) as folder:
+        write_checkpoint(str(tmp_path / "model-6"), SHARDS)
+        assert os.path.isdir(folder)
+
+
+def test_data_without_an_index_goes_where_a_killed_process_left_it(tmp_path):
+    write_checkpoint(str(tmp_path / "model-2"), SHARDS)
+    for step in (2, 4):  # one was killed behind the last move, one before
+        leave(tmp_path / f"model-{step}_writing_x{step}")
+    for end in ("data-00000-of-00002", "data-00001-of-00002.part", "index.part"):
+        (tmp_path / f"model-4.{end}").touch()
+    (tmp_path / "other.data-00000-of-00001").touch()  # a copy on its way, not ours
+    write_checkpoint(str(tmp_path / "model-6"), SHARDS)
+    found = {name.partition(".")[0] for name in names(tmp_path)}
+    assert found == {"model-2", "model-6", "other"}
+
+
+def test_old_data_of_the_name_goes_and_the_index_comes_last(tmp_path, monkeypatch):
+    prefix = str(tmp_path / "model-1")
+    write_checkpoint(prefix, [{"a": np.zeros(3)}, {"b": np.zeros(3)}, {"c": np.zeros(3)}])
+    seen = []
+    replace = os.replace
+
+    def noted(source, target):
+        seen.append((os.path.basename(target), os.path.exists(f"{prefix}.index")))
+        replace(source, target)
+
+    monkeypatch.setattr(links.os, "replace", noted)
+    write_checkpoint(prefix, SHARDS)
+    data = [f"model-1.data-0000{shard}-of-00002" for shard in range(2)]
+    assert seen == [(name, False) for name in [*data, "model-1.index"]]
+    assert names(tmp_path) == [*data, "model-1.index"]
+
+
+@pytest.mark.parametrize("fails", ["replace", "fsync"])
+def test_a_failure_behind_the_shards_leaves_nothing(tmp_path, monkeypatch, fails):
+    done = getattr(os, fails)
+    calls = []
+
+    def failing(*args):
+        calls.append(args)
+        if len(calls) == 2:
+            raise FULL
+        return done(*args)
+
+    monkeypatch.setattr(links.os, fails, failing)
+    with pytest.raises(OSError, match="No space left"):
+        write_checkpoint(str(tmp_path / "model-1"), SHARDS)
+    assert names(tmp_path) == []
+
+
+def test_content_is_on_the_disk_before_it_gets_its_name(tmp_path, monkeypatch):
+    order = []
+    sync, replace = os.fsync, os.replace
+    monkeypatch.setattr(links.os, "fsync", lambda d: (order.append("sync"), sync(d)))
+    monkeypatch.setattr(links.os, "replace", lambda *paths: (order.append("move"), replace(*paths)))
+    write_checkpoint(str(tmp_path / "model-1"), SHARDS)
+    assert order == ["sync"] * 3 + ["move"] * 3 + ["sync"]
+
+
+def test_a_conversion_without_room_is_a_checkpoint_error_and_leaves_nothing(tmp_path, monkeypatch):
+    prefix = str(tmp_path / "model-1")
+    write_checkpoint(prefix, [{"b": np.ones(2, np.float32)}])
+    leave(tmp_path / f"model-1_converted_{os.getpid()}")
+    before = [name for name in names(tmp_path) if "_converted_" not in name]
+
+    def full(file):
+        raise FULL
+
+    monkeypatch.setattr(bundle_writer, "_hand_over", full)
+    with pytest.raises(CheckpointError, match="beside it. Received: No space left"):
+        converted(prefix, {"b": "bfloat16"}).__enter__()
+    assert names(tmp_path) == before
+    monkeypatch.undo()
+    with converted(prefix, {"b": "bfloat16"}) as path:
+        assert CheckpointReader(path)["b"].dtype == tf.bfloat16
+    assert names(tmp_path) == before

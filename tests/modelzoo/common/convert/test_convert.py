@@ -1,0 +1,496 @@
+"""Tests of modelzoo/common/convert/convert.py, matching.py and programs.py."""
+
+from __future__ import annotations
+
+import json
+import types
+
+import numpy as np
+import pytest
+import yaml
+
+pytestmark = pytest.mark.tf
+tf = pytest.importorskip("tensorflow")
+
+from cerebras_tf.errors import CheckpointError, ConfigError
+from modelzoo.bert.fine_tuning.token_classifier.labels import read_label_names
+from modelzoo.common.config.params import load_params
+from modelzoo.common.convert import google_bert
+from modelzoo.common.convert.carried_files import TOKENIZER
+from modelzoo.common.convert.convert import from_tensorflow, to_tensorflow
+from modelzoo.common.convert.gpt_neox import rotary_share
+from modelzoo.common.convert.hugging_face import HuggingFaceReader
+from modelzoo.common.convert.tensorflow_checkpoint import TensorFlowReader, write_tensorflow
+from tests.modelzoo.common.convert.models import (
+    BERT_SIZES,
+    CASES,
+    change_config,
+    layout_of,
+    params_of,
+    random_tensors,
+    write_model,
+)
+
+
+def read_all(reader):
+    return {name: reader.read(name) for name in reader.shapes}
+
+
+def same(found, expected):
+    assert found.keys() == expected.keys()
+    for name, array in expected.items():
+        np.testing.assert_array_equal(found[name].view(np.uint32), array.view(np.uint32), name)
+
+
+def refused(error, function, *arguments, **options):
+    with pytest.raises(error) as caught:
+        function(*arguments, **options)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_model_comes_back_bit_for_bit(tmp_path, name):
+    tensors = write_model(tmp_path / "theirs", name)
+    to_tensorflow(tmp_path / "theirs", tmp_path / "ours")
+    done = from_tensorflow(tmp_path / "ours", tmp_path / "back", max_shard_bytes=500)
+    assert done.weights == sum(array.size for array in tensors.values())
+    same(read_all(HuggingFaceReader(tmp_path / "back")), tensors)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_configuration_comes_back(tmp_path, name):
+    write_model(tmp_path / "theirs", name)
+    to_tensorflow(tmp_path / "theirs", tmp_path / "ours")
+    from_tensorflow(tmp_path / "ours", tmp_path / "back")
+    back = HuggingFaceReader(tmp_path / "back").config
+    config = CASES[name][1]
+    assert {key: back[key] for key in config} == config
+    to_tensorflow(tmp_path / "back", tmp_path / "again")
+    first, again = ((tmp_path / k / "params.yaml").read_text() for k in ("ours", "again"))
+    assert first == again
+
+
+def test_what_a_replaced_checkpoint_was_trained_on_goes_with_it(tmp_path):
+    write_model(tmp_path / "theirs", "gpt2")
+    to_tensorflow(tmp_path / "theirs", tmp_path / "ours")
+    (tmp_path / "ours/trained_on.json").write_text("{}")
+    to_tensorflow(tmp_path / "theirs", tmp_path / "ours", overwrite=True)
+    assert not (tmp_path / "ours/trained_on.json").exists()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_narrow_weights_come_back_bit_for_bit(tmp_path, dtype):
+    write_model(tmp_path / "wide", "gpt_neox")
+    to_tensorflow(tmp_path / "wide", tmp_path / "ours")
+    from_tensorflow(tmp_path / "ours", tmp_path / "narrow", dtype=dtype)
+    to_tensorflow(tmp_path / "narrow", tmp_path / "again")
+    from_tensorflow(tmp_path / "again", tmp_path / "back", dtype=dtype)
+    assert (tmp_path / "back" / "model.safetensors").read_bytes() == (
+        tmp_path / "narrow" / "model.safetensors"
+    ).read_bytes()
+
+
+def test_params_beside_the_checkpoint_load_strictly_and_hold_the_sizes(tmp_path):
+    write_model(tmp_path / "theirs", "gpt2", activation_function="gelu")
+    to_tensorflow(tmp_path / "theirs", tmp_path / "ours")
+    params = load_params(tmp_path / "ours" / "params.yaml")
+    assert params.model_name == "gpt3"
+    assert (params.model.hidden_size, params.model.filter_size) == (8, 12)
+    assert (params.train_input.vocab_size, params.train_input.max_sequence_length) == (13, 7)
+    assert params.model.nonlinearity == "gelu_exact"  # plain gelu is the error function's there
+
+
+@pytest.mark.parametrize(
+    "names, architecture",
+    [
+        (("cls.seq_relationship", "bert.pooler"), "BertForMaskedLM"),
+        (("cls.",), "BertModel"),
+        (("none",), "BertForPreTraining"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_bert_with_any_head_comes_back(tmp_path, names, architecture):
+    tensors = write_model(tmp_path / "theirs", "bert", leave_out=names)
+    to_tensorflow(tmp_path / "theirs", tmp_path / "ours")
+    assert load_params(tmp_path / "ours/params.yaml").model.disable_nsp == (names != ("none",))
+    from_tensorflow(tmp_path / "ours", tmp_path / "back")
+    back = HuggingFaceReader(tmp_path / "back")
+    same(read_all(back), tensors)
+    assert back.config["architectures"] == [architecture]
+
+
+def test_token_ids_and_generation_come_back_from_beside_the_checkpoint(tmp_path):
+    ids = {"bos_token_id": 3, "eos_token_id": [4, 5], "pad_token_id": 6, "task": {"a": 1}}
+    write_model(tmp_path / "theirs", "gpt_neox", **ids)
+    generation = '{"max_length": 7,\n "temperature": 0.5}'
+    (tmp_path / "theirs" / "generation_config.json").write_text(generation)
+    to_tensorflow(tmp_path / "theirs", tmp_path / "ours")
+    from_tensorflow(tmp_path / "ours", tmp_path / "back")
+    back = HuggingFaceReader(tmp_path / "back").config
+    assert {key: back[key] for key in ids} == ids
+    assert (tmp_path / "back" / "generation_config.json").read_text() == generation
+
+
+def write_tokenizer(folder, *names):
+    """Writes files that no one shall read as text; returns their content by name."""
+    content = {name: f"{name} of {folder.name}".encode() + b"\xff\x00" for name in names}
+    for name, data in content.items():
+        (folder / name).write_bytes(data)
+    return content
+
+
+def test_the_tokenizer_goes_with_a_model_and_comes_back(tmp_path):
+    theirs, back = tmp_path / "theirs", tmp_path / "back"
+    write_model(theirs, "gpt_neox")
+    content = write_tokenizer(theirs, *TOKENIZER)
+    write_tokenizer(theirs, "README.md", "sp10m.spm", "vocab.bpe")
+    assert to_tensorflow(theirs, tmp_path / "ours").left == ("sp10m.spm", "vocab.bpe")
+    assert from_tensorflow(tmp_path / "ours", back).left == ()
+    for folder in (tmp_path / "ours", back):
+        assert {name: (folder / name).read_bytes() for name in TOKENIZER} == content
+        assert not list(folder.glob("*.spm")) and not (folder / "README.md").exists()
+
+
+def test_a_tokenizer_is_replaced_whole_and_stays_where_none_comes(tmp_path):
+    write_model(tmp_path / "theirs", "gpt2")
+    content = write_tokenizer(tmp_path / "theirs", "tokenizer.json")
+    to_tensorflow(tmp_path / "theirs", tmp_path / "ours")
+    (tmp_path / "back").mkdir()
+    write_tokenizer(tmp_path / "back", "vocab.json", "merges.txt")
+    text = refused(CheckpointError, from_tensorflow, tmp_path / "ours", tmp_path / "back")
+    assert "must hold no checkpoint yet. Received: merges.txt there." in text
+    from_tensorflow(tmp_path / "ours", tmp_path / "back", overwrite=True)
+    found = {path.name for path in (tmp_path / "back").iterdir()}
+    assert found & set(TOKENIZER) == {"tokenizer.json"}
+    (tmp_path / "ours" / "tokenizer.json").unlink()
+    from_tensorflow(tmp_path / "ours", tmp_path / "back", overwrite=True)
+    assert (tmp_path / "back" / "tokenizer.json").read_bytes() == content["tokenizer.json"]
+
+
+@pytest.mark.parametrize("name", ["merges.txt", "generation_config.json"])
+def test_a_file_that_cannot_be_read_ends_a_conversion_before_it_begins(tmp_path, name):
+    write_model(tmp_path / "theirs", "gpt2")
+    (tmp_path / "theirs" / name).symlink_to(tmp_path / "gone")
+    text = refused(CheckpointError, to_tensorflow, tmp_path / "theirs", tmp_path / "ours")
+    assert f"theirs/{name}: must be a file that can be read" in text
+    assert "Received: No such file or directory. Copy or download it again" in text
+    assert not (tmp_path / "ours").exists()
+
+
+def test_token_ids_come_from_the_folder_that_is_named(tmp_path):
+    """As after a training, whose folder does not hold them."""
+    write_model(tmp_path / "theirs", "gpt2", eos_token_id=4, rope_theta=3.0, torch_dtype="x")
+    to_tensorflow(tmp_path / "theirs", tmp_path / "ours")
+    (tmp_path / "ours" / "config.json").unlink()
+    from_tensorflow(tmp_path / "ours", tmp_path / "none")
+    assert HuggingFaceReader(tmp_path / "none").config["eos_token_id"] is None
+    from_tensorflow(tmp_path / "ours", tmp_path / "back", config_from=tmp_path / "theirs")
+    back = HuggingFaceReader(tmp_path / "back").config
+    assert (back["eos_token_id"], back["torch_dtype"]) == (4, "float32")
+    assert "rope_theta" not in back
+    write_model(tmp_path / "other", "bert")
+    (tmp_path / "empty").mkdir()
+
+    def refused_from(name):
+        arguments = (tmp_path / "ours", tmp_path / "no")
+        return refused(ConfigError, from_tensorflow, *arguments, config_from=tmp_path / name)
+
+    text = refused_from("thiers")
+    assert f"--config_from: must be a folder. Received: {tmp_path}/thiers. Did you mean" in text
+    text = refused_from("empty")
+    assert "--config_from: must hold config.json" in text and "empty, which has none" in text
+    text = refused_from("other")
+    assert "config.json: model_type must be 'gpt2', as our YAML says. Received: 'bert'" in text
+
+
+def test_a_vocabulary_that_happens_to_lie_in_the_folder_is_not_the_models(tmp_path, monkeypatch):
+    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n")
+    monkeypatch.chdir(tmp_path)
+    write_model(tmp_path / "theirs", "bert_classifier")
+    to_tensorflow(tmp_path / "theirs", tmp_path / "ours")
+    from_tensorflow(tmp_path / "ours", tmp_path / "back")
+    assert HuggingFaceReader(tmp_path / "back").config["vocab_size"] > 2
+
+
+def test_names_of_labels_go_with_a_classifier(tmp_path):
+    write_model(tmp_path / "theirs", "bert_classifier")
+    to_tensorflow(tmp_path / "theirs", tmp_path / "ours")
+    section = load_params(tmp_path / "ours" / "params.yaml").train_input
+    assert section.task.labels == ("no", "perhaps", "yes")
+    write_model(tmp_path / "tags", "bert_token_classifier")
+    to_tensorflow(tmp_path / "tags", tmp_path / "tagger")
+    section = load_params(tmp_path / "tagger" / "params.yaml").train_input
+    assert read_label_names(section.label_vocab_file) == ["no", "perhaps", "yes"]
+    (tmp_path / "tagger" / "label2id.json").unlink()
+    from_tensorflow(tmp_path / "tagger", tmp_path / "back")
+    back = HuggingFaceReader(tmp_path / "back").config
+    assert back["label2id"] == {"LABEL_0": 0, "LABEL_1": 1, "LABEL_2": 2}
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta"])
+@pytest.mark.parametrize("head", ["classifier", "token_classifier", "question_answering"])
+def test_head_is_told_by_its_class_or_its_tensors(tmp_path, family, head):
+    name = f"{family}_{head}"
+    tensors = write_model(tmp_path / "theirs", name)
+    root = f"{family}.pooler.dense"
+    pooler = {f"{root}.weight": (8, 8), f"{root}.bias": (8,)}
+    extra = {k: np.ones(v, np.float32) for k, v in pooler.items() if k not in tensors}
+    architecture = CASES[name][0]
+    write_model(tmp_path / "old", name, extra=extra, architectures=[*architecture.classes])
+    for folder, dropped in ("theirs", ()), ("old", tuple(sorted(extra))):
+        done = to_tensorflow(tmp_path / folder, tmp_path / folder / "ours")
+        params = load_params(tmp_path / folder / "ours" / "params.yaml")
+        assert (params.model_name, done.dropped) == (architecture.room, dropped)
+
+
+def test_fine_tuned_model_of_one_segment_becomes_a_roberta(tmp_path):
+    tensors = write_model(tmp_path / "theirs", "roberta_classifier")
+    to_tensorflow(tmp_path / "theirs", tmp_path / "whole")
+    reader = TensorFlowReader(tmp_path / "whole")
+    kept = {name: reader.read(name) for name in reader.shapes if name != "global_step"}
+    del kept["segment_embedding/segment_embedding_weights"]
+    kept["position_embedding/position_embedding_weights"] = kept[
+        "position_embedding/position_embedding_weights"
+    ][2:]
+    tree = yaml.safe_load((tmp_path / "whole" / "params.yaml").read_text())
+    tree["model"] |= {"use_segment_embedding": False, "position_embedding_offset": 0}
+    ours = tmp_path / "ours"
+    ours.mkdir()
+    write_tensorflow(ours, "model.ckpt-0", iter(kept.items()))
+    (ours / "params.yaml").write_text(yaml.safe_dump(tree))
+    from_tensorflow(ours, tmp_path / "back")
+    back = HuggingFaceReader(tmp_path / "back")
+    assert back.config["architectures"] == ["RobertaForSequenceClassification"]
+    assert back.config["id2label"] == {"0": "no", "1": "perhaps", "2": "yes"}
+    positions = "roberta.embeddings.position_embeddings.weight"
+    np.testing.assert_array_equal(back.read(positions)[0], np.zeros(8))
+    np.testing.assert_array_equal(back.read(positions)[1:], tensors[positions][2:])
+    for name in ("classifier.dense.weight", "classifier.out_proj.bias"):
+        np.testing.assert_array_equal(back.read(name), tensors[name])
+
+
+def test_share_of_a_head_that_turns_is_read_there_as_it_was_meant():
+    for head_size in range(2, 130, 2):
+        for rotary_dim in range(2, head_size + 1, 2):
+            model = types.SimpleNamespace(head_size=head_size, rotary_dim=rotary_dim)
+            assert int(head_size * rotary_share(model)) == rotary_dim
+
+
+def test_names_of_old_files_buffers_and_tied_copies_are_understood(tmp_path):
+    tensors = write_model(tmp_path / "theirs", "gpt2")
+    old = {name.replace("transformer.", ""): array for name, array in tensors.items()}
+    extra = {
+        **old,
+        "lm_head.weight": tensors["transformer.wte.weight"],
+        "h.0.attn.bias": np.ones((1, 1, 7, 7), np.float32),
+        "h.1.attn.masked_bias": np.ones(1, np.float32),
+    }
+    write_model(tmp_path / "old", "gpt2", leave_out="transformer.", extra=extra)
+    done = to_tensorflow(tmp_path / "old", tmp_path / "ours")
+    assert done.dropped == ("h.0.attn.bias", "h.1.attn.masked_bias")
+    from_tensorflow(tmp_path / "ours", tmp_path / "back")
+    same(read_all(HuggingFaceReader(tmp_path / "back")), tensors)
+
+
+def test_old_names_of_berts_norms_are_understood(tmp_path):
+    tensors = write_model(tmp_path / "theirs", "bert")
+    old = {
+        name.replace("Norm.weight", "Norm.gamma").replace("Norm.bias", "Norm.beta"): array
+        for name, array in tensors.items()
+    }
+    write_model(tmp_path / "old", "bert", leave_out=("bert.", "cls."), extra=old)
+    to_tensorflow(tmp_path / "old", tmp_path / "ours")
+    from_tensorflow(tmp_path / "ours", tmp_path / "back")
+    same(read_all(HuggingFaceReader(tmp_path / "back")), tensors)
+
+
+def test_tied_copy_with_other_values_is_refused(tmp_path):
+    write_model(tmp_path, "gpt2", extra={"lm_head.weight": np.ones((13, 8), np.float32)})
+    text = refused(CheckpointError, to_tensorflow, tmp_path, tmp_path / "ours")
+    assert "tensor lm_head.weight must equal transformer.wte.weight" in text
+
+
+def test_missing_unexpected_and_misshapen_tensors_are_listed_together(tmp_path):
+    extra = {"transformer.h.9.ln_1.bias": np.ones(2, np.float32)}
+    write_model(tmp_path, "gpt2", leave_out="transformer.ln_f.bias", extra=extra)
+    change_config(tmp_path, vocab_size=14)
+    text = refused(CheckpointError, to_tensorflow, tmp_path, tmp_path / "ours")
+    file = tmp_path / "model.safetensors"
+    assert f"{tmp_path / 'config.json'}: tensor transformer.ln_f.bias is missing." in text
+    assert f"{file}: tensor transformer.h.9.ln_1.bias is not expected." in text
+    assert f"{file}: tensor transformer.wte.weight must be of shape [14, 8]" in text
+    assert "Received: [13, 8]." in text
+    assert not (tmp_path / "ours").exists()
+
+
+@pytest.mark.parametrize(
+    "name, changes, word",
+    [
+        ("gpt2", {"model_type": "opt"}, "must be one of gpt2, gptj, gpt_neox, bert, roberta."),
+        ("gpt2", {"architectures": ["GPT2ForSequenceClassification"]}, "one of GPT2LMHeadModel,"),
+        ("bert", {"architectures": ["BertForMultipleChoice"]}, "have no such head"),
+        ("roberta", {"architectures": ["RobertaForMultipleChoice"]}, "must be one of Roberta"),
+        ("gpt2", {"activation_function": "silu"}, "activation_function must be one of gelu"),
+        ("gpt2", {"add_cross_attention": True}, "This zoo's model has no such variant"),
+        ("gpt_neox", {"rotary_pct": 0.32}, "rotary_dim must be even and at most"),
+        ("gpt_neox", {"hidden_act": "swish"}, "hidden_act must be one of gelu"),
+        ("gpt_neox", {"rope_scaling": {"type": "linear"}}, "rope_type must be 'default'"),
+        ("bert", {"position_embedding_type": "relative_key"}, "position_embedding_type must be"),
+        ("bert", {"hidden_size": None}, "must have the key hidden_size"),
+        ("roberta", {"type_vocab_size": 4}, "num_segments must be one of"),
+        ("bert_classifier", {"id2label": {"0": "height"}}, "num_cls_classes must be at least 2"),
+        ("bert_classifier", {"problem_type": "multi_label_classification"}, "problem_type must be"),
+        ("bert_question_answering", {"num_labels": 3}, "number of labels must be 2"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
+)
+def test_configuration_without_a_counterpart_is_refused_by_its_key(tmp_path, name, changes, word):
+    write_model(tmp_path, name)
+    change_config(tmp_path, **changes)
+    text = refused(ConfigError, to_tensorflow, tmp_path, tmp_path / "ours")
+    assert "config.json: " in text
+    assert word in text
+
+
+def change_params(folder, **model):
+    path = folder / "params.yaml"
+    tree = yaml.safe_load(path.read_text())
+    tree["model"].update(model)
+    path.write_text(yaml.safe_dump(tree))
+
+
+@pytest.mark.parametrize(
+    "name, changes",
+    [
+        ("gpt2", {"use_pre_normalization": False}),
+        ("gpt2", {"use_ffn_bias": False}),
+        ("gptj", {"use_bias_in_output": False}),
+        ("gpt_neox", {"use_ffn_bias_in_attention": False}),
+        ("bert", {"use_segment_embedding": False}),
+        ("bert", {"mlm_nonlinearity": "relu"}),
+        ("bert_classifier", {"nsp_nonlinearity": "relu"}),
+        ("roberta", {"mlm_nonlinearity": "gelu"}),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
+)
+def test_parameters_without_a_counterpart_are_refused_by_their_key(tmp_path, name, changes):
+    write_model(tmp_path / "theirs", name)
+    to_tensorflow(tmp_path / "theirs", tmp_path / "ours")
+    change_params(tmp_path / "ours", **changes)
+    text = refused(ConfigError, from_tensorflow, tmp_path / "ours", tmp_path / "back")
+    assert f"params.yaml: model.{next(iter(changes))} must be" in text
+    assert "Hugging Face's " in text and "has no such variant" in text
+
+
+def test_model_of_another_room_is_refused(tmp_path):
+    write_model(tmp_path / "theirs", "gpt2")
+    to_tensorflow(tmp_path / "theirs", tmp_path / "ours")
+    text = refused(
+        ConfigError, from_tensorflow, tmp_path / "ours", tmp_path / "back", "google_bert"
+    )
+    assert "model_name must be bert. Received: 'gpt3'" in text
+
+
+def write_ours(folder, extra=None, leave_out=None, step=0):
+    """A checkpoint as training leaves it."""
+    links = layout_of("gpt2").links
+    shapes = {k: shape for link in links for k, shape in link.our_shapes.items()}
+    tensors = random_tensors({**shapes, **(extra or {})})
+    tensors.pop(leave_out, None)
+    folder.mkdir()
+    write_tensorflow(folder, f"model.ckpt-{step}", iter(tensors.items()), step)
+
+
+SLOTS = {
+    "post_decoder_layer_norm/post_decoder_layer_norm/gamma/AdamW": (8,),
+    "post_decoder_layer_norm/post_decoder_layer_norm/gamma/AdamW_1": (8,),
+    "input_embedding/embedding_weights_grad_accum_0": (13, 8),
+    "beta1_power": (),
+    "current_loss_scale": (),
+    "cerebras_tf/random_step": (),
+}
+
+
+def test_state_of_the_optimizer_is_left_out(tmp_path):
+    write_model(tmp_path / "theirs", "gpt2")
+    to_tensorflow(tmp_path / "theirs", tmp_path / "converted")
+    write_ours(tmp_path / "ours", SLOTS, step=300)
+    done = from_tensorflow(
+        tmp_path / "ours", tmp_path / "back", params_path=tmp_path / "converted" / "params.yaml"
+    )
+    assert set(done.dropped) == set(SLOTS)
+    links = layout_of("gpt2").links
+    assert HuggingFaceReader(tmp_path / "back").shapes == {k.theirs: k.shape for k in links}
+
+
+def test_missing_and_unexpected_variables_are_refused(tmp_path):
+    write_model(tmp_path / "theirs", "gpt2")
+    to_tensorflow(tmp_path / "theirs", tmp_path / "converted")
+    name = "post_decoder_layer_norm/post_decoder_layer_norm/beta"
+    write_ours(tmp_path / "ours", {"other/kernel": (2,)}, leave_out=name)
+    text = refused(
+        CheckpointError,
+        from_tensorflow,
+        tmp_path / "ours",
+        tmp_path / "back",
+        params_path=tmp_path / "converted" / "params.yaml",
+    )
+    assert f"model.ckpt-0: tensor {name} is missing." in text
+    assert "model.ckpt-0: tensor other/kernel is not expected." in text
+
+
+def write_google_bert(folder):
+    folder.mkdir()
+    shapes = {k.theirs: k.shape for k in google_bert.layout(params_of("bert")).links}
+    tensors = random_tensors({**shapes, "bert/pooler/dense/bias/adam_m": (8,)})
+    write_tensorflow(folder, "bert_model.ckpt", iter(tensors.items()), 1000)
+    (folder / "checkpoint").unlink()
+    config = {**BERT_SIZES, "hidden_act": "gelu", "layer_norm_eps": 1e-12}
+    (folder / "bert_config.json").write_text(json.dumps(config))
+    return {name: tensors[name] for name in shapes}, config
+
+
+def test_googles_bert_comes_back_bit_for_bit_with_its_step(tmp_path):
+    tensors, config = write_google_bert(tmp_path / "theirs")
+    done = to_tensorflow(tmp_path / "theirs", tmp_path / "ours", "google_bert")
+    assert done.path.endswith("model.ckpt-1000")
+    assert done.dropped == ("bert/pooler/dense/bias/adam_m",)
+    ours = TensorFlowReader(tmp_path / "ours")
+    head = ours.read("cls_layer/cls_output_dense/cls_output_dense/kernel")
+    np.testing.assert_array_equal(head, tensors["cls/seq_relationship/output_weights"].T)
+    from_tensorflow(tmp_path / "ours", tmp_path / "back", "google_bert")
+    back = TensorFlowReader(tmp_path / "back" / "bert_model.ckpt")
+    assert back.global_step == 1000
+    found = read_all(back)
+    del found["global_step"]
+    same(found, tensors)
+    written = json.loads((tmp_path / "back" / "bert_config.json").read_text())
+    assert {key: written[key] for key in config} == config
+
+
+def test_google_bert_has_no_files_of_a_size(tmp_path):
+    write_google_bert(tmp_path / "theirs")
+    to_tensorflow(tmp_path / "theirs", tmp_path / "ours", "google_bert")
+    with pytest.raises(ConfigError, match=r"--max_shard_gb: must come with .*Received: 0\.5\."):
+        from_tensorflow(
+            tmp_path / "ours", tmp_path / "back", "google_bert", max_shard_bytes=5 * 10**8
+        )
+    assert not (tmp_path / "back").exists()
+
+
+@pytest.mark.parametrize("source", ["theirs", "theirs/bert_model.ckpt"])
+def test_googles_bert_is_told_apart_from_hugging_faces(tmp_path, source):
+    write_google_bert(tmp_path / "theirs")
+    with pytest.raises(CheckpointError, match="Received: bert_config.json.*--program google_bert"):
+        to_tensorflow(tmp_path / source, tmp_path / "ours", "hugging_face")
+
+
+def test_googles_bert_goes_to_hugging_face_through_ours(tmp_path):
+    tensors, _ = write_google_bert(tmp_path / "google")
+    to_tensorflow(tmp_path / "google", tmp_path / "ours", "google_bert")
+    from_tensorflow(tmp_path / "ours", tmp_path / "theirs")
+    theirs = HuggingFaceReader(tmp_path / "theirs")
+    weight = theirs.read("bert.encoder.layer.1.attention.self.key.weight")
+    google = tensors["bert/encoder/layer_1/attention/self/key/kernel"]
+    np.testing.assert_array_equal(weight, google.T)
+    assert theirs.config["hidden_act"] == "gelu_new"  # the tanh form, as Google computes it

@@ -1,0 +1,122 @@
+"""Tests of log-likelihoods: against sums over log-softmax of the whole text, and Hugging Face."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.tf
+tf = pytest.importorskip("tensorflow.compat.v1")
+
+from cerebras_tf.errors import DataError
+from modelzoo.common.evaluate.scoring import Scorer, split_tokens
+from modelzoo.common.generate.generate import Request
+from modelzoo.common.generate.sampling import Sampler, log_softmax
+from modelzoo.common.tokenizers.tokenizers import ByteTokenizer
+from tests.modelzoo.language_models import POSITIONS, ROOMS, VOCAB_SIZE, SmallModel
+
+LENGTHS = ((1, 1), (3, 4), (20, 2), (POSITIONS, 1), (POSITIONS + 9, 5), (1, POSITIONS), (5, 2))
+
+
+def random_pairs():
+    generator = np.random.default_rng(0)
+    return [
+        tuple(generator.integers(0, VOCAB_SIZE, length).astype(np.int32) for length in lengths)
+        for lengths in LENGTHS
+    ]
+
+
+def expected_score(model, context, continuation):
+    tokens = np.concatenate([context, continuation])[-POSITIONS - 1 :]
+    log_probs = log_softmax(model.full_logits(tokens[None, :-1])[0])[-len(continuation) :]
+    chosen = log_probs[np.arange(len(continuation)), continuation]
+    return chosen.sum(), bool((log_probs.argmax(-1) == continuation).all())
+
+
+@pytest.mark.parametrize("use_cs", [False, True], ids=["host", "wafer"])
+@pytest.mark.parametrize("room", ROOMS)
+def test_scores_equal_sums_over_the_log_softmax_of_the_whole_text(tmp_path, room, use_cs):
+    model = SmallModel(room, tmp_path)
+    pairs = random_pairs()
+    greedy = model.full_logits(pairs[6][0][None])[0, -1].argmax()
+    pairs.append((pairs[6][0], np.array([greedy], np.int32)))
+    counted = []
+    with model.session(use_cs) as session:
+        scores = session.score(pairs, report=counted.append)
+    assert sum(counted) == len(pairs)
+    for pair, score in zip(pairs, scores):
+        log_prob, is_greedy = expected_score(model, *pair)
+        assert score.log_prob == pytest.approx(log_prob, rel=1e-4, abs=1e-4)
+        assert (score.is_greedy, score.num_tokens) == (is_greedy, len(pair[1]))
+    assert scores[-1].is_greedy
+
+
+def test_scores_equal_hugging_faces_loss(tmp_path):
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    from modelzoo.common.convert.convert import to_tensorflow
+
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(
+        vocab_size=257, n_positions=POSITIONS, n_embd=8, n_layer=2, n_head=2, initializer_range=0.3
+    )
+    theirs = transformers.GPT2LMHeadModel(config).eval()
+    theirs.save_pretrained(tmp_path / "theirs")
+    model = SmallModel("gpt3", tmp_path / "ours", filter_size=32)
+    done = to_tensorflow(str(tmp_path / "theirs"), str(tmp_path / "converted"), "hugging_face")
+    model.checkpoint = str(done.path)
+    pairs = [pair for pair in random_pairs() if len(pair[0]) + len(pair[1]) <= POSITIONS]
+    with model.session() as session:
+        scores = session.score(pairs)
+    for (context, continuation), score in zip(pairs, scores):
+        ids = torch.tensor(np.concatenate([context, continuation])[None].astype(np.int64))
+        labels = torch.where(torch.arange(ids.shape[1]) < len(context), -100, ids)
+        loss = theirs(ids, labels=labels).loss.item() * len(continuation)
+        assert -score.log_prob == pytest.approx(loss, rel=1e-4, abs=1e-4)
+
+
+def test_a_session_scores_after_completing_and_completes_after_scoring(tmp_path):
+    model = SmallModel("gpt3", tmp_path)
+    pairs = random_pairs()[:2]
+    with model.session() as session:
+        before = session.score(pairs)
+        (done,) = session.complete([Request(np.array([5, 6]), Sampler(), 3)])
+        after = session.score(pairs)
+    assert before == after
+    assert len(done.tokens) == 3
+    with model.session() as session:
+        made = [session.score([(done.prompt, np.array(done.tokens))])[0]]
+    assert made[0].is_greedy
+    assert made[0].log_prob == pytest.approx(sum(done.log_probs), abs=1e-4)
+
+
+def test_pairs_that_cannot_be_scored_are_refused():
+    scorer = Scorer(None, 2, 8)
+    for context, continuation in (([], [1]), ([1], []), ([1], [1] * 9)):
+        pairs = [([1], [2]), (context, continuation)]
+        with pytest.raises(DataError, match="continuation 1: what is scored must have 1 to 8 tok"):
+            scorer.score(pairs)
+        with pytest.raises(DataError, match="a.jsonl:7: what is scored must have 1 to 8 tokens"):
+            scorer.score(pairs, places=["a.jsonl:6", "a.jsonl:7"])
+
+
+def test_texts_are_split_where_their_words_begin():
+    def split(context, continuation):
+        parts = split_tokens(ByteTokenizer(), context, continuation, 256)
+        return [tokens.tolist() for tokens in parts]
+
+    assert split("ab ", "c") == [list(b"ab"), list(b" c")]
+    assert split("ab", " c") == [list(b"ab"), list(b" c")]
+    assert split("", "c") == [[256], list(b"c")]
+    assert split(" ", "c") == [[256], list(b" c")]
+
+
+def test_a_token_that_spans_both_parts_is_scored_as_continuation():
+    class Pairs:
+        """Two characters are one token."""
+
+        def encode(self, text):
+            return np.array([hash(text[i : i + 2]) for i in range(0, len(text), 2)])
+
+    context, continuation = split_tokens(Pairs(), "abc", "d", 0)
+    assert (len(context), len(continuation)) == (1, 1)

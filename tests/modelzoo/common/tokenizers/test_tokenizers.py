@@ -1,0 +1,295 @@
+"""Tests of tokenizers.py against the tokenizers library itself and Hugging Face's classes."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cerebras_tf.errors import ConfigError, DataError
+from modelzoo.common.data.preparation.vocabulary import SPECIAL_TOKENS
+from modelzoo.common.tokenizers import tokenizers
+
+library = pytest.importorskip("tokenizers")
+
+REAL = Path(__file__).resolve().parents[5] / "shared" / "data"
+ODD = (
+    "a\x1cb !\x1c c\u2028d  e\n\n f\t g\u0085h \u00a0i \u3000 j's don't 12\n34 \u00e9moji, "
+    '\U0001f600\U0001f600 x.y;z \u4e2d\u6587 \ud55c\uad6d a, b. (c) "d" e\u0301 f\x00g\r\n '
+    " y=\u0338   "
+)
+PLAIN = "the cat's mat, and\nthe end. It was (so it seemed) unbelievable: a cat sat!\n\n  " * 3
+WORDPIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "un", "##believ"]
+WORDPIECES += ["##able", "##s", "sat", ",", "'", "Cat", "s"]
+
+
+@pytest.fixture(scope="module")
+def gpt2_files(tmp_path_factory):
+    """Trains a small byte pair encoding and writes it as the two files of GPT-2 and as one."""
+    folder = tmp_path_factory.mktemp("gpt2")
+    trained = library.ByteLevelBPETokenizer()
+    trained.train_from_iterator(
+        [PLAIN] * 3, 330, 2, special_tokens=["<|endoftext|>", "<|padding|>"], show_progress=False
+    )
+    trained.save_model(str(folder))
+    trained.save(str(folder / "tokenizer.json"))
+    return folder, trained
+
+
+@pytest.fixture
+def vocab(tmp_path):
+    path = tmp_path / "vocab.txt"
+    path.write_text("\n".join(WORDPIECES) + "\n")
+    return str(path)
+
+
+def test_text_that_a_vocabulary_has_no_tokens_for_is_refused(gpt2_files, tmp_path, vocab):
+    folder, _ = gpt2_files
+    whole = json.loads((folder / "vocab.json").read_text())
+    few = {token: number for token, number in whole.items() if token != "x"}
+    (tmp_path / "vocab.json").write_text(json.dumps(few))
+    files = str(tmp_path / "vocab.json"), str(folder / "merges.txt")
+    loaded = tokenizers.load_tokenizer("GPT2Tokenizer", *files)
+    assert loaded.decode(loaded.encode(PLAIN)) == PLAIN
+    with pytest.raises(ConfigError, match=r"Received: 'ox', with 1 that have none .* 1 of the 256"):
+        loaded.encode("an ox")
+    words = tokenizers.load_tokenizer("BertTokenizer", vocab)
+    words.encode_batch(["the cat zz"] * 333 + ["the"])  # a third of 1,000 is unknown
+    words.encode_batch(["zz zz zz"] * 999)
+    words = tokenizers.load_tokenizer("BertTokenizer", vocab)
+    with pytest.raises(ConfigError, match="Received: 800 of its first 1000 tokens are unknown"):
+        words.encode_batch(["zz zz cat zz zz"] * 200)
+
+
+def test_a_token_that_stands_twice_in_a_vocabulary_is_refused(vocab):
+    Path(vocab).write_text("\n".join([*WORDPIECES, "cat"]))
+    with pytest.raises(ConfigError, match=r"Received: 'cat' on lines \d+ and 17\. Copy"):
+        tokenizers.load_tokenizer("BertTokenizer", vocab)
+
+
+@pytest.mark.parametrize("text", [PLAIN, ODD, "", " ", "x"])
+def test_gpt2_and_neox_files_give_the_tokens_of_their_library(gpt2_files, text):
+    folder, trained = gpt2_files
+    files = str(folder / "vocab.json"), str(folder / "merges.txt")
+    kinds = [("GPT2Tokenizer", *files), ("GPT2Tokenizer", *reversed(files))]
+    for arguments in [*kinds, ("NeoXTokenizer", str(folder / "tokenizer.json"))]:
+        loaded = tokenizers.load_tokenizer(*arguments)
+        assert isinstance(loaded, tokenizers.ByteLevelTokenizer)
+        ids = loaded.encode(text)
+        assert ids.dtype == np.int32 and ids.tolist() == trained.encode(text).ids
+        assert loaded.decode(ids) == text
+        assert (loaded.eos_id, loaded.pad_id, loaded.vocab_size) == (0, 1, trained.get_vocab_size())
+        assert loaded.decode([0, *ids, 1, 0, 5000]) == text
+
+
+def test_remembered_words_are_forgotten_before_they_fill_memory(gpt2_files, monkeypatch):
+    folder, trained = gpt2_files
+    monkeypatch.setattr(tokenizers, "CACHED_WORDS", 5)
+    monkeypatch.setattr(tokenizers, "CHUNK_CHARACTERS", 40)
+    loaded = tokenizers.load_tokenizer("NeoXTokenizer", str(folder / "tokenizer.json"))
+    assert loaded.encode(PLAIN * 2).tolist() == trained.encode(PLAIN * 2).ids
+
+
+def test_random_text_has_the_tokens_of_the_library(gpt2_files):
+    folder, trained = gpt2_files
+    loaded = tokenizers.load_tokenizer("NeoXTokenizer", str(folder / "tokenizer.json"))
+    letters = np.array(list("aé,.'\"!?:;)( \n\t1=s \x1c\u00a0\u0301中"))
+    for seed in range(300):
+        text = "".join(np.random.default_rng(seed).choice(letters, 60))
+        assert loaded.encode(text).tolist() == trained.encode(text).ids, repr(text)
+
+
+def test_long_document_is_cut_only_before_words():
+    text = "alpha beta  gamma\n\ndelta\nepsilon zeta " * 50
+    pieces = tokenizers.split_text(text, limit=30)
+    assert "".join(pieces) == text and len(pieces) > 20
+    for before, after in zip(pieces, pieces[1:]):
+        assert not before[-1].isspace() and after[0] in " \n" and not after[1].isspace()
+
+
+def test_tokenizer_json_that_joins_words_is_not_cut(tmp_path):
+    trained = library.Tokenizer(library.models.Unigram([("▁", -1.0), ("a", -2.0), ("a▁b", -3.0)]))
+    trained.pre_tokenizer = library.pre_tokenizers.Metaspace(split=False)
+    trained.save(str(tmp_path / "t.json"))
+    loaded = tokenizers.load_tokenizer("JsonTokenizer", str(tmp_path / "t.json"))
+    assert not isinstance(loaded, tokenizers.ByteLevelTokenizer)
+
+
+def test_wordpieces_have_their_numbers_and_places(vocab):
+    loaded = tokenizers.load_tokenizer("BertTokenizer", vocab)
+    ids, offsets = loaded.encode_with_offsets("The cats, unbelievable")
+    assert loaded.tokens(ids) == ["the", "cat", "##s", ",", "un", "##believ", "##able"]
+    assert offsets.tolist() == [[0, 3], [4, 7], [7, 8], [8, 9], [10, 12], [12, 18], [18, 22]]
+    assert loaded.decode([2, *ids, 3, 0]) == "the cats, unbelievable"
+    special = [getattr(loaded, f"{name}_id") for name in ("pad", "unk", "cls", "sep", "mask")]
+    assert special == [0, 1, 2, 3, 4] and loaded.eos_id is None
+
+
+def test_cased_wordpieces_keep_capitals(vocab):
+    loaded = tokenizers.load_tokenizer("BertTokenizer", vocab, do_lower_case=False)
+    assert loaded.tokens(loaded.encode("Cat The")) == ["Cat", "[UNK]"]
+
+
+def test_batches_have_the_tokens_of_single_texts(vocab, gpt2_files):
+    texts = ["the cat", "", "sat"]
+    for loaded in (
+        tokenizers.load_tokenizer("BertTokenizer", vocab),
+        tokenizers.load_tokenizer("NeoXTokenizer", str(gpt2_files[0] / "tokenizer.json")),
+        tokenizers.load_tokenizer("ByteTokenizer"),
+    ):
+        batch = loaded.encode_batch(texts)
+        assert [ids.tolist() for ids in batch] == [loaded.encode(t).tolist() for t in texts]
+
+
+def test_facts_tell_vocabularies_apart_however_files_write_them(tmp_path, vocab):
+    loaded = tokenizers.load_tokenizer("BertTokenizer", vocab)
+    lines = Path(vocab).read_text().splitlines()
+    (tmp_path / "crlf.txt").write_bytes("\r\n".join(lines).encode())
+    (tmp_path / "other.txt").write_text("\n".join([*lines[:-2], lines[-1], lines[-2]]))
+    same, other = (
+        tokenizers.load_tokenizer("BertTokenizer", str(tmp_path / name), do_lower_case=False).facts
+        for name in ("crlf.txt", "other.txt")
+    )
+    assert loaded.facts == same and len(same["vocabulary_sha256"]) == 64
+    assert same["vocab_size"] == other["vocab_size"] == loaded.vocab_size
+    assert same["vocabulary_sha256"] != other["vocabulary_sha256"]
+    assert tokenizers.ByteTokenizer().facts["vocab_size"] == 257
+
+
+def test_bytes_are_tokens():
+    loaded = tokenizers.ByteTokenizer()
+    assert loaded.encode("é!").tolist() == [0xC3, 0xA9, 0x21]
+    assert loaded.decode([0xC3, 0xA9, 256, 0x21, 0xC3]) == "é!\ufffd"
+    assert loaded.token_id("<|endoftext|>") == loaded.eos_id == 256
+
+
+@pytest.mark.parametrize(
+    ("kind", "content", "words"),
+    [
+        ("GPT2Tokenizer", None, "GPT2Tokenizer: needs its vocabulary.*Received: no file"),
+        ("GPT2Tokenizer", '{"a": 1}', r"needs its vocabulary, .*f \(a JSON object\)\. Name both"),
+        ("GPT2Tokenizer", "a b\n", r"Received: .*f \(lines\)\. Name both"),
+        ("GPT2Tokenizer", " \n", r"Received: .*f \(empty\)\. Name both"),
+        ("NeoXTokenizer", None, "NeoXTokenizer: needs a tokenizer.json"),
+        ("NeoXTokenizer", "{oops", r"f:1: must be JSON.*at column 2"),
+        ("JsonTokenizer", '{"a": 1}', "which has a model. Received: .*f. Name one in vocab_file"),
+        ("NeoXTokenizer", "[1]", "must be a JSON object. Received: list"),
+        ("JsonTokenizer", '{"model": {"type": "no"}}', "must be a tokenizer.json of the tokeni"),
+        ("BertTokenizer", None, "BertTokenizer: needs a vocab.txt"),
+        ("BertTokenizer", "a\nb\n", r"\[UNK\] on a line. Received: 2 tokens, the first 'a'"),
+        ("SpamTokenizer", None, "must be one of GPT2Tokenizer.*Received: 'SpamTokenizer'"),
+    ],
+)
+def test_wrong_file_is_refused_with_what_is_needed(tmp_path, kind, content, words):
+    path = tmp_path / "f"
+    if content:
+        path.write_text(content)
+    with pytest.raises(ConfigError, match=words):
+        tokenizers.load_tokenizer(kind, str(path) if content else None)
+
+
+def test_merges_of_another_vocabulary_are_refused(tmp_path):
+    (tmp_path / "v.json").write_text(json.dumps({"a": 0}))
+    (tmp_path / "m.txt").write_text("#version: 0.2\nb c\n")
+    with pytest.raises(ConfigError, match="Take two files that belong together"):
+        tokenizers.load_tokenizer(
+            "GPT2Tokenizer", str(tmp_path / "v.json"), str(tmp_path / "m.txt")
+        )
+
+
+def test_merges_in_reversed_order_are_refused(gpt2_files, tmp_path):
+    folder, _ = gpt2_files
+    first, *lines = (folder / "merges.txt").read_text().splitlines()
+    path = tmp_path / "merges.txt"
+    path.write_text("\n".join([first, *lines[::-1]]))
+    with pytest.raises(ConfigError, match="before a line that makes its parts"):
+        tokenizers.load_tokenizer("GPT2Tokenizer", str(path), str(folder / "vocab.json"))
+
+
+@pytest.mark.parametrize("number", ["5", "4000000000", "-1", "1.5", "true", '"a"'])
+def test_numbers_of_tokens_that_are_none_are_refused(gpt2_files, tmp_path, number):
+    folder, _ = gpt2_files
+    content = (folder / "vocab.json").read_text()
+    path = tmp_path / "vocab.json"
+    path.write_text(re.sub(r'("e"): ?\d+', rf"\1:{number}", content))
+    assert path.read_text() != content
+    with pytest.raises(ConfigError, match="vocab.json: must number its .* Received: .* 'e'"):
+        tokenizers.load_tokenizer("GPT2Tokenizer", str(path), str(folder / "merges.txt"))
+
+
+def test_numbers_without_a_token_are_allowed_up_to_twice_the_tokens(gpt2_files, tmp_path):
+    folder, trained = gpt2_files
+    numbers = json.loads((folder / "vocab.json").read_text())
+    most = 2 * (len(numbers) + 1) + 1024
+    files = str(tmp_path / "vocab.json"), str(folder / "merges.txt")
+    (tmp_path / "vocab.json").write_text(json.dumps({**numbers, "<|pad|>": most}))
+    loaded = tokenizers.load_tokenizer("GPT2Tokenizer", *files)
+    assert loaded.token_id("<|pad|>") == most and loaded.vocab_size == most + 1
+    assert loaded.encode(PLAIN).tolist() == trained.encode(PLAIN).ids
+    (tmp_path / "vocab.json").write_text(json.dumps({**numbers, "<|pad|>": most + 1}))
+    with pytest.raises(ConfigError, match=rf"Received: {most + 1} for '<\|pad\|>'. Copy"):
+        tokenizers.load_tokenizer("GPT2Tokenizer", *files)
+
+
+@pytest.mark.parametrize("kind", sorted(tokenizers.ALGORITHMS))
+def test_missing_file_is_named_with_the_command_that_makes_one(tmp_path, kind):
+    algorithm = tokenizers.ALGORITHMS[kind]
+    assert algorithm in SPECIAL_TOKENS
+    command = f"`cerebras-tf prepare vocab --algorithm {algorithm}` makes one; "
+    with pytest.raises(DataError, match=f"absent: must be a tokenizer file.* {command}"):
+        tokenizers.load_tokenizer(kind, str(tmp_path / "absent"))
+
+
+def test_a_file_that_no_tokenizer_would_read_is_refused():
+    with pytest.raises(ConfigError, match="Received: v.txt for ByteTokenizer, which reads none"):
+        tokenizers.load_tokenizer("ByteTokenizer", "v.txt")
+
+
+def test_what_is_there_and_cannot_be_opened_is_no_missing_file(tmp_path):
+    with pytest.raises(ConfigError, match="must be a tokenizer file. Received: .*Is a directory"):
+        tokenizers.load_tokenizer("NeoXTokenizer", str(tmp_path))
+
+
+def test_missing_special_tokens_are_named(gpt2_files):
+    loaded = tokenizers.load_tokenizer("NeoXTokenizer", str(gpt2_files[0] / "tokenizer.json"))
+    tokenizers.require_tokens(loaded, "eos", "pad")
+    with pytest.raises(
+        ConfigError, match=r"json: must be .* token \[CLS\], \[SEP\]. Received: .*vocabulary\.$"
+    ):
+        tokenizers.require_tokens(loaded, "cls", "sep")
+
+
+def real_texts():
+    """Yields English, German and odd text."""
+    if not REAL.is_dir():
+        pytest.skip(f"needs the real data in {REAL.name} beside the checkout")
+    yield (REAL / "wikitext-2/valid.txt").read_text("utf-8")
+    yield (REAL / "multi30k/val.de").read_text("utf-8")
+    yield (REAL / "ner/ncbi-disease/devel.tsv").read_text("utf-8")
+    yield (REAL / "cnn_dm/train.jsonl").read_text("utf-8")
+    yield ODD
+
+
+@pytest.mark.slow
+def test_gpt2_tokens_of_real_text_equal_those_of_hugging_face():
+    transformers = pytest.importorskip("transformers")
+    for text in real_texts():
+        encoder, merges = str(REAL / "vocab/gpt2/encoder.json"), str(REAL / "vocab/gpt2/vocab.bpe")
+        theirs = transformers.GPT2Tokenizer(vocab=encoder, merges=merges)
+        ours = tokenizers.load_tokenizer("GPT2Tokenizer", merges, encoder)
+        ids = ours.encode(text)
+        assert ids.tolist() == theirs.encode(text) and ours.decode(ids) == text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lower", [True, False])
+def test_bert_tokens_of_real_text_equal_those_of_hugging_face(lower):
+    transformers = pytest.importorskip("transformers")
+    for text in real_texts():
+        vocab = str(REAL / "vocab/bert-base-uncased/vocab.txt")
+        theirs = transformers.BertTokenizer(vocab=vocab, do_lower_case=lower)
+        ours = tokenizers.load_tokenizer("BertTokenizer", vocab, do_lower_case=lower)
+        assert ours.encode(text).tolist() == theirs.encode(text, add_special_tokens=False)

@@ -1,0 +1,163 @@
+"""Checks how steps are compiled for the shapes and values that are asked for."""
+
+from __future__ import annotations
+
+import contextlib
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("tensorflow")
+
+import numpy as np
+import tensorflow as tf
+
+from cerebras_tf.console import log
+from cerebras_tf.errors import DataError
+from cerebras_tf.ir import TensorType
+from cerebras_tf.runtime.session import Request
+from cerebras_tf.step.cluster import ENDED, GOING
+from cerebras_tf.step.tensorflow_step import WaferStep
+from tests.estimator import regression
+from tests.estimator.regression import build, dataset
+
+pytestmark = pytest.mark.tf
+
+
+@pytest.fixture
+def compiled(monkeypatch):
+    """Feature types of every program compiled."""
+    seen = []
+    original = WaferStep.compiled
+
+    def counted(self, types):
+        seen.append([type.shape for type in types])
+        return original(self, types)
+
+    monkeypatch.setattr(WaferStep, "compiled", counted)
+    return seen
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """Programs that sessions were given."""
+    seen = []
+    original = WaferStep.compile
+
+    def kept(self, request):
+        seen.append(original(self, request))
+        return seen[-1]
+
+    monkeypatch.setattr(WaferStep, "compile", kept)
+    return seen
+
+
+def test_one_program_serves_all_steps_of_one_shape(tmp_path, compiled):
+    build(tmp_path).train(dataset, max_steps=4)
+    assert compiled == [[(4, 3), (4,)]]
+
+
+def test_a_new_length_needs_no_program_of_its_own(tmp_path, made):
+    build(tmp_path).train(regression.ragged_dataset)
+    (program,) = made
+    assert [str(slot.type) for slot in program.slots[:2]] == [
+        "float32[d0<=10<=?,3]",
+        "float32[d0<=10<=?]",
+    ]
+
+
+def test_where_an_operation_needs_a_number_each_length_gets_a_program_of_its_own(
+    tmp_path, compiled
+):
+    def model(features, labels, mode, params):
+        spec = regression.model_fn(features, labels, mode, params)
+        every_other = tf.reduce_sum(features[::2])
+        return spec._replace(loss=spec.loss + 0.0 * every_other)
+
+    build(tmp_path, model=model).train(regression.ragged_dataset)
+    assert compiled == [[(10, 3), (10,)], [(8, 3), (8,)]]
+
+
+def test_a_value_that_needs_a_number_costs_other_steps_no_program_for_all_lengths(tmp_path, made):
+    def model(features, labels, mode, params):
+        spec = regression.model_fn(features, labels, mode, params)
+        hidden = tf.compat.v1.get_default_graph().get_tensor_by_name("hidden:0")
+        tf.identity(hidden[::2], name="every_other")
+        return spec
+
+    class Look(tf.estimator.SessionRunHook):
+        def before_run(self, run_context):
+            return None if made else tf.estimator.SessionRunArgs("every_other:0")
+
+    build(tmp_path, model=model).train(regression.ragged_dataset, hooks=[Look()])
+    assert [len(program.symbols) for program in made] == [0, 1]
+
+
+def test_an_error_of_ours_is_not_taken_for_a_size_that_must_be_a_number(tmp_path, monkeypatch):
+    with regression.models_built() as models:
+        build(tmp_path).train(regression.ragged_dataset, max_steps=1)
+
+    def broken(self, types, make_capture=None):
+        raise TypeError("a bug")
+
+    monkeypatch.setattr(WaferStep, "captured", broken)
+    types = TensorType("float32", (10, 3)), TensorType("float32", (10,))
+    fed = {tensor.name: type for tensor, type in zip(models[-1].fed, types)}
+    with pytest.raises(TypeError, match="a bug"):
+        models[-1].step.compile(Request(fed))
+
+
+def test_features_that_do_not_fit_their_tensor_are_refused(tmp_path):
+    with regression.models_built() as models:
+        build(tmp_path).train(dataset, max_steps=1)
+    with pytest.raises(DataError, match=r"shape must fit \(4, 3\). Received: \[5, 3\]"):
+        models[-1].step.captured([TensorType("float32", (5, 3)), TensorType("float32", (4,))])
+
+
+def test_large_values_are_returned_only_when_asked_for(tmp_path):
+    def model(features, labels, mode, params):
+        spec = regression.model_fn(features, labels, mode, params)
+        hidden = tf.compat.v1.get_default_graph().get_tensor_by_name("hidden:0")
+        tf.compat.v1.summary.histogram("wide", tf.matmul(hidden, tf.ones([2, 8192]), name="wide"))
+        return spec
+
+    returned = []
+
+    class Watch(tf.estimator.SessionRunHook):
+        def after_run(self, run_context, run_values):
+            returned.append("wide:0" in models[-1].step.program.results)
+
+    made = build(tmp_path, model=model, save_summary_steps=3)
+    with regression.models_built() as models:
+        made.train(dataset, hooks=[Watch()], max_steps=3)
+    assert returned == [True, False, True]
+
+
+def test_a_step_that_is_skipped_does_not_count(tmp_path):
+    """The training op raises the global step only where the loss is small."""
+
+    def model(features, labels, mode, params):
+        spec = regression.model_fn(features, labels, mode, params)
+        step = tf.compat.v1.train.get_global_step()
+        seen = tf.compat.v1.get_variable("seen", initializer=0, trainable=False)
+        with tf.control_dependencies([tf.compat.v1.assign_add(seen, 1)]):
+            even = tf.equal(seen.read_value() % 2, 0)
+            grown = tf.compat.v1.assign_add(step, tf.cast(even, tf.int64))
+        return spec._replace(train_op=grown.op)
+
+    build(tmp_path, model=model).train(dataset, max_steps=3)
+    found = regression.variables_of(tmp_path)
+    np.testing.assert_array_equal([found["global_step"], found["seen"]], [3, 6])
+
+
+@pytest.mark.parametrize("says", [GOING, ENDED])
+def test_batches_that_only_some_wafers_have_left_are_told(says, monkeypatch):
+    told = []
+    monkeypatch.setattr(log, "say", lambda text, *given: told.append(text % given))
+    step = object.__new__(WaferStep)
+    step._has_met = False
+    step.swarm = SimpleNamespace(size=3, gather=lambda _: np.array([GOING, ENDED, ENDED]))
+    with pytest.raises(StopIteration) if says == GOING else contextlib.nullcontext():
+        step.meet(says)
+    (line,) = told
+    assert "the data of wafer 1, 2 have ended; the batch of wafer 0 was not trained (1" in line

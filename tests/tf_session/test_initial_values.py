@@ -1,0 +1,109 @@
+"""Checks that variables start on the wafer with what TensorFlow's initializers give."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("tensorflow")
+
+import numpy as np
+import tensorflow as tf
+
+from cerebras_tf.ir import TensorType, Variable
+from cerebras_tf.memoryx.store import MemoryStore
+from cerebras_tf.tf_session import initial_values
+from cerebras_tf.tf_session.initial_values import initialise
+from tests.machines import content_of
+
+pytestmark = pytest.mark.tf
+v1 = tf.compat.v1
+
+
+def make_variables():
+    v1.set_random_seed(3)
+    with v1.variable_scope("", use_resource=True):
+        made = [
+            v1.get_variable("normal", [3, 2], initializer=v1.random_normal_initializer()),
+            v1.get_variable("uniform", [4], initializer=v1.random_uniform_initializer()),
+            v1.get_variable("ones", [], tf.float64, initializer=v1.ones_initializer()),
+        ]
+    return {variable.op.name: variable for variable in made}
+
+
+def store_for(variables):
+    specs = [
+        Variable(name, TensorType(v.dtype.base_dtype.name, tuple(v.shape.as_list())), True)
+        for name, v in variables.items()
+    ]
+    return MemoryStore(specs)
+
+
+@pytest.mark.parametrize("batch_bytes", [1, 1 << 28])
+def test_variables_start_as_in_a_session(monkeypatch, batch_bytes):
+    monkeypatch.setattr(initial_values, "BATCH_BYTES", batch_bytes)
+    with tf.Graph().as_default():
+        variables = make_variables()
+        with v1.Session() as session:
+            session.run(v1.global_variables_initializer())
+            expected = session.run({name: v.value() for name, v in variables.items()})
+        store = store_for(variables)
+        with v1.Session() as session:
+            initialise(session, variables, store)
+            assert not any(session.run([v.is_initialized() for v in variables.values()]))
+    for name, content in expected.items():
+        np.testing.assert_array_equal(content_of(store, name), content)
+        assert content_of(store, name).dtype == content.dtype
+
+
+def test_variables_that_start_from_one_draw_start_equal(monkeypatch):
+    monkeypatch.setattr(initial_values, "BATCH_BYTES", 1)
+    with tf.Graph().as_default():
+        v1.set_random_seed(3)
+        with v1.variable_scope("", use_resource=True):
+            first = v1.get_variable("first", [3, 2])
+            second = v1.get_variable("second", [2, 2])
+            v1.get_variable("first_copy", initializer=first.initial_value)
+            v1.get_variable("row", initializer=first.initial_value[0] + second.initial_value[0])
+            v1.get_variable("average", initializer=1.0 * second.initial_value)
+        variables = {variable.op.name: variable for variable in v1.global_variables()}
+        store = store_for(variables)
+        with v1.Session() as session:
+            initialise(session, variables, store)
+    content = {name: content_of(store, name) for name in variables}
+    np.testing.assert_array_equal(content["first_copy"], content["first"])
+    np.testing.assert_array_equal(content["average"], content["second"])
+    np.testing.assert_array_equal(content["row"], content["first"][0] + content["second"][0])
+
+
+def test_what_is_one_number_over_and_over_is_not_asked_of_the_session():
+    """A session keeps what it folds into constants: optimizer state would stay in memory twice."""
+    asked = []
+
+    class Watched:
+        def __init__(self, session):
+            self._session = session
+
+        def run(self, fetches):
+            asked.extend(fetches)
+            return self._session.run(fetches)
+
+    with tf.Graph().as_default():
+        with v1.variable_scope("", use_resource=True):
+            for name, dtype, start in (
+                ("zeros", tf.float32, v1.zeros_initializer()),
+                ("ones", tf.bfloat16, v1.ones_initializer()),
+                ("drawn", tf.float32, v1.random_normal_initializer(seed=1)),
+            ):
+                v1.get_variable(name, [40, 50], dtype, initializer=start)
+        variables = {variable.op.name: variable for variable in v1.global_variables()}
+        store = store_for(variables)
+        with v1.Session() as session:
+            initialise(Watched(session), variables, store)
+        with v1.Session() as session:
+            session.run(v1.global_variables_initializer())
+            expected = session.run({name: v.value() for name, v in variables.items()})
+    assert asked == ["drawn"]
+    np.testing.assert_array_equal(content_of(store, "zeros"), expected["zeros"])
+    np.testing.assert_array_equal(content_of(store, "drawn"), expected["drawn"])
+    ones = content_of(store, "ones")
+    np.testing.assert_array_equal(ones, expected["ones"].view(np.uint16))
