@@ -1,26 +1,207 @@
-"""Environment variables that the package reads."""
+"""Every environment variable that the package reads: name, meaning, default and parser."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, Optional, TypeVar
 
 from cerebras_tf.errors import ConfigError
 
-EXECUTION_MODE_VARIABLE = "CEREBRAS_EXECUTION_MODE"
-EXECUTION_MODES = ("weight_streaming", "pipeline")
+T = TypeVar("T")
 
 
-def execution_mode_from_environment() -> str:
-    """Returns "weight_streaming" (the default) or "pipeline", as the launcher asked for.
+@dataclass(frozen=True)
+class EnvironmentVariable(Generic[T]):
+    """One environment variable. An empty value counts as unset.
 
-    Raises:
-      ConfigError: the environment variable holds another word.
+    Attributes:
+        name: the variable's name.
+        meaning: a sentence for the documentation.
+        parse: turns the text into the value; raises ValueError if the text is invalid.
+        default: the value where the variable is unset.
+        default_text: the default in words.
+        expected: completes "must be ..." in the error message.
+        fix: the last sentence of the error message.
     """
-    mode = os.environ.get(EXECUTION_MODE_VARIABLE) or EXECUTION_MODES[0]
-    if mode not in EXECUTION_MODES:
-        raise ConfigError(
-            f"environment variable {EXECUTION_MODE_VARIABLE}: must be weight_streaming or "
-            f"pipeline. Received: {mode!r}. Unset it, or start the run with python-ws (weight "
-            "streaming) or python (pipeline) under csrun_wse."
-        )
-    return mode
+
+    name: str
+    meaning: str
+    parse: Callable[[str], T]
+    default: T
+    default_text: str
+    expected: str = "valid"
+    fix: str = "Unset it."
+
+    @property
+    def is_set(self) -> bool:
+        """Whether the environment has the variable, even if it is empty."""
+        return self.name in os.environ
+
+    def get(self, environment: Mapping[str, str] = os.environ) -> T:
+        """Returns the parsed value, or the default.
+
+        Args:
+            environment: where to read it.
+
+        Raises:
+            ConfigError: the text is invalid.
+        """
+        text = environment.get(self.name)
+        if not text:
+            return self.default
+        try:
+            return self.parse(text)
+        except ValueError:
+            raise ConfigError(
+                f"environment variable {self.name}: must be {self.expected}. "
+                f"Received: {text!r}. {self.fix}"
+            ) from None
+
+
+def _one_of(*words: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text not in words:
+            raise ValueError
+        return text
+
+    return parse
+
+
+def _whole_number(least: int, most: Optional[int] = None) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if not text.isdecimal() or int(text) < least or (most is not None and int(text) > most):
+            raise ValueError
+        return int(text)
+
+    return parse
+
+
+def _text(
+    name: str, meaning: str, default_text: str = "not set"
+) -> EnvironmentVariable[Optional[str]]:
+    """A variable whose text is the value; None where it is unset."""
+    return EnvironmentVariable[Optional[str]](name, meaning, str, None, default_text)
+
+
+EXECUTION_MODES = ("weight_streaming", "pipeline")
+MOST_THREADS = 1024  # more threads than cores do not help; tens of thousands cannot be started
+SGEMM_CHOICES = BLAS, AVX512 = "blas", "avx512"
+ISA_CHOICES = ("none", "avx512bf16", "amx")
+_SET_BY_CSRUN = "Unset it; csrun_wse sets it."
+
+EXECUTION_MODE = EnvironmentVariable(
+    "CEREBRAS_EXECUTION_MODE",
+    "How models run: weight_streaming reads each layer's weights before it runs, pipeline keeps "
+    "all weights in memory. python-ws and python set it.",
+    _one_of(*EXECUTION_MODES),
+    EXECUTION_MODES[0],
+    EXECUTION_MODES[0],
+    "weight_streaming or pipeline",
+    "Unset it, or start the run with python-ws (weight streaming) or python (pipeline) under "
+    "csrun_wse.",
+)
+THREADS = EnvironmentVariable[Optional[int]](
+    "CEREBRAS_TF_THREADS",
+    "Number of threads that run the kernels of a wafer. RunConfig's num_threads takes precedence.",
+    _whole_number(1, MOST_THREADS),
+    None,
+    "one per core",
+    f"a number of threads, 1 to {MOST_THREADS}",
+    "Unset it to use every core.",
+)
+SGEMM = EnvironmentVariable[Optional[str]](
+    "CEREBRAS_TF_SGEMM",
+    "What computes large float32 matrix products: blas (OpenBLAS) or avx512 (the project's own "
+    "kernels).",
+    _one_of(*SGEMM_CHOICES),
+    None,
+    "the faster of the two for the processor, as measured",
+    f"{BLAS}, or {AVX512} where the processor has it",
+    "Unset it to use what was measured to be faster.",
+)
+ISA = EnvironmentVariable[Optional[str]](
+    "CEREBRAS_TF_ISA",
+    "Instructions for matrix products in bfloat16: amx, avx512bf16 or none.",
+    _one_of(*ISA_CHOICES),
+    None,
+    "the fastest that the processor has",
+    f"one of {', '.join(ISA_CHOICES)}, for products in bfloat16",
+    "Unset it to use the fastest.",
+)
+NUMBA_CACHE_DIR = _text(
+    "NUMBA_CACHE_DIR",
+    "Folder that compiled kernels are cached in.",
+    "cerebras_tf in the user's cache folder",
+)
+XDG_CACHE_HOME = _text("XDG_CACHE_HOME", "The user's cache folder.", "~/.cache")
+OPENBLAS_CORETYPE = _text(
+    "OPENBLAS_CORETYPE",
+    "Kernels that OpenBLAS uses.",
+    "Zen on AMD's Zen 3 and Zen 4; OpenBLAS's own choice elsewhere",
+)
+WAFERS = EnvironmentVariable(
+    "CEREBRAS_TF_WAFERS",
+    "Number of wafers of the job, one process each. csrun_wse sets it.",
+    _whole_number(1),
+    1,
+    "1",
+    "a whole number, at least 1",
+    _SET_BY_CSRUN,
+)
+RANK = EnvironmentVariable(
+    "CEREBRAS_TF_RANK",
+    "Rank of this process in its job, from 0. csrun_wse sets it.",
+    _whole_number(0),
+    0,
+    "0",
+    "a whole number, at least 0",
+    _SET_BY_CSRUN,
+)
+JOB_FOLDER = _text(
+    "CEREBRAS_TF_JOB", "Folder of the job's heartbeats and results. csrun_wse sets it."
+)
+CONSOLE = _text(
+    "CEREBRAS_TF_CONSOLE",
+    "Host name of the launcher and folder of its standard streams. csrun_wse sets it.",
+)
+PYTHONHASHSEED = _text(
+    "PYTHONHASHSEED", "Seed of Python's string hashes. The same for all wafers of a job.", "0"
+)
+PMI_RANK = _text("PMI_RANK", "Rank of the process, as mpiexec sets it.")
+MPI_LOCALRANKID = _text("MPI_LOCALRANKID", "Rank on this computer, as mpiexec sets it.")
+SLURM_PROCID = _text("SLURM_PROCID", "Rank of the process, as Slurm sets it.")
+SLURM_LOCALID = _text("SLURM_LOCALID", "Rank on this computer, as Slurm sets it.")
+SLURM_GTIDS = _text("SLURM_GTIDS", "Ranks of the Slurm step's tasks on this computer.")
+SLURM_CPUS_ON_NODE = EnvironmentVariable[Optional[int]](
+    "SLURM_CPUS_ON_NODE", "Cores that Slurm gave to the job here.", int, None, "all cores"
+)
+SLURM_CPUS_PER_TASK = EnvironmentVariable[Optional[int]](
+    "SLURM_CPUS_PER_TASK", "Cores per task that Slurm was asked for.", int, None, "not set"
+)
+SLURM_CONF = _text("SLURM_CONF", "Slurm's configuration file. A missing one turns Slurm off.")
+
+# For users, then what launchers set.
+VARIABLES: tuple[EnvironmentVariable[Any], ...] = (
+    EXECUTION_MODE,
+    THREADS,
+    SGEMM,
+    ISA,
+    NUMBA_CACHE_DIR,
+    XDG_CACHE_HOME,
+    OPENBLAS_CORETYPE,
+    WAFERS,
+    RANK,
+    JOB_FOLDER,
+    CONSOLE,
+    PYTHONHASHSEED,
+    PMI_RANK,
+    MPI_LOCALRANKID,
+    SLURM_PROCID,
+    SLURM_LOCALID,
+    SLURM_GTIDS,
+    SLURM_CPUS_ON_NODE,
+    SLURM_CPUS_PER_TASK,
+    SLURM_CONF,
+)

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from cerebras_tf.compiler.pipeline import Options
 from cerebras_tf.console.log import say
-from cerebras_tf.environment import execution_mode_from_environment
+from cerebras_tf.environment import EXECUTION_MODE
 from cerebras_tf.errors import ConfigError
 from cerebras_tf.step import cluster
 
@@ -23,7 +23,7 @@ def compiler_options(config: Any, mode: str) -> Options:
     Raises:
         ConfigError: weights are to rest in files, and are not streamed.
     """
-    streaming = execution_mode_from_environment() == "weight_streaming"
+    streaming = EXECUTION_MODE.get() == "weight_streaming"
     on_files = getattr(config, "memoryx_dir", None) is not None
     if on_files and not streaming:
         raise ConfigError(

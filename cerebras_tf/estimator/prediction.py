@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from cerebras_tf.compiler.workload import workload_of_program
-from cerebras_tf.environment import execution_mode_from_environment
+from cerebras_tf.environment import EXECUTION_MODE
 from cerebras_tf.ir.program import Program
 from cerebras_tf.wafer.pipelined import predict_pipelined, predict_split
 from cerebras_tf.wafer.prediction import STREAMING, Prediction
@@ -33,7 +33,7 @@ def predict_program(program: Program, call: Any, config: Any) -> Prediction:
     trainable = None if call.model is None else call.weights()
     workload = workload_of_program(program, name, call.examples, call.tokens, density, trainable)
     machine, parts = load_machine(MACHINE), call.micro_batches
-    if execution_mode_from_environment() == STREAMING:
+    if EXECUTION_MODE.get() == STREAMING:
         found = predict_streaming(workload, machine, num_csx=call.systems)
     else:  # one system, which takes the batches of several in turn
         copies = getattr(config, "multireplica", False) and workload.trains

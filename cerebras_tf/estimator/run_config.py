@@ -17,8 +17,8 @@ from typing import Any, Optional
 import tensorflow as tf
 
 from cerebras_tf.compiler.pipeline import PRECISIONS
+from cerebras_tf.environment import MOST_THREADS
 from cerebras_tf.errors import ConfigError, SystemUnreachableError
-from cerebras_tf.kernels.compiled_threads import MOST_THREADS
 from cerebras_tf.quantities import MOST_GB
 from cerebras_tf.runtime.capacity import available_bytes
 from cerebras_tf.swarmx import job

@@ -20,6 +20,7 @@ from typing import Any, Optional
 
 import numpy as np
 
+from cerebras_tf import environment
 from cerebras_tf.errors import ConfigError
 from cerebras_tf.kernels.compiled_avx512_gemm import (
     COLUMNS,
@@ -44,7 +45,7 @@ from cerebras_tf.kernels.scratch import borrowed, rounded
 # 2424 rows from memory times 256 x 256 to 256 x 6000 numbers run at 1.10 to 1.14 times OpenBLAS's
 # speed, and gradients of such layers at 1.00 to 1.14; layers of GPT-2 small at 0.95 to 1.04. On a
 # Zen 4, 2114 such rows at 1.05 to 1.13, gradients at 0.94 to 1.05, GPT-2 small at 0.95 to 1.16.
-VARIABLE, BLAS, VECTORS = "CEREBRAS_TF_SGEMM", "blas", "avx512"
+VARIABLE, BLAS, VECTORS = environment.SGEMM.name, *environment.SGEMM_CHOICES
 # By NumPy's character of a dtype, whose name takes longer to find than a small product.
 _NUMBERS = {"f": ("s", ctypes.c_float), "d": ("d", ctypes.c_double)}
 # Rows or columns of a product's part: fewer, and packing the other operand shows; where there is
@@ -71,8 +72,8 @@ def _kernels_chosen() -> Iterator[None]:
     AMD's family 25 (Zen 3 and 4) has 256-bit data paths: AVX2 kernels reach 105-110 GFLOP/s a core
     there, AVX-512 kernels 100-105 (2048x768x3072 and like products, float32).
     """
-    name = "OPENBLAS_CORETYPE"
-    if name in os.environ or not _is_zen():
+    name = environment.OPENBLAS_CORETYPE.name
+    if environment.OPENBLAS_CORETYPE.is_set or not _is_zen():
         yield
         return
     os.environ[name] = "Zen"
@@ -103,8 +104,8 @@ def forced() -> Optional[str]:
     Raises:
         ConfigError: CEREBRAS_TF_SGEMM names something else, or what is not here.
     """
-    wanted, has = os.environ.get(VARIABLE) or None, "avx512f" in features()
-    if wanted not in (None, BLAS, VECTORS) or (wanted == VECTORS and not has):
+    wanted, has = environment.SGEMM.get(), "avx512f" in features()
+    if wanted == VECTORS and not has:
         raise ConfigError(
             f"environment variable {VARIABLE}: must be {BLAS}, or {VECTORS} where the processor "
             f"has it. Received: {wanted!r}. Unset it to use what was measured to be faster."

@@ -13,7 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Optional
 
-_ENVIRONMENT = "NUMBA_CACHE_DIR"
+from cerebras_tf.environment import NUMBA_CACHE_DIR, XDG_CACHE_HOME
+
+_ENVIRONMENT = NUMBA_CACHE_DIR.name
 # NaN and Inf must propagate, so "fast" as a whole is out of the question. Sums may be reordered
 # where a kernel asks for it; elsewhere only multiply and add may contract to one instruction.
 EXACT_ORDER = {"contract"}
@@ -43,9 +45,9 @@ def _writable(folder: Path) -> bool:
 
 def _choose_cache_folder() -> Optional[Path]:
     """$NUMBA_CACHE_DIR, else a folder of this version under the user's cache; None: unwritable."""
-    base = os.environ.get(_ENVIRONMENT)
+    base = NUMBA_CACHE_DIR.get()
     if base is None:
-        home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+        home = XDG_CACHE_HOME.get() or os.path.join(os.path.expanduser("~"), ".cache")
         base = os.path.join(home, "cerebras_tf")
     name = f"kernels-{_source_digest()}"
     # A child process inherits the variable as this one left it.

@@ -20,7 +20,7 @@ from typing import Any, Optional
 
 import numpy as np
 
-from cerebras_tf.errors import ConfigError
+from cerebras_tf import environment
 from cerebras_tf.kernels.compiled_work_queue import (
     ASLEEP,
     MOST_CHUNKS,
@@ -37,20 +37,9 @@ GRAIN = 1 << 16
 # Looks at a job before sleeping until it is done: as long as being woken takes.
 _TURNS = 3000
 
-_VARIABLE = "CEREBRAS_TF_THREADS"
-MOST_THREADS = 1024  # more than cores have use for; tens of thousands cannot be started
-
 
 def _cores() -> int:
-    wanted = os.environ.get(_VARIABLE)
-    if not wanted:
-        return len(os.sched_getaffinity(0))
-    if not wanted.isdecimal() or not 1 <= int(wanted) <= MOST_THREADS:
-        raise ConfigError(
-            f"environment variable {_VARIABLE}: must be a number of threads, 1 to {MOST_THREADS}. "
-            f"Received: {wanted!r}. Unset it to use every core."
-        )
-    return int(wanted)
+    return environment.THREADS.get() or len(os.sched_getaffinity(0))
 
 
 _END = object()

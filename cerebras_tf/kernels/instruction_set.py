@@ -19,11 +19,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, Optional
 
+from cerebras_tf.environment import ISA, ISA_CHOICES
 from cerebras_tf.errors import ConfigError
 
-VARIABLE = "CEREBRAS_TF_ISA"
-NONE, VECTOR, TILES = "none", "avx512bf16", "amx"
-KINDS = (NONE, VECTOR, TILES)
+VARIABLE = ISA.name
+KINDS = NONE, VECTOR, TILES = ISA_CHOICES
 _NAMES = {VECTOR: "AVX512-BF16", TILES: "AMX"}
 # Linux, arch/x86/include/uapi/asm/prctl.h and unistd_64.h: the state of tiles must be asked for.
 _ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18
@@ -80,21 +80,6 @@ def refusal(kind: str) -> str:
     return _vector_refusal() if kind == VECTOR else _tile_refusal()
 
 
-def forced() -> Optional[str]:
-    """The kind of instruction that the user asks for; None for the fastest.
-
-    Raises:
-        ConfigError: CEREBRAS_TF_ISA names something else than KINDS.
-    """
-    wanted = os.environ.get(VARIABLE) or None
-    if wanted is not None and wanted not in KINDS:
-        raise ConfigError(
-            f"environment variable {VARIABLE}: must be one of {', '.join(KINDS)}, for products in "
-            f"bfloat16. Received: {wanted!r}. Unset it to use the fastest."
-        )
-    return wanted
-
-
 def choose(trial: Callable[[], float], folder: Optional[Path]) -> Choice:
     """What multiplies bfloat16 numbers here.
 
@@ -105,7 +90,7 @@ def choose(trial: Callable[[], float], folder: Optional[Path]) -> Choice:
     Raises:
         ConfigError: CEREBRAS_TF_ISA names something else, or what is not here.
     """
-    wanted = forced()
+    wanted = ISA.get()
     if wanted is not None:
         if refusal(wanted):
             raise ConfigError(

@@ -9,10 +9,11 @@ from typing import Any, Optional
 
 import numpy as np
 
+from cerebras_tf import environment
 from cerebras_tf.errors import CapacityError
 from cerebras_tf.ir import Array, TensorType
 from cerebras_tf.ir.program import Cost, Instruction
-from cerebras_tf.kernels import blas, cpu_kernels, instruction_set, scratch
+from cerebras_tf.kernels import blas, cpu_kernels, scratch
 from cerebras_tf.kernels.compiled_threads import threads
 from cerebras_tf.ops.cost import price
 from cerebras_tf.runtime.backend import Call
@@ -34,7 +35,7 @@ class CpuBackend:
     """
 
     def __init__(self, swarm: Optional[Swarm] = None) -> None:
-        instruction_set.forced()
+        environment.ISA.get()
         blas.forced()
         self._kernels = cpu_kernels()
         self._exchanges = Exchanges(swarm or Alone())

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from cerebras_tf.capture.order import all_before
-from cerebras_tf.environment import execution_mode_from_environment
+from cerebras_tf.environment import EXECUTION_MODE
 from cerebras_tf.errors import ConfigError, DataError, UnsupportedOpError
 from cerebras_tf.ir import Array, StepGraph, TensorType, Variable
 from cerebras_tf.ir.program import Program
@@ -257,10 +257,10 @@ def split_batch(
 
 def _rows_of(batch: Any, count: int) -> int:
     """Rows of every tensor of a batch."""
-    if job.wafers() > 1 or execution_mode_from_environment() != "weight_streaming":
+    if job.wafers() > 1 or EXECUTION_MODE.get() != "weight_streaming":
         raise ConfigError(
             "micro_batches: needs one wafer, in weight streaming mode. Received: "
-            f"{job.wafers()} in {execution_mode_from_environment()} mode. Leave micro_batches out; "
+            f"{job.wafers()} in {EXECUTION_MODE.get()} mode. Leave micro_batches out; "
             "with several wafers, train_input.batch_size is what each of them takes."
         )
     names = {

@@ -6,15 +6,13 @@ MPI is looked for only where there are several.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Optional
 
-from cerebras_tf.errors import ConfigError
+from cerebras_tf import environment
 
-WAFERS_VARIABLE = "CEREBRAS_TF_WAFERS"  # processes of the job, one wafer each
-RANK_VARIABLE = "CEREBRAS_TF_RANK"  # number of this one
-FOLDER_VARIABLE = "CEREBRAS_TF_JOB"  # folder in which its processes tell of themselves
+WAFERS_VARIABLE, RANK_VARIABLE = environment.WAFERS.name, environment.RANK.name
+FOLDER_VARIABLE = environment.JOB_FOLDER.name
 
 
 def wafers() -> int:
@@ -23,7 +21,7 @@ def wafers() -> int:
     Raises:
         ConfigError: the environment variable holds no such number.
     """
-    return _number(WAFERS_VARIABLE, 1, 1)
+    return environment.WAFERS.get()
 
 
 def rank() -> int:
@@ -32,7 +30,7 @@ def rank() -> int:
     Raises:
         ConfigError: the environment variable holds no such number.
     """
-    return _number(RANK_VARIABLE, 0, 0)
+    return environment.RANK.get()
 
 
 def is_first() -> bool:
@@ -42,7 +40,7 @@ def is_first() -> bool:
 
 def folder() -> Optional[str]:
     """Folder in which the job's processes tell of themselves; None where no launcher made one."""
-    return os.environ.get(FOLDER_VARIABLE) or None
+    return environment.JOB_FOLDER.get()
 
 
 def log_file(folder: str, name: str) -> Path:
@@ -53,13 +51,3 @@ def log_file(folder: str, name: str) -> Path:
         name: of the log.
     """
     return Path(folder).with_name(f"{name}.log")
-
-
-def _number(variable: str, default: int, least: int) -> int:
-    text = os.environ.get(variable) or str(default)
-    if not text.isdecimal() or int(text) < least:
-        raise ConfigError(
-            f"environment variable {variable}: must be a whole number, at least {least}. "
-            f"Received: {text!r}. Unset it; csrun_wse sets it."
-        )
-    return int(text)

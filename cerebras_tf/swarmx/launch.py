@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
+from cerebras_tf import environment
 from cerebras_tf.errors import CerebrasError, ConfigError
 from cerebras_tf.installing import pip_install
 from cerebras_tf.swarmx import job
@@ -252,7 +253,7 @@ def launcher_of(args: Any) -> tuple[list[str], str]:
         ("nodes", args.nodes or (1 if args.wafers == 1 else None)),
         ("ntasks-per-node", args.tasks_per_node),
         # What an allocation was asked for, srun does not take from it by itself.
-        ("cpus-per-task", args.cpus_per_task or os.environ.get("SLURM_CPUS_PER_TASK")),
+        ("cpus-per-task", args.cpus_per_task or environment.SLURM_CPUS_PER_TASK.get()),
     ):
         if value is not None:
             found.append(f"--{option}={value}")
@@ -261,7 +262,7 @@ def launcher_of(args: Any) -> tuple[list[str], str]:
 
 def has_slurm() -> bool:
     """Whether a Slurm answers here."""
-    configuration = os.environ.get("SLURM_CONF")
+    configuration = environment.SLURM_CONF.get()
     if configuration and not os.path.exists(configuration):  # which it would wait for
         return False
     command = ["sinfo", "--noheader"]

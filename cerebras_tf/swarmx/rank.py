@@ -20,8 +20,10 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Optional
+from typing import IO, Any, Optional
 
+from cerebras_tf import environment
+from cerebras_tf.environment import EnvironmentVariable
 from cerebras_tf.swarmx import job
 from cerebras_tf.swarmx.heartbeats import (
     MISTAKE_STATUS,
@@ -39,8 +41,7 @@ from cerebras_tf.swarmx.heartbeats import (
 )
 from cerebras_tf.swarmx.job_folder import hold
 
-CONSOLE_VARIABLE = "CEREBRAS_TF_CONSOLE"  # the launcher's machine, folder of its standard streams
-THREADS_VARIABLE = "CEREBRAS_TF_THREADS"
+CONSOLE_VARIABLE, THREADS_VARIABLE = environment.CONSOLE.name, environment.THREADS.name
 _POLL_S = 0.1
 _STOPPED_S = 3.0  # a command that is stopped for as long counts as failed
 SHARED_MEMORY = Path("/dev/shm")
@@ -51,24 +52,24 @@ _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 
 def main(command: list[str]) -> int:
     """Runs the command; returns the exit status, 128 and the signal where one ended it."""
-    if (
-        _first_of(job.RANK_VARIABLE, "MPI_LOCALRANKID", "SLURM_LOCALID") == "0"
-    ):  # before any here has begun
+    local_rank = _first_of(environment.RANK, environment.MPI_LOCALRANKID, environment.SLURM_LOCALID)
+    if local_rank == "0":  # before any here has begun
         remove_abandoned_segments(SHARED_MEMORY)
     received = _receive()
     parent = os.getppid()
-    folder = os.environ[job.FOLDER_VARIABLE]
-    number = _first_of(job.RANK_VARIABLE, "PMI_RANK", "SLURM_PROCID")
+    folder = job.folder()
+    assert folder is not None, "csrun_wse makes the folder"
+    number = _first_of(environment.RANK, environment.PMI_RANK, environment.SLURM_PROCID)
     hold(folder)
     write_keeper(folder, int(number))
-    cores = os.environ.get(THREADS_VARIABLE) or str(cores_of_task(os.environ))
-    environment = {
+    cores = str(environment.THREADS.get() or cores_of_task(os.environ))
+    given = {
         "OMP_NUM_THREADS": cores,
         **os.environ,
         THREADS_VARIABLE: cores,
         job.RANK_VARIABLE: number,
         # Sets come in one order on all wafers, and so what is made of them.
-        "PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED") or "0",
+        "PYTHONHASHSEED": environment.PYTHONHASHSEED.get() or "0",
     }
     log = open(job.log_file(folder, f"rank_{number}"), "ab")  # noqa: SIM115 - open until the end
     consoles = [_console(1), _console(2)] if number == "0" else []
@@ -78,7 +79,7 @@ def main(command: list[str]) -> int:
         stdin=None if number == "0" else subprocess.DEVNULL,
         stdout=streams[0] if streams else log,
         stderr=streams[1] if streams else log,
-        env=environment,
+        env=given,
         close_fds=False,  # MPI's launcher is reached through one of them
         preexec_fn=functools.partial(end_with_parent, signal.SIGKILL),
     )
@@ -107,16 +108,17 @@ def main(command: list[str]) -> int:
     return 128 - status if status < 0 else status
 
 
-def cores_of_task(environment: Mapping[str, str]) -> int:
+def cores_of_task(variables: Mapping[str, str]) -> int:
     """Cores that Slurm gave to this task, as far as it may run on them; all where it says none.
 
     Args:
-        environment: of the task.
+        variables: environment of the task.
     """
     allowed = len(os.sched_getaffinity(0))
-    tasks = environment.get("SLURM_GTIDS", "0").count(",") + 1  # of this step, on this node
-    share = int(environment.get("SLURM_CPUS_ON_NODE", allowed)) // tasks
-    given = int(environment.get("SLURM_CPUS_PER_TASK", share))
+    ranks = environment.SLURM_GTIDS.get(variables) or "0"
+    tasks = ranks.count(",") + 1  # of this step, on this node
+    share = (environment.SLURM_CPUS_ON_NODE.get(variables) or allowed) // tasks
+    given = environment.SLURM_CPUS_PER_TASK.get(variables) or share
     return max(min(given, allowed), 1)
 
 
@@ -141,12 +143,14 @@ def remove_abandoned_segments(folder: Path) -> None:
             os.unlink(path)
 
 
-def _first_of(*variables: str) -> str:
+def _first_of(*variables: EnvironmentVariable[Any]) -> str:
     for variable in variables:
-        if os.environ.get(variable):
-            return os.environ[variable]
+        value = variable.get()
+        if variable.is_set and value is not None:
+            return str(value)
+    names = ", ".join(variable.name for variable in variables)
     raise SystemExit(
-        f"cerebras_tf.swarmx.rank: one of {', '.join(variables)} must be set. Received: none. "
+        f"cerebras_tf.swarmx.rank: one of {names} must be set. Received: none. "
         "Start it with csrun_wse."
     )
 
@@ -157,10 +161,10 @@ def _console(number: int) -> int:
     MPI's launchers pass on what they like, and a terminal not at all.
     """
     try:
-        machine, folder = os.environ[CONSOLE_VARIABLE].split(" ", 1)
+        machine, folder = (environment.CONSOLE.get() or "").split(" ", 1)
         if machine == socket.gethostname():
             return os.open(f"{folder}/{number}", os.O_WRONLY | os.O_APPEND)
-    except (KeyError, ValueError, OSError):
+    except (ValueError, OSError):
         pass
     return number
 

@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("tensorflow")
 
 from cerebras_tf.compiler.workload import workload_of_program
-from cerebras_tf.environment import EXECUTION_MODE_VARIABLE
+from cerebras_tf.environment import EXECUTION_MODE
 from cerebras_tf.errors import CapacityError
 from cerebras_tf.estimator.prediction import predict_program
 from cerebras_tf.report.record import read_record
@@ -110,7 +110,7 @@ def test_a_system_for_each_batch_that_one_wafer_takes_in_turn(tmp_path, monkeypa
     assert (one.num_csx, four.num_csx) == (1, 4)
     assert four.global_batch == 4 * one.global_batch
     assert four.steps_per_s == one.steps_per_s
-    monkeypatch.setenv(EXECUTION_MODE_VARIABLE, "pipeline")
+    monkeypatch.setenv(EXECUTION_MODE.name, "pipeline")
     build(tmp_path, params).compile(dataset, validate_only=True)
     assert (predicted[2].num_csx, predicted[2].micro_batches) == (1, 4)  # of one system, in turn
     assert predicted[2].global_batch == four.global_batch

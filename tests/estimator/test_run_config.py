@@ -11,7 +11,7 @@ pytest.importorskip("tensorflow")
 
 import tensorflow as tf
 
-from cerebras_tf.environment import execution_mode_from_environment
+from cerebras_tf.environment import EXECUTION_MODE
 from cerebras_tf.errors import ConfigError, SystemUnreachableError
 from cerebras_tf.estimator.run_config import (
     CSRunConfig,
@@ -153,12 +153,12 @@ def test_number_of_wafers_is_read_from_cs_config():
 
 def test_execution_mode_follows_the_launcher(monkeypatch):
     monkeypatch.delenv("CEREBRAS_EXECUTION_MODE", raising=False)
-    assert execution_mode_from_environment() == "weight_streaming"
+    assert EXECUTION_MODE.get() == "weight_streaming"
     monkeypatch.setenv("CEREBRAS_EXECUTION_MODE", "pipeline")
-    assert execution_mode_from_environment() == "pipeline"
+    assert EXECUTION_MODE.get() == "pipeline"
     monkeypatch.setenv("CEREBRAS_EXECUTION_MODE", "pipelined")
     with pytest.raises(ConfigError, match="must be weight_streaming or pipeline. Received"):
-        execution_mode_from_environment()
+        EXECUTION_MODE.get()
 
 
 @pytest.mark.parametrize("given", [0, -1.5, True, "6", float("nan"), float("inf")])

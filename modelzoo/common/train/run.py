@@ -177,11 +177,11 @@ def run_mode(mode, params):
 
     quiet_logging(tf)
     runconfig = params.runconfig
-    strategy, runs = runconfig.execution_strategy, environment.execution_mode_from_environment()
+    strategy, runs = runconfig.execution_strategy, environment.EXECUTION_MODE.get()
     if strategy not in (None, runs):
         raise ConfigError(
             f"runconfig.execution_strategy: must be the launcher's, {runs}. Received: {strategy}. "
-            f"Set the environment variable {environment.EXECUTION_MODE_VARIABLE}={strategy}, as "
+            f"Set the environment variable {environment.EXECUTION_MODE.name}={strategy}, as "
             "python-ws (weight_streaming) and python (pipeline) do, or leave the key out."
         )
     for key in runconfig.without_effect():

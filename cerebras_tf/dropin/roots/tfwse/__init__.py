@@ -6,9 +6,9 @@ launcher chooses, through an environment variable.
 
 from __future__ import annotations
 
-from cerebras_tf.environment import execution_mode_from_environment
+from cerebras_tf.environment import EXECUTION_MODE
 
-if execution_mode_from_environment() != "weight_streaming":
+if EXECUTION_MODE.get() != "weight_streaming":
     raise ModuleNotFoundError(
         "tfwse: can be imported in weight-streaming execution only. Received: pipelined "
         "execution. Start the run with python-ws to stream weights.",
