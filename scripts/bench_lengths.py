@@ -80,7 +80,7 @@ class Side:
                 initial_values.initialise(session, owned, model.store)
         self._step, self._fed = model.step, model.fed
         self._vocabulary = params.train_input.vocab_size
-        self._step.want((), update=True)
+        self._step.want((), updates=True)
 
     @contextlib.contextmanager
     def _phase(self, name: str) -> Iterator[None]:
@@ -108,7 +108,7 @@ class Side:
     def run(self, arrays: Sequence[Any]) -> float:
         """Seconds of one training step."""
         started = time.perf_counter()
-        self._step.run(0, arrays)
+        self._step.run_arrays(0, arrays)
         return time.perf_counter() - started
 
 

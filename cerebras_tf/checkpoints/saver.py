@@ -42,7 +42,7 @@ from cerebras_tf.memoryx.borrowing_store import BorrowingStore
 from cerebras_tf.memoryx.store import Store, write
 from cerebras_tf.runtime.session import RANDOM_STEP_KEY
 from cerebras_tf.runtime.shared_store import SharedStore
-from cerebras_tf.step.tensorflow_step import WaferStep
+from cerebras_tf.step.tensorflow_step import TensorFlowStep
 from cerebras_tf.swarmx import job, mpi
 from cerebras_tf.swarmx.heartbeats import tell_checkpoint
 from cerebras_tf.tf_session.arrays import for_tensorflow
@@ -139,8 +139,8 @@ class WaferSaver(tf.compat.v1.train.Saver):
         connect: Callable[[Any], None],
         phase: Callable[[str], Any] = contextlib.nullcontext,
         partitions: Optional[Partitions] = None,
-        training: Optional[WaferStep] = None,
-        lender: Optional[WaferStep] = None,
+        training: Optional[TensorFlowStep] = None,
+        lender: Optional[TensorFlowStep] = None,
     ) -> None:
         self._phase = phase
         self._lender = lender

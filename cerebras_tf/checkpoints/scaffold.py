@@ -25,7 +25,7 @@ from cerebras_tf.checkpoints.stored_variables import StoredVariables
 from cerebras_tf.checkpoints.user_saver import UserSaver
 from cerebras_tf.errors import ConfigError
 from cerebras_tf.runtime.shared_store import SharedStore
-from cerebras_tf.step.tensorflow_step import WaferStep
+from cerebras_tf.step.tensorflow_step import TensorFlowStep
 from cerebras_tf.tf_session import initial_values
 
 v1 = tf.compat.v1
@@ -39,8 +39,8 @@ def wafer_scaffold(
     config: Any,
     phase: Callable[[str], Any],
     connect: Callable[[Any], None],
-    training: Optional[WaferStep] = None,
-    lender: Optional[WaferStep] = None,
+    training: Optional[TensorFlowStep] = None,
+    lender: Optional[TensorFlowStep] = None,
 ) -> Any:
     """Makes a model's scaffold leave the wafer's variables out of the session.
 

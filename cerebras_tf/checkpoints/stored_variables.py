@@ -36,7 +36,7 @@ class StoredVariables:
     Attributes:
         store: holds them.
         restored: path prefix of the checkpoint restored last, which is never written again.
-        draws: what a checkpoint must say of random ops, see WaferStep.draws_to_save; asked when one
+        draws: what a checkpoint must say of random ops, see ModelStep.draws_to_save; asked when one
             is written, which then holds it beside what the user saves.
     """
 

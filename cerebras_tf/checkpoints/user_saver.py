@@ -10,7 +10,7 @@ import tensorflow as tf
 from cerebras_tf.checkpoints.content import RANDOM_STEP_KEY, named, open_checkpoint, read_variable
 from cerebras_tf.checkpoints.stored_variables import StoredVariables
 from cerebras_tf.errors import CheckpointError
-from cerebras_tf.step.tensorflow_step import WaferStep
+from cerebras_tf.step.tensorflow_step import TensorFlowStep
 
 
 class UserSaver:
@@ -28,7 +28,7 @@ class UserSaver:
         given: Any,
         stored: StoredVariables,
         connect: Callable[[Any], None] = lambda session: None,
-        training: Optional[WaferStep] = None,
+        training: Optional[TensorFlowStep] = None,
     ) -> None:
         self._given = given
         self._connect = connect

@@ -29,22 +29,22 @@ from cerebras_tf.console.log import is_silent, say
 from cerebras_tf.console.progress import PhaseReporter
 from cerebras_tf.estimator.call import Call, hooks_of_training_around, training, training_around
 from cerebras_tf.estimator.compiler_options import compiler_options
-from cerebras_tf.estimator.description import describe_program, effort
 from cerebras_tf.estimator.hooks import EvaluationStopHook, GracefulStopHook, LastingObjectsHook
 from cerebras_tf.estimator.host_call import HOST_CALL_LOSS, LOSS, with_host_call
 from cerebras_tf.estimator.host_options import tell_of_host
 from cerebras_tf.estimator.model_graph import build
 from cerebras_tf.estimator.prediction import micro_batches_of, predict_program, systems_of
-from cerebras_tf.estimator.report_file import write_report
+from cerebras_tf.estimator.report_file import name_of_mode, write_report
 from cerebras_tf.estimator.run_config import CSRunConfig, check_wafer_address, refuse_strategies
 from cerebras_tf.estimator.smaller_batches import advice_on, advising, placeholders, types_of
 from cerebras_tf.estimator.sparse_training import check_sparsifier
-from cerebras_tf.estimator.training import guarded, reporting, sizes, with_lines
+from cerebras_tf.estimator.training import guarded, reporting, sizes, trained_parameters, with_lines
+from cerebras_tf.frontend.description import describe_program, effort
+from cerebras_tf.frontend.program_cache import ProgramCache
 from cerebras_tf.ir.program import Program
 from cerebras_tf.runtime.capacity import return_freed_memory, share_heap
 from cerebras_tf.step import cluster
-from cerebras_tf.step.micro_batches import split_batch
-from cerebras_tf.step.program_cache import CompiledPrograms, name_of_mode
+from cerebras_tf.step.split_batch import split_batch
 from cerebras_tf.swarmx import job
 from cerebras_tf.tf_session import synchronous_batches
 from cerebras_tf.tf_session.lean_session import keep_lean, with_pruned_graphs
@@ -336,12 +336,14 @@ class CerebrasEstimator(tf.estimator.Estimator):
         """Says what a program takes; writes it and its report. A fault is raised, or passes."""
         call = self._call
         model = call.model
-        assert model is not None and model.step.unfitted is not None
-        in_parts = model.step.parts is not None
+        assert model is not None and model.step.source.unfitted is not None
+        in_parts = model.step.micro_batches is not None
         precision = getattr(self._config, "precision", "float32")
-        said = describe_program(program, model.store, precision, in_parts, mode == _TRAIN)
+        said = describe_program(
+            program, model.store, trained_parameters(), precision, in_parts, mode == _TRAIN
+        )
         here = said.splitlines()
-        predicted = self._predicted(model.step.unfitted, call)
+        predicted = self._predicted(model.step.source.unfitted, call)
         fault = model.step.session.memory_fault(program)
         told = []
         if fault is not None and passes:
@@ -354,7 +356,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
         if save and job.is_first():
             where = "programs for micro_batches are compiled at every start"
             if not in_parts:
-                path = model.step.save(program, self._compiled_programs(mode))
+                path = model.step.source.save(program, self._compiled_programs(mode))
                 where = f"program in {path}"
             here += [*told, effort(program, call.batches_here if mode == _TRAIN else 1)]
             say("%s; %s", here[-1], where)
@@ -364,9 +366,9 @@ class CerebrasEstimator(tf.estimator.Estimator):
         """What a real system would do with a program that was not fitted into this machine."""
         return predict_program(program, call, self.config)
 
-    def _compiled_programs(self, mode: str) -> CompiledPrograms:
+    def _compiled_programs(self, mode: str) -> ProgramCache:
         """The programs of a mode in compile_dir."""
-        return CompiledPrograms(self.compile_dir, name_of_mode(mode))
+        return ProgramCache(self.compile_dir, name_of_mode(mode), tf.compat.v1.logging.warning)
 
     def _create_global_step(self, graph: tf.Graph) -> Any:
         """A resource variable also where resource variables are switched off."""
@@ -432,7 +434,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
             sparsifier,
             parts,
         )
-        self._call.model.step.compiled_before = self._compiled_programs(mode)
+        self._call.model.step.source.cache = self._compiled_programs(mode)
         if options.staging and not self._config.cluster_spec:
             keep_lean(tf.compat.v1.get_default_graph())
         return self._call.model.spec

@@ -29,6 +29,7 @@ from cerebras_tf.compiler.pipeline import Options
 from cerebras_tf.console.log import say
 from cerebras_tf.errors import ConfigError, UnsupportedOpError
 from cerebras_tf.estimator.sparse_training import SparseTraining
+from cerebras_tf.frontend.model_step import RunSettings
 from cerebras_tf.ir import TensorType, Variable
 from cerebras_tf.ir.program import Program
 from cerebras_tf.kernels.compiled_threads import use_threads
@@ -41,13 +42,12 @@ from cerebras_tf.memoryx.store_folder import folder_of
 from cerebras_tf.passes.split_micro_batches import LAST
 from cerebras_tf.runtime.capacity import agreed_share
 from cerebras_tf.runtime.profiler import Profiler
-from cerebras_tf.runtime.session import Request
 from cerebras_tf.runtime.shared_store import SharedStore
 from cerebras_tf.runtime.streaming_plan import check_disk
 from cerebras_tf.step.cluster import neighbours_for, swarm_for
-from cerebras_tf.step.micro_batches import MicroBatches
 from cerebras_tf.step.session_hook import WaferHook
-from cerebras_tf.step.tensorflow_step import WaferStep
+from cerebras_tf.step.split_batch import SplitBatch
+from cerebras_tf.step.tensorflow_step import TensorFlowModel, TensorFlowStep
 from cerebras_tf.step.wiring import Wiring
 from cerebras_tf.swarmx import job, mpi
 from cerebras_tf.tf_session.structures import leaves, map_fetches
@@ -71,7 +71,7 @@ class ModelGraph:
     """
 
     spec: Any
-    step: WaferStep
+    step: TensorFlowStep
     store: Store
     wiring: Wiring
     fed: list[Any] = field(default_factory=list)
@@ -89,12 +89,9 @@ class ModelGraph:
         types = self.step.static_types()
         if types is None:
             types = self._types_of_first_batch(input_hooks)
-        self.step.compiled_before = None
-        named = {tensor.name: type for tensor, type in zip(self.fed, types)}
-        part = "" if self.step.parts is None else LAST
-        wanted = frozenset[str]() if updates else self._read_of_step()
-        self.step.want(wanted, updates)
-        return self.step.compile(Request(named, wanted, updates, part=part))
+        part = "" if self.step.micro_batches is None else LAST
+        self.step.want(frozenset() if updates else self._read_of_step(), updates)
+        return self.step.source.compile_to_save(self.step.request(types, part))
 
     def _read_of_step(self) -> frozenset[str]:
         """Names of the values that evaluation or prediction reads of every step."""
@@ -103,14 +100,17 @@ class ModelGraph:
         read = _operations(spec.predictions if predicts else [spec.loss, spec.eval_metric_ops])
         return frozenset[str]().union(*map(self.wiring.needs, read))
 
-    def _types_of_first_batch(self, input_hooks: Any) -> list[TensorType]:
+    def _types_of_first_batch(self, input_hooks: Any) -> dict[str, TensorType]:
         nothing = tf.constant([], tf.string)
         scaffold = tf.compat.v1.train.Scaffold(
             init_op=tf.no_op(), ready_op=nothing, ready_for_local_init_op=nothing
         )
         with tf.compat.v1.train.SingularMonitoredSession(input_hooks, scaffold) as session:
             arrays = session.run(self.fed)
-        return [TensorType(array.dtype.name, array.shape) for array in arrays]
+        return {
+            tensor.name: TensorType(array.dtype.name, array.shape)
+            for tensor, array in zip(self.fed, arrays)
+        }
 
 
 def build(
@@ -119,10 +119,10 @@ def build(
     options: Options,
     phase: Phase,
     config: Any,
-    lender: Optional[WaferStep] = None,
+    lender: Optional[TensorFlowStep] = None,
     runs: bool = True,
     sparsifier: Any = None,
-    parts: Optional[MicroBatches] = None,
+    split: Optional[SplitBatch] = None,
 ) -> ModelGraph:
     """Calls a model function and puts its step on the wafer.
 
@@ -136,8 +136,7 @@ def build(
             variables where the evaluation wants the checkpoint that holds just these.
         runs: whether steps will be made; else variables never get values, nor files to rest in.
         sparsifier: prunes weights of a training; None where all stay.
-        parts: the parts in which a batch runs, of the first of which model_fn is told; None for
-            whole batches.
+        split: how a batch is split into micro-batches; None if it runs whole.
 
     Raises:
         UnsupportedOpError: the model needs operations without an IR form; all are listed.
@@ -150,7 +149,7 @@ def build(
         store = _store_of(model.specs(), mode, config, lender, runs)
         try:
             sparse = None if sparsifier is None else SparseTraining(sparsifier, store.specs)
-            return _wired(model, mode, options, phase, config, lender, store, sparse, parts)
+            return _wired(model, mode, options, phase, config, lender, store, sparse, split)
         except BaseException:
             store.close()
             raise
@@ -162,10 +161,10 @@ def _wired(
     options: Options,
     phase: Phase,
     config: Any,
-    lender: Optional[WaferStep],
+    lender: Optional[TensorFlowStep],
     store: Store,
     sparse: Optional[SparseTraining],
-    parts: Optional[MicroBatches],
+    split: Optional[SplitBatch],
 ) -> ModelGraph:
     spec, placement, global_step = model.spec, model.placement, model.global_step
     step_read = training_util._get_or_create_global_step_read()
@@ -174,27 +173,21 @@ def _wired(
     placement.refuse_stranded(_fetched(spec))
     if mode != tf.estimator.ModeKeys.TRAIN:
         _refuse_assignments(placement.assignments(_fetched(spec)), mode)
-    swarm = swarm_for(mode)
-    step = WaferStep(
+    front_end = TensorFlowModel(
         model.capture,
         model.capture_whole if model.gradients else None,
         fed,
         effects,
         global_step.op.name,
-        store,
-        replace(options, sparse=() if sparse is None else sparse.weights),
-        phase,
-        getattr(config, "wafer_memory_gb", None),
         placement.control_inputs,
-        swarm,
-        spec.loss.name if swarm.size > 1 else None,
-        Profiler() if effects and _is_profiled(config) else None,
-        neighbours_for(mode),
+        None if spec.loss is None else spec.loss.name,
     )
-    step.parts = parts
+    settings = _settings(config, mode, phase, split)
+    options = replace(options, sparse=() if sparse is None else sparse.weights)
+    step = TensorFlowStep(front_end, store, options, settings)
     metrics = _operations(spec.eval_metric_ops)
     checks = [*beside, *placement.behind, *placement.with_checks]
-    whole = fed if parts is None else parts.fed(fed, checks, placement.on_wafer)
+    whole = fed if split is None else split.fed(fed, checks, placement.on_wafer)
     wiring = Wiring(step, placement, whole, global_step, step_read, beside, bool(effects), metrics)
     stored = StoredVariables(model.variables, store)
 
@@ -214,13 +207,22 @@ def _wired(
         lender,
     )
     spec = _rerouted(spec, wiring, hook, scaffold, mode)
-    own = bool(effects) and swarm.size > 1 and _has_own_summaries(model, fed)
+    own = bool(effects) and step.swarm.size > 1 and _has_own_summaries(model, fed)
     return ModelGraph(spec, step, store, wiring, fed, sparse, own)
 
 
-def _is_profiled(config: Any) -> bool:
-    """Whether this process is to say where the time of steps goes: of several the first."""
-    return bool(getattr(config, "profile", None)) and job.is_first()
+def _settings(config: Any, mode: str, phase: Phase, split: Optional[SplitBatch]) -> RunSettings:
+    """How the steps of a model are run. Of several processes, the first is profiled."""
+    profiles = mode == tf.estimator.ModeKeys.TRAIN and getattr(config, "profile", None)
+    return RunSettings(
+        getattr(config, "wafer_memory_gb", None),
+        split,
+        swarm_for(mode),
+        neighbours_for(mode),
+        Profiler() if profiles and job.is_first() else None,
+        phase,
+        log=lambda line: say("%s", line),
+    )
 
 
 def _has_own_summaries(model: Recording, fed: list[Any]) -> bool:
@@ -242,7 +244,7 @@ def _has_own_summaries(model: Recording, fed: list[Any]) -> bool:
 
 
 def _store_of(
-    specs: list[Variable], mode: str, config: Any, lender: Optional[WaferStep], runs: bool
+    specs: list[Variable], mode: str, config: Any, lender: Optional[TensorFlowStep], runs: bool
 ) -> Store:
     folder = getattr(config, "memoryx_dir", None)
     own: Store

@@ -16,12 +16,16 @@ from cerebras_tf.console.shown_steps import ShownSteps
 from cerebras_tf.report.image import floorplan_pixels, png
 from cerebras_tf.report.page import floorplan_note, report_page
 from cerebras_tf.report.record import REPORT
-from cerebras_tf.step.program_cache import name_of_mode
 from cerebras_tf.wafer.prediction import Prediction, one_line
 from cerebras_tf.wafer.validation import measured_rows
 
 TRAINING = "train"
 _MOST_ROWS = 24  # of a floor plan's table
+
+
+def name_of_mode(mode: str) -> str:
+    """A tf.estimator.ModeKeys in file names: train, eval or predict."""
+    return "predict" if mode == tf.estimator.ModeKeys.PREDICT else mode
 
 
 def write_report(found: Prediction, here: Sequence[str], folder: str, mode: str) -> Path:

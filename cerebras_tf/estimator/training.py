@@ -7,6 +7,7 @@ hooks given to `train`, the guard against NaN, the model's hooks.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterator
 from typing import Any, Optional
 
@@ -19,7 +20,6 @@ from cerebras_tf.console.progress import ProgressHook
 from cerebras_tf.console.shown_steps import ShownSteps, SummaryHook
 from cerebras_tf.console.traffic import TrafficHook, of_files, of_wafers
 from cerebras_tf.estimator.call import Call
-from cerebras_tf.estimator.description import describe
 from cerebras_tf.estimator.hooks import (
     FiniteStateListener,
     LossWatch,
@@ -28,6 +28,7 @@ from cerebras_tf.estimator.hooks import (
 )
 from cerebras_tf.estimator.prediction import predict_program, replicas_line
 from cerebras_tf.estimator.report_file import PredictionHook
+from cerebras_tf.frontend.description import describe
 from cerebras_tf.swarmx import job
 from cerebras_tf.tf_session.structures import leaves
 from cerebras_tf.wafer.prediction import Prediction
@@ -128,7 +129,7 @@ def _traffic(call: Call, config: Any) -> Iterator[TrafficHook]:
 def _prediction(call: Call, config: Any) -> Optional[Prediction]:
     """What a real system would do; None where that is not known."""
     assert call.model is not None
-    program = call.model.step.unfitted
+    program = call.model.step.source.unfitted
     return None if program is None else predict_program(program, call, config)
 
 
@@ -148,8 +149,17 @@ def _description(call: Call, config: Any) -> str:
     found = None
     if call.model is not None and getattr(config, "multireplica", False):
         found = _prediction(call, config)
-    lines = [describe(call, getattr(config, "precision", "float32"))]
+    step = None if call.model is None else call.model.step
+    precision = getattr(config, "precision", "float32")
+    lines = [describe(trained_parameters(), call.tokens, precision, step)]
     return "\n".join(lines if found is None else [*lines, replicas_line(found)])
+
+
+def trained_parameters() -> int:
+    """Number of trained parameters of the model in the default graph."""
+    return sum(
+        math.prod(variable.shape.as_list()) for variable in tf.compat.v1.trainable_variables()
+    )
 
 
 def sizes(features: Any) -> tuple[Optional[int], Optional[int]]:

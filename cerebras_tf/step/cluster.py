@@ -32,7 +32,6 @@ from cerebras_tf.swarmx.swarm import Alone, Swarm
 _TRAIN, _EVAL = tf.estimator.ModeKeys.TRAIN, tf.estimator.ModeKeys.EVAL
 # Another attempt repeats them.
 _MISTAKES = (CapacityError, ConfigError, DataError, GraphError, UnsupportedOpError)
-GOING, ENDED = 0, 1  # what a wafer says before a step
 
 
 def swarm_for(mode: str) -> Swarm:

@@ -19,7 +19,6 @@ from tensorflow.python.client import session as client_session
 from cerebras_tf.capture.order import all_before
 from cerebras_tf.errors import CerebrasError, ConfigError
 from cerebras_tf.runtime.capacity import return_freed_memory
-from cerebras_tf.step.cluster import ENDED
 from cerebras_tf.step.wiring import TRAINS, Wiring
 from cerebras_tf.tf_session.structures import leaves, map_fetches
 
@@ -195,7 +194,7 @@ class WaferHook(tf.estimator.SessionRunHook):
         except tf.errors.OpError as stopped:
             error, step.error = step.error, None
             if isinstance(stopped, tf.errors.OutOfRangeError) and plan.updates:
-                step.meet(ENDED)
+                step.agree(False)
             if isinstance(error, CerebrasError):
                 raise error from None
             raise

@@ -17,7 +17,7 @@ from cerebras_tf.capture.functions import branch_of
 from cerebras_tf.capture.order import all_before
 from cerebras_tf.capture.placement import Placement
 from cerebras_tf.errors import CerebrasError
-from cerebras_tf.step.tensorflow_step import WaferStep
+from cerebras_tf.step.tensorflow_step import TensorFlowStep
 
 _SCOPE = "wafer"
 # Stands among the needs of a fetch for "the training op"; no tensor is called so.
@@ -37,7 +37,7 @@ class Wiring:
 
     def __init__(
         self,
-        step: WaferStep,
+        step: TensorFlowStep,
         placement: Placement,
         fed: Iterable[Any],
         global_step: Any,
@@ -85,7 +85,7 @@ class Wiring:
 
     def _run(self, global_step: np.ndarray, *arrays: np.ndarray) -> np.ndarray:
         try:
-            return np.asarray(self.step.run(int(global_step), arrays), np.int64)
+            return np.asarray(self.step.run_arrays(int(global_step), arrays), np.int64)
         except CerebrasError as error:
             self.step.error = error
             raise
@@ -242,9 +242,9 @@ class Wiring:
         if op not in self._needs:
             self.placement.refuse_stranded([op])
             before = all_before([op])
-            if self.step.parts is not None and not self.placement.on_wafer(op):
+            if self.step.split is not None and not self.placement.on_wafer(op):
                 beside = all_before([op], lambda _: (), lambda o: o is self.token.op)
-                self.step.parts.refuse_first(fetch.name, beside)
+                self.step.split.refuse_first(fetch.name, beside)
             found = {self._names[other] for other in before if other in self._names}
             self._needs[op] = frozenset(found | {TRAINS} if self.train_op in before else found)
         return self._needs[op]

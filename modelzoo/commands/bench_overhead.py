@@ -85,16 +85,16 @@ def watched(clock: Clock) -> Iterator[None]:
     # Private API of TF 2.15: the call into its C++ session, behind all of Python.
     from tensorflow.python.client.session import BaseSession
 
+    from cerebras_tf.frontend import model_step
     from cerebras_tf.runtime.executor import Machine
-    from cerebras_tf.step import tensorflow_step
 
     parts = (
         (SESSION, BaseSession, "_call_tf_sessionrun"),
-        (WAFER, tensorflow_step.WaferStep, "run"),
+        (WAFER, model_step.ModelStep, "run"),
         (INSTRUCTIONS, Machine, "execute"),
     )
     with ExitStack() as stack:
-        stack.enter_context(mock.patch.object(tensorflow_step, "timed", idle_backend))
+        stack.enter_context(mock.patch.object(model_step, "timed", idle_backend))
         for part, owner, name in parts:
             timed = clock.around(part, getattr(owner, name))
             stack.enter_context(mock.patch.object(owner, name, timed))

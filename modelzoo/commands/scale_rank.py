@@ -151,7 +151,7 @@ def what_was_found(
     beside_s = max(statistics.median(step_s) - sum(times.values()), 0.0)
     busy_s, waited_s = now.busy_s - before.busy_s, now.waited_s - before.waited_s
     predicted = [
-        scaled_step(step.compiled_for(wafers), times, beside_s, Link(**link))
+        scaled_step(step.source.compile_for(wafers), times, beside_s, Link(**link))
         for wafers, link in task["predict"]
     ]
     return {

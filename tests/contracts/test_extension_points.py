@@ -17,6 +17,7 @@ import pytest
 from cerebras_tf.compiler import staging
 from cerebras_tf.compiler.pipeline import Options, compile_step
 from cerebras_tf.errors import CheckpointError, GraphError
+from cerebras_tf.frontend.program_source import ProgramSource
 from cerebras_tf.ir.program_file import load_program, save_program
 from cerebras_tf.ir.schedule import STEP_KINDS, Actions, Step, step_kind
 from cerebras_tf.kernels.registry import COMPILED, PLAIN, compiled, plain
@@ -251,12 +252,9 @@ def test_implementations_have_all_that_a_protocol_asks_for(heading):
                 assert arguments(member) == wanted, f"{kind.__name__}.{name}"
 
 
-@pytest.mark.tf
-def test_the_estimators_step_is_a_source_of_programs():
-    from cerebras_tf.step.tensorflow_step import WaferStep
-
+def test_a_program_source_serves_sessions():
     for name, wanted in members(Programs).items():
-        assert arguments(getattr(WaferStep, name)) == wanted
+        assert arguments(getattr(ProgramSource, name)) == wanted
 
 
 def test_step_kinds_ask_for_the_actions_that_are_declared():

@@ -29,7 +29,7 @@ def package(packages: str = "", outside: str = "") -> Package:
 
 BELOW_ESTIMATOR = (
     "ir ops kernels wafer passes compiler bundle memoryx swarmx runtime capture console tf_session "
-    "step checkpoints"
+    "frontend step checkpoints"
 )
 ABOVE = f"{BELOW_ESTIMATOR} estimator report"
 EVERYWHERE = {"environment", "errors", "installing", "quantities", "suggestions", "whole_file"}
@@ -55,13 +55,15 @@ PACKAGES = {
     "capture": package("ir ops kernels", outside="tensorflow numpy"),
     "console": package("ir kernels memoryx runtime swarmx", outside="tensorflow numpy tqdm"),
     "tf_session": package("ir kernels memoryx capture", outside="tensorflow numpy"),
+    # What any front end needs: no framework here.
+    "frontend": package("ir ops kernels passes compiler memoryx swarmx runtime", outside="numpy"),
     "step": package(
-        "ir ops kernels passes compiler bundle memoryx swarmx runtime capture console tf_session",
+        "ir kernels compiler memoryx swarmx runtime frontend capture console tf_session",
         outside="tensorflow numpy",
     ),
     # Lists of checkpoints are protocol buffers (google.protobuf, which TensorFlow brings).
     "checkpoints": package(
-        "ir kernels bundle memoryx swarmx runtime capture console tf_session step",
+        "ir kernels bundle memoryx swarmx runtime frontend capture console tf_session step",
         outside="tensorflow tensorflow_estimator numpy google",
     ),
     "estimator": package(

@@ -13,10 +13,10 @@ import tensorflow as tf
 
 from cerebras_tf.errors import ConfigError
 from cerebras_tf.estimator.prediction import predict_program as predict
+from cerebras_tf.frontend import program_source
 from cerebras_tf.memoryx.sparsifier import SPARSIFIER_MAP, BaseSparsifier, TopKSparsifier
 from cerebras_tf.memoryx.sparsity import is_pruned
 from cerebras_tf.report.page import report_page
-from cerebras_tf.step import tensorflow_step
 from tests.estimator.regression import assert_equal, build, data, dataset, variables_of
 
 pytestmark = pytest.mark.tf
@@ -133,9 +133,9 @@ def test_training_with_evaluations_keeps_the_masks(tmp_path):
 def test_a_program_compiled_for_one_sparsity_serves_no_other(tmp_path, monkeypatch):
     one, other = sparsifier(), TopKSparsifier(1, {"output": 0.5})
     made(tmp_path).compile(dataset, sparsifier=one)
-    compiled, whole = [], tensorflow_step.compile_layers
+    compiled, whole = [], program_source.compile_layers
     monkeypatch.setattr(
-        tensorflow_step, "compile_layers", lambda *given: (compiled.append(given), whole(*given))[1]
+        program_source, "compile_layers", lambda *given: (compiled.append(given), whole(*given))[1]
     )
     for given, found in ((one, True), (other, False), (None, False)):
         compiled.clear()

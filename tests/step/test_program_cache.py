@@ -13,9 +13,9 @@ import tensorflow as tf
 
 from cerebras_tf.estimator.estimator import CerebrasEstimator
 from cerebras_tf.estimator.run_config import CSRunConfig
+from cerebras_tf.frontend.program_cache import ProgramCache
+from cerebras_tf.frontend.program_source import ProgramSource
 from cerebras_tf.ir.program_file import load_program
-from cerebras_tf.step.program_cache import CompiledPrograms
-from cerebras_tf.step.tensorflow_step import WaferStep
 from tests.estimator.regression import build, variables_of
 
 pytestmark = pytest.mark.tf
@@ -60,13 +60,13 @@ def batches(rows=ROWS):
 def captures(monkeypatch):
     """Counts the captures that are made."""
     made = []
-    original = WaferStep.captured
+    original = ProgramSource._capture
 
     def counted(self, *args, **given):
         made.append(self)
         return original(self, *args, **given)
 
-    monkeypatch.setattr(WaferStep, "captured", counted)
+    monkeypatch.setattr(ProgramSource, "_capture", counted)
     return made
 
 
@@ -158,13 +158,13 @@ def test_models_without_seeds_have_one_program_that_draws_anew(tmp_path, capture
     first, second = (programs(tmp_path / name) for name in ("one", "two"))
     assert first == second and len(first) == 1
     saved = load_program(next((tmp_path / "one").rglob("program_*.zip")))
-    found, find = [], CompiledPrograms.find
+    found, find = [], ProgramCache.find
 
     def kept(self, *args):
         found.append(find(self, *args))
         return found[-1]
 
-    monkeypatch.setattr(CompiledPrograms, "find", kept)
+    monkeypatch.setattr(ProgramCache, "find", kept)
     captures.clear()
     for steps in (1, 2):
         unseeded(tmp_path / "one").train(batches(), max_steps=steps)

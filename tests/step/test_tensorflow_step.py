@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from types import SimpleNamespace
-
 import pytest
 
 pytest.importorskip("tensorflow")
@@ -12,12 +9,10 @@ pytest.importorskip("tensorflow")
 import numpy as np
 import tensorflow as tf
 
-from cerebras_tf.console import log
 from cerebras_tf.errors import DataError
+from cerebras_tf.frontend.program_source import ProgramSource
 from cerebras_tf.ir import TensorType
 from cerebras_tf.runtime.session import Request
-from cerebras_tf.step.cluster import ENDED, GOING
-from cerebras_tf.step.tensorflow_step import WaferStep
 from tests.estimator import regression
 from tests.estimator.regression import build, dataset
 
@@ -28,13 +23,13 @@ pytestmark = pytest.mark.tf
 def compiled(monkeypatch):
     """Feature types of every program compiled."""
     seen = []
-    original = WaferStep.compiled
+    original = ProgramSource._compile_static
 
-    def counted(self, types):
-        seen.append([type.shape for type in types])
-        return original(self, types)
+    def counted(self, target):
+        seen.append([type.shape for type in target.types.values()])
+        return original(self, target)
 
-    monkeypatch.setattr(WaferStep, "compiled", counted)
+    monkeypatch.setattr(ProgramSource, "_compile_static", counted)
     return seen
 
 
@@ -42,13 +37,13 @@ def compiled(monkeypatch):
 def made(monkeypatch):
     """Programs that sessions were given."""
     seen = []
-    original = WaferStep.compile
+    original = ProgramSource.compile
 
     def kept(self, request):
         seen.append(original(self, request))
         return seen[-1]
 
-    monkeypatch.setattr(WaferStep, "compile", kept)
+    monkeypatch.setattr(ProgramSource, "compile", kept)
     return seen
 
 
@@ -97,21 +92,23 @@ def test_an_error_of_ours_is_not_taken_for_a_size_that_must_be_a_number(tmp_path
     with regression.models_built() as models:
         build(tmp_path).train(regression.ragged_dataset, max_steps=1)
 
-    def broken(self, types, make_capture=None):
+    def broken(self, target):
         raise TypeError("a bug")
 
-    monkeypatch.setattr(WaferStep, "captured", broken)
+    monkeypatch.setattr(ProgramSource, "_capture", broken)
     types = TensorType("float32", (10, 3)), TensorType("float32", (10,))
     fed = {tensor.name: type for tensor, type in zip(models[-1].fed, types)}
     with pytest.raises(TypeError, match="a bug"):
-        models[-1].step.compile(Request(fed))
+        models[-1].step.source.compile(Request(fed))
 
 
 def test_features_that_do_not_fit_their_tensor_are_refused(tmp_path):
     with regression.models_built() as models:
         build(tmp_path).train(dataset, max_steps=1)
     with pytest.raises(DataError, match=r"shape must fit \(4, 3\). Received: \[5, 3\]"):
-        models[-1].step.captured([TensorType("float32", (5, 3)), TensorType("float32", (4,))])
+        fed = zip(models[-1].fed, [(5, 3), (4,)])
+        types = {tensor.name: TensorType("float32", shape) for tensor, shape in fed}
+        models[-1].step.source.capture(models[-1].step.request(types))
 
 
 def test_large_values_are_returned_only_when_asked_for(tmp_path):
@@ -148,16 +145,3 @@ def test_a_step_that_is_skipped_does_not_count(tmp_path):
     build(tmp_path, model=model).train(dataset, max_steps=3)
     found = regression.variables_of(tmp_path)
     np.testing.assert_array_equal([found["global_step"], found["seen"]], [3, 6])
-
-
-@pytest.mark.parametrize("says", [GOING, ENDED])
-def test_batches_that_only_some_wafers_have_left_are_told(says, monkeypatch):
-    told = []
-    monkeypatch.setattr(log, "say", lambda text, *given: told.append(text % given))
-    step = object.__new__(WaferStep)
-    step._has_met = False
-    step.swarm = SimpleNamespace(size=3, gather=lambda _: np.array([GOING, ENDED, ENDED]))
-    with pytest.raises(StopIteration) if says == GOING else contextlib.nullcontext():
-        step.meet(says)
-    (line,) = told
-    assert "the data of wafer 1, 2 have ended; the batch of wafer 0 was not trained (1" in line

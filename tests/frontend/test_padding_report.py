@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
-pytest.importorskip("tensorflow")
-
+from cerebras_tf.frontend.padding_report import PaddingReport
 from cerebras_tf.ir import Dim
 from cerebras_tf.ir.program import Program
 from cerebras_tf.passes.strip_padding import strip_padding
-from cerebras_tf.step.padding_report import PaddingLines
 from tests.passes.test_strip_padding import language_model
 from tests.token_steps import LENGTH, TokenStep, arrays_of
 
-pytestmark = pytest.mark.tf
 # A program of fixed sizes: it has no symbols, and takes whatever comes here.
 FIXED = Program()
 
@@ -24,10 +20,10 @@ def lines_of(**sizes):
     step, said = language_model(TokenStep(**sizes)), []
     assert strip_padding(step) == "" and step.padding_told is not None
     features = {name: arrays_of(step)[name] for name in step.features}
-    lines = PaddingLines(False, True, said.append)
-    lines.compiled(step, False)
-    lines.ran(FIXED, features)
-    lines.ran(FIXED, features)
+    lines = PaddingReport(False, True, said.append)
+    lines.on_compiled(step, False)
+    lines.on_step(FIXED, features)
+    lines.on_step(FIXED, features)
     return said
 
 

@@ -1,4 +1,4 @@
-"""How much memory activations of a step may take, and what is said of fitting them in."""
+"""The memory that activations of a step may take, and the error if they do not fit."""
 
 from __future__ import annotations
 
@@ -8,135 +8,132 @@ from typing import Any, Optional
 
 from cerebras_tf.compiler.fit_activations import Budget, Fitting, SpillRoom
 from cerebras_tf.compiler.pipeline import Options
-from cerebras_tf.console.log import say
 from cerebras_tf.errors import BatchCapacityError
 from cerebras_tf.ir.program import Program
 from cerebras_tf.memoryx.disk_speed import measured_disk_speeds
 from cerebras_tf.memoryx.file_store import FileStore
+from cerebras_tf.memoryx.store import Store
 from cerebras_tf.ops.cost import Speeds
 from cerebras_tf.quantities import gigabytes_not_below
 from cerebras_tf.runtime.backend import Backend
-from cerebras_tf.runtime.session import Session
 from cerebras_tf.runtime.shared_store import SharedStore
 from cerebras_tf.runtime.speeds import measured_speeds
 from cerebras_tf.runtime.streaming_plan import plan_streaming
 from cerebras_tf.swarmx.swarm import Swarm
 
 
-class ActivationRoom:
-    """The memory for activations of one session.
+class ActivationBudget:
+    """The memory for activations and scratch memory of one session.
 
     Args:
-        session: whose steps they are of.
-        backend: runs them.
-        memory_gb: what was set for them; None for what the machine has.
-        trains: whether steps train; else nothing is kept between passes, and there is no choice.
-        swarm: the wafers that make the steps together, which must choose alike: they go by the
-            speeds of the first, told here.
+        store: the variables.
+        backend: runs the steps.
+        memory_gb: gigabytes set by the user; None for what the computer has.
+        trains: whether steps train. Others keep no activations, so there is nothing to choose.
+        swarm: the wafers that make the steps together. They must choose alike, so all use the
+            speeds measured by the first.
+        available: returns the bytes that the session has for activations.
     """
 
     def __init__(
         self,
-        session: Session,
+        store: Store,
         backend: Backend,
         memory_gb: Optional[float],
         trains: bool,
         swarm: Swarm,
+        available: Callable[[], int],
     ) -> None:
-        self._session = session
+        self._store = store
         self._backend = backend
         self._memory_gb = memory_gb
         self._trains = trains
+        self._available = available
         self._speeds: Callable[[], Speeds] = measured_speeds
-        self._disk_speeds: Callable[[], Optional[tuple[float, float]]] = self._speeds_of_disk
+        self._disk_speeds: Callable[[], Optional[tuple[float, float]]] = self._measure_disk
         if swarm.size > 1 and trains:
             speeds = _of_first(swarm, measured_speeds)
             self._speeds = lambda: speeds
             if self.spills:
-                of_disk = _of_first(swarm, self._speeds_of_disk)
+                of_disk = _of_first(swarm, self._measure_disk)
                 self._disk_speeds = lambda: of_disk
 
     def bytes(self) -> Optional[int]:
-        """Bytes that activations may take; None where there is no choice what they take."""
+        """Bytes that activations may take; None if there is no choice."""
         if not self._trains:
             return None
         if self._memory_gb is not None:
             return int(self._memory_gb * 1e9)
-        room = self._session.room_for_activations
-        return room if room > 0 else None  # not even the variables fit: that will be said
+        available = self._available()
+        return available if available > 0 else None  # the variables alone do not fit: raised later
 
     @property
     def spills(self) -> bool:
-        """Whether activations may rest on a disk.
+        """Whether activations may be spilled to disk.
 
-        Those whose size differs from batch to batch, as with padding left out, are not spilled.
+        Those whose size differs from batch to batch, as after padding removal, are not spilled.
         """
         return self._files() is not None
 
     def _files(self) -> Optional[FileStore]:
-        """The store on files of this wafer; None where there is none."""
-        store = self._session.store
+        """This wafer's store on files; None if there is none."""
+        store = self._store
         here = store.here if isinstance(store, SharedStore) else store
         is_on_disk = isinstance(here, FileStore) and here.disk.folder is not None
         return here if is_on_disk else None  # type: ignore[return-value]
 
     def options(self, options: Options, found: list[Fitting]) -> Options:
-        """How to compile, so that activations fit; what was chosen for that goes to a list."""
-        room = self.bytes()
-        if room is None:
+        """Options with which activations fit; appends to `found` what was chosen for that."""
+        available = self.bytes()
+        if available is None:
             return options
-        budget = Budget(room, self._speeds, found.append, self._spill_room)
+        budget = Budget(available, self._speeds, found.append, self._spill_space)
         return replace(options, budget=budget)
 
-    def say(self, fitting: Fitting) -> None:
-        """Says what was computed twice or spilled.
+    def check(self, fitting: Fitting) -> None:
+        """Raises BatchCapacityError if activations take more than the user allowed."""
+        if self._memory_gb is not None and not fitting.fits:
+            raise does_not_fit(fitting, self._memory_gb)
 
-        Raises:
-            BatchCapacityError: activations take more than was set.
-        """
-        if self._memory_gb is None or fitting.fits:
-            say("%s", fitting)
-            return
-        raise does_not_fit(fitting, self._memory_gb)
-
-    def _spill_room(self, program: Program) -> Optional[SpillRoom]:
-        """Where activations of a program may rest; None where weights are not on files."""
+    def _spill_space(self, program: Program) -> Optional[SpillRoom]:
+        """The disk space that activations may be spilled to; None if weights are not on files."""
         store = self._files()
         speeds = None if store is None else self._disk_speeds()
         if store is None or speeds is None:
             return None
         read, write = speeds
         most = store.disk.most_bytes
-        wafer = 0 if program.wafers > 1 else None  # all must find the same
+        wafer = 0 if program.wafers > 1 else None  # all wafers must find the same
         plan = plan_streaming(program, store.specs.values(), most, self._backend, wafer)
         return SpillRoom(most, read, write, plan.bytes_read / read + plan.bytes_written / write)
 
-    def _speeds_of_disk(self) -> Optional[tuple[float, float]]:
-        """Bytes a second that its disk reads and writes; None without room for activations."""
+    def _measure_disk(self) -> Optional[tuple[float, float]]:
+        """Bytes per second that the disk reads and writes; None if it is full."""
         store = self._files()
         assert store is not None and store.disk.folder is not None
         try:
             return measured_disk_speeds(store.disk.folder)
-        except OSError:  # no room to measure with
+        except OSError:  # no space to measure with
             return None
 
 
 def _of_first(swarm: Swarm, measure: Callable[[], Any]) -> Any:
-    """What the first wafer measures, on all of them."""
+    """What the first wafer measured."""
     return swarm.objects(measure() if swarm.rank == 0 else None)[0]
 
 
 def does_not_fit(fitting: Fitting, memory_gb: float) -> BatchCapacityError:
-    """What must be said where everything that was tried takes more memory than was allowed."""
+    """The error if activations take more memory than allowed, also with recomputation."""
     needed, planned = (size / 1e9 for size in (fitting.needed_bytes, fitting.planned_bytes))
     settings = [f"Set it to {gigabytes_not_below(fitting.planned_bytes)}"]
     if fitting.least_bytes is not None and fitting.least_bytes < fitting.planned_bytes:
         settings.append(f"to {gigabytes_not_below(fitting.least_bytes)} with memoryx_dir")
+    how = "with recomputation and spilling" if fitting.spilled_bytes else "with recomputation"
     return BatchCapacityError(
-        f"wafer_memory_gb: activations, gradients and scratch memory must fit in it. Received: "
-        f"{memory_gb:g}; {needed:.3g} GB are needed, {planned:.3g} GB where layers are computed "
-        f"twice{' or spilled' if fitting.spilled_bytes else ''}, {planned - memory_gb:.3g} GB too "
-        f"much. {', or '.join(settings)}, or train on shorter sequences, or on smaller batches.",
+        "wafer_memory_gb: activations, gradients and scratch memory must fit in it. Received: "
+        f"{memory_gb:g}; needed: {needed:.3g} GB, or {planned:.3g} GB {how}, "
+        f"{planned - memory_gb:.3g} GB too much. {', or '.join(settings)}, or use shorter "
+        "sequences.",
         fitting.planned_bytes,
         fitting.budget_bytes,
     )

@@ -1,16 +1,13 @@
-"""Says in a line what a model is and takes: parameters, layers, memory, tokens, operations."""
+"""Lines that describe a compiled model: parameters, layers, memory, tokens, operations."""
 
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterator
 from typing import Optional
 
-import tensorflow as tf
-
 from cerebras_tf.errors import StoreError
-from cerebras_tf.estimator.call import Call
+from cerebras_tf.frontend.model_step import ModelStep
 from cerebras_tf.ir.program import Instruction, Program
 from cerebras_tf.kernels.bfloat16 import instructions
 from cerebras_tf.kernels.instruction_set import described
@@ -27,31 +24,37 @@ from cerebras_tf.runtime.speeds import measured_speeds
 from cerebras_tf.runtime.streaming_plan import StreamingPlan, plan_streaming
 
 
-def describe(call: Call, precision: str = "float32") -> str:
-    """The lines on a model that is about to be trained.
+def describe(
+    parameters: int, tokens: Optional[int], precision: str, step: Optional[ModelStep]
+) -> str:
+    """The lines about a model that is about to be trained.
 
-    The model is the one of the default graph; memory is left out where it is known only with the
-    first batch, or where the host runs the model.
+    Args:
+        parameters: number of trained parameters.
+        tokens: tokens of a batch or micro-batch; None if unknown.
+        precision: see CSRunConfig.
+        step: the model's step on the wafer; None on the host. Memory is left out if it is known
+            only with the first batch.
     """
-    parts, told = [f"{_parameters():,} parameters"], []
-    if call.model is not None:
-        program, store = call.model.step.prepared, call.model.store
+    facts, lines = [f"{parameters:,} parameters"], []
+    split = step is not None and step.micro_batches is not None
+    if step is not None:
+        program, store = step.prepared, step.session.store
         if program is not None:
-            held = call.model.step.session.held_bytes
-            parts += [f"{len(program.layers)} layers", memory(program, store, held)]
-            told = streaming(program, store, call.model.step.parts is not None)
-        told += products(program, precision)
-    if call.tokens is not None:
-        in_parts = call.model is not None and call.model.step.parts is not None
-        parts.append(f"{call.tokens:,} tokens a {'micro-batch' if in_parts else 'batch'}")
-    return "\n".join([", ".join(parts), *told])
+            held = step.session.held_bytes
+            facts += [f"{len(program.layers)} layers", memory(program, store, held)]
+            lines = streaming(program, store, split)
+        lines += products(program, precision)
+    if tokens is not None:
+        facts.append(f"{tokens:,} tokens per {'micro-batch' if split else 'batch'}")
+    return "\n".join([", ".join(facts), *lines])
 
 
 def products(program: Optional[Program], precision: str) -> list[str]:
-    """What multiplies bfloat16 numbers, where the precision asks for it.
+    """The line about bfloat16 products, if the precision asks for them.
 
     Args:
-        program: None where the first batch will say what it is.
+        program: None if it is compiled with the first batch.
         precision: see CSRunConfig.
     """
     if precision != "bfloat16":
@@ -61,8 +64,8 @@ def products(program: Optional[Program], precision: str) -> list[str]:
     if any(map(_is_rounded, _instructions(program))):
         return [described(instructions())]
     return [
-        "large products in bfloat16: the model has none, so all are computed in float32, and this "
-        "run is not faster"
+        "precision bfloat16: the model has no large products, so all are computed in float32 and "
+        "this run is not faster"
     ]
 
 
@@ -82,27 +85,34 @@ def _instructions(program: Program) -> Iterator[Instruction]:
 def describe_program(
     program: Program,
     store: Store,
+    parameters: int,
     precision: str = "float32",
-    in_parts: bool = False,
+    split: bool = False,
     trains: bool = False,
 ) -> str:
-    """The lines on a model that was compiled and not loaded; see streaming for `in_parts`.
+    """The lines about a model that was compiled and not loaded.
 
-    Training is told where the disk of memoryx_dir is none for it; others write nothing there.
+    Args:
+        program: the program.
+        store: the variables.
+        parameters: number of trained parameters.
+        precision: see CSRunConfig.
+        split: whether a batch runs as micro-batches.
+        trains: whether the program trains. Only training writes to memoryx_dir, so only then a
+            line says whether its disk is large enough.
     """
     layers = f"{len(program.layers)} layers"
-    first = ", ".join([f"{_parameters():,} parameters", layers, memory(program, store)])
-    lack = disk_fault(program, store) if trains else None
-    told = [] if lack is None else [f"it does not fit here, and would be refused: {lack}"]
-    moved = streaming(program, store, in_parts, trains)
-    lines = [first, *moved, *products(program, precision), *told]
-    return "\n".join(lines)
+    first = ", ".join([f"{parameters:,} parameters", layers, memory(program, store)])
+    fault = disk_fault(program, store) if trains else None
+    faults = [] if fault is None else [f"training would be refused on this computer: {fault}"]
+    moved = streaming(program, store, split, trains)
+    return "\n".join([first, *moved, *products(program, precision), *faults])
 
 
 def disk_fault(program: Program, store: Store) -> Optional[StoreError]:
-    """What is wrong where the disk of memoryx_dir is none to train on; else None.
+    """The error that training would raise because of memoryx_dir's disk; None if there is none.
 
-    For a model that was compiled and not loaded: what a loaded one has written is counted twice.
+    For a model that was compiled and not loaded: the files of a loaded one would count twice.
     """
     found = _plan(program, store)
     if found is None:
@@ -119,13 +129,13 @@ def disk_fault(program: Program, store: Store) -> Optional[StoreError]:
 
 
 def streaming(
-    program: Program, store: Store, in_parts: bool = False, trains: bool = True
+    program: Program, store: Store, split: bool = False, trains: bool = True
 ) -> list[str]:
-    """What a step from files moves, where variables rest there, and what bounds its time.
+    """What a step reads and writes if variables are stored in files, and what bounds its time.
 
-    Of several wafers, what one of them keeps and moves. Where batches run in parts, the program is
-    that of the last, which moves the optimizer's state besides. Where nothing is trained, nothing
-    but weights is on the disk, which stay in the checkpoint's own files.
+    With several wafers, the figures are those of one. With micro-batches, the program is the last
+    micro-batch's, which also moves the optimizer state. Without training, only weights are on the
+    disk, in the checkpoint's own files.
     """
     found = _plan(program, store)
     if found is None:
@@ -133,34 +143,34 @@ def streaming(
     plan, disk, wafer = found
     assert disk.folder is not None
     which = "" if wafer is None else f" of wafer {wafer} of {program.wafers}"
-    beside = "" if wafer is None else " and copies of what others keep"
-    most = f"at most {_size(plan.memory_bytes)} of it{beside} in memory"
+    copies = "" if wafer is None else " and copies of what others keep"
+    most = f"at most {_size(plan.memory_bytes)} of it{copies} in memory"
     lines = [
-        f"on files{which}: {_size(plan.weight_bytes)} weights, {_size(plan.state_bytes)} optimizer "
-        f"state and others, {_size(plan.staged_bytes)} gradients and activations that wait; {most};"
-        f" {_size(free_bytes(disk.folder))} of disk free, of which each checkpoint takes up to "
+        f"in files{which}: {_size(plan.weight_bytes)} weights, {_size(plan.state_bytes)} optimizer "
+        f"state, {_size(plan.staged_bytes)} gradients and spilled activations; {most}; "
+        f"{_size(free_bytes(disk.folder))} of disk free; a checkpoint takes up to "
         f"{_size(sum(spec.type.most_bytes for spec in store.specs.values()))}"
         if trains
-        else f"on files{which}: {_size(plan.weight_bytes + plan.state_bytes)} weights; {most}"
+        else f"in files{which}: {_size(plan.weight_bytes + plan.state_bytes)} weights; {most}"
     ]
-    what = "the last part of a step" if in_parts else "a step"
+    what = "the last micro-batch of a step" if split else "a step"
     moved = f"{what} reads {_size(plan.bytes_read)} and writes {_size(plan.bytes_written)}"
     try:
         read, write = measured_disk_speeds(disk.folder)
-    except OSError:  # no room to measure with; what matters will say so
+    except OSError:  # no space to measure with; training will raise
         return [*lines, moved]
     moving_s = plan.bytes_read / read + plan.bytes_written / write
     computing_s = plan.flops / measured_speeds().flops_per_s
-    bound = "the disk" if moving_s > computing_s else "the products"
+    bound = "the disk" if moving_s > computing_s else "computing"
     return [
         *lines,
-        f"{moved}: {seconds(moving_s)} at {read / 1e9:.2g} and {write / 1e9:.2g} GB/s, beside "
-        f"{seconds(computing_s)} of products: {bound} will bound it",
+        f"{moved}: {seconds(moving_s)} at {read / 1e9:.2g} and {write / 1e9:.2g} GB/s; products "
+        f"take {seconds(computing_s)}: {bound} will be the bottleneck",
     ]
 
 
 def _plan(program: Program, store: Store) -> Optional[tuple[StreamingPlan, Disk, Optional[int]]]:
-    """What a step from files takes, its disk, and which of several wafers it is of."""
+    """The plan of a step from files, its disk, and the rank with several wafers."""
     here = store.here if isinstance(store, SharedStore) else store
     if not isinstance(here, FileStore) or here.disk.folder is None:
         return None
@@ -171,12 +181,12 @@ def _plan(program: Program, store: Store) -> Optional[tuple[StreamingPlan, Disk,
 
 
 def memory(program: Program, store: Store, held_bytes: int = 0) -> str:
-    """What a step needs of memory, and what there is.
+    """The memory that a step needs, and the memory that is available.
 
     Args:
-        program: gives activations and scratch memory.
-        store: gives weights and optimizer state.
-        held_bytes: bytes of all these that are allocated already.
+        program: its activations and scratch memory count.
+        store: its weights and optimizer state count.
+        held_bytes: bytes of these that are allocated already.
     """
     state, activations = store.total_resident_bytes, activation_bytes(program)
     return (
@@ -186,12 +196,12 @@ def memory(program: Program, store: Store, held_bytes: int = 0) -> str:
 
 
 def effort(program: Program, batches: int = 1, flops_per_s: Optional[float] = None) -> str:
-    """What a step computes and how long that takes here at the least.
+    """The floating-point operations of a step, and the least time they take on this computer.
 
     Args:
-        program: gives the operations of a batch.
-        batches: batches that a step computes here, one after the other.
-        flops_per_s: what this machine reaches; measured where it is not given.
+        program: computes one batch.
+        batches: batches per step in this process.
+        flops_per_s: speed of matrix products; measured where not given.
     """
     reached = flops_per_s or measured_speeds().flops_per_s
     flops = batches * program.flops
@@ -204,9 +214,3 @@ def effort(program: Program, batches: int = 1, flops_per_s: Optional[float] = No
 
 def _size(count: int) -> str:
     return f"{count / 1e9:.2f} GB" if count >= 1e8 else f"{count / 1e6:.3g} MB"
-
-
-def _parameters() -> int:
-    return sum(
-        math.prod(variable.shape.as_list()) for variable in tf.compat.v1.trainable_variables()
-    )

@@ -1,0 +1,230 @@
+"""Runs the steps of one model: a session with its program source, micro-batches and wafers."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Optional
+
+import numpy as np
+
+from cerebras_tf.compiler.pipeline import Options
+from cerebras_tf.frontend.activation_budget import ActivationBudget
+from cerebras_tf.frontend.front_end import FrontEnd
+from cerebras_tf.frontend.micro_batches import MicroBatches
+from cerebras_tf.frontend.program_source import ProgramSource
+from cerebras_tf.ir import Array, TensorType
+from cerebras_tf.ir.program import Program
+from cerebras_tf.kernels.timeline import spanned
+from cerebras_tf.memoryx.store import Store
+from cerebras_tf.passes.split_micro_batches import LAST, VALUES
+from cerebras_tf.runtime.profiler import WAFER_STEP, Profiler, timed
+from cerebras_tf.runtime.session import RANDOM_STEP_KEY, Phase, Request, Session
+from cerebras_tf.swarmx.swarm import Alone, Swarm
+
+_HAS_BATCH, _ENDED = 0, 1  # what a wafer sends to the others before a step
+
+
+def _log(line: str) -> None:
+    logging.getLogger("cerebras_tf").info("%s", line)
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """How the steps of a model are run.
+
+    Attributes:
+        memory_gb: gigabytes for activations of training; None for what the computer has.
+        micro_batches: how a batch is split; None if it runs whole.
+        swarm: the wafers that make every step together.
+        loading_swarm: the wafers that load a model at the same time and share memory; None for
+            those of `swarm`.
+        profiler: times every instruction of every step; None for no profile.
+        phase: context manager that logs a named phase.
+        log: logs a line.
+    """
+
+    memory_gb: Optional[float] = None
+    micro_batches: Optional[MicroBatches] = None
+    swarm: Swarm = field(default_factory=Alone)
+    loading_swarm: Optional[Swarm] = None
+    profiler: Optional[Profiler] = None
+    phase: Phase = contextlib.nullcontext
+    log: Callable[[str], Any] = _log
+
+
+class ModelStep:
+    """The steps of one model.
+
+    Args:
+        model: the model, as a front end captures it.
+        store: the variables.
+        options: how to compile.
+        settings: how to run.
+
+    Attributes:
+        source: makes the programs.
+        session: runs them.
+        prepared: the program compiled before the first step, if shapes were known.
+        micro_batches: how a batch is split; None if it runs whole.
+        swarm: the wafers that make the steps together.
+        profiler: as given.
+
+    Example:
+        step = ModelStep(front_end, MemoryStore(specs), Options())
+        step.want(["loss"])
+        for batch in batches:
+            step.run(batch)
+            print(step.results["loss"])
+    """
+
+    prepared: Optional[Program] = None
+
+    def __init__(
+        self,
+        model: FrontEnd,
+        store: Store,
+        options: Options,
+        settings: Optional[RunSettings] = None,
+    ) -> None:
+        settings = settings or RunSettings()
+        swarm = self.swarm = settings.swarm
+        self.profiler, self.micro_batches = settings.profiler, settings.micro_batches
+        self._model, self._log = model, settings.log
+        backend, listeners = timed(swarm, settings.profiler)
+        budget = ActivationBudget(
+            store,
+            backend,
+            settings.memory_gb,
+            model.trains,
+            swarm,
+            lambda: self.session.room_for_activations,
+        )
+        self.source = ProgramSource(
+            model,
+            store,
+            replace(options, price=backend.price),
+            budget,
+            swarm.size,
+            settings.phase,
+            settings.log,
+            settings.micro_batches,
+        )
+        self.session = Session(
+            self.source,
+            store,
+            backend,
+            listeners,
+            settings.phase,
+            model.trains,
+            swarm,
+            settings.loading_swarm,
+        )
+        self.results: dict[str, Array] = {}
+        self._wanted, self._updates = frozenset[str](), model.trains
+        self._has_agreed = False
+        self._draws_known = False  # whether the session knows how often random ops have drawn
+
+    @property
+    def program(self) -> Optional[Program]:
+        """The program that ran last."""
+        return self.session.program
+
+    def want(self, results: Iterable[str], updates: Optional[bool] = None) -> None:
+        """Sets what the next steps return and do.
+
+        Args:
+            results: names of the values to return.
+            updates: whether steps update variables; None if the model trains.
+        """
+        self._wanted = frozenset(results)
+        self._updates = self._model.trains if updates is None else updates
+        self._has_agreed = False
+
+    def agree(self, has_batch: bool) -> None:
+        """Agrees with the other wafers, once per step, whether all have a batch.
+
+        Raises:
+            StopIteration: this wafer has a batch and others have none.
+        """
+        if self.swarm.size == 1 or self._has_agreed:
+            return
+        self._has_agreed = True
+        found = self.swarm.gather(np.array(_HAS_BATCH if has_batch else _ENDED, np.int64))
+        ended, left = (np.flatnonzero(found == word).tolist() for word in (_ENDED, _HAS_BATCH))
+        if ended and left:
+            self._log(
+                f"training ends: the data of wafer {', '.join(map(str, ended))} have ended. The "
+                f"batch of wafer {', '.join(map(str, left))} is dropped ({len(left)} dropped), "
+                "because a step takes one batch from each wafer. One wafer with the batches of all "
+                "wafers in one trains them as a smaller last batch"
+            )
+        if has_batch and ended:
+            raise StopIteration
+
+    def run(self, features: Mapping[str, Array], global_step: Optional[int] = None) -> int:
+        """Runs a step; `results` then has its values.
+
+        Args:
+            features: array of every feature, by name; with micro-batches, of the whole batch.
+            global_step: steps made before; None to continue from the last step.
+
+        Returns:
+            The global step after the step.
+        """
+        self.agree(True)
+        session = self.session
+        if global_step is not None:
+            session.global_step = global_step
+        if not self._draws_known:  # the run starts, or resumes a checkpoint of another program
+            session.draws = session.global_step // self.swarm.size if self._model.trains else 0
+            self._draws_known = True
+        with spanned(WAFER_STEP, "step"):
+            asked = features, self._wanted, self._updates
+            if self.micro_batches is None:
+                self.results = session.run(*asked)
+            else:
+                self.results = self.micro_batches.run(session, *asked, self._learn)
+                features = self.micro_batches.part(features)
+        assert session.plan is not None
+        self.source.padding.on_step(session.plan, features)
+        return session.global_step
+
+    def prepare(self) -> None:
+        """Compiles before the first step if the shapes of all features are known."""
+        types = self.static_types()
+        if types is None:
+            return
+        requests = [self.request(types)]
+        if self.micro_batches is not None:
+            self._learn(types)
+            requests = self.micro_batches.requests(requests[0])
+        self.prepared, *_ = [self.session.prepare(each).program for each in requests]
+
+    def static_types(self) -> Optional[dict[str, TensorType]]:
+        """Types of the features; None if a shape is known only with a batch."""
+        types = {feature.name: feature.static_type for feature in self._model.features}
+        known = {name: type for name, type in types.items() if type is not None}
+        return known if len(known) == len(types) else None
+
+    def request(self, types: Mapping[str, TensorType], part: str = "") -> Request:
+        """The request for a step on features of these types."""
+        return Request(types, self._wanted, self._updates, part=part)
+
+    def _learn(self, types: Mapping[str, TensorType]) -> None:
+        """Captures the step, so that micro-batches know how results combine."""
+        self.source.capture(self.request(types, LAST if self._updates else VALUES))
+
+    def draws_to_save(self) -> dict[str, Array]:
+        """What a checkpoint must hold of random operations; see Session.drawn."""
+        found = self.session.drawn()
+        if not self._draws_known:
+            found.pop(RANDOM_STEP_KEY, None)
+        return {name: np.array(number, np.int64) for name, number in found.items()}
+
+    def restore_draws(self, found: Mapping[str, int]) -> None:
+        """Restores what `draws_to_save` returned for a checkpoint."""
+        self._draws_known = RANDOM_STEP_KEY in found  # else it follows from the global step
+        self.session.draw_on(found)

@@ -1,0 +1,335 @@
+"""Compiles the programs of one model: for all batch sizes if possible, within the memory budget."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import itertools
+import pickle
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Optional
+
+from cerebras_tf.compiler.assemble import replan
+from cerebras_tf.compiler.fit_activations import Fitting
+from cerebras_tf.compiler.pipeline import Options, compile_layers, compile_step, cut_into_layers
+from cerebras_tf.errors import (
+    CapacityError,
+    CerebrasError,
+    GradientError,
+    SizeLimitError,
+    UnsupportedOpError,
+)
+from cerebras_tf.frontend.activation_budget import ActivationBudget
+from cerebras_tf.frontend.front_end import FrontEnd, is_small, limited_type, types_with_symbols
+from cerebras_tf.frontend.micro_batches import MicroBatches
+from cerebras_tf.frontend.padding_report import PaddingReport
+from cerebras_tf.frontend.program_cache import CacheKey, ProgramCache, settings_of
+from cerebras_tf.ir import StepGraph, TensorType, print_step
+from cerebras_tf.ir.program import GLOBAL_STEP_UPDATE, HEAP, Program
+from cerebras_tf.memoryx.store import Store
+from cerebras_tf.ops import Builder
+from cerebras_tf.passes.split_micro_batches import COUNTS
+from cerebras_tf.runtime.session import Phase, Request
+
+
+@dataclass(frozen=True)
+class _Target:
+    """What is compiled.
+
+    Attributes:
+        types: types of the features, by name.
+        wanted: names of the values to return.
+        updates: whether the step updates variables.
+        part: the kind of micro-batch; "" for whole batches.
+        strip: whether padding is removed if possible.
+        fallback: whether the framework's own backward graph is captured.
+    """
+
+    types: Mapping[str, TensorType]
+    wanted: frozenset[str]
+    updates: bool
+    part: str
+    strip: bool
+    fallback: bool = False
+
+
+class ProgramSource:
+    """Makes the programs of one model for a session; see runtime.session.Programs.
+
+    Args:
+        model: the model, as a front end captures it.
+        store: the variables.
+        options: how to compile.
+        budget: the memory for activations.
+        wafers: number of wafers that run each program together.
+        phase: context manager that logs a named phase.
+        log: logs a line.
+        micro_batches: how a batch is split; None if it runs whole.
+
+    Attributes:
+        cache: where compiled programs are looked for; None for nowhere.
+        compiled_step: the step that `compile_to_save` compiled, as the passes left it.
+        unfitted: the last program as it is where activations have all the memory they want; None
+            if a program was found in the cache that was fitted into memory.
+        padding: what is reported of padding.
+    """
+
+    cache: Optional[ProgramCache] = None
+    compiled_step: Optional[StepGraph] = None
+    unfitted: Optional[Program] = None
+    _last: _Target
+
+    def __init__(
+        self,
+        model: FrontEnd,
+        store: Store,
+        options: Options,
+        budget: ActivationBudget,
+        wafers: int,
+        phase: Phase,
+        log: Callable[[str], Any],
+        micro_batches: Optional[MicroBatches],
+    ) -> None:
+        self.micro_batches = micro_batches
+        self.padding = PaddingReport(options.restore, model.trains, self._log_once)
+        self._model, self._store, self._budget = model, store, budget
+        self._wafers, self._phase, self._log = wafers, phase, log
+        self._options = replace(options, unfitted=self._keep_unfitted)
+        self._symbols = itertools.count()
+        # Requests for which no program for all sizes can be compiled.
+        self._fixed_sizes: set[tuple[frozenset[str], bool, str]] = set()
+        self._targets: dict[int, _Target] = {}  # by the identity of their programs
+        self._logged: set[str] = set()
+        self._keeps_step = False
+
+    def compile(self, request: Request) -> Program:
+        """A program for these features; for all sizes of a batch where that is possible.
+
+        Whether it is depends on the values that are asked for.
+        """
+        if request.padded:
+            self._log_once(f"padding is not removed from batches where {request.padded}")
+        target = self._target(request)
+        asked = request.wanted, request.updates, request.part
+        if asked not in self._fixed_sizes:
+            types = types_with_symbols(self._model.features, request.types, self._symbols)
+            if types is not None:
+                program = self._compile_symbolic(replace(target, types=types))
+                if program is not None:
+                    return self._made(program, target)
+                self._fixed_sizes.add(asked)
+        return self._made(self._compile_static(target), target)
+
+    def enlarge(self, program: Program, most: Mapping[str, int]) -> Program:
+        """A program for larger batches: the same one if it fits, else one with recomputation.
+
+        Raises:
+            CapacityError: larger batches do not fit in the memory for activations.
+        """
+        larger = replan(program, most, self._options.price)
+        available = self._budget.bytes()
+        target = self._targets[id(program)]
+        if available is None or larger.arena_bytes + larger.scratch_bytes <= available:
+            return self._made(larger, target)
+        types = {
+            feature.name: larger.slots[larger.features[feature.name]].type
+            if feature.name in larger.features
+            else feature.smallest_type
+            for feature in self._model.features
+        }
+        wanted = frozenset(program.results) & self._model.results.keys()
+        target = replace(target, types=types, wanted=wanted, strip=program.packing is not None)
+        return self._made(self._compile(target), target)
+
+    def capture(self, request: Request) -> StepGraph:
+        """The step for a request, captured and not compiled.
+
+        Raises:
+            DataError: the type of a feature does not match the model.
+            UnsupportedOpError: operations have no IR form.
+        """
+        return self._capture(self._target(request))
+
+    def compile_to_save(self, request: Request) -> Program:
+        """Compiles without looking into the cache, and keeps the step for `save`."""
+        self.cache, self._keeps_step = None, True
+        return self.compile(request)
+
+    def save(self, program: Program, cache: ProgramCache) -> Path:
+        """Writes the program that `compile_to_save` compiled; returns its file."""
+        assert self.compiled_step is not None and self.unfitted is not None
+        needed = self.unfitted.arena_bytes + self.unfitted.scratch_bytes
+        text, seed = print_step(self.compiled_step), self._model.seed()
+        return cache.save(program, text, self._key(self._last), seed, needed)
+
+    def compile_for(self, wafers: int) -> Program:
+        """The program that another number of wafers would run in place of the last one."""
+        options = replace(self._options, wafers=wafers, unfitted=None, strip=self._last.strip)
+        return compile_step(self._capture(self._last), options)
+
+    def _target(self, request: Request) -> _Target:
+        strip = self._options.strip and not request.padded and request.part != COUNTS
+        return _Target(request.types, request.wanted, request.updates, request.part, strip)
+
+    def _made(self, program: Program, target: _Target) -> Program:
+        """The program; what it was made for is kept for `enlarge`."""
+        self._targets[id(program)] = target
+        weakref.finalize(program, self._targets.pop, id(program), None)
+        if self.micro_batches is not None:
+            self.micro_batches.reserve_sums(program, self._store)
+        return program
+
+    def _compile_symbolic(self, target: _Target) -> Optional[Program]:
+        """The program for types with symbols; None if an operation needs a number.
+
+        A capture with numbers follows then; it raises if the model is wrong.
+        """
+        while True:
+            try:
+                program = self._compile(target, tentative=True)
+            except SizeLimitError as error:
+                limits = error.limits
+                types = {name: limited_type(type, limits) for name, type in target.types.items()}
+                if types != target.types:
+                    target = replace(target, types=types)
+                    continue
+                reason = str(error)
+            except CapacityError:
+                raise
+            except CerebrasError as error:
+                reason = str(error)
+            else:
+                if not any(slot.kind == HEAP for slot in program.slots):
+                    return program
+                reason = "the size of a result is known only after it is computed"
+            self._log(f"a program is compiled for each size of a batch: {reason}")
+            return None
+
+    def _compile_static(self, target: _Target) -> Program:
+        """The program for types whose sizes are numbers."""
+        if not self._model.has_fallback:
+            return self._compile(target)
+        try:
+            return self._compile(target, tentative=True)
+        except GradientError as error:
+            refused = error
+        # An operation between variables and loss has no gradient rule; the framework has one.
+        try:
+            return self._compile(replace(target, fallback=True))
+        except UnsupportedOpError:
+            raise refused from None  # names what concerns the model
+
+    def _compile(self, target: _Target, tentative: bool = False) -> Program:
+        program = self._load(target)
+        if program is not None:
+            return program
+        with self._announced("capturing", tentative):
+            step = self._capture(target)
+            optional = frozenset(self._model.results) - target.wanted
+            options = replace(self._options, strip=target.strip, optional=optional)
+            layers = cut_into_layers(step, options)
+        if target.strip:
+            self.padding.on_compiled(step, target.fallback)
+        found: list[Fitting] = []
+        with self._announced(f"compiling {layers} layers", tentative):
+            program = compile_layers(step, layers, self._budget.options(self._options, found))
+        would_spill = self._budget.spills and any(not fitting.fits for fitting in found)
+        if step.packing is not None and not self._options.restore and would_spill:
+            self._log_once("padding is not removed, so that activations can be spilled to disk")
+            return self._compile(replace(target, strip=False), tentative)
+        for fitting in found:
+            self._budget.check(fitting)
+            self._log(str(fitting))
+        if self._model.global_step in program.features:
+            program.global_step = self._model.global_step
+        self._last = target
+        if self._keeps_step:
+            self.compiled_step = step
+        elif self._options.staging:  # weights are on files, to save memory
+            written = pickle.dumps((program, self.unfitted), pickle.HIGHEST_PROTOCOL)
+            del step, program
+            self.unfitted = None
+            gc.collect()  # a step refers to itself
+            # A copy made now fills the gaps that the step leaves.
+            program, self.unfitted = pickle.loads(written)
+        return program
+
+    def _capture(self, target: _Target) -> StepGraph:
+        model = self._model
+        for feature in model.features:
+            feature.check(target.types[feature.name])
+        types = {feature.name: target.types[feature.name] for feature in model.features}
+        wanted = target.wanted
+        if self.micro_batches is not None and target.part == COUNTS:
+            wanted = self.micro_batches.wanted  # the sums that a step with these values reads
+        small = [name for name, type in model.results.items() if is_small(type)]
+        results = list(dict.fromkeys([*wanted, *small]))
+        step = model.capture(types, results, target.updates, target.fallback)
+        if model.loss is not None and model.loss in step.results and self._wafers > 1:
+            _average(step, model.loss, self._wafers)
+        _move_global_step(step, model.global_step)
+        if self.micro_batches is not None and target.part:
+            self.micro_batches.transform(step, target.part)
+        return step
+
+    def _load(self, target: _Target) -> Optional[Program]:
+        """The program from the cache, if it was compiled before."""
+        if self.cache is None or not self._model.features or self.micro_batches is not None:
+            return None
+        start = time.monotonic()
+        small = {name for name, type in self._model.results.items() if is_small(type)}
+        wanted, available = target.wanted | small, self._budget.bytes()
+        found = self.cache.find(self._key(target), wanted, available, self._model.seed())
+        if found is None:
+            return None
+        program, fitted = found
+        self.unfitted = None if fitted else program
+        self._log(f"loaded compiled program from compile_dir: {time.monotonic() - start:.1f} s")
+        return program
+
+    def _key(self, target: _Target) -> CacheKey:
+        options = replace(self._options, strip=target.strip)
+        return CacheKey(
+            settings_of(options, self._store, target.types, target.fallback, target.updates),
+            lambda results: self._model.digest(results, target.updates),
+        )
+
+    def _keep_unfitted(self, program: Program) -> None:
+        self.unfitted = program
+
+    def _log_once(self, line: str) -> None:
+        if line not in self._logged:
+            self._logged.add(line)
+            self._log(line)
+
+    @contextlib.contextmanager
+    def _announced(self, phase: str, tentative: bool) -> Iterator[None]:
+        """Logs a phase. A tentative one does not count as failed: another attempt follows."""
+        error: Optional[BaseException] = None
+        with self._phase(phase):
+            try:
+                yield
+            except CerebrasError as found:
+                if not tentative:
+                    raise
+                error = found
+        if error is not None:
+            raise error
+
+
+def _average(step: StepGraph, name: str, wafers: int) -> None:
+    """Makes a result the mean over wafers."""
+    b = Builder(step.graph)
+    step.results[name] = b.op("mul", b.op("wafer_sum", step.results[name]), 1 / wafers)
+
+
+def _move_global_step(step: StepGraph, name: str) -> None:
+    """The session keeps the global step: it is a feature and a result of the step."""
+    if name in step.variables:
+        step.features[name] = step.variables.pop(name)
+    if name in step.updates:
+        step.results[GLOBAL_STEP_UPDATE] = step.updates.pop(name)
