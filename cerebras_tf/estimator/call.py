@@ -29,7 +29,6 @@ class Call:
         runs: whether steps will be made; a call that only compiles leaves nothing behind.
         examples: examples in a batch, where shapes say so.
         tokens: tokens in a batch, where shapes say so.
-        batch: types of the features and labels that model_fn was given.
         systems: systems whose batches a step takes, for predictions.
         micro_batches: batches of a step, one after the other on each of them, likewise.
         sparsifier: prunes weights of a training; None where all stay.
@@ -43,7 +42,6 @@ class Call:
     runs: bool = True
     examples: Optional[int] = None
     tokens: Optional[int] = None
-    batch: Any = None
     systems: int = 1
     micro_batches: int = 1
     sparsifier: Any = None

@@ -33,10 +33,9 @@ from cerebras_tf.estimator.hooks import EvaluationStopHook, GracefulStopHook, La
 from cerebras_tf.estimator.host_call import HOST_CALL_LOSS, LOSS, with_host_call
 from cerebras_tf.estimator.host_options import tell_of_host
 from cerebras_tf.estimator.model_graph import build
-from cerebras_tf.estimator.prediction import micro_batches_of, predict_program, systems_of
+from cerebras_tf.estimator.prediction import predict_program
 from cerebras_tf.estimator.report_file import name_of_mode, write_report
 from cerebras_tf.estimator.run_config import CSRunConfig, check_wafer_address, refuse_strategies
-from cerebras_tf.estimator.smaller_batches import advice_on, advising, placeholders, types_of
 from cerebras_tf.estimator.sparse_training import check_sparsifier
 from cerebras_tf.estimator.training import guarded, reporting, sizes, trained_parameters, with_lines
 from cerebras_tf.frontend.description import describe_program, effort
@@ -69,7 +68,11 @@ class CerebrasEstimator(tf.estimator.Estimator):
             ProgressHook and PerformanceSummaryHook instead of tf.estimator's.
         params: given to model_fn.
         warm_start_from: as tf.estimator takes it.
-        use_cs: what methods do that are not told: True for the wafer, False for the host.
+        use_cs: the default of the methods' use_cs: True for the wafer, False for the host.
+        batches_per_step: batches whose gradients model_fn accumulates for one step, on all systems.
+            Rates and predictions count them.
+        num_systems: systems that the predictions are for; None for num_csx of config. One wafer may
+            compute the batches of several systems one after another.
 
     Raises:
         ConfigError: an argument is of the wrong kind, or model_dir has `[` or a backslash.
@@ -86,6 +89,9 @@ class CerebrasEstimator(tf.estimator.Estimator):
         params: Optional[dict[str, Any]] = None,
         warm_start_from: Any = None,
         use_cs: bool = True,
+        *,
+        batches_per_step: int = 1,
+        num_systems: Optional[int] = None,
     ) -> None:
         if isinstance(compile_dir, tf.estimator.RunConfig):
             if config is not None:
@@ -96,6 +102,8 @@ class CerebrasEstimator(tf.estimator.Estimator):
         self.compile_dir = compile_dir or os.path.join(self.model_dir, "compiled")
         self.phases = PhaseReporter()
         self._call = Call(bool(use_cs))
+        self._systems = num_systems or getattr(config, "num_csx", None) or 1
+        self._batches_per_step = max(batches_per_step, self._systems)
         self._given_config = self._config
         # tf.estimator's own lines, rates and summaries would double ours. In a cluster its hooks
         # know which task reports what.
@@ -136,8 +144,8 @@ class CerebrasEstimator(tf.estimator.Estimator):
             return_freed_memory()
             share_heap()
         bound = copy.copy(self)
-        systems, parts = systems_of(self._config, self._params), micro_batches_of(self._params)
-        bound._call = Call(on_wafer, systems=systems, micro_batches=parts, **fields)
+        systems, batches = self._systems, self._batches_per_step
+        bound._call = Call(on_wafer, systems=systems, micro_batches=batches // systems, **fields)
         if on_wafer and not self._config.cluster_spec:
             bound._session_config = with_pruned_graphs(self._session_config)
         return bound
@@ -186,7 +194,6 @@ class CerebrasEstimator(tf.estimator.Estimator):
         alone = locked(self.model_dir) if writes else contextlib.nullcontext()
         stopping = GracefulStopHook(model_dir=self.model_dir)
         with (
-            advising(bound._call, self._params, self._tried),
             cluster.ending_with_all(),
             alone,
             stopping as stop,
@@ -300,7 +307,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
         """
         bound = self._in_call(True, runs=False, sparsifier=sparsifier)
         call = bound._call
-        with advising(call, self._params, self._tried), self._new_graph(), closing(call):
+        with self._new_graph(), closing(call):
             features, labels, input_hooks = self._get_features_and_labels_from_input_fn(
                 input_fn, mode
             )
@@ -322,16 +329,6 @@ class CerebrasEstimator(tf.estimator.Estimator):
         assert self._call.model is not None
         return self._call.model.compiled(input_hooks, updates=mode == _TRAIN)
 
-    def _tried(self, call: Call, params: Any, micro_batches: int) -> Program:
-        """The program that a call with the types of a batch would train, with such settings."""
-        bound = copy.copy(self)
-        bound._call, bound._params = call, params
-        if micro_batches != getattr(self._config, "micro_batches", 1):
-            bound._config = self._config.replace(micro_batches=micro_batches)
-        with self._new_graph():
-            features, labels = placeholders(call.batch)
-            return bound._compiled(features, labels, _TRAIN)
-
     def _tell(self, program: Program, mode: str, save: bool, passes: bool) -> None:
         """Says what a program takes; writes it and its report. A fault is raised, or passes."""
         call = self._call
@@ -347,8 +344,8 @@ class CerebrasEstimator(tf.estimator.Estimator):
         fault = model.step.session.memory_fault(program)
         told = []
         if fault is not None and passes:
-            advice = advice_on(fault, call, self._params, self._tried) if mode == _TRAIN else ""
-            told = [f"it does not fit here, and would be refused: {fault} {advice}".rstrip()]
+            fault = model.step.source.with_advice(fault, program)
+            told = [f"it does not fit on this computer: {fault}"]
         for line in (*here, one_line(predicted), *told):
             say("%s", line)
         if fault is not None and not passes:
@@ -410,8 +407,6 @@ class CerebrasEstimator(tf.estimator.Estimator):
             return with_host_call(spec, mode)
 
         on_wafer = self._call.use_cs and _can_be_captured()
-        if mode == _TRAIN:
-            self._call.batch = types_of(features, labels)
         parts, features, labels = split_batch(self._config, on_wafer, mode, features, labels)
         self._call.examples, self._call.tokens = sizes(features)
         self._call.micro_batches *= 1 if parts is None else parts.count

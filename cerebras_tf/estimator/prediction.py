@@ -42,35 +42,6 @@ def predict_program(program: Program, call: Any, config: Any) -> Prediction:
     return replace(found, micro_batches=parts if workload.trains else 1)
 
 
-def systems_of(config: Any, params: Any) -> int:
-    """Systems whose batches a step takes.
-
-    Args:
-        config: the run configuration.
-        params: those of the model. Where one wafer computes the batches of several in turn, as the
-            models of modelzoo do, `params["runconfig"]["num_csx"]` is their number.
-    """
-    named = _number_in(params, "runconfig", "num_csx")
-    return max(getattr(config, "num_csx", None) or 1, named)
-
-
-def micro_batches_of(params: Any) -> int:
-    """Batches whose gradients a system adds up for a step.
-
-    Args:
-        params: those of the model; the models of modelzoo have the number as
-            `params["optimizer"]["grad_accum_steps"]`.
-    """
-    return _number_in(params, "optimizer", "grad_accum_steps")
-
-
-def _number_in(params: Any, section: str, key: str) -> int:
-    """A whole number above 0 in a section of parameters; 1 where there is none."""
-    found = params.get(section) if isinstance(params, dict) else None
-    number = found.get(key) if isinstance(found, dict) else None
-    return number if isinstance(number, int) and number > 0 else 1
-
-
 def replicas_line(found: Prediction) -> str:
     """What is said of the copies of a model that share the batch."""
     if found.mode == STREAMING:

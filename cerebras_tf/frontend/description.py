@@ -104,7 +104,7 @@ def describe_program(
     layers = f"{len(program.layers)} layers"
     first = ", ".join([f"{parameters:,} parameters", layers, memory(program, store)])
     fault = disk_fault(program, store) if trains else None
-    faults = [] if fault is None else [f"training would be refused on this computer: {fault}"]
+    faults = [] if fault is None else [f"it does not fit on this computer: {fault}"]
     moved = streaming(program, store, split, trains)
     return "\n".join([first, *moved, *products(program, precision), *faults])
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Optional
 
 import numpy as np
 
 from cerebras_tf.compiler.pipeline import Options
+from cerebras_tf.errors import BatchCapacityError
 from cerebras_tf.frontend.activation_budget import ActivationBudget
 from cerebras_tf.frontend.front_end import FrontEnd
 from cerebras_tf.frontend.micro_batches import MicroBatches
@@ -181,7 +182,7 @@ class ModelStep:
         if not self._draws_known:  # the run starts, or resumes a checkpoint of another program
             session.draws = session.global_step // self.swarm.size if self._model.trains else 0
             self._draws_known = True
-        with spanned(WAFER_STEP, "step"):
+        with spanned(WAFER_STEP, "step"), self._advising():
             asked = features, self._wanted, self._updates
             if self.micro_batches is None:
                 self.results = session.run(*asked)
@@ -201,7 +202,19 @@ class ModelStep:
         if self.micro_batches is not None:
             self._learn(types)
             requests = self.micro_batches.requests(requests[0])
-        self.prepared, *_ = [self.session.prepare(each).program for each in requests]
+        with self._advising():
+            self.prepared, *_ = [self.session.prepare(each).program for each in requests]
+
+    @contextlib.contextmanager
+    def _advising(self) -> Iterator[None]:
+        """Within: the error of a batch that does not fit names one that would."""
+        try:
+            yield
+        except BatchCapacityError as error:
+            program = self.source.program
+            if program is None or self.session.memory_fault(program) is None:
+                raise
+            raise self.source.with_advice(error, program) from None
 
     def static_types(self) -> Optional[dict[str, TensorType]]:
         """Types of the features; None if a shape is known only with a batch."""

@@ -17,6 +17,7 @@ from cerebras_tf.compiler.assemble import replan
 from cerebras_tf.compiler.fit_activations import Fitting
 from cerebras_tf.compiler.pipeline import Options, compile_layers, compile_step, cut_into_layers
 from cerebras_tf.errors import (
+    BatchCapacityError,
     CapacityError,
     CerebrasError,
     GradientError,
@@ -24,11 +25,13 @@ from cerebras_tf.errors import (
     UnsupportedOpError,
 )
 from cerebras_tf.frontend.activation_budget import ActivationBudget
+from cerebras_tf.frontend.batch_advice import with_advice
 from cerebras_tf.frontend.front_end import FrontEnd, is_small, limited_type, types_with_symbols
 from cerebras_tf.frontend.micro_batches import MicroBatches
 from cerebras_tf.frontend.padding_report import PaddingReport
 from cerebras_tf.frontend.program_cache import CacheKey, ProgramCache, settings_of
 from cerebras_tf.ir import StepGraph, TensorType, print_step
+from cerebras_tf.ir.dimensions import most_of
 from cerebras_tf.ir.program import GLOBAL_STEP_UPDATE, HEAP, Program
 from cerebras_tf.memoryx.store import Store
 from cerebras_tf.ops import Builder
@@ -73,6 +76,7 @@ class ProgramSource:
     Attributes:
         cache: where compiled programs are looked for; None for nowhere.
         compiled_step: the step that `compile_to_save` compiled, as the passes left it.
+        program: the program that was made last.
         unfitted: the last program as it is where activations have all the memory they want; None
             if a program was found in the cache that was fitted into memory.
         padding: what is reported of padding.
@@ -80,6 +84,7 @@ class ProgramSource:
 
     cache: Optional[ProgramCache] = None
     compiled_step: Optional[StepGraph] = None
+    program: Optional[Program] = None
     unfitted: Optional[Program] = None
     _last: _Target
 
@@ -171,12 +176,25 @@ class ProgramSource:
         options = replace(self._options, wafers=wafers, unfitted=None, strip=self._last.strip)
         return compile_step(self._capture(self._last), options)
 
+    def with_advice(self, error: BatchCapacityError, program: Program) -> BatchCapacityError:
+        """The error with what would fit in place of the last batch, if training on one wafer."""
+        types = [self._last.types[feature.name] for feature in self._model.features]
+        rows = {type.shape[0] for type in types if type.rank}
+        if len(rows) != 1 or self._wafers > 1 or not self._model.trains:
+            return error
+        (size,) = rows
+        count: Optional[int] = None  # micro-batches need a size that is known before the batch
+        if isinstance(size, int) and self._options.streaming:
+            count = 1 if self.micro_batches is None else self.micro_batches.count
+        return with_advice(error, program, most_of(size or 0), count)
+
     def _target(self, request: Request) -> _Target:
         strip = self._options.strip and not request.padded and request.part != COUNTS
         return _Target(request.types, request.wanted, request.updates, request.part, strip)
 
     def _made(self, program: Program, target: _Target) -> Program:
         """The program; what it was made for is kept for `enlarge`."""
+        self.program = program
         self._targets[id(program)] = target
         weakref.finalize(program, self._targets.pop, id(program), None)
         if self.micro_batches is not None:
@@ -241,12 +259,15 @@ class ProgramSource:
         if step.packing is not None and not self._options.restore and would_spill:
             self._log_once("padding is not removed, so that activations can be spilled to disk")
             return self._compile(replace(target, strip=False), tentative)
+        self._last = target
         for fitting in found:
-            self._budget.check(fitting)
+            try:
+                self._budget.check(fitting)
+            except BatchCapacityError as error:
+                raise self.with_advice(error, program) from None
             self._log(str(fitting))
         if self._model.global_step in program.features:
             program.global_step = self._model.global_step
-        self._last = target
         if self._keeps_step:
             self.compiled_step = step
         elif self._options.staging:  # weights are on files, to save memory
@@ -287,6 +308,7 @@ class ProgramSource:
         if found is None:
             return None
         program, fitted = found
+        self._last = target
         self.unfitted = None if fitted else program
         self._log(f"loaded compiled program from compile_dir: {time.monotonic() - start:.1f} s")
         return program

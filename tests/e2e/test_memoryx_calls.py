@@ -256,14 +256,14 @@ def test_compiling_alone_tells_of_a_disk_that_training_would_refuse(
         monkeypatch.setattr(disk_speed, "free_bytes", lambda folder: 1000)
     with caplog.at_level("INFO", "tensorflow"):
         make("model", files=True, memoryx_dir=folder).compile(input_fn, validate_only=True)
-    told = [m for m in caplog.messages if "it does not fit here, and would be refused" in m]
+    told = [m for m in caplog.messages if "it does not fit on this computer" in m]
     wanted = "weights and optimizer state, and of" if fault == "full" else f"memoryx_dir {folder}"
     assert len(told) == 1 and wanted in told[0]
     assert not (tmp_path / "new").exists()
     caplog.clear()
     made = make("model", files=True, memoryx_dir=folder)
     made.compile(input_fn, mode="eval", validate_only=True)  # which writes nothing there
-    assert "would be refused" not in caplog.text
+    assert "it does not fit" not in caplog.text
 
 
 def test_a_model_that_is_refused_leaves_nothing(make, tmp_path):

@@ -14,7 +14,8 @@ import tensorflow as tf
 from cerebras_tf.compiler import staging
 from cerebras_tf.compiler.fit_activations import Fitting
 from cerebras_tf.compiler.pipeline import Options, compile_step
-from cerebras_tf.errors import CapacityError
+from cerebras_tf.errors import BatchCapacityError, CapacityError
+from cerebras_tf.estimator import estimator
 from cerebras_tf.frontend import activation_budget
 from cerebras_tf.memoryx.disk import FileDisk
 from cerebras_tf.memoryx.file_store import FileStore
@@ -194,3 +195,46 @@ def test_a_wafer_of_several_keeps_its_disk_busy_with_its_own_part(tmp_path):
     wanted = moved.bytes_read + moved.bytes_written
     assert budget._spill_space(program).busy_s == wanted > 0
     store.close()
+
+
+def refusal(folder, available_gb, model=deep):
+    made = build(folder, model=model, wafer_memory_gb=available_gb)
+    with pytest.raises(BatchCapacityError) as raised:
+        made.train(batches([ROWS], ROWS))
+    with pytest.raises(BatchCapacityError) as validated:
+        made.compile(batches([ROWS], ROWS), validate_only=True)
+    assert str(validated.value) == str(raised.value)
+    return raised.value
+
+
+@pytest.fixture(scope="module")
+def least(tmp_path_factory):
+    """Bytes that the batch needs at least."""
+    return refusal(tmp_path_factory.mktemp("least"), 1e-6).needed_bytes
+
+
+def test_a_refusal_names_micro_batches_and_a_batch_size_that_fit(tmp_path, least):
+    limit = {"wafer_memory_gb": 0.4 * least / 1e9}
+    told = re.search(
+        r"micro_batches: (\d+) \((\S+) GB\) or a batch size of (\d+) ",
+        str(refusal(tmp_path, limit["wafer_memory_gb"])),
+    )
+    parts, needed, rows = int(told[1]), float(told[2]), int(told[3])
+    assert 2 <= parts < ROWS and needed <= limit["wafer_memory_gb"] * 1.01
+    _, _, session = trained(tmp_path / "a", [ROWS], known=ROWS, micro_batches=parts, **limit)
+    assert activation_bytes(session) <= 1e9 * limit["wafer_memory_gb"]
+    trained(tmp_path / "b", [rows], known=rows, **limit)
+
+
+def test_the_computers_own_memory_counts_too(tmp_path, least, monkeypatch):
+    """Validation logs it, and refuses nothing."""
+    state = 2 * DEPTH * 2 * 4 * WIDTH**2 * 4  # weights and momentum
+    lines: list[str] = []
+    monkeypatch.setattr(estimator, "say", lambda text, *given: lines.append(text % given))
+    monkeypatch.setattr(capacity, "available_bytes", lambda: state + int(0.8 * least))
+    build(tmp_path, model=deep).compile(batches([ROWS], ROWS), validate_only=True)
+    (line,) = [line for line in lines if "it does not fit on this computer" in line]
+    assert "a batch size of" in line
+    monkeypatch.setattr(capacity, "available_bytes", lambda: state // 2)
+    build(tmp_path, model=deep).compile(batches([ROWS], ROWS), validate_only=True)
+    assert "does not fit" in lines[-1] and "a batch size of" not in lines[-1]

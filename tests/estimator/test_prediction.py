@@ -102,24 +102,22 @@ def predicted(monkeypatch):
 
 
 def test_a_system_for_each_batch_that_one_wafer_takes_in_turn(tmp_path, monkeypatch, predicted):
-    """params as the models of modelzoo have them: runconfig.num_csx batches make a step."""
     for num_csx in (1, 4):
-        params = {"runconfig": {"num_csx": num_csx}}
-        build(tmp_path, params).compile(dataset, validate_only=True)
+        made = build(tmp_path, batches_per_step=num_csx, num_systems=num_csx)
+        made.compile(dataset, validate_only=True)
     one, four = predicted
     assert (one.num_csx, four.num_csx) == (1, 4)
     assert four.global_batch == 4 * one.global_batch
     assert four.steps_per_s == one.steps_per_s
     monkeypatch.setenv(EXECUTION_MODE.name, "pipeline")
-    build(tmp_path, params).compile(dataset, validate_only=True)
+    made.compile(dataset, validate_only=True)
     assert (predicted[2].num_csx, predicted[2].micro_batches) == (1, 4)  # of one system, in turn
     assert predicted[2].global_batch == four.global_batch
 
 
 def test_a_step_of_several_batches_has_the_time_and_samples_of_all(tmp_path, predicted):
-    """params as the models of modelzoo have them: optimizer.grad_accum_steps makes a step."""
     for steps in (1, 4):
-        made = build(tmp_path / f"{steps}", {"optimizer": {"grad_accum_steps": steps}})
+        made = build(tmp_path / f"{steps}", batches_per_step=steps)
         made.compile(dataset)
     made.compile(dataset, mode="eval")
     one, four, evaluation = predicted
@@ -167,7 +165,7 @@ def test_a_program_that_does_not_fit_here_is_written_all_the_same(tmp_path, monk
     made = build(tmp_path)
     assert made.compile(dataset) is not None
     report = (tmp_path / "compiled" / "report.html").read_text(encoding="utf-8")
-    assert "it does not fit here, and would be refused: this model needs" in report
+    assert "it does not fit on this computer: this model needs" in report
     with pytest.raises(CapacityError, match="this model needs"):
         made.compile(dataset, save=False)
     with pytest.raises(CapacityError, match="this model needs"):

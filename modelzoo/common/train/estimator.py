@@ -117,6 +117,8 @@ def make_estimator(model_fn, params, use_cs, warm_start_excludes=()):
         params=schema.as_tree(params),
         warm_start_from=warm_start if trains and not latest else None,
         use_cs=use_cs,
+        batches_per_step=runconfig.num_csx * params.optimizer.grad_accum_steps,
+        num_systems=runconfig.num_csx,
     )
 
 
