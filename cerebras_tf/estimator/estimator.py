@@ -47,6 +47,7 @@ from cerebras_tf.step.split_batch import split_batch
 from cerebras_tf.swarmx import job
 from cerebras_tf.tf_session import synchronous_batches
 from cerebras_tf.tf_session.lean_session import keep_lean, with_pruned_graphs
+from cerebras_tf.tf_session.replacement import without_deprecation_warnings
 from cerebras_tf.wafer.prediction import Prediction, one_line
 
 _TRAIN = tf.estimator.ModeKeys.TRAIN
@@ -97,7 +98,8 @@ class CerebrasEstimator(tf.estimator.Estimator):
             if config is not None:
                 params, warm_start_from = config, params
             compile_dir, config = None, compile_dir
-        super().__init__(model_fn, model_dir, config, params, warm_start_from)
+        with without_deprecation_warnings():
+            super().__init__(model_fn, model_dir, config, params, warm_start_from)
         check_checkpoint_path(self.model_dir, "model_dir")
         self.compile_dir = compile_dir or os.path.join(self.model_dir, "compiled")
         self.phases = PhaseReporter()
@@ -112,7 +114,6 @@ class CerebrasEstimator(tf.estimator.Estimator):
             self._config: Any = self._config.replace(
                 log_step_count_steps=None, save_summary_steps=0
             )
-        cluster.silence_writers()
 
     def _assert_members_are_not_overridden(self) -> None:
         """This class overrides tf.estimator's methods; those of this class stay as they are."""
@@ -194,6 +195,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
         alone = locked(self.model_dir) if writes else contextlib.nullcontext()
         stopping = GracefulStopHook(model_dir=self.model_dir)
         with (
+            _process_state(),
             cluster.ending_with_all(),
             alone,
             stopping as stop,
@@ -228,7 +230,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
         if job.wafers() > 1:  # each takes some of the batches, until there are no more
             bound._call.steps, steps = steps, None
             hooks.append(cluster.SumOfMetricsHook())
-        with closing(bound._call):
+        with _process_state(), closing(bound._call):
             result: dict[str, Any] = super(CerebrasEstimator, bound).evaluate(
                 input_fn, steps, hooks, checkpoint_path, name
             )
@@ -263,7 +265,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
         items = super(CerebrasEstimator, bound).predict(
             input_fn, predict_keys, hooks, checkpoint_path, yield_single_examples
         )
-        with closing(bound._call), closing(items):
+        with _process_state(), closing(bound._call), closing(items):
             yield from itertools.islice(items, num_samples)
 
     def _check_checkpoint(self, checkpoint_path: Optional[str]) -> None:
@@ -276,7 +278,8 @@ class CerebrasEstimator(tf.estimator.Estimator):
     ) -> Any:
         """tf.estimator.train_and_evaluate with this estimator; `sparsifier` as `train` takes it."""
         bound = self._in_call(use_cs, sparsifier=sparsifier)
-        return tf.estimator.train_and_evaluate(bound, train_spec, eval_spec)
+        with _process_state():
+            return tf.estimator.train_and_evaluate(bound, train_spec, eval_spec)
 
     @collector_paused()
     def compile(
@@ -307,7 +310,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
         """
         bound = self._in_call(True, runs=False, sparsifier=sparsifier)
         call = bound._call
-        with self._new_graph(), closing(call):
+        with _process_state(), self._new_graph(), closing(call):
             features, labels, input_hooks = self._get_features_and_labels_from_input_fn(
                 input_fn, mode
             )
@@ -460,7 +463,8 @@ class CerebrasEstimator(tf.estimator.Estimator):
     def _export_all_saved_models(self, export_dir_base: Any, *args: Any, **kwargs: Any) -> Any:
         """tf.estimator's export; what a process writes that is not the first goes nowhere."""
         folder = export_dir_base if job.is_first() else cluster.scratch_folder()
-        return super()._export_all_saved_models(folder, *args, **kwargs)
+        with _process_state():
+            return super()._export_all_saved_models(folder, *args, **kwargs)
 
     def _add_meta_graph_for_mode(self, *args: Any, **kwargs: Any) -> Any:
         """A SavedModel holds TensorFlow's own graph: it must run without this package."""
@@ -470,6 +474,13 @@ class CerebrasEstimator(tf.estimator.Estimator):
 
     # tf.estimator's current class hides its older name; SavedModels by it are the same.
     export_savedmodel = tf.compat.v1.estimator.Estimator.export_savedmodel
+
+
+@contextlib.contextmanager
+def _process_state() -> Iterator[None]:
+    """Within: what a call changes of the whole process, restored when it ends."""
+    with without_deprecation_warnings(), cluster.first_writes_events():
+        yield
 
 
 def _can_be_captured() -> bool:

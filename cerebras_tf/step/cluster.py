@@ -28,6 +28,7 @@ from cerebras_tf.errors import CapacityError, ConfigError, DataError, GraphError
 from cerebras_tf.swarmx import job, mpi
 from cerebras_tf.swarmx.heartbeats import mistake_file
 from cerebras_tf.swarmx.swarm import Alone, Swarm
+from cerebras_tf.tf_session.replacement import Replacement
 
 _TRAIN, _EVAL = tf.estimator.ModeKeys.TRAIN, tf.estimator.ModeKeys.EVAL
 # Another attempt repeats them.
@@ -130,10 +131,16 @@ class _NoWriter:
         return lambda *args, **kwargs: None
 
 
-def silence_writers() -> None:
-    """Makes event writers of this process write nothing, unless it is the first of its job."""
-    if not job.is_first():
-        writer_cache.FileWriterCache.get = staticmethod(lambda folder: _NoWriter())
+_NO_WRITERS = Replacement(
+    writer_cache.FileWriterCache, "get", staticmethod(lambda folder: _NoWriter())
+)
+
+
+@contextlib.contextmanager
+def first_writes_events() -> Iterator[None]:
+    """Within: only the first process of a job writes events."""
+    with contextlib.nullcontext() if job.is_first() else _NO_WRITERS.active():
+        yield
 
 
 def scratch_folder() -> str:
