@@ -20,7 +20,7 @@ _ESTIMATOR = {"CerebrasEstimator": "cerebras_tf.estimator.estimator"}
 _RUN_CONFIG = {"CSRunConfig": "cerebras_tf.estimator.run_config"}
 _SPEC = {"CSEstimatorSpec": "cerebras_tf.estimator.spec"}
 _HOST_CALL = dict.fromkeys(
-    ("host_call_to_eval_metric_ops", "validate_host_call"), "cerebras_tf.estimator.host_call"
+    ("host_call_to_eval_metric_ops", "validate_host_call"), "cerebras_tf.estimator.spec"
 )
 _TENSORS = dict.fromkeys(
     ("boundary_cast", "summarize_tensor", "summary_layer"), "cerebras_tf.estimator.layer_tensors"

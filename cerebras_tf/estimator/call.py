@@ -88,12 +88,12 @@ def training(call: Call) -> Iterator[None]:
         _training.reset(token)
 
 
-def training_around() -> Optional[Call]:
+def enclosing_training() -> Optional[Call]:
     """The training in whose midst a call is made, if any."""
     return _training.get()
 
 
-def hooks_of_training_around() -> list[EvaluationStopHook]:
+def enclosing_training_hooks() -> list[EvaluationStopHook]:
     """Hooks for an evaluation: that of the training in whose midst it is, if any."""
-    around = training_around()
+    around = enclosing_training()
     return [around.stop] if around is not None and around.stop is not None else []

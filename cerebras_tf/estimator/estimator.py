@@ -27,17 +27,21 @@ from cerebras_tf.checkpoints.saver import HostSaver
 from cerebras_tf.compiler.pipeline import collector_paused
 from cerebras_tf.console.log import is_silent, say
 from cerebras_tf.console.progress import PhaseReporter
-from cerebras_tf.estimator.call import Call, hooks_of_training_around, training, training_around
-from cerebras_tf.estimator.compiler_options import compiler_options
-from cerebras_tf.estimator.hooks import EvaluationStopHook, GracefulStopHook, LastingObjectsHook
-from cerebras_tf.estimator.host_call import HOST_CALL_LOSS, LOSS, with_host_call
-from cerebras_tf.estimator.host_options import tell_of_host
+from cerebras_tf.estimator.call import Call, enclosing_training, enclosing_training_hooks, training
+from cerebras_tf.estimator.hooks import EvaluationStopHook, FreezeObjectsHook, GracefulStopHook
 from cerebras_tf.estimator.model_graph import build
-from cerebras_tf.estimator.prediction import predict_program
-from cerebras_tf.estimator.report_file import name_of_mode, write_report
+from cerebras_tf.estimator.options import compiler_options, warn_of_ignored_options
+from cerebras_tf.estimator.prediction import name_of_mode, predict_program, write_report
 from cerebras_tf.estimator.run_config import CSRunConfig, check_wafer_address, refuse_strategies
 from cerebras_tf.estimator.sparse_training import check_sparsifier
-from cerebras_tf.estimator.training import guarded, reporting, sizes, trained_parameters, with_lines
+from cerebras_tf.estimator.spec import HOST_CALL_LOSS, LOSS, with_host_call
+from cerebras_tf.estimator.training import (
+    add_guards,
+    add_progress_lines,
+    add_reports,
+    sizes,
+    trained_parameters,
+)
 from cerebras_tf.frontend.description import describe_program, effort
 from cerebras_tf.frontend.program_cache import ProgramCache
 from cerebras_tf.ir.program import Program
@@ -139,7 +143,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
             check_wafer_address(getattr(self._config, "cs_ip", None))
             refuse_strategies(self._config)
         else:
-            tell_of_host(self._config)
+            warn_of_ignored_options(self._config)
         if getattr(self._config, "memoryx_dir", None) is not None:
             gc.collect()  # graphs and sessions of calls before, which refer to themselves
             return_freed_memory()
@@ -196,10 +200,10 @@ class CerebrasEstimator(tf.estimator.Estimator):
         stopping = GracefulStopHook(model_dir=self.model_dir)
         with (
             _process_state(),
-            cluster.ending_with_all(),
+            cluster.fail_together(),
             alone,
             stopping as stop,
-            LastingObjectsHook() as lasting,
+            FreezeObjectsHook() as lasting,
             training(bound._call),
             closing(bound._call),
         ):
@@ -225,7 +229,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
             CheckpointError: the list of checkpoints in model_dir, or the checkpoint, is damaged.
         """
         self._check_checkpoint(checkpoint_path)
-        hooks = [*(hooks or []), *hooks_of_training_around()]
+        hooks = [*(hooks or []), *enclosing_training_hooks()]
         bound = self._in_call(use_cs)
         if job.wafers() > 1:  # each takes some of the batches, until there are no more
             bound._call.steps, steps = steps, None
@@ -390,11 +394,11 @@ class CerebrasEstimator(tf.estimator.Estimator):
                 return result
             self._session_config = config
             return synchronous_batches.SynchronousBatches(result)
-        with cluster.equal_orders():
+        with cluster.same_shuffle_order():
             dealt = cluster.takes_context(input_fn)
             context = cluster.input_context() if dealt else None
             result = super()._call_input_fn(input_fn, mode, context)
-            return cluster.own_batches(result, mode, self._call.steps, dealt)
+            return cluster.shard_batches(result, mode, self._call.steps, dealt)
 
     def _validate_features_in_predict_input(self, result: Any) -> None:
         if not synchronous_batches.are_synchronous(result):
@@ -419,7 +423,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
                 check_sparsifier(sparsifier, False)
             return call()
         options = compiler_options(self._config, mode)
-        around = training_around() if mode == tf.estimator.ModeKeys.EVAL else None
+        around = enclosing_training() if mode == tf.estimator.ModeKeys.EVAL else None
         lender = None if around is None or around.model is None else around.model.step
         self._call.model = build(
             call,
@@ -448,16 +452,16 @@ class CerebrasEstimator(tf.estimator.Estimator):
     ) -> Any:
         """tf.estimator's training loop, with guards and reports."""
         if self._reports:
-            spec = reporting(spec, self._call, self._given_config)
+            spec = add_reports(spec, self._call, self._given_config)
         elif is_silent() and not self._config.cluster_spec:
-            spec = with_lines(spec, self._call, self._given_config)
+            spec = add_progress_lines(spec, self._call, self._given_config)
         if not (self._call.use_cs or spec.scaffold.saver):
             savers = tf.compat.v1.GraphKeys.SAVERS
             if not tf.compat.v1.get_collection(savers):
                 tf.compat.v1.add_to_collection(savers, HostSaver(self._config))
-        spec, hooks, listeners = guarded(spec, hooks, listeners, self._call, self._config)
+        spec, hooks, listeners = add_guards(spec, hooks, listeners, self._call, self._config)
         every_hook = [*hooks, *spec.training_hooks, *spec.training_chief_hooks]
-        cluster.take_part(every_hook, listeners)
+        cluster.coordinate_savers(every_hook, listeners)
         return super()._train_with_estimator_spec(spec, worker_hooks, hooks, global_step, listeners)
 
     def _export_all_saved_models(self, export_dir_base: Any, *args: Any, **kwargs: Any) -> Any:

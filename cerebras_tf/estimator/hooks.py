@@ -205,7 +205,7 @@ class EvaluationStopHook(tf.estimator.SessionRunHook):
             self._stop.raise_if_signalled()
 
 
-class LastingObjectsHook(tf.estimator.SessionRunHook):
+class FreezeObjectsHook(tf.estimator.SessionRunHook):
     """Spares Python's cyclic garbage collector the objects that stay as long as training does.
 
     TensorFlow's modules and graphs and the wafer's programs are some million objects, and a full
@@ -213,7 +213,7 @@ class LastingObjectsHook(tf.estimator.SessionRunHook):
     behind the first step leaves is frozen (gc.freeze); what comes later is collected as ever. A
     context around training, after which all is collected as before:
 
-        with LastingObjectsHook() as lasting:
+        with FreezeObjectsHook() as lasting:
             estimator.train(input_fn, hooks=[lasting])
 
     Where a program has frozen objects itself, this leaves the collector alone.
@@ -222,7 +222,7 @@ class LastingObjectsHook(tf.estimator.SessionRunHook):
     def __init__(self) -> None:
         self._is_due = self._has_looked = self._has_frozen = False
 
-    def __enter__(self) -> LastingObjectsHook:
+    def __enter__(self) -> FreezeObjectsHook:
         self._is_due = True
         return self
 

@@ -44,7 +44,7 @@ from cerebras_tf.runtime.capacity import agreed_share
 from cerebras_tf.runtime.profiler import Profiler
 from cerebras_tf.runtime.shared_store import SharedStore
 from cerebras_tf.runtime.streaming_plan import check_disk
-from cerebras_tf.step.cluster import neighbours_for, swarm_for
+from cerebras_tf.step.cluster import loading_swarm_for, swarm_for
 from cerebras_tf.step.session_hook import WaferHook
 from cerebras_tf.step.split_batch import SplitBatch
 from cerebras_tf.step.tensorflow_step import TensorFlowModel, TensorFlowStep
@@ -218,7 +218,7 @@ def _settings(config: Any, mode: str, phase: Phase, split: Optional[SplitBatch])
         getattr(config, "wafer_memory_gb", None),
         split,
         swarm_for(mode),
-        neighbours_for(mode),
+        loading_swarm_for(mode),
         Profiler() if profiles and job.is_first() else None,
         phase,
         log=lambda line: say("%s", line),

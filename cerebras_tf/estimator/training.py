@@ -26,15 +26,14 @@ from cerebras_tf.estimator.hooks import (
     NanGuardHook,
     PerformanceSummaryHook,
 )
-from cerebras_tf.estimator.prediction import predict_program, replicas_line
-from cerebras_tf.estimator.report_file import PredictionHook
+from cerebras_tf.estimator.prediction import PredictionHook, predict_program, replicas_line
 from cerebras_tf.frontend.description import describe
 from cerebras_tf.swarmx import job
 from cerebras_tf.tf_session.structures import leaves
 from cerebras_tf.wafer.prediction import Prediction
 
 
-def guarded(spec: Any, given: list[Any], listeners: Any, call: Call, config: Any) -> Any:
+def add_guards(spec: Any, given: list[Any], listeners: Any, call: Call, config: Any) -> Any:
     """Adds guards against NaN to what a training run was given.
 
     Args:
@@ -73,7 +72,7 @@ def guarded(spec: Any, given: list[Any], listeners: Any, call: Call, config: Any
     return spec, [*given, NanGuardHook(spec.loss, config.model_dir)], listeners
 
 
-def reporting(spec: Any, call: Call, config: Any) -> Any:
+def add_reports(spec: Any, call: Call, config: Any) -> Any:
     """The spec with console lines, summaries, rates and the memory mark.
 
     Args:
@@ -99,7 +98,7 @@ def reporting(spec: Any, call: Call, config: Any) -> Any:
             written.append(PredictionHook(config.model_dir, shown, prediction))
     written.extend(_traffic(call, config))
     spec = spec._replace(training_chief_hooks=[*spec.training_chief_hooks, *written])
-    return with_lines(spec, call, config)
+    return add_progress_lines(spec, call, config)
 
 
 def _profiling(call: Call, config: Any) -> list[Any]:
@@ -133,8 +132,8 @@ def _prediction(call: Call, config: Any) -> Optional[Prediction]:
     return None if program is None else predict_program(program, call, config)
 
 
-def with_lines(spec: Any, call: Call, config: Any) -> Any:
-    """The spec with console lines, where the run configuration asks for them; see reporting."""
+def add_progress_lines(spec: Any, call: Call, config: Any) -> Any:
+    """The spec with console lines, where the run configuration asks for them; see add_reports."""
     if not config.log_step_count_steps:
         return spec
     shown = ShownSteps(config.log_step_count_steps, call.last_step, call.steps)

@@ -42,7 +42,7 @@ class PaddingReport:
         kept, self._told = step.padding_kept, step.padding_told
         if fallback and kept:
             kept = (
-                "padding is not removed: an operation between weights and loss has no gradient "
+                "padding is computed: an operation between weights and loss has no gradient "
                 "rule, so the framework's own backward graph runs"
             )
         if not kept:

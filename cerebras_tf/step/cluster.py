@@ -40,7 +40,7 @@ def swarm_for(mode: str) -> Swarm:
     return mpi.swarm() if mode == _TRAIN else Alone()
 
 
-def neighbours_for(mode: str) -> Swarm:
+def loading_swarm_for(mode: str) -> Swarm:
     """The wafers that load a model at the same time: all, but for predictions, made by each."""
     return mpi.swarm() if mode in (_TRAIN, _EVAL) else Alone()
 
@@ -55,7 +55,7 @@ def refuse_host(use_cs: bool) -> None:
 
 
 @contextlib.contextmanager
-def ending_with_all() -> Iterator[None]:
+def fail_together() -> Iterator[None]:
     """Within: an error ends this process at once, though others wait for it."""
     try:
         yield
@@ -68,7 +68,7 @@ def ending_with_all() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def equal_orders() -> Iterator[None]:
+def same_shuffle_order() -> Iterator[None]:
     """Within: datasets that shuffle without a seed come in one order on all wafers.
 
     The seed is the one that operations with a seed of their own have in graphs without.
@@ -96,7 +96,7 @@ def input_context() -> Any:
     return tf.distribute.InputContext(job.wafers(), job.rank(), job.wafers())
 
 
-def own_batches(result: Any, mode: str, steps: Optional[int], dealt: bool = False) -> Any:
+def shard_batches(result: Any, mode: str, steps: Optional[int], dealt: bool = False) -> Any:
     """Every N-th batch of a dataset, N the number of wafers, beginning with this one's number.
 
     Args:
@@ -188,7 +188,7 @@ class _AgreedTimer:
         return bool(self._swarm.gather(due)[0])
 
 
-def take_part(hooks: Iterable[Any], listeners: Optional[Sequence[Any]]) -> None:
+def coordinate_savers(hooks: Iterable[Any], listeners: Optional[Sequence[Any]]) -> None:
     """Makes savers, and what listens to them, act together on all wafers.
 
     Args:

@@ -154,12 +154,12 @@ def make_turn_hook(pipe: Any, started: float) -> Any:
     """
     import tensorflow as tf
 
-    from cerebras_tf.estimator.call import training_around
+    from cerebras_tf.estimator.call import enclosing_training
     from cerebras_tf.memoryx.store import Traffic
 
     def moved() -> Traffic:
         """What the store of this training has moved so far; nothing on the host."""
-        call = training_around()
+        call = enclosing_training()
         return dataclasses.replace(call.model.store.traffic) if call and call.model else Traffic()
 
     class TurnHook(tf.estimator.SessionRunHook):

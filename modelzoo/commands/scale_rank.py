@@ -77,14 +77,14 @@ def make_hook(task: dict[str, Any], folder: Path, number: int) -> Any:
     """A hook that times steps, and in the end writes what was found by the first process."""
     import tensorflow as tf
 
-    from cerebras_tf.estimator.call import training_around
+    from cerebras_tf.estimator.call import enclosing_training
 
     class TimingHook(tf.estimator.SessionRunHook):
         """Times steps behind the warm-up, and layers of the wafer's schedule in them."""
 
         def begin(self) -> None:
             """Listens to the wafer's schedule."""
-            call = training_around()
+            call = enclosing_training()
             assert call is not None and call.model is not None
             self.step = call.model.step
             self.times = LayerTimes()

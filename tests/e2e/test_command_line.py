@@ -59,7 +59,7 @@ def test_train_prints_only_phases_steps_and_checkpoints(trained_once):
         f"sending weights: {SECONDS}",
         rf"Saving checkpoints for 0 into {saved}\.",
         r"[\d,]+ parameters, \d+ layers, [\d.]+ MB of memory \([^)]*\) of \S+ GB available, "
-        "64 tokens a batch",
+        "64 tokens per batch",
         r"training from step 0 to 10 \.\.\.",
         f"{first}: {SECONDS}",
         LOSS.pattern,

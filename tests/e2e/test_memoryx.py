@@ -17,7 +17,7 @@ from cerebras_tf.memoryx import disk_speed
 
 v1 = tf.compat.v1
 WIDTH, INNER, BLOCKS, BATCH = 32, 128, 3, 16
-PLANNED = r"a step reads (?P<read>[\d.]+) MB and writes (?P<written>[\d.]+) MB: .* will bound it"
+PLANNED = r"a step reads (?P<read>[\d.]+) MB and writes (?P<written>[\d.]+) MB: .* the bottleneck"
 # Two of three blocks' weights and state at once.
 RAM_GB = 0.0002
 SETTINGS = {"tf_random_seed": 1, "checkpoint_save_graph_def": False}

@@ -217,7 +217,7 @@ def test_padding_is_left_out_on_files_too_where_activations_fit_in_memory(tmp_pa
         given["wafer_memory_gb"] = 1e-6
         with pytest.raises(BatchCapacityError, match="Received: 1e-06"):
             train(classifier, sentences(), tmp_path / "none", use_cs=True, steps=1, **given)
-    assert "padding is computed, so that activations may rest on disk" in caplog.text
+    assert "padding is not removed, so that activations can be spilled" in caplog.text
 
 
 def test_an_operation_that_reads_padding_is_named_once(tmp_path, caplog):

@@ -19,8 +19,8 @@ from cerebras_tf.console.shown_steps import ShownSteps
 from cerebras_tf.errors import NumericsError
 from cerebras_tf.estimator.hooks import (
     FiniteStateListener,
+    FreezeObjectsHook,
     GracefulStopHook,
-    LastingObjectsHook,
     NanGuardHook,
     PerformanceSummaryHook,
     _earlier,
@@ -169,7 +169,7 @@ def test_what_a_full_collection_leaves_is_frozen_and_no_longer_than_training(tmp
         counts.append(gc.get_freeze_count())
 
     hooks = [AtStep(1, collect), AtStep(2, collect), AtStep(3, fail)]
-    with pytest.raises(ArithmeticError), LastingObjectsHook() as lasting:
+    with pytest.raises(ArithmeticError), FreezeObjectsHook() as lasting:
         build_estimator(tmp_path).train(input_fn, hooks=[lasting, *hooks], max_steps=5)
     assert counts[:3] == [0, 0, 0]
     assert counts[3] > 10_000
@@ -182,7 +182,7 @@ def test_what_a_program_froze_itself_stays_frozen(tmp_path):
     gc.freeze()
     try:
         before = gc.get_freeze_count()
-        with LastingObjectsHook() as lasting:
+        with FreezeObjectsHook() as lasting:
             lasting.after_run(None, None)
             gc.collect()
         assert 0 < gc.get_freeze_count() <= before  # other threads may have let go of some

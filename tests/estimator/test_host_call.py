@@ -9,7 +9,7 @@ pytest.importorskip("tensorflow")
 import tensorflow as tf
 
 from cerebras_tf.errors import ConfigError
-from cerebras_tf.estimator.host_call import host_call_to_eval_metric_ops, validate_host_call
+from cerebras_tf.estimator.spec import host_call_to_eval_metric_ops, validate_host_call
 
 pytestmark = pytest.mark.tf
 

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("tensorflow")
 
-from cerebras_tf.estimator import host_options
+from cerebras_tf.estimator import options as estimator_options
 from cerebras_tf.estimator.run_config import CSRunConfig
 from tests.estimator.regression import build, dataset
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.tf
 
 @pytest.fixture(autouse=True)
 def nothing_told():
-    host_options._tell_once.cache_clear()
+    estimator_options._warn_once.cache_clear()
 
 
 def test_options_of_the_wafer_are_told_where_the_host_runs(tmp_path, caplog):
@@ -40,5 +40,5 @@ def test_options_of_the_wafer_are_told_where_the_host_runs(tmp_path, caplog):
 )
 def test_what_says_something_is_told(options, told, caplog):
     with caplog.at_level("WARNING", "tensorflow"):
-        host_options.tell_of_host(CSRunConfig(**options))
+        estimator_options.warn_of_ignored_options(CSRunConfig(**options))
     assert told in caplog.text and ("no effect" in caplog.text) == bool(told)

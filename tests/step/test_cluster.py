@@ -105,7 +105,7 @@ def test_an_evaluation_of_some_steps_has_as_many_batches_in_all(monkeypatch, ran
     monkeypatch.setattr(cluster.job, "rank", lambda: rank)
     batches = tf.data.Dataset.range(8)
     given = batches.shard(2, rank) if dealt else batches
-    found = cluster.own_batches(given, tf.estimator.ModeKeys.EVAL, steps, dealt)
+    found = cluster.shard_batches(given, tf.estimator.ModeKeys.EVAL, steps, dealt)
     assert list(found.as_numpy_iterator()) == list(range(rank, steps or 8, 2))
 
 
@@ -113,6 +113,6 @@ def test_an_evaluation_of_some_steps_has_as_many_batches_in_all(monkeypatch, ran
 def test_tensors_that_every_wafer_would_have_alike_are_refused(monkeypatch, mode):
     monkeypatch.setattr(cluster.job, "wafers", lambda: 2)
     with pytest.raises(DataError, match="must return a tf.data.Dataset"):
-        cluster.own_batches(tf.constant(1), mode, None)
+        cluster.shard_batches(tf.constant(1), mode, None)
     with pytest.raises(DataError, match="must return a tf.data.Dataset"):
-        cluster.own_batches(tf.constant(1), tf.estimator.ModeKeys.EVAL, 3, dealt=True)
+        cluster.shard_batches(tf.constant(1), tf.estimator.ModeKeys.EVAL, 3, dealt=True)

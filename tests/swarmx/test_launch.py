@@ -295,7 +295,7 @@ import os, sys
 if os.environ["CEREBRAS_TF_RANK"] == "0":
     from cerebras_tf.errors import ConfigError
     from cerebras_tf.estimator import cluster
-    with cluster.ending_with_all():
+    with cluster.fail_together():
         raise ConfigError("model_dir: must not be in use")
 import time
 time.sleep(60)

@@ -68,9 +68,6 @@ def make_estimator(model_fn, params, use_cs, warm_start_excludes=()):
         use_cs: whether the wafer runs it.
         warm_start_excludes: parts of the names of variables that training from
             ``runconfig.checkpoint_path`` does not take over, such as a task's output layer.
-
-    Returns:
-        A CerebrasEstimator.
     """
     runconfig = params.runconfig
     if use_cs:

@@ -230,7 +230,7 @@ def test_a_plan_says_before_a_generation_what_a_token_reads_from_files(
         run.main([*command, "--validate_only"])
     alone = [record.getMessage() for record in caplog.records]
     assert named in alone
-    planned = r"a step reads ([\d.]+) MB and writes 0 MB: .*: the (disk|products) will bound it"
+    planned = r"a step reads ([\d.]+) MB and writes 0 MB: .*: (the disk|computing) will be .*"
     found = [re.fullmatch(planned, each) for each in (line, *alone)]
     wanted, again = [float(match.group(1)) for match in found if match]
     assert wanted == again == pytest.approx(moved[-1] / 1e6, rel=0.05)
