@@ -16,14 +16,14 @@ from cerebras_tf.runtime.speeds import measured_speeds
 from cerebras_tf.runtime.trace_file import write_trace
 
 FOLDER = "profile"
-# Steps left out: kernels are compiled, memory is touched first, and rates settle.
+# Steps that are not recorded: kernels are compiled, memory is touched first, and rates settle.
 WARM_UP_STEPS = 2
 # Side of the matrices whose product gives the limit of arithmetic.
 _SIDE = 2048
 
 
 class ProfileHook(tf.estimator.SessionRunHook):
-    """Records steps behind the first ones, then writes `profile/trace.json` and says what it shows.
+    """Records steps after the first ones, then writes `profile/trace.json` and logs its tables.
 
     Of several wafers, the first one's are recorded.
 
@@ -54,7 +54,7 @@ class ProfileHook(tf.estimator.SessionRunHook):
         self._before = time.perf_counter()
 
     def end(self, session: Any) -> None:
-        """Says what there is where training ended before."""
+        """Writes what was recorded if training ended early."""
         if self._recorded < self._steps:
             self._finish()
 
@@ -68,7 +68,7 @@ class ProfileHook(tf.estimator.SessionRunHook):
             return
         if self._recorded < self._steps:
             tf.compat.v1.logging.warning(
-                "profile: training ended when %d of %d steps were recorded, behind %d that warm up",
+                "profile: training ended when %d of %d steps were recorded, after %d that warm up",
                 *(self._recorded, self._steps, WARM_UP_STEPS),
             )
         write_trace(self._profiler.timeline, self._path)

@@ -78,7 +78,7 @@ def format_rate(steps_per_s: float) -> str:
 class StepWindow:
     """The steps and seconds since the last report, starting when the first step has ended.
 
-    The first step is left out because it also warms up caches and threads.
+    The first step does not count because it also warms up caches and threads.
     """
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
@@ -116,7 +116,7 @@ class ProgressHook(tf.estimator.SessionRunHook):
       loss: scalar tensor.
       shown: the steps that get a line.
       tokens_per_step: tokens in a step; None leaves their rate out.
-      about: returns what is said of the model before training, if anything.
+      about: returns the lines about the model that are logged before training.
       clock: a monotonic clock in seconds.
     """
 
@@ -201,7 +201,7 @@ class ProgressHook(tf.estimator.SessionRunHook):
         say(line, global_step, loss, format_rate(rate), more)
 
     def end(self, session: Any) -> None:
-        """Removes the bar and says how long training took."""
+        """Removes the bar and logs how long training took."""
         self.close()
         steps = int(session.run(self._global_step)) - self._shown.start
         say("training: %d steps in %.1f s", steps, self._clock() - self._started_s)

@@ -31,15 +31,15 @@ class Moved:
     line: str
 
 
-# What a meter, read before and after some steps that took some seconds, says of them.
+# Makes a report of two readings of a meter, the steps between them and their seconds.
 Read = Callable[[Any, Any, int, float], Moved]
 
 
 class TrafficHook(tf.estimator.SessionRunHook):
-    """Writes what was moved, and says at the end what the whole run has.
+    """Writes what was moved, and logs the totals of the run at the end.
 
-    The first step is left out, which fills the memory, and what comes behind the last: a checkpoint
-    writes what a further step would have written later.
+    The first step, which fills the memory, does not count, nor does what follows the last one: a
+    checkpoint writes what a further step would have written later.
 
     Args:
         output_dir: folder of the event files; None writes none.
@@ -99,7 +99,7 @@ class TrafficHook(tf.estimator.SessionRunHook):
         self._writer.add_summary(summary, now[0])
 
     def end(self, session: Any) -> None:
-        """Says what the whole run moved."""
+        """Logs what the whole run moved."""
         now = self._latest
         if self._first is not None and now is not None and now[0] > self._first[0]:
             log.say("%s", self._moved(self._first, now).line)

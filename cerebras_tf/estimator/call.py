@@ -1,6 +1,6 @@
 """The context of one call of an estimator's method: what is true only while that call lasts.
 
-A suspended `predict` and an evaluation in the midst of training have contexts of their own.
+A suspended `predict` and an evaluation during training have contexts of their own.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from cerebras_tf.estimator.hooks import EvaluationStopHook
 from cerebras_tf.estimator.model_graph import ModelGraph
 from cerebras_tf.swarmx import job
 
-_training: ContextVar[Optional[Call]] = ContextVar("training", default=None)
+_training: ContextVar[Optional[CallContext]] = ContextVar("training", default=None)
 
 
 @dataclass
-class Call:
+class CallContext:
     """One call of train, evaluate, predict, compile or export.
 
     Attributes:
         use_cs: whether models go to the wafer.
         steps: steps to train from here, where that was given.
         last_step: global step at which training ends, where that was given.
-        runs: whether steps will be made; a call that only compiles leaves nothing behind.
+        runs: whether steps will be made; a call that only compiles writes no variables.
         examples: examples in a batch, where shapes say so.
         tokens: tokens in a batch, where shapes say so.
-        systems: systems whose batches a step takes, for predictions.
-        micro_batches: batches of a step, one after the other on each of them, likewise.
-        sparsifier: prunes weights of a training; None where all stay.
+        systems: number of systems, for predictions.
+        micro_batches: batches that each system computes one after another for a step.
+        sparsifier: prunes weights of a training; None for no pruning.
         model: the model on the wafer, once model_fn was called; None on the host.
-        stop: in training, ends evaluations in the midst of it when training is told to end.
+        stop: ends evaluations during this training when training must stop.
     """
 
     use_cs: bool
@@ -49,7 +49,7 @@ class Call:
     stop: Optional[EvaluationStopHook] = None
 
     def close(self) -> None:
-        """Gives back what the call holds on the wafer."""
+        """Closes the store of the model on the wafer."""
         if self.model is not None:
             self.model.store.close()
 
@@ -68,19 +68,19 @@ class Call:
         assert self.model is not None
         return [name for name, spec in self.model.store.specs.items() if spec.trainable]
 
-    def in_step(self, count: Optional[int]) -> Optional[int]:
-        """What a step of training has of something, on all systems, given what a batch has."""
+    def per_step(self, count: Optional[int]) -> Optional[int]:
+        """A count per training step on all systems, given the count per batch."""
         return None if count is None else count * self.micro_batches * self.systems
 
     @property
     def batches_here(self) -> int:
-        """Batches that a step of training computes in this process, one after the other."""
+        """Batches that this process computes for a training step."""
         return self.micro_batches * max(self.systems // job.wafers(), 1)
 
 
 @contextlib.contextmanager
-def training(call: Call) -> Iterator[None]:
-    """Within: other calls are in the midst of this training."""
+def training(call: CallContext) -> Iterator[None]:
+    """Within: other calls happen during this training."""
     token = _training.set(call)
     try:
         yield
@@ -88,12 +88,12 @@ def training(call: Call) -> Iterator[None]:
         _training.reset(token)
 
 
-def enclosing_training() -> Optional[Call]:
-    """The training in whose midst a call is made, if any."""
+def enclosing_training() -> Optional[CallContext]:
+    """The training during which a call is made, if any."""
     return _training.get()
 
 
 def enclosing_training_hooks() -> list[EvaluationStopHook]:
-    """Hooks for an evaluation: that of the training in whose midst it is, if any."""
+    """Hooks that an evaluation gets from the training around it, if any."""
     around = enclosing_training()
     return [around.stop] if around is not None and around.stop is not None else []

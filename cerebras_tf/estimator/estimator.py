@@ -27,7 +27,12 @@ from cerebras_tf.checkpoints.saver import HostSaver
 from cerebras_tf.compiler.pipeline import collector_paused
 from cerebras_tf.console.log import is_silent, say
 from cerebras_tf.console.progress import PhaseReporter
-from cerebras_tf.estimator.call import Call, enclosing_training, enclosing_training_hooks, training
+from cerebras_tf.estimator.call import (
+    CallContext,
+    enclosing_training,
+    enclosing_training_hooks,
+    training,
+)
 from cerebras_tf.estimator.hooks import EvaluationStopHook, FreezeObjectsHook, GracefulStopHook
 from cerebras_tf.estimator.model_graph import build
 from cerebras_tf.estimator.options import compiler_options, warn_of_ignored_options
@@ -107,7 +112,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
         check_checkpoint_path(self.model_dir, "model_dir")
         self.compile_dir = compile_dir or os.path.join(self.model_dir, "compiled")
         self.phases = PhaseReporter()
-        self._call = Call(bool(use_cs))
+        self._call = CallContext(bool(use_cs))
         self._systems = num_systems or getattr(config, "num_csx", None) or 1
         self._batches_per_step = max(batches_per_step, self._systems)
         self._given_config = self._config
@@ -131,7 +136,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
 
     @property
     def model_fn(self) -> Any:
-        """The model_fn with this estimator's parameters, placed as the constructor was told."""
+        """The model_fn with this estimator's parameters, on host or wafer as use_cs says."""
         return super(CerebrasEstimator, self._in_call(None)).model_fn
 
     def _in_call(self, use_cs: Optional[bool], **fields: Any) -> CerebrasEstimator:
@@ -150,7 +155,9 @@ class CerebrasEstimator(tf.estimator.Estimator):
             share_heap()
         bound = copy.copy(self)
         systems, batches = self._systems, self._batches_per_step
-        bound._call = Call(on_wafer, systems=systems, micro_batches=batches // systems, **fields)
+        bound._call = CallContext(
+            on_wafer, systems=systems, micro_batches=batches // systems, **fields
+        )
         if on_wafer and not self._config.cluster_spec:
             bound._session_config = with_pruned_graphs(self._session_config)
         return bound
@@ -172,7 +179,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
             hooks: session run hooks; they may fetch any tensor of the model.
             steps: steps to make from here; not with max_steps.
             max_steps: global step at which to end.
-            saving_listeners: told of checkpoints.
+            saving_listeners: listeners of the checkpoint saver.
             use_cs: True for the wafer, False for the host, None for the constructor's choice.
             sparsifier: has the methods of BaseSparsifier (cerebras.tf.ws.ws_sparsify). The weights
                 that it prunes when training starts stay exactly zero, and the optimizer's state
@@ -187,7 +194,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
             CheckpointError: the list of checkpoints in model_dir is damaged.
             CerebrasError: what the wafer refuses, before the first step where possible.
         """
-        found = find_listed(self.model_dir, "training begins anew beside it")
+        found = find_listed(self.model_dir, "training starts from the beginning")
         if self._warm_start_settings and not found:
             tell_of_cut_files(self._warm_start_settings.ckpt_to_initialize_from)
         if sparsifier is None:
@@ -274,7 +281,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
 
     def _check_checkpoint(self, checkpoint_path: Optional[str]) -> None:
         """Logs what a checkpoint lacks that is not read from it; refuses a damaged list of them."""
-        if path := checkpoint_path or find_listed(self.model_dir, "weights are drawn anew"):
+        if path := checkpoint_path or find_listed(self.model_dir, "weights are initialized"):
             tell_of_cut_files(path)
 
     def train_and_evaluate(
@@ -301,8 +308,8 @@ class CerebrasEstimator(tf.estimator.Estimator):
             validate_only: only check that the model compiles: nothing is written.
             mode: a tf.estimator.ModeKeys.
             save: write the program to compile_dir, where `train`, `evaluate` and `predict` of the
-                same model and settings find it and compile no more. That this machine has too
-                little memory for it is said, here and in the report.
+                same model and settings load it. A line here and in the report says if it does
+                not fit in this computer's memory.
             sparsifier: what `train` will be given; predictions count the weights that it leaves.
 
         Returns:
@@ -319,7 +326,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
                 input_fn, mode
             )
             program = bound._compiled(features, labels, mode, input_hooks)
-            bound._tell(program, mode, save and not validate_only, save or validate_only)
+            bound._report(program, mode, save and not validate_only, save or validate_only)
             return None if validate_only else program
 
     @contextlib.contextmanager
@@ -336,24 +343,24 @@ class CerebrasEstimator(tf.estimator.Estimator):
         assert self._call.model is not None
         return self._call.model.compiled(input_hooks, updates=mode == _TRAIN)
 
-    def _tell(self, program: Program, mode: str, save: bool, passes: bool) -> None:
-        """Says what a program takes; writes it and its report. A fault is raised, or passes."""
+    def _report(self, program: Program, mode: str, save: bool, passes: bool) -> None:
+        """Logs what a program needs, writes it and its report; raises a fault unless `passes`."""
         call = self._call
         model = call.model
         assert model is not None and model.step.source.unfitted is not None
         in_parts = model.step.micro_batches is not None
         precision = getattr(self._config, "precision", "float32")
-        said = describe_program(
+        described = describe_program(
             program, model.store, trained_parameters(), precision, in_parts, mode == _TRAIN
         )
-        here = said.splitlines()
+        here = described.splitlines()
         predicted = self._predicted(model.step.source.unfitted, call)
         fault = model.step.session.memory_fault(program)
-        told = []
+        faults = []
         if fault is not None and passes:
             fault = model.step.source.with_advice(fault, program)
-            told = [f"it does not fit on this computer: {fault}"]
-        for line in (*here, one_line(predicted), *told):
+            faults = [f"it does not fit on this computer: {fault}"]
+        for line in (*here, one_line(predicted), *faults):
             say("%s", line)
         if fault is not None and not passes:
             raise fault
@@ -362,11 +369,11 @@ class CerebrasEstimator(tf.estimator.Estimator):
             if not in_parts:
                 path = model.step.source.save(program, self._compiled_programs(mode))
                 where = f"program in {path}"
-            here += [*told, effort(program, call.batches_here if mode == _TRAIN else 1)]
+            here += [*faults, effort(program, call.batches_here if mode == _TRAIN else 1)]
             say("%s; %s", here[-1], where)
             say("report in %s", write_report(predicted, here, self.compile_dir, mode))
 
-    def _predicted(self, program: Program, call: Call) -> Prediction:
+    def _predicted(self, program: Program, call: CallContext) -> Prediction:
         """What a real system would do with a program that was not fitted into this machine."""
         return predict_program(program, call, self.config)
 

@@ -45,8 +45,8 @@ class GracefulStopHook(tf.estimator.SessionRunHook):
     Training then ends as usual, so the last checkpoint is written. The second signal ends the
     process at once; in a job, where Slurm and the launcher may both pass one request on, one that
     comes later than a moment after the first. Use it as a context around training, which puts the
-    signal handlers back, says where a next run goes on, and then raises, so that the process exits
-    with 130, 143 or 129:
+    signal handlers back, prints where the next run resumes, and then raises, so that the process
+    exits with 130, 143 or 129:
 
         with GracefulStopHook(model_dir=estimator.model_dir) as stop:
             estimator.train(input_fn, hooks=[stop])
@@ -87,19 +87,19 @@ class GracefulStopHook(tf.estimator.SessionRunHook):
     ) -> None:
         self.restore()
         if exception_type in (None, KeyboardInterrupt, SystemExit):
-            self._tell_where_it_goes_on()
+            self._print_where_to_resume()
         if exception_type is None:
             self.raise_if_signalled()
 
-    def _tell_where_it_goes_on(self) -> None:
+    def _print_where_to_resume(self) -> None:
         if self.signal_number is None or self._model_dir is None:
             return
         found = CheckpointReader.latest(self._model_dir)
-        where = "and no checkpoint was written; the same command starts anew"
+        where = "and no checkpoint was written; the same command starts from the beginning"
         if found:
             step = CheckpointReader.step_of(found)
             where = f"at step {step}; the same command goes on from {found}"
-        _tell(f"{signal.Signals(self.signal_number).name}: stopped {where}")
+        _print(f"{signal.Signals(self.signal_number).name}: stopped {where}")
 
     def begin(self) -> None:
         """Installs the handlers, in the main thread only."""
@@ -131,12 +131,12 @@ class GracefulStopHook(tf.estimator.SessionRunHook):
         if self.signal_number is not None:
             if job.folder() and time.monotonic() - self._signalled_at < _ONE_REQUEST_S:
                 return
-            _tell(f"{name} again: stopping at once")
+            _print(f"{name} again: stopping at once")
             self._abort(exit_code_of_signal(signal_number))
             return
         self.signal_number, self._signalled_at = signal_number, time.monotonic()
         line_end = "\n" if sys.stderr.isatty() else ""  # a terminal has just shown ^C
-        _tell(
+        _print(
             f"{line_end}{name}: stopping after this step and writing a checkpoint; "
             "once more stops at once and loses the steps since the last checkpoint"
         )
@@ -170,17 +170,17 @@ class GracefulStopHook(tf.estimator.SessionRunHook):
             raise SystemExit(exit_code_of_signal(self.signal_number))
 
 
-def _tell(text: str) -> None:
+def _print(text: str) -> None:
     """Prints a line on stderr, which may be a terminal that is gone."""
     with contextlib.suppress(OSError):
         print(text, file=sys.stderr, flush=True)
 
 
 class EvaluationStopHook(tf.estimator.SessionRunHook):
-    """Ends an evaluation in the midst of training when training was told to stop.
+    """Ends an evaluation during training when training must stop.
 
-    The checkpoint that is evaluated has been written by then, so nothing is lost but the rest of
-    the evaluation, which may be long.
+    The checkpoint that is evaluated has been written by then, so only the remaining
+    evaluation is lost.
 
     Args:
       stop: the hook of the training around it.
@@ -303,7 +303,7 @@ def _earlier(model_dir: Optional[str]) -> str:
     """Where a run that met NaN can go on: guards keep it out of checkpoints."""
     found = CheckpointReader.latest(model_dir) if model_dir else None
     if found is None:
-        return "no checkpoint was written before, so start anew"
+        return "no checkpoint was written before, so start from the beginning"
     last = f"the run goes on from {found}, which was written before"
     before = CheckpointReader.before(found)
     return f"{last}; if it fails again, from {before}" if before else last
@@ -377,7 +377,7 @@ class PerformanceSummaryHook(tf.estimator.SessionRunHook):
 
     The memory mark is `wafer/memory_high_water_bytes`. Rates are of the steps since the last
     summary; the first step of a run, which also warms up, has none. A step may take several runs of
-    the session, which then compute its batches in turn.
+    the session, one per micro-batch.
 
     Args:
       output_dir: folder of the event files.

@@ -79,10 +79,10 @@ class ModelGraph:
     has_own_summaries: bool = False
 
     def compiled(self, input_hooks: Any, updates: bool) -> Program:
-        """The program for its batches, compiled anew and not loaded.
+        """Compiles the program for its batches.
 
         Args:
-            input_hooks: begin the input, where only a first batch says what sizes it has.
+            input_hooks: start the input, if sizes are known only with a batch.
             updates: whether a step changes variables.
         """
         self.wiring.reroute()
@@ -132,9 +132,9 @@ def build(
         options: how to compile.
         phase: context manager that announces a named phase; see PhaseReporter.
         config: the run configuration.
-        lender: the step of a training in whose midst this model is evaluated: it lends its
+        lender: the step of the training around this evaluation: it lends its
             variables where the evaluation wants the checkpoint that holds just these.
-        runs: whether steps will be made; else variables never get values, nor files to rest in.
+        runs: whether steps will be made; else variables get neither values nor files.
         sparsifier: prunes weights of a training; None where all stay.
         split: how a batch is split into micro-batches; None if it runs whole.
 
@@ -145,7 +145,7 @@ def build(
     with phase("building the graph", only_if_long=True):
         training_util._get_or_create_global_step_read()  # ahead of the model, where there is a step
         model = record(call_model_fn)
-        model.rest_moments(getattr(config, "memoryx_moment_dtype", None), mode)
+        model.store_moments(getattr(config, "memoryx_moment_dtype", None), mode)
         store = _store_of(model.specs(), mode, config, lender, runs)
         try:
             sparse = None if sparsifier is None else SparseTraining(sparsifier, store.specs)
@@ -169,7 +169,7 @@ def _wired(
     spec, placement, global_step = model.spec, model.placement, model.global_step
     step_read = training_util._get_or_create_global_step_read()
     effects = _effects(model) if mode == tf.estimator.ModeKeys.TRAIN else []
-    fed, beside = placement.boundary(model.capture({}), _roots(placement, spec, effects))
+    fed, independent = placement.boundary(model.capture({}), _roots(placement, spec, effects))
     placement.refuse_stranded(_fetched(spec))
     if mode != tf.estimator.ModeKeys.TRAIN:
         _refuse_assignments(placement.assignments(_fetched(spec)), mode)
@@ -186,9 +186,11 @@ def _wired(
     options = replace(options, sparse=() if sparse is None else sparse.weights)
     step = TensorFlowStep(front_end, store, options, settings)
     metrics = _operations(spec.eval_metric_ops)
-    checks = [*beside, *placement.behind, *placement.with_checks]
+    checks = [*independent, *placement.behind, *placement.with_checks]
     whole = fed if split is None else split.fed(fed, checks, placement.on_wafer)
-    wiring = Wiring(step, placement, whole, global_step, step_read, beside, bool(effects), metrics)
+    wiring = Wiring(
+        step, placement, whole, global_step, step_read, independent, bool(effects), metrics
+    )
     stored = StoredVariables(model.variables, store)
 
     def start(session: Any) -> None:
@@ -280,7 +282,7 @@ def _ram_bytes(config: Any, mode: str) -> int:
 class Recording:
     """A called model function: its spec, and what capture needs to know of its graph.
 
-    `resting` are the variables that rest in another dtype than the model has them in, by name.
+    `stored` are the variables whose storage dtype differs from the model's, by name.
     """
 
     spec: Any
@@ -290,10 +292,10 @@ class Recording:
     gradients: list[GradientCall]
     custom_gradients: dict[Any, Optional[CustomGradient]]
     placement: Placement
-    resting: dict[str, Variable] = field(default_factory=dict)
+    stored: dict[str, Variable] = field(default_factory=dict)
 
-    def rest_moments(self, dtype: Optional[str], mode: str) -> None:
-        """Has the optimizer's moments rest in a dtype; None: in that of the model.
+    def store_moments(self, dtype: Optional[str], mode: str) -> None:
+        """Stores the optimizer's moments in a dtype; None for that of the model.
 
         Raises:
             ConfigError: training has none.
@@ -303,22 +305,22 @@ class Recording:
         graph = tf.compat.v1.get_default_graph()
         specs = {variable.name: variable for variable in self.handles.values()}
         for name in sorted(find_moments(graph, self.handles)):
-            self.resting[name] = replace(specs[name], type=specs[name].type.with_dtype(dtype))
-        if not self.resting:
+            self.stored[name] = replace(specs[name], type=specs[name].type.with_dtype(dtype))
+        if not self.stored:
             raise ConfigError(
                 "memoryx_moment_dtype: the optimizer must keep moving averages of gradients, as "
                 "Adam and AdamW do. Received: one without them, or whose decay is no constant. "
                 "Leave memoryx_moment_dtype out."
             )
-        size = sum(spec.type.most_bytes for spec in self.resting.values())
+        size = sum(spec.type.most_bytes for spec in self.stored.values())
         say(
-            "%d moments of the optimizer rest in %s: %.3g GB in place of %.3g GB",
-            *(len(self.resting), dtype, size / 1e9, 2 * size / 1e9),
+            "%d moments of the optimizer are stored in %s: %.3g GB instead of %.3g GB",
+            *(len(self.stored), dtype, size / 1e9, 2 * size / 1e9),
         )
 
     def specs(self) -> list[Variable]:
         """What every variable is in the store."""
-        return [self.resting.get(n, variable_spec(v)) for n, v in self.variables.items()]
+        return [self.stored.get(n, variable_spec(v)) for n, v in self.variables.items()]
 
     def capture(self, features: dict[Any, TensorType]) -> Capture:
         """A capture that takes gradients as they are recorded."""
@@ -341,7 +343,7 @@ class Recording:
             self.custom_gradients,
             self.placement.control_inputs,
             whole,
-            self.resting,
+            self.stored,
         )
 
 

@@ -47,7 +47,7 @@ def predict_program(program: Program, call: Any, config: Any) -> Prediction:
     machine, parts = load_machine(MACHINE), call.micro_batches
     if EXECUTION_MODE.get() == STREAMING:
         found = predict_streaming(workload, machine, num_csx=call.systems)
-    else:  # one system, which takes the batches of several in turn
+    else:  # one system, which computes the batches of several one after another
         copies = getattr(config, "multireplica", False) and workload.trains
         found = (predict_split if copies else predict_pipelined)(workload, machine)
         parts *= call.systems
@@ -55,9 +55,11 @@ def predict_program(program: Program, call: Any, config: Any) -> Prediction:
 
 
 def replicas_line(found: Prediction) -> str:
-    """What is said of the copies of a model that share the batch."""
+    """The line about the replicas of a model that share the batch."""
     if found.mode == STREAMING:
-        return "multireplica: in pipelined mode alone (python, not python-ws); one is trained"
+        return (
+            "multireplica: only in pipelined mode (python, not python-ws); one replica is trained"
+        )
     if found.replicas == 1:
         return "multireplica: one replica of the model is fastest, or more do not fit the wafer"
     return (
@@ -99,7 +101,7 @@ def write_report(found: Prediction, here: Sequence[str], folder: str, mode: str)
 
 
 class PredictionHook(tf.estimator.SessionRunHook):
-    """Writes `wafer/floorplan`, and beside `global_step/sec` of shown steps what is predicted.
+    """Writes `wafer/floorplan`, and the predicted rate next to `global_step/sec`.
 
     Args:
         output_dir: folder of the event files.

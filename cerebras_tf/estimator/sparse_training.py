@@ -63,8 +63,8 @@ class SparseTraining:
         pruned = sum(shares[name] * size for name, size in sizes.items())
         total = sum(sizes.values())
         share = f", {pruned / total:.1%} of {total:,} elements" if total else ""
-        told = len(shares), share, named(sorted(shares))
-        say("%d weights are pruned%s, and stay zero: %s", *told)
+        facts = len(shares), share, named(sorted(shares))
+        say("%d weights are pruned%s, and stay zero: %s", *facts)
 
     def _state(self) -> dict[str, str]:
         """The weight of every variable that belongs to one by its name, and has its shape."""

@@ -51,7 +51,7 @@ def validate_host_call(host_call: Any) -> Any:
 def _check_argument_count(function: Any, arguments: Any) -> None:
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError):  # a builtin that does not tell
+    except (TypeError, ValueError):  # a builtin without a signature
         return
     try:
         signature.bind(*arguments)
@@ -72,7 +72,7 @@ def host_call_to_eval_metric_ops(host_call: Any) -> dict[str, Any]:
         kept, or a tuple or list, whose items are named `elem_0`, `elem_1`, ...
 
     Returns:
-      name to `(value tensor, update op)`; whatever is not such a pair is left out.
+      name to `(value tensor, update op)`; other items are dropped.
 
     Raises:
       ConfigError: the host call is malformed or the function returns something else.

@@ -1,4 +1,4 @@
-"""What a training run on host or wafer has beside tf.estimator's own hooks.
+"""Hooks of a training run on host or wafer, besides tf.estimator's own.
 
 The order is tf.estimator's, as far as a user's hooks can see: savers, a model's chief hooks, the
 hooks given to `train`, the guard against NaN, the model's hooks.
@@ -19,7 +19,7 @@ from cerebras_tf.console.profile import ProfileHook
 from cerebras_tf.console.progress import ProgressHook
 from cerebras_tf.console.shown_steps import ShownSteps, SummaryHook
 from cerebras_tf.console.traffic import TrafficHook, of_files, of_wafers
-from cerebras_tf.estimator.call import Call
+from cerebras_tf.estimator.call import CallContext
 from cerebras_tf.estimator.hooks import (
     FiniteStateListener,
     LossWatch,
@@ -33,7 +33,7 @@ from cerebras_tf.tf_session.structures import leaves
 from cerebras_tf.wafer.prediction import Prediction
 
 
-def add_guards(spec: Any, given: list[Any], listeners: Any, call: Call, config: Any) -> Any:
+def add_guards(spec: Any, given: list[Any], listeners: Any, call: CallContext, config: Any) -> Any:
     """Adds guards against NaN to what a training run was given.
 
     Args:
@@ -72,7 +72,7 @@ def add_guards(spec: Any, given: list[Any], listeners: Any, call: Call, config: 
     return spec, [*given, NanGuardHook(spec.loss, config.model_dir)], listeners
 
 
-def add_reports(spec: Any, call: Call, config: Any) -> Any:
+def add_reports(spec: Any, call: CallContext, config: Any) -> Any:
     """The spec with console lines, summaries, rates and the memory mark.
 
     Args:
@@ -85,12 +85,12 @@ def add_reports(spec: Any, call: Call, config: Any) -> Any:
         model = call.model
         if model is not None and model.step.swarm.size > 1 and model.has_own_summaries:
             say(
-                "summaries: scalars, histograms and images that model_fn makes of a batch are the "
-                "first wafer's; the loss, gradients and sums by cross_wafer_sum are of all wafers"
+                "summaries: scalars, histograms and images of a batch are from the first wafer; "
+                "the loss, gradients and sums by cross_wafer_sum are over all wafers"
             )
         shown = ShownSteps(config.save_summary_steps, call.last_step, call.steps)
         memory = call.memory_high_water if call.use_cs else None
-        examples, tokens = call.in_step(call.examples), call.in_step(call.tokens)
+        examples, tokens = call.per_step(call.examples), call.per_step(call.tokens)
         written.append(SummaryHook(spec.scaffold, config.model_dir, shown))
         written.append(PerformanceSummaryHook(config.model_dir, shown, examples, tokens, memory))
         if call.model is not None:
@@ -101,7 +101,7 @@ def add_reports(spec: Any, call: Call, config: Any) -> Any:
     return add_progress_lines(spec, call, config)
 
 
-def _profiling(call: Call, config: Any) -> list[Any]:
+def _profiling(call: CallContext, config: Any) -> list[Any]:
     """The hook that profiles, where the run configuration asks for it."""
     steps = getattr(config, "profile", None)
     if steps is None or not job.is_first():
@@ -112,7 +112,7 @@ def _profiling(call: Call, config: Any) -> list[Any]:
     return [ProfileHook(call.model.step.profiler, steps, config.model_dir)]
 
 
-def _traffic(call: Call, config: Any) -> Iterator[TrafficHook]:
+def _traffic(call: CallContext, config: Any) -> Iterator[TrafficHook]:
     """Hooks for what moves between memory and files, and between wafers."""
     if call.model is None:
         return
@@ -125,25 +125,25 @@ def _traffic(call: Call, config: Any) -> Iterator[TrafficHook]:
         yield TrafficHook(folder, every, lambda: swarm.exchange, of_wafers)
 
 
-def _prediction(call: Call, config: Any) -> Optional[Prediction]:
+def _prediction(call: CallContext, config: Any) -> Optional[Prediction]:
     """What a real system would do; None where that is not known."""
     assert call.model is not None
     program = call.model.step.source.unfitted
     return None if program is None else predict_program(program, call, config)
 
 
-def add_progress_lines(spec: Any, call: Call, config: Any) -> Any:
+def add_progress_lines(spec: Any, call: CallContext, config: Any) -> Any:
     """The spec with console lines, where the run configuration asks for them; see add_reports."""
     if not config.log_step_count_steps:
         return spec
     shown = ShownSteps(config.log_step_count_steps, call.last_step, call.steps)
     lines = ProgressHook(
-        spec.loss, shown, call.in_step(call.tokens), lambda: _description(call, config)
+        spec.loss, shown, call.per_step(call.tokens), lambda: _description(call, config)
     )
     return spec._replace(training_hooks=[lines, *spec.training_hooks])
 
 
-def _description(call: Call, config: Any) -> str:
+def _description(call: CallContext, config: Any) -> str:
     """The lines on a model; with multireplica, how many copies of it the wafer has."""
     found = None
     if call.model is not None and getattr(config, "multireplica", False):

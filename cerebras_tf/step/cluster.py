@@ -151,7 +151,7 @@ def scratch_folder() -> str:
 
 
 class _FollowingSaver(basic_session_run_hooks.CheckpointSaverHook):
-    """A saver's hook on a wafer that is not the first: it takes part, and writes nothing."""
+    """A saver's hook on the other wafers: takes part in collectives and writes nothing."""
 
     def after_create_session(self, session: Any, coord: Any) -> None:
         """Takes part in the checkpoint of the first step."""
@@ -164,7 +164,7 @@ class _FollowingSaver(basic_session_run_hooks.CheckpointSaverHook):
             listener.before_save(session, step)
         self._get_saver().save(session, self._save_path, global_step=step)
         asked = [listener.after_save(session, step) for listener in self._listeners]
-        return any(asked)  # all were told, whatever the first says
+        return any(asked)  # every listener is called
 
 
 class _AgreedTimer:
@@ -183,7 +183,7 @@ class _AgreedTimer:
         return getattr(self._own, name)
 
     def should_trigger_for_step(self, step: Any) -> bool:
-        """What the first wafer's timer says."""
+        """Whether the first wafer's timer is due."""
         due = np.array(bool(self._own.should_trigger_for_step(step)))
         return bool(self._swarm.gather(due)[0])
 

@@ -34,8 +34,8 @@ class WaferHook(tf.estimator.SessionRunHook):
     Args:
         wiring: the wafer's nodes in the graph.
         train_op: the model's own training op, replaced wherever it is fetched.
-        stored: serves variables that a fetch reads or assigns beside the step.
-        start: told of every session once its variables have values, before anything runs.
+        stored: serves variables that a fetch reads or assigns outside the step.
+        start: called with every session once its variables have values.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class WaferHook(tf.estimator.SessionRunHook):
         session.run = wrapped
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
-        """Ends training on all wafers where one of them was told to stop."""
+        """Ends training on all wafers if one of them must stop."""
         swarm = self._wiring.step.swarm
         if swarm.size > 1 and swarm.gather(np.array(bool(run_context.stop_requested))).any():
             run_context.request_stop()
@@ -111,7 +111,7 @@ class WaferHook(tf.estimator.SessionRunHook):
         wanted = [part for parts, _ in expanded for part in parts]
         uses = [self._use(graph, leaf) for leaf in wanted]
         plan = _Plan(given, wanted, expanded)
-        if all(use == _Use() for use in uses):  # such as a queue's threads, beside a step
+        if all(use == _Use() for use in uses):  # such as those of a queue's threads
             plan.is_plain = True
             return plan
         trains = any(use.trains for use in uses)
@@ -123,8 +123,10 @@ class WaferHook(tf.estimator.SessionRunHook):
                 "(SessionRunArgs of a hook), leave it to train_op, or train with use_cs=False."
             )
         plan.alone = [i for i, use in enumerate(uses) if use.assigns or (use.reads and not trains)]
-        beside = [self._nothing if i in plan.alone else leaf for i, leaf in enumerate(wanted)]
-        self._plan_step(graph, beside, plan)
+        leaves_of_step = [
+            self._nothing if i in plan.alone else leaf for i, leaf in enumerate(wanted)
+        ]
+        self._plan_step(graph, leaves_of_step, plan)
         return plan
 
     def _use(self, graph: Any, fetch: Any) -> _Use:
@@ -207,7 +209,7 @@ class WaferHook(tf.estimator.SessionRunHook):
     ) -> Any:
         """What the session computes: where nothing is fed and no option is set, by a callable.
 
-        TensorFlow's run looks every fetch up anew; without options it fills no metadata.
+        TensorFlow's run looks up every fetch again; without options it fills no metadata.
         """
         session: Any = getattr(run, "__self__", None)
         is_own = (
@@ -230,7 +232,7 @@ class _Plan:
         given: leaves of what is fetched; kept, so that their identities stay theirs.
         wanted: tensors and operations that they consist of.
         expanded: those of each leaf, and what makes their values into its value.
-        is_plain: whether they are no affair of the wafer.
+        is_plain: whether the wafer has nothing to do with them.
         alone: numbers of those that are served from the store.
         fetches: what the session computes, for each.
         direct: names of those whose values the wafer's step has, by number.

@@ -1,6 +1,6 @@
 """Wires a wafer step into the session's graph.
 
-The step is one node; values of the wafer that the session reads come from small nodes behind it,
+The step is one node; values of the wafer that the session reads come from small nodes after it,
 and operations that read them are re-routed. The model's own operations stay in place: nothing
 fetches them any more.
 """
@@ -42,7 +42,7 @@ class Wiring:
         fed: Iterable[Any],
         global_step: Any,
         global_step_read: Any,
-        beside: Iterable[Any],
+        checks: Iterable[Any],
         training: bool,
         metrics: Iterable[Any] = (),
     ) -> None:
@@ -54,7 +54,7 @@ class Wiring:
             fed: tensors fed to it, in order.
             global_step: the variable.
             global_step_read: a tensor with its value before the step.
-            beside: operations of the session that must run with the step (checks, prints).
+            checks: operations of the session that must run with the step (checks, prints).
             training: whether the step updates the global step.
             metrics: operations of the session that sum up metrics over steps.
         """
@@ -68,17 +68,19 @@ class Wiring:
         self._names: dict[Any, str] = {}  # of the wafer tensor that a node brings
         self._stand_ins: dict[Any, Any] = {}
         self._needs: dict[Any, frozenset[str]] = {}
-        before = [self._always_run(op, op) for op in beside]
+        before = [self._join_branches(op, op) for op in checks]
         with tf.name_scope(_SCOPE), tf.control_dependencies(before):
             self.token = tf.numpy_function(
                 self._run, [global_step_read, *fed], tf.int64, name="step"
             )
             self.token.set_shape([])
-        self._behind = [self._always_run(op, op) for op in placement.behind]
-        self._behind += [twin for op in placement.with_checks for twin in self._twin(op)]
+        self._after_step = [self._join_branches(op, op) for op in placement.behind]
+        self._after_step += [
+            twin for op in placement.with_checks for twin in self._copy_with_checks(op)
+        ]
         self.train_op: Optional[Any] = None
         if training:
-            with tf.name_scope(_SCOPE), tf.control_dependencies(self._behind):
+            with tf.name_scope(_SCOPE), tf.control_dependencies(self._after_step):
                 # The increment is computed on the wafer: a skipped step may skip it.
                 count = tf.cast(self.token, global_step.dtype.base_dtype)
                 self.train_op = tf.compat.v1.assign(global_step, count, name="train_op").op
@@ -104,10 +106,10 @@ class Wiring:
                 )
                 node.set_shape(tensor.shape)
                 self._names[node.op] = name
-                self._entries[name] = self._as_alive_as(tensor.op, node)
+                self._entries[name] = self._in_branch_of(tensor.op, node)
         return self._entries[name]
 
-    def _as_alive_as(self, op: Any, node: Any) -> Any:
+    def _in_branch_of(self, op: Any, node: Any) -> Any:
         """A tensor that the session computes only where it takes the branch an operation is in.
 
         On the wafer both branches of a version 1 conditional run.
@@ -122,10 +124,10 @@ class Wiring:
     def _in_place_of(self, op: Any) -> Any:
         """The operation of the session to wait for instead of one on the wafer."""
         if op not in self._stand_ins:
-            self._stand_ins[op] = self._as_alive_as(op, self.token).op
+            self._stand_ins[op] = self._in_branch_of(op, self.token).op
         return self._stand_ins[op]
 
-    def _always_run(self, op: Any, place: Any) -> Any:
+    def _join_branches(self, op: Any, place: Any) -> Any:
         """An operation to wait for, where a branch not taken would otherwise end the wait.
 
         Args:
@@ -141,9 +143,9 @@ class Wiring:
             with tf.control_dependencies([op]):
                 done = tf.identity(sides[side])
             either = tf.raw_ops.Merge(inputs=[done, sides[1 - side]])
-        return self._always_run(either.output.op, branch[0].op)
+        return self._join_branches(either.output.op, branch[0].op)
 
-    def _twin(self, op: Any) -> list[Any]:
+    def _copy_with_checks(self, op: Any) -> list[Any]:
         """A copy of a conditional or call that the session runs for the checks inside."""
         if any(tensor.dtype == tf.resource for tensor in op.inputs):
             tf.compat.v1.logging.warning(
@@ -152,7 +154,7 @@ class Wiring:
             return []
         graph, inputs = op.graph, [self._in_session(tensor) for tensor in op.inputs]
         attributes = dict(op.node_def.attr)
-        attributes.pop("_lower_using_switch_merge", None)  # would drop checks nobody reads behind
+        attributes.pop("_lower_using_switch_merge", None)  # would drop checks that nobody reads
         with tf.name_scope(_SCOPE), tf.control_dependencies(None):
             # Private API of TF 2.15: no public call makes an operation from another's attributes.
             return [
@@ -170,8 +172,8 @@ class Wiring:
         return self.entry(tensor) if self.placement.on_wafer(tensor.op) else tensor
 
     def checked(self, tensor: Any) -> Any:
-        """The tensor, whose reading fails where a check behind the step does."""
-        with tf.name_scope(_SCOPE), tf.control_dependencies(self._behind):
+        """The tensor, whose reading fails if a check after the step fails."""
+        with tf.name_scope(_SCOPE), tf.control_dependencies(self._after_step):
             return tf.identity(tensor, name="checked")
 
     def _fetch(self, name: str, dtype: Any) -> np.ndarray:
@@ -180,8 +182,7 @@ class Wiring:
     def reroute(self) -> None:
         """Re-routes all operations of the session that read wafer values or wait for a step.
 
-        What assigns variables beside the steps, as a hook does, stays as it is: it is served from
-        the store.
+        What assigns variables between steps, as a hook does, is not changed: the store serves it.
         """
         self.placement.update()
         awaiting = self.placement.awaiting([self.token.op])
@@ -211,7 +212,7 @@ class Wiring:
         self._update_after_reads()
 
     def _update_after_reads(self) -> None:
-        """Makes a fetch of the global step beside the training op give the step before it.
+        """A fetch of the global step together with the training op returns the step before it.
 
         So it is on the host, where reading waits for nothing and the update for the whole step.
         """
@@ -243,8 +244,8 @@ class Wiring:
             self.placement.refuse_stranded([op])
             before = all_before([op])
             if self.step.split is not None and not self.placement.on_wafer(op):
-                beside = all_before([op], lambda _: (), lambda o: o is self.token.op)
-                self.step.split.refuse_first(fetch.name, beside)
+                found_before = all_before([op], lambda _: (), lambda o: o is self.token.op)
+                self.step.split.refuse_first(fetch.name, found_before)
             found = {self._names[other] for other in before if other in self._names}
             self._needs[op] = frozenset(found | {TRAINS} if self.train_op in before else found)
         return self._needs[op]

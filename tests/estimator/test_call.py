@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from cerebras_tf.errors import NumericsError
-from cerebras_tf.estimator.call import Call
+from cerebras_tf.estimator.call import CallContext
 from tests.estimator import regression
 from tests.estimator.regression import build, dataset, models_built, variables_of
 
@@ -185,5 +185,5 @@ def test_an_evaluation_within_training_of_another_checkpoint_reads_that(tmp_path
 
 
 def test_a_step_has_what_all_its_batches_have():
-    call = Call(use_cs=True, micro_batches=2, systems=3)
-    assert (call.in_step(512), call.in_step(None), call.batches_here) == (3072, None, 6)
+    call = CallContext(use_cs=True, micro_batches=2, systems=3)
+    assert (call.per_step(512), call.per_step(None), call.batches_here) == (3072, None, 6)

@@ -252,7 +252,9 @@ def test_where_a_run_goes_on_follows_the_list_of_checkpoints(tmp_path, capfd):
         f"at step 2; the same command goes on from {tmp_path / names[2]}" in capfd.readouterr().err
     )
     (tmp_path / "checkpoint").unlink()
-    assert _earlier(str(tmp_path)) == "no checkpoint was written before, so start anew"
+    assert (
+        _earlier(str(tmp_path)) == "no checkpoint was written before, so start from the beginning"
+    )
 
 
 @pytest.mark.parametrize("bad_loss", [np.nan, np.inf, -np.inf])

@@ -176,7 +176,7 @@ def test_a_program_that_does_not_fit_here_is_written_all_the_same(tmp_path, monk
     "mode, said",
     [
         ("pipeline", r"multireplica: (\d+ replicas of the model fill|one replica of the model is)"),
-        ("weight_streaming", "multireplica: in pipelined mode alone"),
+        ("weight_streaming", "multireplica: only in pipelined mode"),
     ],
 )
 def test_training_tells_how_many_replicas_share_the_batch(
