@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as tf
 from cerebras_tf.errors import DataError
 from modelzoo.common.config.bounds import check_bounds
 from modelzoo.common.data import hdf5_files, text_files, tf_records
-from modelzoo.common.data.order import EpochOrder
+from modelzoo.common.data.batches import EpochOrder
 from modelzoo.common.data.prepared import check_prepared, check_tokens
 from modelzoo.common.data.prompts import read_prompts
 from modelzoo.common.tokenizers.tokenizers import load_tokenizer

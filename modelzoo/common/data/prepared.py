@@ -18,8 +18,13 @@ from modelzoo.common.config.input_sections import GptTextDataInput
 from modelzoo.common.data.preparation.records import MANIFEST, first_names, lost_file
 from modelzoo.common.files.json_text import parse_json
 from modelzoo.common.files.text_lines import split
-from modelzoo.common.tokenizers.line_vocabulary import line_tokens, word_pieces
-from modelzoo.common.tokenizers.tokenizers import ByteTokenizer, load_tokenizer, vocabulary_facts
+from modelzoo.common.tokenizers.tokenizers import (
+    ByteTokenizer,
+    line_tokens,
+    load_tokenizer,
+    vocabulary_facts,
+    word_pieces,
+)
 
 READ_FILES = ("*.tfrecord*", "*.h5")  # of a folder of records; see tf_records and hdf5_files
 BYTES = ByteTokenizer.vocab_size

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from cerebras_tf.errors import ConfigError, DataError
-from modelzoo.common.files.json_lines import read_json_lines, require_unicode, text_of
-from modelzoo.common.files.json_text import is_finite
+from modelzoo.common.files.json_text import is_finite, read_json_lines, require_unicode, text_of
 from modelzoo.common.files.text_lines import placed_lines
 from modelzoo.common.tokenizers.tokenizers import check_number, load_tokenizer
 

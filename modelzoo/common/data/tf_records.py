@@ -16,7 +16,7 @@ from cerebras_tf.errors import DataError
 from modelzoo.common.config.bounds import check_bounds
 from modelzoo.common.config.model_sections import count_vocabulary
 from modelzoo.common.data.prepared import check_prepared, check_tokens
-from modelzoo.common.files.path_advice import LOOKED_UP, advice_on_folder
+from modelzoo.common.files.path_advice import LOOKED_UP, advice_on_path
 
 INTEGER, FLOAT = "int64", "float32"  # kinds of a column
 MASK = "input_mask"
@@ -38,7 +38,7 @@ def find_record_files(data_dir):
         found = sorted(glob.glob(os.path.join(glob.escape(folder), "*.tfrecord*")))
         if not found:
             state = "no such file" if os.path.isdir(folder) else "no such folder"
-            meant = advice_on_folder(folder, "")
+            meant = advice_on_path(folder, "")
             raise DataError(
                 f"data_dir: must be a folder with files *.tfrecord*. Received: {folder!r}, "
                 f"{state}. {meant or LOOKED_UP} Make them with `cerebras-tf prepare`, in a "

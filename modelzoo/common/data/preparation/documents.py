@@ -14,7 +14,7 @@ from modelzoo.common.data.preparation.input_files import named_like
 from modelzoo.common.data.preparation.records import sha256_of
 from modelzoo.common.files import json_text
 from modelzoo.common.files.compressed import is_compressed, open_decompressed
-from modelzoo.common.files.json_lines import require_unicode
+from modelzoo.common.files.json_text import require_unicode
 from modelzoo.common.files.text_lines import PACKED_OTHERWISE, TO_UTF8, not_utf8
 
 SUFFIXES = (

@@ -21,7 +21,7 @@ from typing import Optional
 from cerebras_tf.errors import ConfigError, DataError
 from modelzoo.common.data.preparation import documents, input_files, records
 from modelzoo.common.tokenizers import tokenizers
-from modelzoo.common.tokenizers.line_vocabulary import TRANSLATION_TOKENS
+from modelzoo.common.tokenizers.tokenizers import TRANSLATION_TOKENS
 
 SPECIAL_TOKENS = {
     "byte_bpe": (tokenizers.END_OF_TEXT,),

@@ -1,4 +1,4 @@
-"""Tests of modelzoo.common.data.batch_plan.py: each example once an epoch, in fitting rows."""
+"""Tests of modelzoo.common.data.batches.py: each example once an epoch, in fitting rows."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from cerebras_tf.errors import DataError
-from modelzoo.common.data.batch_plan import BatchPlan
+from modelzoo.common.data.batches import BatchPlan
 
 BOUNDS = (8, 16, 72)
 

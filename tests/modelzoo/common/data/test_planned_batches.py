@@ -10,8 +10,7 @@ import pytest
 pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow.compat.v1")
 
-from modelzoo.common.data.batch_plan import BatchPlan
-from modelzoo.common.data.planned_batches import planned_batches, predict_batches, row_shape
+from modelzoo.common.data.batches import BatchPlan, planned_batches, predict_batches, row_shape
 
 LENGTHS = [2, 5, 1, 3, 4]
 

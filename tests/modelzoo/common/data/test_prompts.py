@@ -10,7 +10,7 @@ import pytest
 
 from cerebras_tf.errors import ConfigError, DataError
 from modelzoo.common.data.prompts import read_prompts, section_tokenizer
-from modelzoo.common.files.json_lines import read_json_lines
+from modelzoo.common.files.json_text import read_json_lines
 from modelzoo.common.tokenizers.tokenizers import ByteTokenizer
 
 

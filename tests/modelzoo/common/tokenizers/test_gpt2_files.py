@@ -11,7 +11,7 @@ import pytest
 
 from cerebras_tf.errors import ConfigError
 from modelzoo.common.tokenizers import tokenizers
-from modelzoo.common.tokenizers.gpt2_files import check_merges
+from modelzoo.common.tokenizers.tokenizers import check_merges
 
 pytest.importorskip("tokenizers")
 

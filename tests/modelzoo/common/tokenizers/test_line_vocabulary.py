@@ -5,11 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cerebras_tf.errors import ConfigError
-from modelzoo.common.tokenizers.line_vocabulary import (
-    line_tokens,
-    require_tokens_differ,
-    word_pieces,
-)
+from modelzoo.common.tokenizers.tokenizers import line_tokens, require_tokens_differ, word_pieces
 
 
 def test_lines_of_a_vocab_txt_are_its_tokens():
