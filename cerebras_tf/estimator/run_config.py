@@ -7,6 +7,7 @@ import inspect
 import numbers
 import os
 import textwrap
+import typing
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,6 +25,7 @@ __all__ = ["CSRunConfig", "as_cs_run_config", "check_wafer_address", "refuse_str
 
 _POSITIONAL = ("cs_ip", "system_name", "cs_config", "stack_params", "num_csx")
 _FIELDS = {each.name: each for each in dataclasses.fields(EstimatorOptions)}
+_HINTS = typing.get_type_hints(EstimatorOptions)
 _NAMES = (*_POSITIONAL, *(name for name in _FIELDS if name not in _POSITIONAL))
 
 
@@ -112,6 +114,12 @@ def _checked(given: Mapping[str, Any]) -> EstimatorOptions:
     """
     report = schema.Report("CSRunConfig")
     plain = {name: _plain(name, value) for name, value in given.items()}
+    for name, value in plain.items():
+        takes_text = any(kind in _FIELDS[name].type for kind in ("str", "Any"))
+        if isinstance(value, str) and not takes_text:  # the schema reads "2" as 2
+            report.add(name, f"{name} must be {schema.type_words(_HINTS[name])}.", value)
+    if report.messages:
+        raise ConfigError(report.text())
     options: EstimatorOptions = schema.build(EstimatorOptions, plain, report)
     if report.messages:
         raise ConfigError(report.text())

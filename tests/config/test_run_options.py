@@ -30,6 +30,9 @@ def test_limits_are_those_of_the_packages_that_use_them():
     [
         (RunConfigParams, {"validate_only": True, "compile_only": True}, "compile_only"),
         (RunConfigParams, {"checkpoint_path": "a", "resume_from": "b"}, "resume_from"),
+        (RunConfigParams, {"device": "/cpu:0", "cs_ip": "10.0.0.1"}, "device"),
+        (RunConfigParams, {"device": "/cpu:0", "compile_only": True}, "compile_only"),
+        *((RunConfigParams, {"device": name}, "device") for name in ("", "x", "/cpu:1", "gpu")),
         (RunConfigParams, {"enable_distributed": True}, "enable_distributed"),
         (RunConfigParams, {"use_cs_grad_accum": True}, "use_cs_grad_accum"),
         (RunConfigParams, {"memoryx_ram_gb": 1}, "memoryx_ram_gb"),
@@ -44,6 +47,11 @@ def test_options_that_exclude_or_need_one_another_are_refused(cls, given, key):
     report = schema.Report("f.yaml")
     schema.build(cls, given, report)
     assert len(report.messages) == 1 and names(report.text(), f"f.yaml: {key} ", "Received: ")
+
+
+@pytest.mark.parametrize("device", ["/cpu:0", "cpu:0", "/device:CPU:0", "/gpu:1"])
+def test_devices_of_tensorflow_are_taken(device):
+    assert schema.build(RunConfigParams, {"device": device}, schema.Report("f.yaml"))
 
 
 def test_options_of_the_real_cluster_are_listed():

@@ -107,6 +107,7 @@ def test_as_many_wafers_as_the_launcher_has_started(monkeypatch):
         {"memoryx_moment_dtype": tf.float16},
         {"use_vsl": "auto"},
         {"micro_batches": 0},
+        {"micro_batches": "2"},
         {"num_threads": 1025},
         {"precision": "float16"},
     ],

@@ -248,7 +248,7 @@ def test_losses_as_they_are_written_are_those_of_the_whole_batch(tmp_path, loss_
         (model_fn, ragged_dataset, 2, ConfigError, "drop_remainder=True"),
         (model_fn, lambda: ({"x": tf.ones([4, 3]), "once": tf.ones([7])}, tf.ones([4])), 2,
          ConfigError, "Received: 'once', "),
-        (model_fn, dataset, 0, ConfigError, "micro_batches: must be a positive whole number"),
+        (model_fn, dataset, 0, ConfigError, "micro_batches must be at least 1"),
     ],
 )  # fmt: skip
 def test_what_would_be_another_step_is_refused(tmp_path, model, input_fn, count, error, told):
