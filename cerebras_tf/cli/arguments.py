@@ -129,7 +129,7 @@ def setting(text: str) -> tuple[str, str]:
 def add_params_argument(
     parser: argparse.ArgumentParser, text: str = "params file", **settings: Any
 ) -> None:
-    """Adds `--params`, required unless told otherwise, and `--set`, which changes its keys."""
+    """Adds `--params`, required by default, and `--set`, which changes its keys."""
     parser.add_argument(
         "-p", "--params", metavar="YAML", help=text, **{"required": True, **settings}
     )

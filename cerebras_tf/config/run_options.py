@@ -233,7 +233,7 @@ class EstimatorOptions(SharedOptions):
 class KeepBest:
     """Which checkpoint of ``train_and_eval`` is copied to ``model_dir/best``: by which metric.
 
-    `mode` says whether the smallest or the largest value is the best.
+    `mode` is whether the smallest or the largest value is the best.
     """
 
     metric: str = "loss"
@@ -296,7 +296,7 @@ class RunConfigParams(SharedOptions):
         minimum=1,
         long=True,
     )
-    disable_standard_logs: bool = field(False, "Whether the lines on the console are left out.")
+    disable_standard_logs: bool = field(False, "Whether the lines on the console are omitted.")
     throttle_secs: int = field(
         0, "Shortest time between two evaluations of train_and_eval, in seconds.", minimum=0
     )

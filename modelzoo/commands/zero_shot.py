@@ -78,7 +78,7 @@ def run(args):
     quiet_logging(tf)
     path = chosen_checkpoint(params.runconfig)
     model_dir.check_device(params.runconfig.device)
-    model, _ = registry.load_room(params.model_name)
+    model, _ = registry.load_model(params.model_name)
     estimator = make_estimator(model.model_fn, params, not params.runconfig.device)
     for name, rows in tasks.items():
         total = sum(len(row.texts()) for row in rows)

@@ -141,9 +141,9 @@ def saved_difference(params, model_dir, sections=None):
     )
     lines = []
     for key in [*new, *(key for key in old if key not in new)]:
-        told = [f"{sign}{key}: {of[key]}" for sign, of in (("-", old), ("+", new)) if key in of]
+        changed = [f"{sign}{key}: {of[key]}" for sign, of in (("-", old), ("+", new)) if key in of]
         if old.get(key) != new.get(key):
-            lines += told
+            lines += changed
     return [f"--- {path}", "+++ given", *lines] if lines else []
 
 
@@ -175,10 +175,6 @@ _LineDumper.add_representer(str, _LineDumper.represent_str)
 
 def read_yaml(path, advice="Start from one of `cerebras-tf configs list`."):
     """Reads a YAML file.
-
-    Args:
-        path: the file.
-        advice: what to do where it holds no keys.
 
     Returns:
         The nested dictionary, and the line number of each dotted key.
@@ -285,7 +281,7 @@ def set_key(tree, key, value, where="params"):
     """Sets the dotted `key` of a nested dictionary, making sections that are missing.
 
     Raises:
-        ConfigError: a value that is no section stands in place of one; `where` says who set it.
+        ConfigError: a value that is no section is in place of one; `where` names who set it.
     """
     *sections, last = key.split(".")
     for at, section in enumerate(sections):

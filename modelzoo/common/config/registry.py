@@ -27,7 +27,7 @@ def params_class(name, where):
     """Returns the class `Params` of the model `name`, without importing TensorFlow.
 
     Raises:
-        ConfigError: if there is no such model; `where` says who named it.
+        ConfigError: if there is no such model; `where` is who named it.
     """
     names = model_names()
     if name not in names:
@@ -58,7 +58,7 @@ def find_prediction(name):
     return importlib.import_module(module) if importlib.util.find_spec(module) else None
 
 
-def load_room(name):
+def load_model(name):
     """Imports ``model.py`` and ``data.py`` of the model `name` and returns both modules."""
     model = importlib.import_module(f"modelzoo.{name}.model")
     data = importlib.import_module(f"modelzoo.{name}.data")

@@ -227,7 +227,7 @@ class OptimizerParams:
 
     AdamW adds `epsilon` to the root of the second moment as it is, or where `epsilon_mode` is
     ``corrected`` to the root of the moment corrected for its start at zero, as PyTorch does. Adam
-    always corrects its moments, whatever `use_bias_correction` says, and never epsilon.
+    always corrects its moments, with any `use_bias_correction`, and never epsilon.
     `max_gradient_norm` and `max_gradient_value` of 0 clip nothing.
     """
 
@@ -286,8 +286,8 @@ class OptimizerParams:
             is_scale = name in self.OF_SCALES
             chosen = self.loss_scaling_factor if is_scale else self.optimizer_type
             if given and chosen not in kinds:
-                told = f"loss_scaling_factor {chosen}" if is_scale else chosen
-                yield name, f"has no effect with {told}. Use {' or '.join(kinds)}."
+                shown = f"loss_scaling_factor {chosen}" if is_scale else chosen
+                yield name, f"has no effect with {shown}. Use {' or '.join(kinds)}."
         if self.epsilon_mode == "corrected" and not self.use_bias_correction:
             yield "epsilon_mode", "needs use_bias_correction. Set that to True."
         if self.min_loss_scale > self.max_loss_scale:

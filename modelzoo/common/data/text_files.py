@@ -117,9 +117,6 @@ def split_files(files, eval_fraction, training):
 def read_tokens(files):
     """Reads files as one row of tokens: their bytes, END_OF_DOCUMENT after each.
 
-    Args:
-        files: pairs of relative path and path.
-
     Returns:
         [number of tokens] uint16.
 

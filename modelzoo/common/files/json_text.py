@@ -11,7 +11,7 @@ from modelzoo.common.files import text_lines
 
 
 def parse_json(text, finite=True):
-    """Returns the value that a JSON text stands for.
+    """Returns the value of a JSON text.
 
     Args:
         text: the text.
@@ -20,7 +20,7 @@ def parse_json(text, finite=True):
 
     Raises:
         ValueError: if it is no JSON, nests too deep, or has a key twice or a number that is not
-            finite; a JSONDecodeError, which tells the place, for the first of these.
+            finite; a JSONDecodeError, which has the place, for the first of these.
     """
     try:
         if not finite:
@@ -33,7 +33,7 @@ def parse_json(text, finite=True):
 
 
 def place(error):
-    """Returns what an error of `parse_json` says, with the column where it is of one place."""
+    """Returns the text of an error of `parse_json`, with its column if it has one."""
     if not isinstance(error, json.JSONDecodeError):
         return str(error)
     return f"{error.msg.removesuffix(' at')} at column {error.colno}"
@@ -71,9 +71,6 @@ def _finite(text):
 
 def read_json_lines(path):
     """Yields the rows of a jsonl file; blank lines are skipped.
-
-    Args:
-        path: the file.
 
     Yields:
         The place of the row, ``<path>:<line>``, and its object, where numbers may be NaN or

@@ -26,11 +26,7 @@ def default_model_dir(params_path):
 
 
 def check_places(runconfig, mode):
-    """Refuses what a run names and can be told without TensorFlow.
-
-    Args:
-        runconfig: RunConfigParams, its model_dir filled in.
-        mode: what the runner does.
+    """Checks the places that a run names, as far as that needs no TensorFlow.
 
     Raises:
         CheckpointError: nothing is where the checkpoint should be.
@@ -93,7 +89,7 @@ def _has_checkpoint(path):
 
 
 def no_checkpoint(path, option):
-    """Returns the error for a path where no checkpoint is; names those beside it."""
+    """Returns the error for a path where no checkpoint is; names those next to it."""
     folder = path if os.path.isdir(path) else os.path.dirname(path) or "."
     near = all_checkpoints(folder)
     advice = (
@@ -112,7 +108,7 @@ def write_text_summary(model_dir, text, step):
     Args:
         model_dir: folder of the events; the writer is the one that tf.estimator uses.
         text: plain text, shown as code.
-        step: global step it stands at.
+        step: its global step.
     """
     import tensorflow.compat.v1 as tf
 

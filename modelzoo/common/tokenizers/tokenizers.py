@@ -50,7 +50,6 @@ CHUNK_CHARACTERS = 1 << 19  # text that is cut into words at a time
 JUDGED_TOKENS = 1000  # of a text, by which it is judged whether a vocabulary has its words
 TRANSLATION_TOKENS = ("<pad>", "<unk>", "<s>", "</s>")
 NOT_MERGED = re.compile(r"<.*>$|\[.*\]$|madeupword\d+$")
-MOST_ADDED = 1000  # tokens without a merge at either end of a vocabulary's numbers
 MOST_EARLY = 0.01  # share of merges that may stand before those that make their parts
 
 
@@ -70,7 +69,7 @@ class ByteTokenizer:
 
     @property
     def facts(self):
-        """What a manifest tells of the vocabulary; see FileTokenizer."""
+        """What a manifest holds of the vocabulary; see FileTokenizer."""
         return vocabulary_facts({"ByteTokenizer": self.eos_id})
 
     def encode(self, text):
@@ -124,7 +123,7 @@ class FileTokenizer:
 
     @property
     def facts(self):
-        """What a manifest tells of the vocabulary: its size and its digest."""
+        """What a manifest holds of the vocabulary: its size and its digest."""
         return vocabulary_facts(self.library.get_vocab())
 
     def encode(self, text):
@@ -139,7 +138,7 @@ class FileTokenizer:
         return found
 
     def encode_with_offsets(self, text):
-        """Tokenizes and tells where each token stands.
+        """Tokenizes, with the place of each token.
 
         Returns:
             Tokens [n] int32 and their first and one past last character in `text`, [n, 2] int32.
@@ -223,7 +222,7 @@ class ByteLevelTokenizer(FileTokenizer):
         if lost:
             raise ConfigError(
                 f"{self.source}: must have a token for every byte of the text. Received: "
-                f"{word.strip()[:40]!r}, with {len(lost)} that have none and would be left out; it "
+                f"{word.strip()[:40]!r}, with {len(lost)} that have none and would be dropped; it "
                 f"lacks {len(self._lacking)} of the 256 bytes. Take another vocabulary."
             )
 
@@ -249,10 +248,7 @@ def split_text(text, limit):
 
 
 def vocabulary_facts(vocabulary):
-    """Describes a vocabulary, so that records of another one are told apart.
-
-    Args:
-        vocabulary: number of each token.
+    """Describes a vocabulary, so that records of another one can be recognized.
 
     Returns:
         ``vocab_size``, the numbers that tokens may have, and ``vocabulary_sha256``, in hexadecimal,
@@ -321,10 +317,6 @@ def load_tokenizer(kind, vocab_file=None, encoder_file=None, eos_id=None, do_low
 
 def require_tokens(tokenizer, *names):
     """Checks that a vocabulary has the special tokens that a preparation needs.
-
-    Args:
-        tokenizer: what `load_tokenizer` returned.
-        *names: keys of SPECIAL_TOKENS.
 
     Raises:
         ConfigError: names the missing ones.
@@ -495,7 +487,7 @@ def line_tokens(lines):
 
 
 def require_tokens_differ(path, tokens):
-    """Raises a ConfigError if a token stands twice in a vocabulary.
+    """Raises a ConfigError if a vocabulary has a token twice.
 
     Args:
         path: the vocabulary.
@@ -507,18 +499,13 @@ def require_tokens_differ(path, tokens):
         if before != line:
             raise ConfigError(
                 f"{path}: must have each token on one line. Received: {token[:40]!r} on lines "
-                f"{before} and {line}. Copy the file again; without one of the lines, the tokens "
-                "behind it would have other numbers."
+                f"{before} and {line}. Copy the file again: without one of the lines, the tokens "
+                "after it would have other numbers."
             )
 
 
 def check_numbers(path, vocabulary):
-    """Raises a ConfigError where numbers of tokens are none; some may have no token.
-
-    Args:
-        path: of the vocabulary.
-        vocabulary: dict from token to number.
-    """
+    """Raises a ConfigError where numbers of tokens are none; some may have no token."""
     limit = 2 * len(vocabulary) + 1024
     of: dict[int, str] = {}
     for token, number in vocabulary.items():
@@ -535,16 +522,10 @@ def check_numbers(path, vocabulary):
 
 
 def check_merges(path, pairs, of, vocabulary):
-    """Raises a ConfigError where merges do not make the tokens of a vocabulary, each in its turn.
+    """Raises a ConfigError where merges do not make the tokens of a vocabulary, in their order.
 
-    Tokens would have other numbers, all of them valid, so that nothing else ever told it. The
-    library's trainer may write a few pairs late.
-
-    Args:
-        path: of the merges.
-        pairs: two tokens of each line.
-        of: path of the vocabulary.
-        vocabulary: dict from token to number.
+    Text would get other tokens, all of them valid, and nothing else would notice. The library's
+    trainer may write a few pairs late.
     """
     made, early = {token for token in vocabulary if len(token) == 1}, []
     problem, advice = "", "Copy the file again."
@@ -559,10 +540,10 @@ def check_merges(path, pairs, of, vocabulary):
             f"such lines of {len(pairs)}"
         )
     elif len(set(pairs)) < len(pairs):
-        problem = "a line that stands twice"
+        problem = "a line twice"
     elif lacking:
         problem = f"none that makes {lacking[0]!r}, one of {len(lacking)} such tokens"
-        advice += " Write a token that was added behind those of the merges as <name> or [name]."
+        advice += " Write a token that was added after those of the merges as <name> or [name]."
     if problem:
         raise ConfigError(
             f"{path}: must hold the merges that make the tokens of {of}, in their order. "
@@ -571,22 +552,15 @@ def check_merges(path, pairs, of, vocabulary):
 
 
 def _lacking(vocabulary, made):
-    """Returns the tokens that merges should have made.
+    """Returns the tokens that merges should have made: those of two others.
 
-    Those before and after all made ones were added by hand, if there are not too many of them. Not
-    so behind all made ones a token of two others: lines are missing at the end of the merges.
+    Others were added by hand, as are those that look so.
     """
-    tokens = sorted(vocabulary, key=vocabulary.__getitem__)
-    first = next((i for i, token in enumerate(tokens) if token in made), len(tokens))
-    past = next((i for i in range(len(tokens), first, -1) if tokens[i - 1] in made), first)
-    before, between, behind = (
-        [token for token in block if token not in made and not NOT_MERGED.match(token)]
-        for block in (tokens[:first], tokens[first:past], tokens[past:])
-    )
-    added = min(MOST_ADDED, 16 + sum(len(token) > 1 for token in made) // 2)
-    if len(behind) <= added:
-        behind = [token for token in behind if _is_of_two(token, vocabulary)]
-    return [*(before if len(before) > added else ()), *between, *behind]
+    return [
+        token
+        for token in sorted(vocabulary, key=vocabulary.__getitem__)
+        if token not in made and not NOT_MERGED.match(token) and _is_of_two(token, vocabulary)
+    ]
 
 
 def _is_of_two(token, vocabulary):

@@ -11,7 +11,7 @@ import tensorflow.compat.v1 as tf
 
 from cerebras_tf import CerebrasEstimator, CSEstimatorSpec, CSRunConfig
 from cerebras_tf.checkpoints.content import named, saved_shapes
-from cerebras_tf.cli.exit_codes import tell_if_stopped
+from cerebras_tf.cli.exit_codes import set_stop_message
 from cerebras_tf.config.address import check_wafer_address
 from cerebras_tf.config.run_options import SharedOptions
 from cerebras_tf.errors import CheckpointError, DataError
@@ -221,7 +221,7 @@ class StartHook(tf.estimator.SessionRunHook):
 
     def after_create_session(self, session, coord):
         """Writes the parameters."""
-        tell_if_stopped(None)  # from now on the estimator says at which step
+        set_stop_message(None)  # from now on the estimator says at which step
         wafers, here = self._params.runconfig.num_csx, job.wafers()
         if wafers > 1:
             tf.logging.info(

@@ -17,7 +17,7 @@ import os
 import sys
 
 from cerebras_tf.cli.arguments import parse_arguments
-from cerebras_tf.cli.exit_codes import run_main, tell_if_stopped
+from cerebras_tf.cli.exit_codes import run_main, set_stop_message
 from cerebras_tf.errors import CapacityError, CheckpointError, ConfigError, DataError
 from cerebras_tf.swarmx import job, mpi
 from modelzoo.common.config import registry, schema
@@ -80,14 +80,14 @@ def main(argv, model_name=None, program=None):
 
 def execute(args, model_name=None):
     """Does what the RunArguments `args` say; see `main`."""
-    tell_if_stopped(f"{args.mode} was stopped while it read {args.params}; nothing was begun")
+    set_stop_message(f"{args.mode} was stopped while it read {args.params}; nothing was begun")
     params = read_params(args, model_name)
     runconfig = params.runconfig
     with interrupt.ending_at_once("stopped while TensorFlow was loading; nothing was begun"):
         announce(f"{args.mode}: {params.model_name} of {args.params}, in {runconfig.model_dir}")
-        registry.load_room(params.model_name)
+        registry.load_model(params.model_name)
     place = "before its first step" if "train" in args.mode else "before its end"
-    tell_if_stopped(f"{args.mode} was stopped {place}; give the same command to begin anew")
+    set_stop_message(f"{args.mode} was stopped {place}; give the same command to begin anew")
     with file_errors_named(params, SECTIONS[args.mode]), lock_for(args.mode, runconfig.model_dir):
         run_mode(args.mode, params)
 
@@ -202,7 +202,7 @@ def start_mode(mode, params):
     runconfig = params.runconfig
     sections = [getattr(params, name) for name in dict.fromkeys(("train_input", *SECTIONS[mode]))]
     check_sections(sections, params.label_count)
-    model, data = registry.load_room(params.model_name)
+    model, data = registry.load_model(params.model_name)
     use_cs = not runconfig.device
     folder.check_device(runconfig.device)
     excludes = getattr(model, "WARM_START_EXCLUDES", ())
@@ -344,7 +344,7 @@ def catch_up(estimator, model, data, params, evaluations, end):
         check_evaluation(model, data, params, evaluations)
         path = latest_checkpoint(runconfig.model_dir)
         tf.logging.info("evaluating %s, which has no evaluation yet", path)
-        tell_if_stopped(f"stopped before its first step; the same command goes on from {path}")
+        set_stop_message(f"stopped before its first step; the same command goes on from {path}")
         hooks = [CheckpointHook(path), BatchesHook()]
         found = estimator.evaluate(data.INPUTS.eval, eval_steps(runconfig), hooks, path)
         evaluations.export(estimator, "", path, found, False)

@@ -57,9 +57,3 @@ def test_a_missing_file_is_told_with_the_one_that_looks_like_it(tmp_path):
     for read in (text_lines.read_lines, lambda path: text_lines.line_ends(path, 3)):
         with pytest.raises(DataError, match=r"Did you mean .*texts\.en\?"):
             read(tmp_path / "text.en")
-
-
-def test_a_packed_file_is_to_be_unpacked(tmp_path):
-    (tmp_path / "a.en.gz").write_bytes(b"\x1f\x8b")
-    with pytest.raises(DataError, match=r"byte 0x8b\. Unpack the file\."):
-        text_lines.read_lines(tmp_path / "a.en.gz")

@@ -76,14 +76,14 @@ def test_data_go_on_behind_as_many_records_where_batches_have_another_size(tmp_p
     assert skipped(0, 8) == (0, "")
     assert skipped(10, 8) == (10, "")
     found, told = skipped(12, 16)
-    assert found == 6 and "was 8 and is 16: data go on behind the 96 records read so far" in told
+    assert found == 6 and "was 8 and is 16" in told and "96 records" in told
     assert "again" not in told
     assert skipped(14, 16) == (8, "")  # of the same size
     found, told = skipped(14, 24)
     assert found == 5 and "128 records read so far, of which the last 8 come again" in told
     assert skipped(15, 24) == (6, "")
     found, told = skipped(15, 8)  # the 8 that came again count once
-    assert found == 18 and "behind the 144 records" in told
+    assert found == 18 and "144 records" in told
 
 
 def test_batches_in_an_order_of_their_own_are_told(tmp_path, caplog):

@@ -55,7 +55,7 @@ def test_tokens_added_at_either_end_of_a_vocabulary_need_no_merges(tmp_path):
     loaded = tokenizers.load_tokenizer("GPT2Tokenizer", *files)
     assert loaded.encode("ab").tolist() == [numbers["ab"]]
     assert loaded.token_id("PAD0") == 0 and loaded.vocab_size == len(numbers)
-    for ends in ((first, [*last, *"0123"]), (["more", *first], last), ((), ["aaaa"])):
+    for ends in ((first, [*last, "aaaa"]), (["aaaa"], last)):
         _, files = pairs_of_letters(tmp_path, *ends)
         with pytest.raises(ConfigError) as error:
             tokenizers.load_tokenizer("GPT2Tokenizer", *files)
