@@ -71,12 +71,12 @@ def planned_bytes(step: StepGraph, staging: bool = False, spilled: Collection[Va
     return _Assembler(step, 0, staging, price, staging, spilled).plan().arena_bytes
 
 
-def assemble_branch(graph: Graph, price: Price) -> Program:
+def assemble_region(graph: Graph, price: Price) -> Program:
     """The program of a graph that is part of an instruction.
 
     Features and results are called "0", "1", ... in the order of inputs and outputs.
     """
-    graph = copy_graph(graph, lambda part: part)  # another instruction may have the same branch
+    graph = copy_graph(graph, lambda part: part)  # another instruction may have the same graph
     fuse_elementwise(graph, lambda node: 0)
     step = StepGraph(graph)
     step.features = {str(i): value for i, value in enumerate(graph.inputs)}
@@ -362,9 +362,10 @@ class _Assembler:
         self, node: Node, inputs: tuple[int, ...], outputs: tuple[int, ...]
     ) -> Instruction:
         attrs = dict(node.attrs)
-        if node.op != FUSED:
+        structure = lookup(node.op).structure
+        if structure is not None and structure.compiles_regions:
             for key, graph in node.subgraphs.items():
-                attrs[key] = assemble_branch(graph, self.price)
+                attrs[key] = assemble_region(graph, self.price)
         cost = price_at_most(
             self.price,
             node.op,

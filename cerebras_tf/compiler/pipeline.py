@@ -30,7 +30,7 @@ from cerebras_tf.passes.fuse_elementwise import fuse_elementwise
 from cerebras_tf.passes.fuse_layer_norm import fuse_layer_norm
 from cerebras_tf.passes.fuse_linear_loss import fuse_linear_loss, merge_linear_loss
 from cerebras_tf.passes.fuse_sum_of_squares import fuse_sum_of_squares
-from cerebras_tf.passes.inline_conditionals import inline_conditionals
+from cerebras_tf.passes.inline_regions import inline_regions
 from cerebras_tf.passes.lower_products import check_kept, lower_products
 from cerebras_tf.passes.mask_weights import mask_weights
 from cerebras_tf.passes.merge_common import merge_common
@@ -164,7 +164,7 @@ def _backward(options: Options) -> list[Pass]:
         ("differentiate", lambda s: differentiate(s.graph)),
         # Behind differentiation: the gradient of `select` is not finite where the branch that is
         # not taken divides by zero; that of `cond` never looks there.
-        ("inline_conditionals", lambda s: inline_conditionals(s.graph)),
+        ("inline_regions", lambda s: inline_regions(s.graph)),
         # Behind inlining, which shows how a conditional update ends.
         *([("mask_weights", lambda s: mask_weights(s, options.sparse))] if options.sparse else []),
         # Identities told values apart for differentiation only.

@@ -15,6 +15,7 @@ from cerebras_tf.ops.registry import (
     infer,
     is_view,
     lookup,
+    regions,
     viewed,
 )
 
@@ -33,5 +34,6 @@ __all__ = [
     "infer",
     "is_view",
     "lookup",
+    "regions",
     "viewed",
 ]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cerebras_tf.ir import Node, TensorType, most_of, substitute, symbols_in
-from cerebras_tf.ir.program import Cost, Price, Program
+from cerebras_tf.ir.program import Cost, Price
 from cerebras_tf.ops.registry import is_view, lookup
 
 # Ops that read as many elements of their first operand as they return, and not all of it.
@@ -46,11 +46,10 @@ def price(
     if is_view(node):
         return Cost()
     moved = _bytes_read(node), sum(map(_bytes, outputs))
-    branches = [part for part in attrs.values() if isinstance(part, Program)]
-    if branches:  # of a conditional: the dearer one
-        flops = max(branch.flops for branch in branches)
-        scratch = max(branch.arena_bytes + branch.scratch_bytes for branch in branches)
-        return Cost(flops, *moved, scratch)
+    structure = lookup(op).structure
+    if structure is not None and structure.cost is not None:
+        flops, scratch_bytes = structure.cost(attrs)
+        return Cost(flops, *moved, scratch_bytes)
     return Cost(_flops(node), *moved)
 
 

@@ -10,7 +10,7 @@ from typing import Any, Optional
 
 from cerebras_tf.ir import Node, Size, TensorType, Value
 from cerebras_tf.ops import rows
-from cerebras_tf.ops.registry import lookup, register
+from cerebras_tf.ops.registry import Structure, lookup, register
 
 
 def _fused_infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[TensorType]:
@@ -48,7 +48,7 @@ register(
     _fused_infer,
     rows=_fused_rows,
     differentiable=False,
-    structural=True,
+    structure=Structure(),
     flops=_fused_flops,
 )
 register(

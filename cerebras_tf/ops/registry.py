@@ -12,7 +12,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, Optional, ParamSpec, Union
 
 from cerebras_tf.errors import GraphError, UnsupportedOpError
-from cerebras_tf.ir import Node, Size, TensorType, Value
+from cerebras_tf.ir import Graph, Node, Size, TensorType, Value
 from cerebras_tf.ops.rows import RowRule
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ Flops = Callable[[Node], Size]
 Products = Callable[[Node], "tuple[Optional[Size], ...]"]
 # Whether a node with these attributes draws random numbers.
 Draws = Callable[[Attrs], bool]
+# Emits a reverse pass: builder, ys, their cotangents, xs -> cotangents of the xs (None: zero).
+Reverse = Callable[["Builder", list[Value], list[Value], list[Value]], "list[Optional[Value]]"]
 _Fields = ParamSpec("_Fields")
 
 
@@ -37,6 +39,56 @@ def never(attrs: Attrs) -> bool:
 def always(attrs: Attrs) -> bool:
     """Every node of the op draws."""
     return True
+
+
+@dataclass(frozen=True)
+class Region:
+    """A graph in a node's attributes, and which values of the node enter and leave it.
+
+    Attributes:
+        graph: the graph.
+        operands: for every input of the graph, the position of the node's operand that it is (in a
+            loop: at first); None where the op makes it, such as the counter of a loop.
+        outputs: for every output of the graph, the position of the node's output that it may
+            become; None where only the op reads it, such as the condition of a loop.
+        carried: pairs (output, input) of the graph: the next iteration of a loop reads the output
+            as the input.
+    """
+
+    graph: Graph
+    operands: tuple[Optional[int], ...]
+    outputs: tuple[Optional[int], ...]
+    carried: tuple[tuple[int, int], ...] = ()
+
+
+def _no_regions(node: Node) -> list[Region]:
+    return []
+
+
+@dataclass(frozen=True)
+class Structure:
+    """What passes and backends ask of a structural op: one whose attributes hold graphs.
+
+    Attributes:
+        regions: the graphs of a node. An operand that enters none of them decides which runs, or
+            how often.
+        vjp: as OpDef.vjp, but is also given the function that differentiates a region.
+        inline: emits a node's work without its regions, all of whose nodes are cheap, and returns
+            its outputs; None, or returning None, keeps the node.
+        compiles_regions: instructions hold a program for each region, which
+            runtime/subprogram.py runs. Else a pass expands the node, or a kernel reads its graphs.
+        cost: attributes with programs as regions -> flops and bytes of scratch memory; needed with
+            compiles_regions.
+    """
+
+    regions: Callable[[Node], list[Region]] = _no_regions
+    _: KW_ONLY
+    vjp: Optional[
+        Callable[[Builder, Node, list[Optional[Value]], Reverse], list[Optional[Value]]]
+    ] = None
+    inline: Optional[Callable[[Builder, Node], Optional[list[Value]]]] = None
+    compiles_regions: bool = False
+    cost: Optional[Callable[[Attrs], tuple[int, int]]] = None
 
 
 @dataclass(frozen=True)
@@ -60,8 +112,8 @@ class OpDef:
             function of the node where that depends on types and attributes.
         overwrites: position of an operand that the output may be written over, where nothing reads
             it later: the kernels allow it, and save a copy.
-        structural: its attributes hold graphs, or it stands for nodes still to be written. It has
-            no kernel: dispatch runs the graphs, or a pass expands the node, gradient included.
+        structure: of an op whose attributes hold graphs, or that a pass expands. It has no entry
+            in the kernel tables.
         zeros: positions of operands of which each alone, being 0 (False) everywhere, makes all
             outputs 0, whatever finite numbers the others hold.
         linear: groups of operands, each of which the outputs are linear in, its members taken
@@ -86,7 +138,7 @@ class OpDef:
     cheap: bool = False
     view: Union[bool, Callable[[Node], bool]] = False
     overwrites: Optional[int] = None
-    structural: bool = False
+    structure: Optional[Structure] = None
     zeros: tuple[int, ...] = ()
     linear: tuple[tuple[int, ...], ...] = ()
     collective: bool = False
@@ -97,6 +149,13 @@ class OpDef:
     def __post_init__(self) -> None:
         if self.elementwise:
             object.__setattr__(self, "cheap", True)
+
+    @property
+    def has_gradient(self) -> bool:
+        """Whether it has a gradient rule."""
+        return self.vjp is not None or (
+            self.structure is not None and self.structure.vjp is not None
+        )
 
     @property
     def family(self) -> str:
@@ -140,10 +199,16 @@ def draws(node: Node) -> bool:
     return lookup(node.op).draws(node.attrs)
 
 
+def regions(node: Node) -> list[Region]:
+    """The regions of a structural node; none of others."""
+    structure = lookup(node.op).structure
+    return [] if structure is None else structure.regions(node)
+
+
 def can_fold(op: str, attrs: Attrs) -> bool:
     """Whether a node may be computed beforehand, its operands being constant."""
     known = lookup(op)
-    return not (known.structural or known.collective or known.draws(attrs))
+    return not (known.structure or known.collective or known.draws(attrs))
 
 
 def viewed(value: Value) -> Value:

@@ -17,7 +17,8 @@ from collections.abc import Iterator, Sequence
 
 from cerebras_tf.errors import ConfigError
 from cerebras_tf.ir import Graph, Node, Value, most_of
-from cerebras_tf.ops import lookup
+from cerebras_tf.ops import lookup, regions
+from cerebras_tf.ops.registry import Region
 
 LEAST_SIZE = 16
 # Multiplications of a product below which packing its operands takes as long as it saves.
@@ -104,13 +105,31 @@ def _find_deciding(graph: Graph, wanted: set[Value], found: set[Node]) -> None:
         at = [i for i, x in enumerate(node.outputs) if x in wanted or "int" in x.dtype]
         if lookup(node.op).products is not None and at:
             found.add(node)
-        elif node.subgraphs:
-            for inner in node.subgraphs.values():
-                within = {inner.outputs[i] for i in at}
-                _find_deciding(inner, within, found)
-                first = len(node.inputs) - len(inner.inputs)  # behind what chooses a branch
-                handed = zip(node.inputs[first:], inner.inputs)
-                wanted.update(x for x, own in handed if own in within)
-                wanted.update(node.inputs[:first] if at else ())
+        elif regions(node):
+            entered: set[int] = set()
+            for region in regions(node):
+                within = _find_within(region, at, found)
+                for position, value in zip(region.operands, region.graph.inputs):
+                    if position is not None:
+                        entered.add(position)
+                        wanted.update([node.inputs[position]] if value in within else ())
+            # The other operands choose a region, or how often it runs.
+            wanted.update(x for i, x in enumerate(node.inputs) if i not in entered and at)
         elif at and not lookup(node.op).of_range:  # a loss scale counts steps by those
             wanted.update(x for x in node.inputs if x.type.is_floating or x.dtype == "bool")
+
+
+def _find_within(region: Region, at: Sequence[int], found: set[Node]) -> set[Value]:
+    """Values of a region from which an integer follows in the node's outputs at some positions."""
+    graph = region.graph
+    within = {
+        value
+        for value, position in zip(graph.outputs, region.outputs)
+        if position in at or (position is None and at)
+    }
+    while True:
+        _find_deciding(graph, within, found)
+        more = {graph.outputs[o] for o, i in region.carried if graph.inputs[i] in within} - within
+        if not more:
+            return within
+        within |= more

@@ -167,7 +167,7 @@ class PaddingFacts:
             self._read(node, having)
             return
         if all(value in self.free for value in node.inputs) and not draws(node):
-            if not lookup(node.op).structural and all(v.type.is_bounded for v in node.outputs):
+            if not lookup(node.op).structure and all(v.type.is_bounded for v in node.outputs):
                 self.free.update(node.outputs)
             return
         self._enter(node)

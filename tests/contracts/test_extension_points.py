@@ -32,7 +32,7 @@ from cerebras_tf.runtime.cpu import CpuBackend
 from cerebras_tf.runtime.executor import Listener, Machine
 from cerebras_tf.runtime.null import NullBackend
 from cerebras_tf.runtime.session import Programs, SavedProgram, Session
-from cerebras_tf.runtime.subprogram import conditional
+from cerebras_tf.runtime.subprogram import STRUCTURAL
 from tests.compiler.test_assemble import STEPS
 from tests.machines import contents, store_of
 from tests.runtime.test_null import Ledger
@@ -115,8 +115,8 @@ class CountingBackend:
         return self._passed("place", memory, type, offset)
 
     def load(self, instruction, inputs, outputs):
-        if instruction.op == "cond":
-            call = conditional(instruction, self)
+        if instruction.op in STRUCTURAL:
+            call = STRUCTURAL[instruction.op](instruction, self)
         else:
             call = self._passed("load", instruction, inputs, outputs)
 

@@ -7,7 +7,7 @@ import pytest
 
 from cerebras_tf.ir import Graph, parse_type, verify
 from cerebras_tf.ops import Builder, infer
-from cerebras_tf.passes.inline_conditionals import inline_conditionals
+from cerebras_tf.passes.inline_regions import inline_regions
 from tests.graphs import CLOSE, check_pass, graph_of, ops_of, run_plain
 
 F4 = "float32[4]"
@@ -43,7 +43,7 @@ def check(make):
     shapes = [value.shape for value in graph.inputs[1:]]
     arrays = [random.standard_normal(shape).astype(np.float32) for shape in shapes]
     wanted = both_ways(graph, *arrays)
-    ops = check_pass(graph, inline_conditionals)
+    ops = check_pass(graph, inline_regions)
     for ours, theirs in zip(both_ways(graph, *arrays), wanted):
         for a, c in zip(ours, theirs):
             np.testing.assert_allclose(a, c, *CLOSE)
@@ -88,7 +88,7 @@ def test_inner_conditionals_are_inlined_first():
         return b.op("cond", p, p, x, **graphs)
 
     graph = graph_of(build, "bool[]", F4)
-    assert check_pass(graph, inline_conditionals) == ["exp", "neg", "select", "square", "select"]
+    assert check_pass(graph, inline_regions) == ["exp", "neg", "select", "square", "select"]
 
 
 COSTLY = {
@@ -111,7 +111,7 @@ def test_costly_branches_stay(costly, side):
 
     then, orelse = (costly, cheap) if side == "then" else (cheap, costly)
     graph = conditional(then, orelse, "float32[3,3]")
-    inline_conditionals(graph)
+    inline_regions(graph)
     verify(graph, infer)
     assert ops_of(graph) == ["cond"]
 
@@ -121,12 +121,12 @@ def test_branches_of_different_shapes_stay():
         lambda b, x: b.op("exp", x), lambda b, x: b.op("sum", x, axes=(0,), keepdims=True), F4
     )
     assert graph.outputs[0].shape == (None,)
-    inline_conditionals(graph)
+    inline_regions(graph)
     assert ops_of(graph) == ["cond"]
 
 
 def test_inlined_nodes_keep_layer_and_direction():
     graph = conditional(lambda b, x: b.op("exp", x), lambda b, x: b.op("neg", x), F4)
     graph.nodes[-1].layer, graph.nodes[-1].direction = 4, "update"
-    inline_conditionals(graph)
+    inline_regions(graph)
     assert {(node.layer, node.direction) for node in graph.nodes} == {(4, "update")}
