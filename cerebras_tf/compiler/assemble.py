@@ -13,7 +13,7 @@ from typing import Any, Optional
 
 from cerebras_tf.compiler.memory import Lifetime, plan_memory
 from cerebras_tf.compiler.sharding import ALONE, EVERYWHERE, Ownership
-from cerebras_tf.compiler.staging import find_staged
+from cerebras_tf.compiler.spilling import find_spilled
 from cerebras_tf.ir import Graph, Node, StepGraph, Value
 from cerebras_tf.ir.binding import copy_graph
 from cerebras_tf.ir.program import (
@@ -29,7 +29,7 @@ from cerebras_tf.ir.program import (
     Program,
     Slot,
 )
-from cerebras_tf.ir.schedule import Free, OnWafer, Run, Share, Step, StreamIn, StreamOut
+from cerebras_tf.ir.schedule import Entry, Free, OnWafer, Run, Share, StreamIn, StreamOut
 from cerebras_tf.ir.step import GRADIENT
 from cerebras_tf.ir.text import print_attribute
 from cerebras_tf.ops import is_view, lookup, viewed
@@ -106,7 +106,7 @@ class _Assembler:
         self._bodies: dict[Any, int] = {}
         self._nodes = [node for node in step.graph.nodes if node.op != "constant"]
         self._groups = _group(self._nodes)
-        self._staged = find_staged(self._groups, step, spilled) if staging and streaming else {}
+        self._staged = find_spilled(self._groups, step, spilled) if staging and streaming else {}
         self._readers_of_staged = {s.name: s.readers for s in self._staged.values()}
         self._resting: dict[Value, int] = {}  # slot of staged values, where they are read
 
@@ -270,7 +270,7 @@ class _Assembler:
             touched = [self._slot_for(n, v) for n in nodes for v in [*n.inputs, *n.outputs]]
             used = tuple(dict.fromkeys(slot for slot in touched if slot in names))
             owner = self.owned.of(nodes[0])
-            run: list[Step] = [StreamIn(layer, used)] if self.streaming and used else []
+            run: list[Entry] = [StreamIn(layer, used)] if self.streaming and used else []
             body, slots = self._body(nodes)
             run.append(Run(layer, direction, body, slots))
             steps.extend(_on_wafer(owner, run))
@@ -287,7 +287,7 @@ class _Assembler:
                 steps.append(Free(tuple(freed)))
         steps.extend(self._stream_out(-1, [store for found in stores.values() for store in found]))
 
-    def _stream_out(self, layer: int, stores: Sequence[tuple[str, int]]) -> Iterator[Step]:
+    def _stream_out(self, layer: int, stores: Sequence[tuple[str, int]]) -> Iterator[Entry]:
         """The steps by which new values of variables reach those who keep them."""
         if self.owned.wafers == 1:
             if stores:
@@ -412,7 +412,7 @@ class _Assembler:
         return "/".join(largest.split("/")[:-1][:2]) or largest
 
 
-def _on_wafer(wafer: int, steps: list[Step]) -> list[Step]:
+def _on_wafer(wafer: int, steps: list[Entry]) -> list[Entry]:
     """Steps that one wafer runs, or all."""
     return steps if wafer == EVERYWHERE else [OnWafer(wafer, len(steps)), *steps]
 

@@ -10,36 +10,32 @@ from typing import Optional
 
 from cerebras_tf.compiler.assemble import assemble
 from cerebras_tf.compiler.fit_activations import Budget, fit_activations
-from cerebras_tf.compiler.layers import assign_layers
-from cerebras_tf.compiler.measures import measure_on_owners
-from cerebras_tf.compiler.order import order_nodes
-from cerebras_tf.compiler.sharding import ALONE, deal_out
+from cerebras_tf.compiler.order import assign_layers, order_nodes
+from cerebras_tf.compiler.sharding import ALONE, compute_norms_on_owners, deal_out
 from cerebras_tf.errors import CapacityError, CerebrasError, StoreError
 from cerebras_tf.ir import StepGraph, Value, verify
 from cerebras_tf.ir.program import Price, Program
 from cerebras_tf.ir.verify import Inferred
 from cerebras_tf.ops import infer
 from cerebras_tf.ops.cost import price
-from cerebras_tf.passes.average_gradients import average_gradients
+from cerebras_tf.passes.average_gradients import average_gradients, drop_wafer_sums
 from cerebras_tf.passes.copy_old_values import copy_old_values
 from cerebras_tf.passes.differentiate import differentiate
-from cerebras_tf.passes.drop_wafer_sums import drop_wafer_sums
-from cerebras_tf.passes.fold_row_sums import fold_row_sums
 from cerebras_tf.passes.fuse_attention import fuse_attention
 from cerebras_tf.passes.fuse_elementwise import fuse_elementwise
 from cerebras_tf.passes.fuse_layer_norm import fuse_layer_norm
 from cerebras_tf.passes.fuse_linear_loss import fuse_linear_loss, merge_linear_loss
-from cerebras_tf.passes.fuse_sum_of_squares import fuse_sum_of_squares
+from cerebras_tf.passes.fuse_sums import fold_row_sums, fuse_sum_of_squares
 from cerebras_tf.passes.inline_regions import inline_regions
 from cerebras_tf.passes.lower_products import check_kept, lower_products
 from cerebras_tf.passes.mask_weights import mask_weights
 from cerebras_tf.passes.merge_common import merge_common
-from cerebras_tf.passes.move_views import move_views
-from cerebras_tf.passes.part_norms import part_norms
 from cerebras_tf.passes.recompute_elementwise import recompute_elementwise
+from cerebras_tf.passes.remove_padding import remove_padding
 from cerebras_tf.passes.round_operands import round_operands
 from cerebras_tf.passes.simplify import simplify
-from cerebras_tf.passes.strip_padding import strip_padding
+from cerebras_tf.passes.sink_views import sink_views
+from cerebras_tf.passes.split_norms import split_norms
 from cerebras_tf.passes.widen_precision import widen_precision
 
 PRECISIONS = ("float32", "bfloat16", "emulate")
@@ -101,7 +97,7 @@ _WITHOUT_GRADIENTS: list[Pass] = [
 
 
 @contextmanager
-def collector_paused() -> Iterator[None]:
+def paused_collector() -> Iterator[None]:
     """Holds Python's cyclic garbage collector back.
 
     Passes make hundreds of thousands of objects that stay. Each of the collector's walks goes over
@@ -122,7 +118,7 @@ def compile_step(step: StepGraph, options: Options = Options()) -> Program:
     return compile_layers(step, layers, options)
 
 
-@collector_paused()
+@paused_collector()
 def cut_into_layers(step: StepGraph, options: Options = Options()) -> int:
     """Simplifies the forward graph, finds its patterns and cuts it into layers.
 
@@ -149,13 +145,13 @@ def cut_into_layers(step: StepGraph, options: Options = Options()) -> int:
     if options.strip and options.fuse and not emulates:
         # Behind the fusion of attention, whose mask it reads; layers share one mask then.
         forward.append(("merge_common", lambda s: merge_common(s.graph)))
-        forward.append(("strip_padding", lambda s: _strip(s, options)))
+        forward.append(("remove_padding", lambda s: _strip(s, options)))
     run_passes(step, forward)
     return assign_layers(step)
 
 
 def _strip(step: StepGraph, options: Options) -> None:
-    step.padding_kept = strip_padding(step, options.restore, options.optional) or ""
+    step.padding_kept = remove_padding(step, options.restore, options.optional) or ""
 
 
 def _backward(options: Options) -> list[Pass]:
@@ -179,7 +175,7 @@ def _backward(options: Options) -> list[Pass]:
         ),
         # Behind every pass that joins equal nodes, which it makes; and behind inlining, which shows
         # what an update under a condition reads.
-        ("part_norms", lambda s: part_norms(s.graph, list(s.updates.values()))),
+        ("split_norms", lambda s: split_norms(s.graph, list(s.updates.values()))),
         # Behind every pass that removes identities.
         ("copy_old_values", copy_old_values),
         # Behind every pass that joins equal nodes.
@@ -191,7 +187,7 @@ def _backward(options: Options) -> list[Pass]:
     ]
 
 
-@collector_paused()
+@paused_collector()
 def compile_layers(step: StepGraph, layers: int, options: Options = Options()) -> Program:
     """Differentiates, fuses, schedules and places a step that is cut into layers.
 
@@ -224,11 +220,11 @@ def compile_layers(step: StepGraph, layers: int, options: Options = Options()) -
         ]
         run_passes(step, groups)
     if options.wafers > 1:
-        run_passes(step, [("move_views", move_views)])
+        run_passes(step, [("sink_views", sink_views)])
     # Fusion keeps layers and directions, and so who owns what.
     owned = deal_out(step, options.wafers) if options.wafers > 1 else ALONE
     if options.wafers > 1:
-        run_passes(step, [("measure_on_owners", lambda s: measure_on_owners(s, owned))])
+        run_passes(step, [("compute_norms_on_owners", lambda s: compute_norms_on_owners(s, owned))])
     streaming, staging = options.streaming, options.staging
     program = assemble(step, layers, streaming, options.price, staging, owned=owned)
     if options.unfitted is not None:

@@ -20,7 +20,8 @@ from dataclasses import dataclass, field
 from cerebras_tf.ir import Node, StepGraph, Value
 from cerebras_tf.ir.step import RESULT
 from cerebras_tf.ops import is_view, lookup
-from cerebras_tf.passes.average_gradients import START
+from cerebras_tf.passes.average_gradients import START, WAIT
+from cerebras_tf.passes.split_norms import is_scalar
 
 EVERYWHERE = -1
 UPDATE = "update"
@@ -165,3 +166,113 @@ def _reading_wafers(
                 yield from _reading_wafers(output, readers, owned, wanted)
         else:
             yield owned.of(node)
+
+
+PICK = "wafer_pick"
+_Readers = Mapping[Value, Sequence[Node]]
+
+
+@dataclass
+class _Measured:
+    """What all wafers make of a mean.
+
+    Attributes:
+        root: the wafer whose update reads the mean.
+        nodes: what they run.
+        numbers: what comes of it.
+    """
+
+    root: int
+    nodes: set[Node] = field(default_factory=set)
+    numbers: list[Value] = field(default_factory=list)
+
+
+def compute_norms_on_owners(step: StepGraph, owned: Ownership) -> None:
+    """Changes the step in place.
+
+    Args:
+        step: in the order of the schedule, roots of means set.
+        owned: who updates what.
+    """
+    readers, wanted = step.graph.users(), set(step.graph.outputs)
+    found = {}
+    for node in step.graph.nodes:
+        if node.op == START and node.attrs["root"] == EVERYWHERE:
+            measured = _measured(node, readers, wanted, owned)
+            if measured is not None:
+                found[node] = measured
+    makers: dict[Node, set[int]] = {}
+    for measured in found.values():
+        for inner in measured.nodes:
+            makers.setdefault(inner, set()).add(measured.root)
+    for start, measured in list(found.items()):  # what mixes means of several is true nowhere
+        if any(len(makers[inner]) > 1 for inner in measured.nodes):
+            del found[start]
+    for start, measured in found.items():
+        start.attrs["root"] = measured.root
+    roots = {number: m.root for m in found.values() for number in m.numbers}
+    if roots:
+        _pick(step, roots, {node for m in found.values() for node in m.nodes}, owned)
+
+
+def _measured(
+    start: Node, readers: _Readers, wanted: set[Value], owned: Ownership
+) -> _Measured | None:
+    """What is measured of a mean; None where it must be everywhere."""
+    nodes: set[Node] = set()
+    numbers: list[Value] = []
+    owners: set[int] = set()
+    stack = [start.output]
+    while stack:
+        value = stack.pop()
+        if value in wanted:
+            return None
+        for node in readers.get(value, ()):
+            owner = owned.of(node)
+            if owner != EVERYWHERE:
+                owners.add(owner)
+            elif node not in nodes:
+                if node.op != WAIT and (lookup(node.op).collective or node.subgraphs):
+                    return None
+                nodes.add(node)
+                numbers += [made for made in node.outputs if is_scalar(made)]
+                stack += [made for made in node.outputs if not is_scalar(made)]
+    if len(owners) != 1:
+        return None
+    (root,) = owners
+    for number in numbers:
+        late = [owned.of(node) for node in readers.get(number, ()) if node not in nodes]
+        if not {EVERYWHERE, root}.issuperset(late):
+            return None
+    return _Measured(root, nodes, numbers)
+
+
+def _pick(
+    step: StepGraph, roots: Mapping[Value, int], measuring: set[Node], owned: Ownership
+) -> None:
+    """Tells numbers right before the first node that uses one of them on all wafers."""
+    graph = step.graph
+    told: dict[Value, Value] = {}
+    waiting: dict[Value, None] = {}
+    nodes: list[Node] = []
+
+    def tell(layer: int, direction: str) -> None:
+        picks = tuple(roots[number] for number in waiting)
+        types = [number.type for number in waiting]
+        pick = graph.make_node(PICK, list(waiting), {"roots": picks}, types)
+        pick.layer, pick.direction = layer, direction
+        told.update(zip(waiting, pick.outputs))
+        waiting.clear()
+        nodes.append(pick)
+
+    for node in graph.nodes:
+        if node not in measuring and owned.of(node) == EVERYWHERE:
+            if any(value in waiting for value in node.inputs):
+                tell(node.layer, node.direction)
+            node.inputs = [told.get(value, value) for value in node.inputs]
+        nodes.append(node)
+        waiting.update(dict.fromkeys(value for value in node.outputs if value in roots))
+    if not waiting.keys().isdisjoint(graph.outputs):
+        tell(-1, UPDATE)
+    graph.nodes = nodes
+    graph.outputs = [told.get(value, value) for value in graph.outputs]

@@ -16,7 +16,7 @@ import numpy as np
 from cerebras_tf.ir.binding import has_symbols, rebound, substitute, symbols_in
 from cerebras_tf.ir.dimensions import Symbol
 from cerebras_tf.ir.packing import Packing
-from cerebras_tf.ir.schedule import Run, Step
+from cerebras_tf.ir.schedule import Entry, Run
 from cerebras_tf.ir.step import Draw
 from cerebras_tf.ir.types import Array, TensorType
 
@@ -151,7 +151,7 @@ class Program:
     slots: list[Slot] = field(default_factory=list)
     constants: dict[int, Array] = field(default_factory=dict)
     bodies: list[list[Instruction]] = field(default_factory=list)
-    steps: list[Step] = field(default_factory=list)
+    steps: list[Entry] = field(default_factory=list)
     layers: list[Layer] = field(default_factory=list)
     features: dict[str, int] = field(default_factory=dict)
     variables: dict[str, int] = field(default_factory=dict)

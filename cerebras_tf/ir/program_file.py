@@ -24,7 +24,7 @@ from cerebras_tf.ir.dimensions import Dim, parse_dim
 from cerebras_tf.ir.graph import Graph
 from cerebras_tf.ir.packing import Check, Packing, TokenSpace
 from cerebras_tf.ir.program import Cost, Instruction, Layer, Program, Slot
-from cerebras_tf.ir.schedule import decode_step
+from cerebras_tf.ir.schedule import decode_entry
 from cerebras_tf.ir.step import Draw
 from cerebras_tf.ir.text import collect_constants, digest, parse_graph, print_graph
 from cerebras_tf.ir.types import Array, parse_type
@@ -152,7 +152,7 @@ def _decode_program(found: Json, arrays: _Arrays) -> Program:
         slots=[_decode_slot(slot) for slot in found["slots"]],
         constants={int(slot): arrays[name] for slot, name in found["constants"].items()},
         bodies=[[_decode_instruction(i, arrays) for i in body] for body in found["bodies"]],
-        steps=[decode_step(step) for step in found["steps"]],
+        steps=[decode_entry(step) for step in found["steps"]],
         layers=[_decode_layer(layer) for layer in found["layers"]],
         features=dict(found["features"]),
         variables=dict(found["variables"]),

@@ -35,11 +35,11 @@ class Actions(Protocol):
 
 
 @dataclass(frozen=True)
-class Step:
+class Entry:
     """One entry of a schedule.
 
     Attributes:
-        kind: its name in files and in text, a key of STEP_KINDS.
+        kind: its name in files and in text, a key of ENTRY_KINDS.
     """
 
     kind: ClassVar[str]
@@ -57,22 +57,22 @@ class Step:
         return f"{self.kind}({', '.join(given)})"
 
 
-STEP_KINDS: dict[str, type[Step]] = {}
-_Kind = TypeVar("_Kind", bound=type[Step])
+ENTRY_KINDS: dict[str, type[Entry]] = {}
+_Kind = TypeVar("_Kind", bound=type[Entry])
 
 
-def step_kind(step: _Kind) -> _Kind:
+def entry_kind(step: _Kind) -> _Kind:
     """Decorator: adds a kind to the table; its fields are numbers, texts and tuples of those."""
-    if step.kind in STEP_KINDS:
+    if step.kind in ENTRY_KINDS:
         raise GraphError(f"step kinds: names must differ. Received: {step.kind} twice. Rename one.")
-    STEP_KINDS[step.kind] = step
+    ENTRY_KINDS[step.kind] = step
     return step
 
 
-def decode_step(found: list[Any]) -> Step:
-    """The inverse of Step.encode; raises GraphError for an unknown kind or another field count."""
+def decode_entry(found: list[Any]) -> Entry:
+    """The inverse of Entry.encode; raises GraphError for an unknown kind or another field count."""
     kind, *given = found
-    step = STEP_KINDS.get(kind)
+    step = ENTRY_KINDS.get(kind)
     if step is None:
         raise GraphError(f"saved program: unknown step. Received: {kind}. Compile the model again.")
     if len(given) != len(fields(step)):
@@ -88,9 +88,9 @@ def _tuples(value: Any) -> Any:
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
-@step_kind
+@entry_kind
 @dataclass(frozen=True)
-class StreamIn(Step):
+class StreamIn(Entry):
     """Weights of a layer arrive: slots of variables become readable.
 
     Attributes:
@@ -107,9 +107,9 @@ class StreamIn(Step):
         machine.stream_in(self)
 
 
-@step_kind
+@entry_kind
 @dataclass(frozen=True)
-class Run(Step):
+class Run(Entry):
     """A body runs on a list of slots.
 
     Attributes:
@@ -130,9 +130,9 @@ class Run(Step):
         machine.compute(self)
 
 
-@step_kind
+@entry_kind
 @dataclass(frozen=True)
-class StreamOut(Step):
+class StreamOut(Entry):
     """New values leave.
 
     Attributes:
@@ -149,9 +149,9 @@ class StreamOut(Step):
         machine.stream_out(self)
 
 
-@step_kind
+@entry_kind
 @dataclass(frozen=True)
-class Free(Step):
+class Free(Entry):
     """Slots nobody reads any more; those of variables go back to the store.
 
     Attributes:
@@ -166,9 +166,9 @@ class Free(Step):
         machine.free(self)
 
 
-@step_kind
+@entry_kind
 @dataclass(frozen=True)
-class OnWafer(Step):
+class OnWafer(Entry):
     """The next steps run on one wafer of a job only, the owner of what they update.
 
     Attributes:
@@ -185,9 +185,9 @@ class OnWafer(Step):
         machine.on_wafer(self)
 
 
-@step_kind
+@entry_kind
 @dataclass(frozen=True)
-class Share(Step):
+class Share(Entry):
     """What one wafer of a job has computed goes to all others.
 
     Attributes:

@@ -11,10 +11,10 @@ from typing import Any, Optional
 from cerebras_tf.errors import GraphError
 from cerebras_tf.ir import Node, TensorType, Value
 from cerebras_tf.ops import rows
-from cerebras_tf.ops.registry import register
+from cerebras_tf.ops.registry import Attrs, register
 
 
-def _wafer_sum_infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[TensorType]:
+def _wafer_sum_infer(inputs: Sequence[Value], attrs: Attrs) -> list[TensorType]:
     """wafer_sum(x): the sum of the wafers' x, on all of them.
 
     It is small (a count, a loss): computing waits for it.
@@ -27,14 +27,14 @@ def _wafer_sum_vjp(b: Any, node: Node, dys: list[Optional[Value]]) -> list[Optio
     return [None if dy is None else b.op("wafer_sum", dy) for dy in dys]
 
 
-def _wafer_concat_infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[TensorType]:
+def _wafer_concat_infer(inputs: Sequence[Value], attrs: Attrs) -> list[TensorType]:
     """wafer_concat(x; wafers): the wafers' x one behind the other along the first axis."""
     (x,) = inputs
     first = x.shape[0] if x.shape else None
     return [x.type.with_shape((None if first is None else first * attrs["wafers"], *x.shape[1:]))]
 
 
-def _wafer_pick_infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[TensorType]:
+def _wafer_pick_infer(inputs: Sequence[Value], attrs: Attrs) -> list[TensorType]:
     """wafer_pick(x, ...; roots): x of one wafer on all of them, of each x that of its root."""
     types = {(x.dtype, x.type.is_static) for x in inputs}
     if len(attrs["roots"]) != len(inputs) or any(not static for _, static in types):
@@ -45,7 +45,7 @@ def _wafer_pick_infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[Te
     return [x.type for x in inputs]
 
 
-def _mean_start_infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[TensorType]:
+def _mean_start_infer(inputs: Sequence[Value], attrs: Attrs) -> list[TensorType]:
     """mean_start(x; in_place, root): the mean of the wafers' x sets out, see mean_wait.
 
     `root` is the wafer that gets it, -1 for all. In place, x itself becomes the mean.
@@ -53,7 +53,7 @@ def _mean_start_infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[Te
     return [_summable("mean_start", inputs[0])]
 
 
-def _mean_wait_infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[TensorType]:
+def _mean_wait_infer(inputs: Sequence[Value], attrs: Attrs) -> list[TensorType]:
     """mean_wait(x): x, a result of mean_start, once it has arrived."""
     return [inputs[0].type]
 

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from typing import Any, Optional
 
 from cerebras_tf.errors import GraphError
-from cerebras_tf.ir import Graph, Node, TensorType, Value
+from cerebras_tf.ir import Graph, Node, Size, TensorType, Value
 from cerebras_tf.ops import rows
 from cerebras_tf.ops.builder import Builder
-from cerebras_tf.ops.registry import Region, Reverse, Structure, register
+from cerebras_tf.ops.registry import Attrs, Region, Reverse, Structure, lookup, register
 from cerebras_tf.ops.shape import zeros_like
 
 Cotangents = list[Optional[Value]]
@@ -39,7 +39,7 @@ def inline(b: Any, graph: Graph, arguments: Sequence[Value]) -> list[Value]:
     return [mapping[value] for value in graph.outputs]
 
 
-def _cond_infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[TensorType]:
+def _cond_infer(inputs: Sequence[Value], attrs: Attrs) -> list[TensorType]:
     """cond(predicate, *operands; then, orelse): outputs of the graph the predicate chooses."""
     then, orelse = attrs["then"], attrs["orelse"]
     for branch in (then, orelse):
@@ -108,7 +108,7 @@ def _cond_inline(b: Builder, node: Node) -> Optional[list[Value]]:
     ]
 
 
-def _cond_cost(attrs: dict[str, Any]) -> tuple[int, int]:
+def _cond_cost(attrs: Attrs) -> tuple[int, int]:
     """That of the more expensive branch."""
     branches = [attrs[key] for key in _BRANCHES]
     return (
@@ -117,7 +117,7 @@ def _cond_cost(attrs: dict[str, Any]) -> tuple[int, int]:
     )
 
 
-def _gradient_infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[TensorType]:
+def _gradient_infer(inputs: Sequence[Value], attrs: Attrs) -> list[TensorType]:
     """gradient(*ys, *dys, *xs, *stops; ys, dys, xs): cotangents of the xs.
 
     `ys` and `xs` are counts; `dys` holds, for every y, whether a cotangent is given (else ones).
@@ -126,7 +126,7 @@ def _gradient_infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[Tens
     return [value.type for value in inputs[start : start + attrs["xs"]]]
 
 
-def _custom_gradient_infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[TensorType]:
+def _custom_gradient_infer(inputs: Sequence[Value], attrs: Attrs) -> list[TensorType]:
     """custom_gradient(*xs, *captured; xs, backward): the xs unchanged.
 
     `backward` maps (*captured, *dys) to the cotangents named in attribute `gives`.
@@ -144,7 +144,7 @@ def _custom_gradient_vjp(b: Builder, node: Node, dys: Cotangents, reverse: Rever
     return answer
 
 
-def _parameter_gradient_infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[TensorType]:
+def _parameter_gradient_infer(inputs: Sequence[Value], attrs: Attrs) -> list[TensorType]:
     """parameter_gradient(x [, numbers]; variable): the operands unchanged.
 
     Says that x is the gradient of a loss by a variable, or rows of it, `numbers` being theirs. It
@@ -155,6 +155,27 @@ def _parameter_gradient_infer(inputs: Sequence[Value], attrs: dict[str, Any]) ->
 
 def _parameter_gradient_vjp(b: Builder, node: Node, dys: Cotangents) -> Cotangents:
     return list(dys)
+
+
+def _fused_infer(inputs: Sequence[Value], attrs: Attrs) -> list[TensorType]:
+    """fused_elementwise(*operands; body): outputs of the body, element by element."""
+    return [value.type for value in attrs["body"].outputs]
+
+
+def _fused_rows(node: Node, axes: int) -> Optional[rows.Rows]:
+    """As the ops of the body have it: all elementwise, but for those that look at places."""
+    body = [inner for inner in node.attrs["body"].nodes if inner.op != "constant"]
+    if any(lookup(inner.op).rows is rows.across for inner in body):
+        return None
+    return rows.elementwise(node, axes)
+
+
+def _fused_flops(node: Node) -> Size:
+    total: Size = 0
+    for inner in node.attrs["body"].nodes:
+        cost = lookup(inner.op).flops
+        total = total + (cost(inner) if cost is not None else 0)
+    return total
 
 
 _COND = Structure(
@@ -174,4 +195,12 @@ register(
     _custom_gradient_infer,
     rows=rows.across,
     structure=Structure(vjp=_custom_gradient_vjp),
+)
+register(
+    "fused_elementwise",
+    _fused_infer,
+    rows=_fused_rows,
+    differentiable=False,
+    structure=Structure(),
+    flops=_fused_flops,
 )

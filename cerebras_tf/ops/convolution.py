@@ -13,15 +13,13 @@ from collections.abc import Sequence
 from typing import Any, Optional
 
 from cerebras_tf.errors import GraphError
-from cerebras_tf.ir import Node, Shape, Size, TensorType, Value
+from cerebras_tf.ir import Node, Shape, Size, Value
 from cerebras_tf.ir.dimensions import ensure_at_most
 from cerebras_tf.ops import rows
 from cerebras_tf.ops.builder import Builder
 from cerebras_tf.ops.gradients import Cotangents, of_one_output
-from cerebras_tf.ops.registry import register
+from cerebras_tf.ops.registry import Attrs, Types, register
 
-Types = list[TensorType]
-Attrs = dict[str, Any]
 # ((top, bottom), (left, right))
 Padding = tuple[tuple[int, int], tuple[int, int]]
 

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from cerebras_tf.ir import Node, TensorType, most_of, substitute, symbols_in
 from cerebras_tf.ir.program import Cost, Price
-from cerebras_tf.ops.registry import is_view, lookup
+from cerebras_tf.ops.registry import Attrs, is_view, lookup
 
 # Ops that read as many elements of their first operand as they return, and not all of it.
 _PICKS = ("gather", "gather_nd", "slice")
@@ -36,7 +35,7 @@ class Speeds:
 
 
 def price(
-    op: str, inputs: Sequence[TensorType], outputs: Sequence[TensorType], attrs: dict[str, Any]
+    op: str, inputs: Sequence[TensorType], outputs: Sequence[TensorType], attrs: Attrs
 ) -> Cost:
     """The cost of an op without the scratch memory of its kernel.
 
@@ -72,11 +71,7 @@ def _bytes(type: TensorType) -> int:
 
 
 def price_at_most(
-    price: Price,
-    op: str,
-    inputs: Sequence[TensorType],
-    outputs: Sequence[TensorType],
-    attrs: dict[str, Any],
+    price: Price, op: str, inputs: Sequence[TensorType], outputs: Sequence[TensorType], attrs: Attrs
 ) -> Cost:
     """The price of an instruction for the largest sizes that its symbols allow."""
     most = {symbol.name: symbol.most for symbol in symbols_in([*inputs, *outputs, attrs])}

@@ -12,13 +12,10 @@ from typing import Any, Optional
 
 from cerebras_tf.ir import Node, TensorType, Value
 from cerebras_tf.ops import rows
-from cerebras_tf.ops.broadcasting import sum_to
 from cerebras_tf.ops.builder import Builder
+from cerebras_tf.ops.gradients import Cotangents, sum_to
 from cerebras_tf.ops.inference import broadcast, broadcast_bool, broadcast_shapes, same_as_first
-from cerebras_tf.ops.registry import Vjp, element_flops, register
-
-Cotangents = list[Optional[Value]]
-
+from cerebras_tf.ops.registry import Attrs, Vjp, element_flops, register
 
 # Groups of operands that an op is linear in (OpDef.linear): the first, each, both together.
 _FIRST, _EACH, _BOTH = ((0,),), ((0,), (1,)), ((0, 1),)
@@ -73,7 +70,7 @@ def _flat(
 ) -> None:
     """Registers an op whose derivative is zero wherever it exists."""
 
-    def of_this_family(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[TensorType]:
+    def of_this_family(inputs: Sequence[Value], attrs: Attrs) -> list[TensorType]:
         types: list[TensorType] = infer(inputs, attrs)
         return types
 
@@ -90,7 +87,7 @@ def _flat(
     )
 
 
-def _bool_like(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[TensorType]:
+def _bool_like(inputs: Sequence[Value], attrs: Attrs) -> list[TensorType]:
     return [inputs[0].type.with_dtype("bool")]
 
 
@@ -245,7 +242,7 @@ _binary("maximum", _choice_derivative("greater_equal"))
 _binary("minimum", _choice_derivative("less_equal"))
 
 
-def _select_infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[TensorType]:
+def _select_infer(inputs: Sequence[Value], attrs: Attrs) -> list[TensorType]:
     """select(condition, a, b): a where condition, else b; all three broadcast."""
     shape = broadcast_shapes([value.shape for value in inputs])
     return [TensorType(inputs[1].dtype, shape)]
@@ -274,7 +271,7 @@ register(
 )
 
 
-def _cast_infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[TensorType]:
+def _cast_infer(inputs: Sequence[Value], attrs: Attrs) -> list[TensorType]:
     """cast(x; dtype)"""
     return [inputs[0].type.with_dtype(attrs["dtype"])]
 

@@ -9,7 +9,6 @@ Legend: N positions, D rows of the table, K coordinates of a position.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from cerebras_tf.errors import GraphError, UnsupportedOpError
 from cerebras_tf.ir import Node, Size, TensorType, Value
@@ -18,12 +17,9 @@ from cerebras_tf.ops import rows
 from cerebras_tf.ops.builder import Builder
 from cerebras_tf.ops.gradients import Cotangents, of_one_output
 from cerebras_tf.ops.inference import same_as_first
-from cerebras_tf.ops.registry import element_flops, register
+from cerebras_tf.ops.registry import Attrs, Types, element_flops, register
 from cerebras_tf.ops.shape import reshape, zeros_like
 from cerebras_tf.ops.sizes import counted, known_count
-
-Types = list[TensorType]
-Attrs = dict[str, Any]
 
 
 def _gather_infer(inputs: Sequence[Value], attrs: Attrs) -> Types:

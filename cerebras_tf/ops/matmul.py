@@ -7,15 +7,15 @@ own: capture writes them with this one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Optional
+from typing import Optional
 
 from cerebras_tf.errors import GraphError
 from cerebras_tf.ir import Node, Shape, Size, TensorType, Value
 from cerebras_tf.ops import rows
-from cerebras_tf.ops.broadcasting import sum_to
 from cerebras_tf.ops.builder import Builder
+from cerebras_tf.ops.gradients import sum_to
 from cerebras_tf.ops.inference import broadcast_shapes, require_same_dtype
-from cerebras_tf.ops.registry import register
+from cerebras_tf.ops.registry import Attrs, register
 
 
 def _sides(shape: Shape, transpose: bool) -> tuple[Optional[Size], Optional[Size]]:
@@ -23,7 +23,7 @@ def _sides(shape: Shape, transpose: bool) -> tuple[Optional[Size], Optional[Size
     return (shape[-1], shape[-2]) if transpose else (shape[-2], shape[-1])
 
 
-def _infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[TensorType]:
+def _infer(inputs: Sequence[Value], attrs: Attrs) -> list[TensorType]:
     """matmul(a [..., M, K], b [..., K, N]; transpose_a=False, transpose_b=False [, compute])
     -> [..., M, N]
 

@@ -7,18 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
-from cerebras_tf.ir import Node, Size, TensorType, Value, most_of
+from cerebras_tf.ir import Node, Size, Value, most_of
 from cerebras_tf.ops import rows
 from cerebras_tf.ops.builder import Builder
 from cerebras_tf.ops.convolution import window_counts
 from cerebras_tf.ops.gradients import Cotangents, of_one_output
 from cerebras_tf.ops.inference import same_as_first
-from cerebras_tf.ops.registry import register
-
-Types = list[TensorType]
-Attrs = dict[str, Any]
+from cerebras_tf.ops.registry import Attrs, Types, register
 
 
 def _pool_infer(inputs: Sequence[Value], attrs: Attrs) -> Types:

@@ -7,12 +7,11 @@ that layers that differ in nothing else run one compiled body.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from cerebras_tf.errors import GraphError
 from cerebras_tf.ir import TensorType, Value
 from cerebras_tf.ops import rows
-from cerebras_tf.ops.registry import Flops, always, element_flops, register
+from cerebras_tf.ops.registry import Attrs, Flops, always, element_flops, register
 
 
 def can_draw_from(operands: Sequence[Value]) -> bool:
@@ -26,7 +25,7 @@ def can_draw_from(operands: Sequence[Value]) -> bool:
     return types in ((step, seeds), (step, counted))
 
 
-def _random_infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[TensorType]:
+def _random_infer(inputs: Sequence[Value], attrs: Attrs) -> list[TensorType]:
     """op(step [], seeds [2 or 3]; shape, dtype), and low, high for random_uniform_int"""
     if not can_draw_from(inputs):
         raise GraphError(
@@ -44,3 +43,25 @@ _register("random_uniform", element_flops(20))
 _register("random_uniform_int", element_flops(20))
 _register("random_normal", element_flops(60))
 _register("truncated_normal", element_flops(80))
+
+
+def _rounded_infer(inputs: Sequence[Value], attrs: Attrs) -> list[TensorType]:
+    """round_randomly(x, key): x as bfloat16, up or down with the chance that keeps its mean"""
+    x, key = inputs
+    if x.dtype != "float32" or key.type != TensorType("int64", ()):
+        raise GraphError(
+            "round_randomly: operands must be float32 and an int64 scalar, the key. Received: "
+            f"{list(inputs)}. Cast them."
+        )
+    return [x.type.with_dtype("bfloat16")]
+
+
+# What an element becomes depends on its place among all elements, so rows do not stand alone.
+register(
+    "round_randomly",
+    _rounded_infer,
+    rows=rows.across,
+    differentiable=False,
+    elementwise=True,
+    flops=element_flops(12),
+)

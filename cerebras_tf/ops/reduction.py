@@ -7,19 +7,15 @@ gather_scatter.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from cerebras_tf.ir import Node, Size, TensorType, Value
 from cerebras_tf.ops import rows
 from cerebras_tf.ops.builder import Builder
 from cerebras_tf.ops.gradients import Cotangents, of_one_output
 from cerebras_tf.ops.inference import normalize_axes, same_as_first
-from cerebras_tf.ops.registry import element_flops, register
+from cerebras_tf.ops.registry import Attrs, Types, element_flops, register
 from cerebras_tf.ops.shape import broadcast_as, reshape
 from cerebras_tf.ops.sizes import counts
-
-Types = list[TensorType]
-Attrs = dict[str, Any]
 
 
 def _reduced_infer(inputs: Sequence[Value], attrs: Attrs) -> Types:
@@ -108,6 +104,15 @@ def _cumprod_vjp(b: Builder, node: Node, dy: Value) -> Cotangents:
     return [b.op("div", running, node.inputs[0])]
 
 
+def _sum_of_squares_infer(inputs: Sequence[Value], attrs: Attrs) -> list[TensorType]:
+    """sum_of_squares(x): sum of the squares of all elements, a scalar."""
+    return [inputs[0].type.with_shape(())]
+
+
+def _sum_of_squares_flops(node: Node) -> Size:
+    return 2 * node.inputs[0].type.size
+
+
 register(
     "sum",
     _reduced_infer,
@@ -151,3 +156,10 @@ register("argmax", _position_infer, rows=rows.reduction, differentiable=False, f
 register("argmin", _position_infer, rows=rows.reduction, differentiable=False, flops=_operand_flops)
 register("cumsum", same_as_first, _cumsum_vjp, rows=rows.reduction, flops=element_flops(1))
 register("cumprod", same_as_first, _cumprod_vjp, rows=rows.reduction, flops=element_flops(1))
+register(
+    "sum_of_squares",
+    _sum_of_squares_infer,
+    rows=rows.whole_sum,
+    differentiable=False,
+    flops=_sum_of_squares_flops,
+)

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from cerebras_tf.ops.builder import Builder
 
 Attrs = dict[str, Any]
-Infer = Callable[[Sequence[Value], Attrs], list[TensorType]]
+Types = list[TensorType]
+Infer = Callable[[Sequence[Value], Attrs], Types]
 # Cotangents of the outputs in (None: zero), cotangents of the inputs out (None: zero).
 Vjp = Callable[["Builder", Node, "list[Optional[Value]]"], "list[Optional[Value]]"]
 Flops = Callable[[Node], Size]

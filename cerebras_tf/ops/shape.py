@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Optional
+from typing import Optional
 
 import numpy as np
 
@@ -17,15 +17,11 @@ from cerebras_tf.errors import GraphError, UnsupportedOpError
 from cerebras_tf.ir import Node, Shape, Size, TensorType, Value
 from cerebras_tf.ir.dimensions import smaller, whole
 from cerebras_tf.ops import rows
-from cerebras_tf.ops.broadcasting import sum_to
 from cerebras_tf.ops.builder import Builder
-from cerebras_tf.ops.gradients import Cotangents, of_one_output
+from cerebras_tf.ops.gradients import Cotangents, of_one_output, sum_to
 from cerebras_tf.ops.inference import broadcast_shapes, normalize_axes, same_as_first
-from cerebras_tf.ops.registry import element_flops, register
+from cerebras_tf.ops.registry import Attrs, Types, element_flops, register
 from cerebras_tf.ops.sizes import counted
-
-Types = list[TensorType]
-Attrs = dict[str, Any]
 
 
 def reshape(b: Builder, x: Value, shape: Shape) -> Value:

@@ -7,7 +7,7 @@ make constants.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Optional, Union
+from typing import Optional, Union
 
 import numpy as np
 
@@ -16,10 +16,7 @@ from cerebras_tf.ir import Node, Size, TensorType, Value
 from cerebras_tf.ir.dimensions import ensure_at_most, whole
 from cerebras_tf.ops import rows
 from cerebras_tf.ops.builder import Builder
-from cerebras_tf.ops.registry import element_flops, register
-
-Types = list[TensorType]
-Attrs = dict[str, Any]
+from cerebras_tf.ops.registry import Attrs, Types, element_flops, register
 
 
 def counts(b: Builder, dims: Union[Size, Sequence[Size]], dtype: str) -> Value:

@@ -7,19 +7,16 @@ gather_scatter.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Optional
+from typing import Optional
 
 from cerebras_tf.errors import GraphError, UnsupportedOpError
-from cerebras_tf.ir import Node, Size, TensorType, Value
+from cerebras_tf.ir import Node, Size, Value
 from cerebras_tf.ir.dimensions import ensure_at_most
 from cerebras_tf.ops import rows
 from cerebras_tf.ops.builder import Builder
 from cerebras_tf.ops.gradients import Cotangents, of_one_output
 from cerebras_tf.ops.inference import require_same_dtype, same_as_first
-from cerebras_tf.ops.registry import element_flops, register
-
-Types = list[TensorType]
-Attrs = dict[str, Any]
+from cerebras_tf.ops.registry import Attrs, Types, element_flops, register
 
 
 def cut(b: Builder, x: Value, axis: int, start: Size, size: Optional[Size]) -> Value:

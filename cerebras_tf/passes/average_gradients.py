@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Optional
 
 from cerebras_tf.errors import GraphError, UnsupportedOpError
-from cerebras_tf.ir import Node, StepGraph, Value
+from cerebras_tf.ir import Graph, Node, StepGraph, Value
 from cerebras_tf.ir.step import GRADIENT
 from cerebras_tf.ops import Builder, is_view
 from cerebras_tf.passes.rewrite import rewrite
@@ -107,3 +107,12 @@ def _is_alone(value: Value, users: Mapping[Value, list[Node]]) -> bool:
         and len(users.get(value, ())) == 1
         and value.type.is_bounded
     )
+
+
+def drop_wafer_sums(graph: Graph) -> None:
+    """Drops in place."""
+
+    def operand(b: Builder, node: Node) -> Optional[list[Value]]:
+        return node.inputs if node.op == "wafer_sum" else None
+
+    rewrite(graph, operand, fold=False)

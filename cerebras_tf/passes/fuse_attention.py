@@ -12,14 +12,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 from cerebras_tf.ir import Graph, Node, Value
 from cerebras_tf.ops import Builder
 from cerebras_tf.passes.causal_mask import is_causal
-from cerebras_tf.passes.match_dropout import DropoutMatch, match_dropout, scalar
-from cerebras_tf.passes.rewrite import rewrite
-from cerebras_tf.passes.watched import watched_values
+from cerebras_tf.passes.rewrite import gradient_operands, rewrite
 
 _SWAP = (0, 2, 1, 3)
 
@@ -38,7 +36,7 @@ def fuse_attention(graph: Graph, variables: set[Value]) -> None:
     for node in graph.nodes:
         if any(value in trained for value in node.inputs):
             trained.update(node.outputs)
-    wanted = set(graph.outputs) | watched_values(graph)
+    wanted = set(graph.outputs) | gradient_operands(graph)
     found = {}
     causal = functools.lru_cache(maxsize=None)(is_causal)  # layers share one mask
     for node in graph.nodes:
@@ -168,3 +166,76 @@ def _swapped(b: Builder, value: Value) -> Value:
     if node is not None and node.op == "transpose" and tuple(node.attrs["permutation"]) == _SWAP:
         return node.inputs[0]
     return b.op("transpose", value, permutation=_SWAP)
+
+
+class DropoutMatch(NamedTuple):
+    """What was dropped, step and seeds of its random numbers, and attributes as op attention's."""
+
+    x: Value
+    drawn_from: tuple[Value, Value]
+    attrs: dict[str, Any]
+
+
+def match_dropout(
+    dropped: Value, users: dict[Value, list[Node]], wanted: set[Value]
+) -> Optional[DropoutMatch]:
+    """How a value was dropped from another, or None.
+
+    Args:
+        dropped: any value.
+        users: nodes that read each value.
+        wanted: values that must stay; what a match would remove is none of them, nor read twice.
+    """
+    node = dropped.node
+    if node is None or dropped.dtype != "float32":
+        return None
+    if node.op == "select" and scalar(node.inputs[2]) == 0.0:
+        keep, kept = node.inputs[:2]
+        inner = [keep, kept]
+    elif node.op == "mul":
+        casts = [value for value in node.inputs if value.node and value.node.op == "cast"]
+        if len(casts) != 1:
+            return None
+        (cast,) = casts
+        (kept,) = (value for value in node.inputs if value is not cast)
+        keep = _maker(cast).inputs[0]
+        inner = [keep, kept, cast]
+    else:
+        return None
+    x, kept_scale = _unscaled(kept)
+    compared = keep.node
+    if compared is None or compared.op != "greater_equal":
+        return None
+    numbers, rate = compared.inputs[0], scalar(compared.inputs[1])
+    drawn = numbers.node
+    if drawn is None or drawn.op != "random_uniform" or rate is None or not 0 <= rate < 1:
+        return None
+    if drawn.attrs["dtype"] != "float32" or not numbers.shape == x.shape == dropped.shape:
+        return None
+    inner = [value for value in (*inner, numbers) if value is not x]
+    if any(value in wanted or len(users.get(value, ())) != 1 for value in inner):
+        return None
+    step, seeds = drawn.inputs
+    return DropoutMatch(x, (step, seeds), {"rate": rate, "kept_scale": kept_scale})
+
+
+def _unscaled(value: Value) -> tuple[Value, float]:
+    """x and c of a product x c; the value itself and 1 where it is none."""
+    node = value.node
+    if node is not None and node.op == "mul":
+        for x, c in (node.inputs, node.inputs[::-1]):
+            factor = scalar(c)
+            if factor is not None:
+                return x, factor
+    return value, 1.0
+
+
+def scalar(value: Value) -> Optional[float]:
+    """The only element of a constant, or None."""
+    constant = value.constant
+    return float(constant.reshape(())) if constant is not None and constant.size == 1 else None
+
+
+def _maker(value: Value) -> Node:
+    assert value.node is not None
+    return value.node

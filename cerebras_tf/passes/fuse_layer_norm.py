@@ -15,8 +15,7 @@ from typing import NamedTuple, Optional
 
 from cerebras_tf.ir import Graph, Node, Value
 from cerebras_tf.ops import Builder
-from cerebras_tf.passes.rewrite import rewrite
-from cerebras_tf.passes.watched import watched_values
+from cerebras_tf.passes.rewrite import gradient_operands, rewrite
 
 # A sum of products: {factors, in order of their ids: coefficient}.
 Polynomial = dict[tuple[int, ...], float]
@@ -26,7 +25,7 @@ _MOST_TERMS = 4
 def fuse_layer_norm(graph: Graph) -> None:
     """Replaces in place; what nobody else uses is pruned."""
     surroundings = _Surroundings(
-        graph.users(), {node: i for i, node in enumerate(graph.nodes)}, watched_values(graph)
+        graph.users(), {node: i for i, node in enumerate(graph.nodes)}, gradient_operands(graph)
     )
     found: dict[Node, _Norm] = {}
     for node in graph.nodes:

@@ -58,3 +58,14 @@ def rewrite(graph: Graph, rule: Rule, fold: bool = True, again: bool = False) ->
     graph.outputs = [replaced.get(value, value) for value in graph.outputs]
     graph.prune()
     return bool(replaced)
+
+
+def gradient_operands(graph: Graph) -> set[Value]:
+    """What `gradient` nodes read, graph inputs left out."""
+    return {
+        value
+        for node in graph.nodes
+        if node.op == "gradient"
+        for value in node.inputs
+        if value.node is not None
+    }

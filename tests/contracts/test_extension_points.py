@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from cerebras_tf.compiler import staging
+from cerebras_tf.compiler import spilling
 from cerebras_tf.compiler.pipeline import Options, compile_step
 from cerebras_tf.errors import CheckpointError, GraphError
 from cerebras_tf.ir.program_file import load_program, save_program
-from cerebras_tf.ir.schedule import STEP_KINDS, Actions, Step, step_kind
+from cerebras_tf.ir.schedule import ENTRY_KINDS, Actions, Entry, entry_kind
 from cerebras_tf.kernels.registry import COMPILED, PLAIN, compiled, plain
 from cerebras_tf.memoryx.borrowing_store import BorrowingStore
 from cerebras_tf.memoryx.file_store import FileStore
@@ -146,7 +146,7 @@ class CountingBackend:
 
 
 @dataclass(frozen=True)
-class Mark(Step):
+class Mark(Entry):
     """A step that leaves a note."""
 
     kind = "mark"
@@ -166,8 +166,8 @@ class MarkingMachine(Machine):
 
 @pytest.fixture
 def mark_kind():
-    yield step_kind(Mark)
-    del STEP_KINDS["mark"]
+    yield entry_kind(Mark)
+    del ENTRY_KINDS["mark"]
 
 
 @pytest.fixture
@@ -196,7 +196,7 @@ def softsign():
 # Heading -> protocol, what implements it, and calls that the recipe names besides.
 RECIPES = {
     "Add a store": (Store, [MemoryStore, NullStore, BorrowingStore, FileStore, NpyStore], {}),
-    "Add a step kind": (Actions, [Machine], {"apply": Step.apply}),
+    "Add a step kind": (Actions, [Machine], {"apply": Entry.apply}),
     "Add a listener": (Listener, [Ledger], {}),
     "Add a backend": (Backend, [CpuBackend, NullBackend, CountingBackend], {}),
     "Add a source of programs": (Programs, [SavedProgram, Compiler], {}),
@@ -266,7 +266,7 @@ def test_step_kinds_ask_for_the_actions_that_are_declared():
         def __getattr__(self, name):
             return lambda step: asked.append(name)
 
-    for kind in STEP_KINDS.values():
+    for kind in ENTRY_KINDS.values():
         kind.apply(object.__new__(kind), Asked())
     assert sorted(asked) == sorted(members(Actions))
 
@@ -282,7 +282,7 @@ def trained(step, store, backend, staging=False, batches=3):
 
 @pytest.mark.parametrize("clip", [False, True])
 def test_a_store_made_by_the_recipe_trains_bit_for_bit(clip, tmp_path, monkeypatch):
-    monkeypatch.setattr(staging, "_LEAST_BYTES", 0)
+    monkeypatch.setattr(spilling, "_LEAST_BYTES", 0)
     steps = [residual_step(6, clip) for _ in range(2)]
     memory, files = (
         MemoryStore(steps[0].specs.values()),
@@ -331,7 +331,7 @@ def test_a_step_kind_is_saved_printed_and_applied(mark_kind, tmp_path):
 
 def test_a_step_kind_has_a_name_of_its_own(mark_kind):
     with pytest.raises(GraphError, match="names must differ. Received: mark twice"):
-        step_kind(mark_kind)
+        entry_kind(mark_kind)
 
 
 def test_a_listener_of_a_session_counts_its_steps_and_prices_them():

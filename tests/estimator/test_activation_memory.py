@@ -12,7 +12,7 @@ pytest.importorskip("tensorflow")
 
 import tensorflow as tf
 
-from cerebras_tf.compiler import staging
+from cerebras_tf.compiler import spilling
 from cerebras_tf.compiler.fit_activations import Fitting
 from cerebras_tf.compiler.pipeline import Options, compile_step
 from cerebras_tf.errors import CapacityError
@@ -121,7 +121,7 @@ def test_training_within_a_budget_gives_equal_bits_in_less_memory(tmp_path, free
 def test_activations_spill_to_the_disk_of_the_weights(tmp_path, free, said, monkeypatch):
     """A disk that costs nothing is used before anything is computed twice."""
     losses, variables, session = free
-    monkeypatch.setattr(staging, "_LEAST_BYTES", 0)
+    monkeypatch.setattr(spilling, "_LEAST_BYTES", 0)
     monkeypatch.setattr(activation_budget, "measured_disk_speeds", lambda folder: (1e18, 1e18))
     slow = Speeds(flops_per_s=1e3, bytes_per_s=1e9)
     monkeypatch.setattr(activation_budget, "measured_speeds", lambda: slow)

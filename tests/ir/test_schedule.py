@@ -8,14 +8,14 @@ import pytest
 
 from cerebras_tf.errors import GraphError
 from cerebras_tf.ir.schedule import (
-    STEP_KINDS,
+    ENTRY_KINDS,
     Free,
     OnWafer,
     Run,
     Share,
     StreamIn,
     StreamOut,
-    decode_step,
+    decode_entry,
 )
 
 SAMPLES = {
@@ -29,13 +29,13 @@ SAMPLES = {
 
 
 def test_every_kind_has_a_sample_of_its_class():
-    assert {kind: type(step) for kind, step in SAMPLES.items()} == STEP_KINDS
+    assert {kind: type(step) for kind, step in SAMPLES.items()} == ENTRY_KINDS
 
 
 @pytest.mark.parametrize("kind", SAMPLES)
 def test_steps_come_back_from_json(kind):
     step = SAMPLES[kind]
-    found = decode_step(json.loads(json.dumps(step.encode())))
+    found = decode_entry(json.loads(json.dumps(step.encode())))
     assert (found, type(found)) == (step, type(step))
     hash(found)  # lists have become tuples, at every depth
 
@@ -57,12 +57,12 @@ def test_another_number_of_fields_is_refused(kind, change):
     with pytest.raises(
         GraphError, match=f"a step {kind} has {count} fields. Received: {len(given) - 1}"
     ):
-        decode_step(given)
+        decode_entry(given)
 
 
 def test_an_unknown_kind_is_refused_by_name():
     with pytest.raises(GraphError, match="unknown step. Received: teleport"):
-        decode_step(["teleport", 1])
+        decode_entry(["teleport", 1])
 
 
 @pytest.mark.parametrize("kind", SAMPLES)

@@ -43,12 +43,12 @@ class Staged:
     readers: frozenset[Node]
 
 
-def may_rest(value: Value) -> bool:
+def can_spill(value: Value) -> bool:
     """Whether a value is of a kind that can rest in the store, and is worth it."""
     return value.type.is_static and value.type.bytes >= _LEAST_BYTES
 
 
-def find_staged(
+def find_spilled(
     groups: Sequence[Sequence[Node]], step: StepGraph, spilled: Collection[Value] = ()
 ) -> dict[Value, Staged]:
     """The values to stage.
@@ -75,7 +75,7 @@ def find_staged(
     named.update((value, f"{SPILLED}/{index}") for index, value in enumerate(found_there))
     found = {}
     for value, name in named.items():
-        if may_rest(value):
+        if can_spill(value):
             group, late = _late_readers(value, readers, number, outputs)
             if late:
                 # Programs for other sizes share the store, so the type is part of the name.

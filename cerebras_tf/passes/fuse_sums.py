@@ -51,3 +51,22 @@ def _squared(node: Node) -> Optional[Value]:
     if x.type != squares.type:
         return None
     return x if x.type.is_bounded and x.type.is_floating and x.type.rank else None
+
+
+def fold_row_sums(graph: Graph) -> None:
+    """Replaces in place, behind differentiation."""
+    users = graph.users()
+    wanted = set(graph.outputs)
+
+    def folded(b: Builder, node: Node) -> Optional[list[Value]]:
+        if node.op != "add" or any(value.type != node.output.type for value in node.inputs):
+            return None
+        for sums, table in (node.inputs, node.inputs[::-1]):
+            made = sums.node
+            if made is None or made.op != "scatter_add_rows" or sums is table:
+                continue
+            if sums not in wanted and len(users.get(sums, ())) == 1:
+                return [b.op("rows_add", table, *made.inputs)]
+        return None
+
+    rewrite(graph, folded, fold=False)

@@ -11,16 +11,15 @@ is not elementwise.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Optional
 
 from cerebras_tf.ir import Graph, Node, Value
 from cerebras_tf.ir.step import GRADIENT
 from cerebras_tf.ops import is_view, lookup
-from cerebras_tf.passes.collectives import exchange_groups, is_scalar
 
 
-def part_norms(graph: Graph, updates: Collection[Value]) -> None:
+def split_norms(graph: Graph, updates: Collection[Value]) -> None:
     """Parts in place; layers are set, and nodes of updates have none.
 
     Args:
@@ -29,7 +28,7 @@ def part_norms(graph: Graph, updates: Collection[Value]) -> None:
     """
     own = {n for n in graph.nodes if n.layer < 0 and n.op not in ("constant", GRADIENT)}
     late = _wide_ancestors((value.node for value in updates if not is_scalar(value)), own)
-    homes = exchange_groups([node for node in graph.nodes if node in own])
+    homes = update_groups([node for node in graph.nodes if node in own])
     parted = _Copies(graph, own, late)
     for node in _measures(graph, own, late, homes):
         parted.part(node)
@@ -106,3 +105,29 @@ def _measures(graph: Graph, own: set[Node], late: set[Node], homes: dict[Node, N
         measures = wide and all(is_scalar(value) for value in node.outputs)
         follows[node] = before | {node} if measures else before
     return list(found)
+
+
+def is_scalar(value: Value) -> bool:
+    """Whether a value is known to have one element."""
+    return value.type.is_static and value.type.size == 1
+
+
+def update_groups(nodes: Sequence[Node]) -> dict[Node, Node]:
+    """For every node, in order, one that stands for all those it belongs together with.
+
+    Nodes belong together where a value of more than one element passes between them; what passes
+    only scalars joins nothing.
+    """
+    group: dict[Node, Node] = {node: node for node in nodes}
+
+    def root(node: Node) -> Node:
+        while group[node] is not node:
+            group[node] = group[group[node]]
+            node = group[node]
+        return node
+
+    for node in nodes:
+        for value in node.inputs:
+            if value.node in group and not is_scalar(value):
+                group[root(value.node)] = root(node)
+    return {node: root(node) for node in nodes}

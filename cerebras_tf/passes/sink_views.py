@@ -20,7 +20,7 @@ from cerebras_tf.ops import is_view, lookup
 _UPDATE = "update"
 
 
-def move_views(step: StepGraph) -> None:
+def sink_views(step: StepGraph) -> None:
     """Moves in place.
 
     Args:

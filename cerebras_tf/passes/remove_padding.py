@@ -5,8 +5,8 @@ of x that are real [T, H], and `packed_attention` with the place where each sequ
 tokens are real is read from the batch (`StepGraph.packing`), by the mask that an attention adds to
 its scores or by the weights that a loss is multiplied by.
 
-It must not fire where what stands at padded places can reach a variable or a result: passes/
-padding_facts.py says which nodes keep rows apart, and what is added up over rows here must be 0 at
+It must not fire where what stands at padded places can reach a variable or a result:
+padding_analysis.py says which nodes keep rows apart, and what is summed over rows here must be 0 at
 padded places, by itself or by a check of every batch. Runs on the forward graph, behind the fusion
 of attention, in front of differentiation: the reverse pass is that of the packed program.
 
@@ -44,12 +44,18 @@ from cerebras_tf.ir.step import RESULT
 from cerebras_tf.kernels.registry import evaluate
 from cerebras_tf.ops import Builder, lookup
 from cerebras_tf.ops.sizes import counted, counts
-from cerebras_tf.passes import padding_facts
-from cerebras_tf.passes.padding_facts import Fact, PaddingFacts, refuse
-from cerebras_tf.passes.padding_values import NOTHING, HostValues, Pads
+from cerebras_tf.passes import padding_analysis
+from cerebras_tf.passes.padding_analysis import (
+    NOTHING,
+    Fact,
+    HostValues,
+    PaddingAnalysis,
+    Pads,
+    refuse,
+)
 
 
-def strip_padding(
+def remove_padding(
     step: StepGraph, restore: bool = False, optional: frozenset[str] = frozenset()
 ) -> Optional[str]:
     """Leaves padding out in place, where no number changes by it.
@@ -67,11 +73,11 @@ def strip_padding(
         are then in `StepGraph.padding_told`.
     """
     if not any(node.op == "attention" for node in step.graph.nodes):
-        return padding_facts.without_attention(step.graph, restore)
+        return padding_analysis.without_attention(step.graph, restore)
     reason, offered = "", False
     for lists in (True, False):
         try:
-            facts = PaddingFacts(step, lists)
+            facts = PaddingAnalysis(step, lists)
             offered = facts.only_weights and not restore
             emitter = _Emitter(step, facts, restore or offered, optional)
             emitter.run()
@@ -91,7 +97,7 @@ class _Emitter:
     """Writes the packed nodes; nothing of the step changes before `keep`."""
 
     def __init__(
-        self, step: StepGraph, facts: PaddingFacts, restore: bool, optional: frozenset[str]
+        self, step: StepGraph, facts: PaddingAnalysis, restore: bool, optional: frozenset[str]
     ) -> None:
         self.step, self.facts, self.restore = step, facts, restore
         self._optional = [step.labels[RESULT, name] for name in optional & set(step.results)]
@@ -202,16 +208,16 @@ class _Emitter:
             b.graph.nodes.append(node)
             return
         made = {
-            padding_facts.BY_ROWS: self._by_rows,
-            padding_facts.RESHAPED: self._reshaped,
-            padding_facts.TURNED: self._turned,
-            padding_facts.ATTENDED: self._attended,
-            padding_facts.SUMMED: self._summed,
-            padding_facts.BY_SEQUENCE: self._by_sequence,
-            padding_facts.PICKED: self._picked,
-            padding_facts.LISTED: self._listed,
-            padding_facts.HIDDEN_ROWS: self._softened,
-            padding_facts.DIFFERENTIATED: self._differentiated,
+            padding_analysis.BY_ROWS: self._by_rows,
+            padding_analysis.RESHAPED: self._reshaped,
+            padding_analysis.TURNED: self._turned,
+            padding_analysis.ATTENDED: self._attended,
+            padding_analysis.SUMMED: self._summed,
+            padding_analysis.BY_SEQUENCE: self._by_sequence,
+            padding_analysis.PICKED: self._picked,
+            padding_analysis.LISTED: self._listed,
+            padding_analysis.HIDDEN_ROWS: self._softened,
+            padding_analysis.DIFFERENTIATED: self._differentiated,
         }[plan](node)
         for value, new in zip(node.outputs, made):
             if value in self.facts.rows:
