@@ -19,7 +19,11 @@ from cerebras_tf.ir.schedule import StreamIn
 from cerebras_tf.ir.step import GRADIENT
 from cerebras_tf.ops import lookup, viewed
 from cerebras_tf.ops.cost import Speeds
-from cerebras_tf.passes.recompute_activations import Segment, recompute_activations, remaking
+from cerebras_tf.passes.recompute_activations import (
+    Segment,
+    recompute_activations,
+    recompute_recipe,
+)
 from cerebras_tf.quantities import seconds
 
 KEEP, CHEAP, WHOLE = "keep", "cheap", "whole"
@@ -238,7 +242,7 @@ class Activations:
         """What a value is made of, views looked through."""
         if value not in self._operands_of:
             assert value.node is not None
-            operands = remaking(value.node, [value]).inputs
+            operands = recompute_recipe(value.node, [value]).inputs
             self._operands_of[value] = [viewed(operand) for operand in operands]
         return self._operands_of[value]
 

@@ -1,4 +1,4 @@
-"""Graph and program as data: build, print, parse, verify. No op is known here by meaning."""
+"""Graphs and programs as data: build, print, parse, verify."""
 
 from cerebras_tf.ir.binding import bind_graph, substitute, symbols_in
 from cerebras_tf.ir.dimensions import Dim, Size, Symbol, least_of, most_of, parse_dim

@@ -30,7 +30,7 @@ Constants = dict[str, Array]
 
 
 def print_graph(graph: Graph) -> str:
-    """Text of a graph; graphs held in attributes come first, each under its own name."""
+    """Text of a graph; graphs in attributes come first, each under its own name."""
     lines: list[str] = []
     _print_into(lines, graph, graph.name)
     return "\n".join(lines)
@@ -82,7 +82,7 @@ def print_attribute(value: Any) -> str:
 
 
 def collect_constants(graph: Graph) -> Constants:
-    """Arrays that the text form names by digest, by that digest."""
+    """Arrays that the text form names by digest."""
     found: Constants = {}
     for node in graph.nodes:
         for value in node.attrs.values():
@@ -186,7 +186,7 @@ def _typed_names(text: str) -> list[tuple[str, str]]:
 
 
 def _split(text: str, separator: str) -> list[str]:
-    """Splits at a separator that stands outside brackets and quotes."""
+    """Splits at a separator outside of brackets and quotes."""
     parts, depth, start, quote = [], 0, 0, ""
     for position, character in enumerate(text):
         if quote:
@@ -220,7 +220,7 @@ _STEP_LINE = re.compile(
 
 
 def print_step(step: StepGraph) -> str:
-    """Text of a step; outputs are listed in the order of the graph's."""
+    """Text of a step; outputs are listed in the graph's order."""
     lines = [f"feature {name!r} = %{value.name}" for name, value in step.features.items()]
     for name, spec in step.specs.items():
         held = step.variables.get(name)
@@ -239,10 +239,6 @@ def print_step(step: StepGraph) -> str:
 
 def parse_step(text: str, constants: Optional[Constants] = None) -> StepGraph:
     """The inverse of print_step.
-
-    Args:
-        text: what print_step gave.
-        constants: arrays that the text names by digest.
 
     Raises:
         GraphError: a line cannot be read, or names an input that the graph does not have.

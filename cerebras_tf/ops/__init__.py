@@ -1,4 +1,4 @@
-"""What every op is: types, gradient rule, cost. Importing this package fills the op table."""
+"""The op table: types, gradient rule and cost of every op. Importing this package fills it."""
 
 from __future__ import annotations
 

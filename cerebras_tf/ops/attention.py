@@ -19,7 +19,7 @@ from cerebras_tf.ops.random import can_draw_from
 from cerebras_tf.ops.registry import Attrs, Flops, always, element_flops, register
 
 DROPOUT = ("rate", "kept_scale")
-# For every score: a random number, as random_uniform counts it, a product and a choice.
+# For every score: a random number as of random_uniform, a product and a selection.
 DROPOUT_FLOPS = 22
 
 
@@ -58,7 +58,7 @@ def _check(query: Value, key: Value, value: Value, others: Sequence[Value], attr
 
 
 def _without_draws(others: Sequence[Value], attrs: Attrs) -> Sequence[Value]:
-    """The bias, if any: with dropout, the last operands are the step and the seeds."""
+    """The bias, if any: with dropout, the last two operands are the step and the seeds."""
     given = [name for name in DROPOUT if name in attrs]
     if not given:
         return others
@@ -81,10 +81,10 @@ def _infer(inputs: Sequence[Value], attrs: Attrs) -> list[TensorType]:
     [, step, seeds]; scale, causal [, rate, kept_scale]) -> out [B,S,A,D], lse [B,A,S]
 
     out = softmax(scale query key^T + bias) value per head; bias broadcasts to [B,A,S,T]. With
-    causal, query i sees the keys up to i + T - S: the last query sees all. lse is the log of the
-    sum of the exponentials of each row of scores. With a rate (and then a step and seeds), the
-    weights of the mean become where(u >= rate, softmax kept_scale, 0), u being the float32
-    numbers of random_uniform(step, seeds; shape=[B,A,S,T]); lse stays that of the softmax.
+    causal, query i sees the keys up to i + T - S: the last query sees all. lse is logsumexp of each
+    row of scores. With a rate (and then a step and seeds), the weights of the mean become
+    where(u >= rate, softmax kept_scale, 0), u being the float32 numbers of
+    random_uniform(step, seeds; shape=[B,A,S,T]); lse remains that of the softmax.
     """
     query, key, value = inputs[:3]
     _check(query, key, value, inputs[3:], attrs)
@@ -152,9 +152,9 @@ def _packed_infer(inputs: Sequence[Value], attrs: Attrs) -> list[TensorType]:
     """packed_attention(query [T,A,D], key [U,A,D], value [U,A,D], offsets_q [B+1], offsets_k [B+1]
     [, step, seeds]; scale, causal, lengths [, rate, kept_scale]) -> out [T,A,D], lse [A,T]
 
-    For every sequence, what `attention` is of its own rows. lengths are (S, K): with dropout the
-    numbers are those of the padded scores [B,A,S,K], taken at the places of the real tokens. With
-    causal, query i of a sequence sees its keys up to i, and S equals K.
+    `attention` of each sequence's rows. lengths are (S, K): with dropout, the random numbers are
+    those of the padded scores [B,A,S,K] at the positions of the real tokens. With causal, query i
+    of a sequence sees its keys up to i, and S equals K.
     """
     _check_packed(inputs, attrs)
     query = inputs[0]
@@ -185,7 +185,7 @@ def _packed_grad_infer(inputs: Sequence[Value], attrs: Attrs) -> list[TensorType
 
 
 def _packed_flops(first: int, products: int) -> Flops:
-    """As of attention, of sequences that are all as long as their mean; at most of padded ones."""
+    """As for attention, on sequences of mean length; with symbols, on padded ones."""
 
     def flops(node: Node) -> Size:
         query, key = node.inputs[first : first + 2]
@@ -205,8 +205,8 @@ def _packed_flops(first: int, products: int) -> Flops:
 def _random_rows_infer(inputs: Sequence[Value], attrs: Attrs) -> list[TensorType]:
     """random_uniform_rows(rows [T], step, seeds; shape, axes, dtype)
 
-    Of the numbers that random_uniform(step, seeds; shape, dtype) draws, the rows named, counted by
-    the first `axes` axes of shape. Result: [1,T,...] with two axes, [T,...] with one.
+    Rows of the numbers that random_uniform(step, seeds; shape, dtype) draws, counted by the first
+    `axes` axes of shape. Result: [1,T,...] with two axes, [T,...] with one.
     """
     chosen, *drawn = inputs
     axes, shape = attrs["axes"], tuple(attrs["shape"])

@@ -1,7 +1,6 @@
 """Elementwise ops: one element out for one element in, after broadcasting.
 
-Gradient rules use x for operands, y for the output, dy for its cotangent. Ops of several steps
-(layer norm, softmax) have families of their own.
+Gradient rules use x for operands, y for the output, dy for its cotangent.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from cerebras_tf.ops import rows
 from cerebras_tf.ops.builder import Builder
 from cerebras_tf.ops.gradients import Cotangents, sum_to
 from cerebras_tf.ops.inference import broadcast, broadcast_bool, broadcast_shapes, same_as_first
-from cerebras_tf.ops.registry import Attrs, Vjp, element_flops, register
+from cerebras_tf.ops.registry import Attrs, element_flops, register
 
 # Groups of operands that an op is linear in (OpDef.linear): the first, each, both together.
 _FIRST, _EACH, _BOTH = ((0,),), ((0,), (1,)), ((0, 1),)
@@ -160,7 +159,7 @@ _flat("logical_and", broadcast_bool, zeros=(0, 1))
 _flat("logical_or", broadcast_bool)
 for _name in ("floor_div", "trunc_mod"):
     _flat(_name, broadcast)
-# masked_like(w, x): x, but -0.0 where w is, the mark of a pruned weight; other zeros are +0.0.
+# masked_like(w, x): x, but -0.0 where w is -0.0 (a pruned weight); other zeros are +0.0.
 _flat("masked_like", broadcast, 2)
 
 _binary("add", lambda b, x, y, z, dz: (dz, dz), linear=_BOTH)
@@ -226,7 +225,7 @@ def _pow_derivative(
 
 
 def _choice_derivative(comparison: str) -> Any:
-    """For maximum and minimum: the cotangent goes to the operand that was taken."""
+    """For maximum and minimum: the cotangent goes to the operand that was selected."""
 
     def derivative(b: Builder, x: Value, y: Value, z: Value, dz: Value) -> tuple[Value, Value]:
         first = b.op(comparison, x, y)
@@ -298,11 +297,10 @@ def _stop(b: Builder, node: Node, dys: Cotangents) -> Cotangents:
     return [None]
 
 
-_stop_vjp: Vjp = _stop
 register(
     "stop_gradient",
     same_as_first,
-    _stop_vjp,
+    _stop,
     rows=rows.elementwise,
     elementwise=True,
     linear=_FIRST,

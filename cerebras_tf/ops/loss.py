@@ -1,6 +1,6 @@
-"""Softmax cross-entropy, alone and joined with the projection that makes the logits.
+"""Softmax cross-entropy, alone and fused with the projection that computes the logits.
 
-Letters: N tokens, H width, V vocabulary. Joined ops exist so that logits [N, V] need not be stored.
+Letters: N tokens, H width, V vocabulary. The fused ops do not store logits [N, V].
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def _linear_infer(inputs: Sequence[Value], attrs: Attrs) -> list[TensorType]:
     [, compute]) -> loss [N], lse [N]
 
     Weight is [V, H] with transpose_weight, else [H, V]; logits = hidden weight + bias. With
-    compute="bfloat16" here and below, products are of operands rounded to bfloat16.
+    compute="bfloat16" here and below, operands of products are rounded to bfloat16.
     """
     _check_linear(inputs, attrs)
     row = inputs[0].type.with_shape(inputs[0].shape[:1])
@@ -177,7 +177,7 @@ def _linear_train_infer(inputs: Sequence[Value], attrs: Attrs) -> list[TensorTyp
     """linear_softmax_xent_train(dloss [N], hidden, weight, labels [, bias]; transpose_weight
     [, compute]) -> loss [N], dhidden, dweight [, dbias]
 
-    Loss and gradients in one walk over the logits, for a dloss that does not depend on the loss.
+    Loss and gradients in one pass over the logits, for a dloss that does not depend on the loss.
     """
     _check_linear(inputs[1:], attrs)
     hidden, weight = inputs[1:3]

@@ -1,7 +1,6 @@
 """Ops that normalise over the last axis: layer norm, softmax, log softmax, and their gradients.
 
-Letters: ... leading dimensions, H width. Batch norm has no op: capture writes it with means and
-elementwise ops.
+Letters: ... leading dimensions, H width.
 """
 
 from __future__ import annotations

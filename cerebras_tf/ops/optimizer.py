@@ -1,14 +1,14 @@
-"""Optimizer steps: new values of a variable and its slots from the present ones and a gradient.
+"""Optimizers: new values of a variable and its slots from the current ones and a gradient.
 
-Every formula serves whole variables and rows gathered of them alike, but for `lamb`. Formulas are,
+Every formula except `lamb` works on whole variables and on rows gathered from them. Formulas are,
 up to rounding, those of TensorFlow 2.15's kernels, dense and sparse (core/kernels/training_ops.cc);
 parameters are named as in its operation definitions.
 
 Legend: `var` is the variable, of any shape; slots (`m`, `accum`, ...) and `grad` have its shape.
-Rates, decays and the like are scalars, or numbers, which Python combines in float64 first. All are
-of one floating dtype, but for `global_step`, int64. `beta1_power` is beta1 to the power of the
-step's number, from 1; `beta2_power` likewise. Every function returns the new values by the names of
-its parameters.
+Rates, decays and the like are scalars or Python numbers. All are of one floating dtype, except
+`global_step`, int64. `beta1_power` is beta1 to the power of the step's number, from 1;
+`beta2_power` likewise. `l1` and `l2` are the weights of |var| and var^2. Every function returns the
+new values by the names of its parameters.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Updates = dict[str, Expression]
 
 
 def _moved(average: Expression, sample: Expression, decay: Scalar) -> Expression:
-    """A moving average after one more sample: decay average + (1 - decay) sample."""
+    """A moving average: decay average + (1 - decay) sample."""
     return average + (sample - average) * (1.0 - decay)
 
 
@@ -58,8 +58,8 @@ def keras_momentum(
 ) -> Updates:
     """accum = momentum accum - lr grad; var += accum.
 
-    Nesterov's form: var += momentum accum - lr grad. Unlike in `momentum` past gradients keep the
-    rate they came with, as in Sutskever et al.
+    Nesterov's form: var += momentum accum - lr grad. Past gradients keep the rate of their step, as
+    in Sutskever et al.
     """
     descent = lr * grad
     accum = accum * momentum - descent
@@ -84,12 +84,12 @@ def adam(
     """m, v: moving averages of grad and grad^2; var -= rate m / (sqrt(v) + epsilon).
 
     rate = lr sqrt(1 - beta2_power) / (1 - beta1_power). Kingma & Ba, Adam, 2015, algorithm 1 in
-    the order that section 2 ends with: epsilon is not corrected for the start of v at 0.
+    the order at the end of section 2: epsilon is not bias-corrected.
 
     Args:
-        use_nesterov: beta1 m + (1 - beta1) grad in place of m; Dozat, Incorporating Nesterov
+        use_nesterov: beta1 m + (1 - beta1) grad instead of m; Dozat, Incorporating Nesterov
             Momentum into Adam, 2016.
-        vhat: largest v so far; its new value then stands in place of v. Reddi et al., On the
+        vhat: largest v so far, used instead of v. Reddi et al., On the
             Convergence of Adam and Beyond, 2018, algorithm 2 (AMSGrad).
     """
     rate = lr * ((1.0 - beta2_power).sqrt() / (1.0 - beta1_power))
@@ -106,7 +106,7 @@ def adam(
 def _corrected_direction(
     m: Expression, v: Expression, beta1_power: Expression, beta2_power: Expression, epsilon: Scalar
 ) -> Expression:
-    """m / (sqrt(v) + epsilon), both averages corrected for their start at 0."""
+    """m / (sqrt(v) + epsilon), both averages bias-corrected."""
     return (m / (1.0 - beta1_power)) / ((v / (1.0 - beta2_power)).sqrt() + epsilon)
 
 
@@ -126,7 +126,7 @@ def adamw(
     """var -= lr (m' / (sqrt(v') + epsilon) + weight_decay var), with v' = v / (1 - beta2_power).
 
     Loshchilov & Hutter, Decoupled Weight Decay Regularization, 2019, algorithm 2, the rate
-    scaling both terms. TensorFlow has no operation of it.
+    scaling both terms.
     """
     m, v = _moved(m, grad, beta1), _moved(v, grad.square(), beta2)
     direction = _corrected_direction(m, v, beta1_power, beta2_power, epsilon)
@@ -150,8 +150,7 @@ def lamb(
 
     You et al., Large Batch Optimization for Deep Learning: Training BERT in 76 minutes, 2020,
     algorithm 2, phi the identity. The ratio of the Euclidean norms is 1 where one of them is 0.
-    They are those of a whole variable: rows of a table would give others. TensorFlow has no
-    operation of it.
+    The norms are of a whole variable, so rows of a table are not supported.
     """
     m, v = _moved(m, grad, beta1), _moved(v, grad.square(), beta2)
     update = _corrected_direction(m, v, beta1_power, beta2_power, epsilon) + weight_decay * var
@@ -197,7 +196,7 @@ def rms_prop(
     Tieleman & Hinton, Neural Networks for Machine Learning, lecture 6.5, 2012.
 
     Args:
-        mg: moving average of grad, whose square is then taken from ms; Graves, Generating
+        mg: moving average of grad, whose square is subtracted from ms; Graves, Generating
             Sequences With Recurrent Neural Networks, 2013, equations 38 to 41.
     """
     ms = _moved(ms, grad.square(), rho)
@@ -222,8 +221,8 @@ def adagrad(
     Duchi et al., Adaptive Subgradient Methods, 2011, section 1.1, with a diagonal matrix.
 
     Args:
-        epsilon: nothing is added where it is not given.
-        update_slots: whether accum moves.
+        epsilon: nothing is added if it is None.
+        update_slots: whether accum is updated.
     """
     if update_slots:
         accum = accum + grad.square()
@@ -243,7 +242,7 @@ def adadelta(
 ) -> Updates:
     """update = sqrt(accum_update + epsilon) / sqrt(accum + epsilon) grad; var -= lr update.
 
-    accum and accum_update are moving averages of grad^2 and, one step behind, of update^2. Zeiler,
+    accum and accum_update are moving averages of grad^2 and of earlier steps' update^2. Zeiler,
     ADADELTA, 2012, algorithm 1; lr is TensorFlow's.
     """
     accum = _moved(accum, grad.square(), rho)
@@ -367,9 +366,9 @@ def ftrl(
     0.5 there, and twice the l2 are TensorFlow's.
 
     Args:
-        l2_shrinkage: weighs var^2 in the loss itself: 2 l2_shrinkage var joins the gradient in
-            linear, and not in accum.
-        multiply_linear_by_lr: linear holds lr times as much.
+        l2_shrinkage: weight of var^2 in the loss itself: 2 l2_shrinkage var is added to the
+            gradient in linear, and not in accum.
+        multiply_linear_by_lr: linear is stored times lr.
     """
     new = accum + grad.square()
     if l2_shrinkage is not None:

@@ -1,7 +1,4 @@
-"""Pooling over windows of an image: largest element and mean.
-
-Padding is explicit and never wins or counts. Capture resolves layouts other than NHWC.
-"""
+"""Max and mean pooling over windows of an image, NHWC. Explicit padding is ignored."""
 
 from __future__ import annotations
 
@@ -42,7 +39,7 @@ def _max_pool_vjp(b: Builder, node: Node, dy: Value) -> Cotangents:
 
 @of_one_output
 def _max_pool_grad_vjp(b: Builder, node: Node, ddx: Value) -> Cotangents:
-    """max_pool_grad(x, y, dy) is linear in dy and flat in the others"""
+    """max_pool_grad(x, y, dy) is linear in dy and constant in the others"""
     x, y, _ = node.inputs
     return [None, None, b.op("max_pool_select", x, y, ddx, **node.attrs)]
 
@@ -67,7 +64,7 @@ def _avg_pool_grad_vjp(b: Builder, node: Node, ddx: Value) -> Cotangents:
 
 
 def _flops(node: Node) -> Size:
-    """One for every element of a window, at every position."""
+    """One for every element of every window."""
     positions = min((value.type.size for value in (*node.inputs, node.output)), key=most_of)
     return positions * int(math.prod(node.attrs["window"]))
 

@@ -1,7 +1,7 @@
-"""Random tensors: a function of seeds and of the number of steps made before.
+"""Random tensors, a function of the seeds and of the step, and stochastic rounding.
 
-The same step of the same run always gives the same numbers, on any machine. Seeds are operands, so
-that layers that differ in nothing else run one compiled body.
+The same step of the same run always draws the same numbers, on any computer. Seeds are operands, so
+that layers that differ only in them share one compiled body.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from cerebras_tf.ops.registry import Attrs, Flops, always, element_flops, regist
 
 
 def can_draw_from(operands: Sequence[Value]) -> bool:
-    """Whether these may be the last operands of a node that draws: the step and the seeds.
+    """Whether these are a step, int64 [], and seeds, int64 [2].
 
-    The step is int64 [], the seeds are int64 [2]; or [3] where invocations differ in size: the
-    third is then how many numbers earlier ones made, and the step is not looked at.
+    Where invocations differ in size, seeds are int64 [3]: the third counts the numbers that earlier
+    invocations drew, and the step is ignored.
     """
     types = tuple(value.type for value in operands)
     step, seeds, counted = (TensorType("int64", shape) for shape in ((), (2,), (3,)))
@@ -46,7 +46,7 @@ _register("truncated_normal", element_flops(80))
 
 
 def _rounded_infer(inputs: Sequence[Value], attrs: Attrs) -> list[TensorType]:
-    """round_randomly(x, key): x as bfloat16, up or down with the chance that keeps its mean"""
+    """round_randomly(x, key): stochastic rounding of x to bfloat16, which keeps its mean"""
     x, key = inputs
     if x.dtype != "float32" or key.type != TensorType("int64", ()):
         raise GraphError(
@@ -56,7 +56,7 @@ def _rounded_infer(inputs: Sequence[Value], attrs: Attrs) -> list[TensorType]:
     return [x.type.with_dtype("bfloat16")]
 
 
-# What an element becomes depends on its place among all elements, so rows do not stand alone.
+# The random number of an element depends on its position, so rows are not independent.
 register(
     "round_randomly",
     _rounded_infer,

@@ -1,7 +1,6 @@
 """Reductions over axes, positions of extremes, and running sums and products.
 
-`axes` is a sorted tuple of non-negative numbers. Sums over segments given by data stand in
-gather_scatter.
+`axes` is a sorted tuple of non-negative numbers.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ def _operand_flops(node: Node) -> Size:
 
 
 def _keep(b: Builder, node: Node, value: Value) -> Value:
-    """A value shaped like the node's output, with the reduced axes back as ones."""
+    """A value shaped like the node's output, with the reduced axes as ones."""
     x, axes = node.inputs[0], node.attrs["axes"]
     return reshape(b, value, tuple(1 if i in axes else d for i, d in enumerate(x.shape)))
 
@@ -66,7 +65,7 @@ def _mean_vjp(b: Builder, node: Node, dy: Value) -> Cotangents:
 
 @of_one_output
 def _extreme_vjp(b: Builder, node: Node, dy: Value) -> Cotangents:
-    """Elements that tie share the cotangent equally."""
+    """Equal extremes share the cotangent equally."""
     x, axes = node.inputs[0], node.attrs["axes"]
     hit = b.op("cast", b.op("equal", x, _keep(b, node, node.output)), dtype=x.dtype)
     ties = b.op("sum", hit, axes=axes, keepdims=True)
@@ -75,7 +74,7 @@ def _extreme_vjp(b: Builder, node: Node, dy: Value) -> Cotangents:
 
 @of_one_output
 def _prod_vjp(b: Builder, node: Node, dy: Value) -> Cotangents:
-    """The product of all other elements, from running products on both sides; zeros are right."""
+    """The product of all other elements, from running products on both sides."""
     x, axes = node.inputs[0], node.attrs["axes"]
     others = tuple(axis for axis in range(x.type.rank) if axis not in axes)
     order = others + axes
@@ -133,8 +132,10 @@ register(
     cheap=True,
     flops=_operand_flops,
 )
-register("max", _reduced_infer, _extreme_vjp, rows=rows.reduction, cheap=True, flops=_operand_flops)
-register("min", _reduced_infer, _extreme_vjp, rows=rows.reduction, cheap=True, flops=_operand_flops)
+for _name in ("max", "min"):
+    register(
+        _name, _reduced_infer, _extreme_vjp, rows=rows.reduction, cheap=True, flops=_operand_flops
+    )
 register("prod", _reduced_infer, _prod_vjp, rows=rows.reduction, flops=_operand_flops)
 register(
     "all",

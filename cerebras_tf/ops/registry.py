@@ -1,7 +1,7 @@
-"""The op table: what every op of the IR is. One entry an op, one registration call each.
+"""The op table: one entry for each op, added by `register`.
 
-An entry says how types follow from operands, how the gradient is written in other ops, what the op
-costs, and its effects: what a pass may do with a node without knowing the op by name.
+An entry says how types are inferred, how the gradient is written in other ops, what the op costs,
+and what a pass may do with a node without knowing the op by name.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _Fields = ParamSpec("_Fields")
 
 
 def never(attrs: Attrs) -> bool:
-    """No node of the op draws."""
+    """No node of the op draws random numbers."""
     return False
 
 
 def always(attrs: Attrs) -> bool:
-    """Every node of the op draws."""
+    """Every node of the op draws random numbers."""
     return True
 
 
@@ -94,37 +94,36 @@ class Structure:
 
 @dataclass(frozen=True)
 class OpDef:
-    """What an op is.
+    """An op.
 
     Attributes:
         name: lower_snake name.
         infer: operands and attributes -> types of the outputs; raises GraphError on bad operands.
-        vjp: the vector-Jacobian product in other ops; None where there is none.
-        rows: whether rows over leading axes (tokens) stand alone; see ops/rows.py.
+        vjp: the vector-Jacobian product in other ops; None if there is none.
+        rows: whether rows over leading axes (tokens) are independent; see ops/rows.py.
         draws: whether a node draws random numbers. Its last two operands are then the step, int64
-            [], which it reads, and the seeds, int64 [2]. Such a node is not computed beforehand,
-            nor joined with its equal, nor run where it might not have been.
+            [], and the seeds, int64 [2]. Such a node is not folded, merged with an equal one or run
+            speculatively.
         differentiable: False for ops whose derivative is zero or not defined (comparisons, ...).
         elementwise: one output, computed element by element after broadcasting; may be fused.
-        broadcasts: operands of other shapes are broadcast, so they need not be written out before.
-        cheap: one walk over the operands at most, which cannot fail: may run where its result may
-            not be needed. True of all elementwise ops.
-        view: whether outputs are the memory of the operands, in order, under other shapes; a
+        broadcasts: operands are broadcast, so they need no explicit broadcast before.
+        cheap: at most one pass over the operands, which cannot fail: may run although its result
+            may not be needed. True for all elementwise ops.
+        view: whether outputs are the memory of the operands, in order, with other shapes; a
             function of the node where that depends on types and attributes.
-        overwrites: position of an operand that the output may be written over, where nothing reads
-            it later: the kernels allow it, and save a copy.
-        structure: of an op whose attributes hold graphs, or that a pass expands. It has no entry
+        overwrites: position of an operand that the output may overwrite if nothing reads it later.
+        structure: for an op whose attributes hold graphs, or that a pass expands. It has no entry
             in the kernel tables.
         zeros: positions of operands of which each alone, being 0 (False) everywhere, makes all
             outputs 0, whatever finite numbers the others hold.
-        linear: groups of operands, each of which the outputs are linear in, its members taken
+        linear: groups of operands, in each of which the outputs are linear, its members taken
             together and all others held fixed; of floating operands and outputs.
-        collective: all wafers of a job must run the node together, in one order. It is not computed
-            beforehand, nor made again.
+        collective: all wafers must run the node together, in one order. It is not folded or
+            recomputed.
         flops: floating point operations of one node; multiply and add count two.
         of_range: its outputs say only whether floats are finite, which rounding does not change.
-        products: sizes M, K, N of its matrix products, None where not known, of an op whose
-            kernels know the attribute compute="bfloat16" (passes/lower_products.py).
+        products: sizes M, K, N of its matrix products, None where unknown, of an op whose kernels
+            support the attribute compute="bfloat16" (passes/lower_products.py).
     """
 
     name: str
@@ -167,36 +166,31 @@ class OpDef:
 OPS: dict[str, OpDef] = {}
 
 
-def _adding(make: Callable[_Fields, OpDef]) -> Callable[_Fields, None]:
-    """A function of what `make` takes that adds the op it makes to the table."""
+def _registering(make: Callable[_Fields, OpDef]) -> Callable[_Fields, None]:
+    """A function with the arguments of `make` that adds the op to the table."""
 
     @functools.wraps(make)
     def add(*args: _Fields.args, **kwargs: _Fields.kwargs) -> None:
         known = make(*args, **kwargs)
         if known.name in OPS:
-            raise GraphError(
-                f"op table: names must differ. Received: {known.name} twice. Rename one."
-            )
+            raise GraphError(f"op table: names must differ. Received: {known.name} twice.")
         OPS[known.name] = known
 
     return add
 
 
-register = _adding(OpDef)
+register = _registering(OpDef)
 
 
 def lookup(name: str) -> OpDef:
-    """The definition of an op; UnsupportedOpError names the table where it is missing."""
+    """The definition of an op; raises UnsupportedOpError where there is none."""
     if name not in OPS:
-        raise UnsupportedOpError(
-            f"op {name}: must be in the op table (cerebras_tf/ops). Received: no entry of that "
-            "name. Register it there."
-        )
+        raise UnsupportedOpError(f"op {name}: must be in the op table. Received: no entry..")
     return OPS[name]
 
 
 def draws(node: Node) -> bool:
-    """Whether a node draws random numbers; see OpDef.draws for what that forbids."""
+    """Whether a node draws random numbers; see OpDef.draws."""
     return lookup(node.op).draws(node.attrs)
 
 
@@ -207,13 +201,13 @@ def regions(node: Node) -> list[Region]:
 
 
 def can_fold(op: str, attrs: Attrs) -> bool:
-    """Whether a node may be computed beforehand, its operands being constant."""
+    """Whether a node of constant operands may be computed at compile time."""
     known = lookup(op)
     return not (known.structure or known.collective or known.draws(attrs))
 
 
 def viewed(value: Value) -> Value:
-    """The value whose memory this one is: itself, unless a view op made it."""
+    """The value whose memory this one shows: itself, unless it is a view."""
     while value.node is not None and is_view(value.node):
         value = value.node.inputs[value.index]
     return value
@@ -239,7 +233,7 @@ def infer(op: str, inputs: Sequence[Value], attrs: Attrs) -> list[TensorType]:
         return lookup(op).infer(inputs, attrs)
     except (GraphError, UnsupportedOpError):
         raise
-    except Exception as error:  # an operand of a kind the rule did not expect
+    except Exception as error:  # an operand that the rule did not expect
         operands = ", ".join(repr(value) for value in inputs)
         shown = {key: value for key, value in attrs.items() if key != "value"}
         raise GraphError(

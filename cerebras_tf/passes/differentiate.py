@@ -1,9 +1,8 @@
 """Replaces every `gradient` node by the reverse pass written out in ops.
 
 Before: `%dw = gradient(%loss, %w) {ys=1, dys=(False,), xs=1}`; after: the vjp rules of the nodes
-between %w and %loss, last first, cotangents of values with several uses added up. It must not
-look into what ops mean: rules come from the op table. Source: reverse-mode accumulation, Griewank
-and Walther, Evaluating Derivatives, 2nd ed., chapter 3.
+between %w and %loss, last first, with cotangents of values with several uses summed. Source:
+reverse-mode accumulation, Griewank and Walther, Evaluating Derivatives, 2nd ed., chapter 3.
 """
 
 from __future__ import annotations
@@ -24,8 +23,7 @@ def differentiate(graph: Graph) -> None:
     """Expands all `gradient` nodes of a graph in place, in order.
 
     Raises:
-        GradientError: an op on the way has no gradient rule; the message lists all of them. Or
-            one has a rule that cannot be followed here.
+        GradientError: ops between xs and ys have no gradient rule, or one that does not apply.
     """
     # Backward graphs of custom gradients may take gradients themselves.
     rewrite(graph, _expand, again=True)
@@ -49,14 +47,14 @@ def _expand(b: Builder, node: Node) -> Optional[list[Value]]:
 def reverse(
     b: Builder, ys: list[Value], dys: list[Value], xs: list[Value], stops: Collection[Value] = ()
 ) -> list[Optional[Value]]:
-    """Emits the reverse pass from ys to xs behind the builder's graph.
+    """Emits the reverse pass from ys to xs at the end of the builder's graph.
 
     Args:
         b: builder whose graph holds the nodes between xs and ys.
         ys: differentiated values.
         dys: their cotangents, of the same types.
         xs: values to differentiate by.
-        stops: values behind which nothing is differentiated.
+        stops: values whose cotangents are not propagated.
 
     Returns:
         Cotangent of every x; None where no y depends on it.
@@ -94,7 +92,7 @@ def _descendants(nodes: list[Node], roots: set[Value], stops: set[Value]) -> set
 
 
 def _total(b: Builder, cotangents: dict[Value, list[Value]], value: Value) -> Optional[Value]:
-    """Sum of the cotangents that reached a value; kept as the only one."""
+    """Sum of the cotangents of a value, which replaces them."""
     parts = cotangents.get(value)
     if not parts:
         return None
@@ -113,7 +111,7 @@ def _vjp(b: Builder, node: Node, dys: list[Optional[Value]]) -> list[Optional[Va
             return known.structure.vjp(b, node, dys, reverse)
         assert known.vjp is not None
         return known.vjp(b, node, dys)
-    except SizeLimitError:  # says for which sizes there is one
+    except SizeLimitError:  # there is one for other sizes
         raise
     except UnsupportedOpError as error:
         raise GradientError(str(error)) from error

@@ -1,11 +1,11 @@
-"""Joins scaled dot-product attention into one op that never holds all scores.
+"""Fuses scaled dot-product attention into one op that does not store its scores.
 
 Before: `matmul(softmax(matmul(q, k, transpose_b) * scale + mask), v)` on [B, A, S, D]; after:
-`attention(q, k, v [, bias] [, step, seeds]; scale, causal, ...)` on [B, S, A, D], transposes beside
-it. A constant mask that hides later positions becomes `causal`; dropout between softmax and product
-goes along, and draws the same numbers. It must not fire where the weights or the numbers are used
-otherwise (pictures), where the mask is trained, or where a row of the mask hides everything.
-Source: Vaswani et al., Attention Is All You Need (2017), equation 1.
+`attention(q, k, v [, bias] [, step, seeds]; scale, causal, ...)` on [B, S, A, D], between
+transposes. A causal mask becomes an attribute; dropout between softmax and product is fused, and
+draws the same numbers. The pass does not fire where the weights or the random numbers have other
+readers, or where the mask is trained. Source: Vaswani et al., Attention Is All You Need (2017),
+equation 1.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _SWAP = (0, 2, 1, 3)
 
 
 def fuse_attention(graph: Graph, variables: set[Value]) -> None:
-    """Replaces in place.
+    """Replaces in place, before differentiation.
 
     Args:
-        graph: a graph whose gradients are not expanded yet.
-        variables: values of trained variables; a mask must not depend on them, nor on what else
-            a gradient is taken by.
+        graph: the graph.
+        variables: values of trained variables; a mask must not depend on them, nor on other values
+            that gradients are taken by.
     """
     users = graph.users()
     trained = set(variables)
@@ -48,7 +48,7 @@ def fuse_attention(graph: Graph, variables: set[Value]) -> None:
 
 
 class _Found(NamedTuple):
-    """Operands q, k, v [B, A, S, D], a bias, what scores are multiplied by, the mask, dropout."""
+    """Operands q, k, v [B, A, S, D] and the rest of an attention."""
 
     q: Value
     k: Value
@@ -135,7 +135,7 @@ def _scalar(node: Node) -> Optional[float]:
 
 
 def _split_mask(node: Node) -> tuple[Value, Optional[Value]]:
-    """(scores, mask) of an addition: the mask is the operand that is broadcast or constant."""
+    """(scores, mask) of an addition: the mask is broadcast or constant."""
     first, second = node.inputs
     if second.shape != node.output.shape or second.constant is not None:
         return first, second
@@ -161,7 +161,7 @@ def _emit(b: Builder, found: _Found) -> Value:
 
 
 def _swapped(b: Builder, value: Value) -> Value:
-    """[B, A, S, D] as [B, S, A, D]; a transpose that did the opposite is passed by."""
+    """[B, A, S, D] as [B, S, A, D]; an inverse transpose is cancelled."""
     node = value.node
     if node is not None and node.op == "transpose" and tuple(node.attrs["permutation"]) == _SWAP:
         return node.inputs[0]
@@ -169,7 +169,7 @@ def _swapped(b: Builder, value: Value) -> Value:
 
 
 class DropoutMatch(NamedTuple):
-    """What was dropped, step and seeds of its random numbers, and attributes as op attention's."""
+    """The operand of a dropout, its step and seeds, and the attributes that `attention` takes."""
 
     x: Value
     drawn_from: tuple[Value, Value]
@@ -179,12 +179,15 @@ class DropoutMatch(NamedTuple):
 def match_dropout(
     dropped: Value, users: dict[Value, list[Node]], wanted: set[Value]
 ) -> Optional[DropoutMatch]:
-    """How a value was dropped from another, or None.
+    """The dropout that computes a value, or None.
+
+    TensorFlow 2 computes `select(greater_equal(u, rate), mul(x, scale), 0)`, and earlier versions
+    `mul(mul(x, scale), cast(greater_equal(u, rate)))`.
 
     Args:
         dropped: any value.
         users: nodes that read each value.
-        wanted: values that must stay; what a match would remove is none of them, nor read twice.
+        wanted: values that must not be removed.
     """
     node = dropped.node
     if node is None or dropped.dtype != "float32":
@@ -220,7 +223,7 @@ def match_dropout(
 
 
 def _unscaled(value: Value) -> tuple[Value, float]:
-    """x and c of a product x c; the value itself and 1 where it is none."""
+    """x and c of a product x c; else the value itself and 1."""
     node = value.node
     if node is not None and node.op == "mul":
         for x, c in (node.inputs, node.inputs[::-1]):

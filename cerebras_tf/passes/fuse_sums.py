@@ -1,9 +1,4 @@
-"""Sums squares without writing them: what norms of gradients and of weights are made of.
-
-Before: `%s = square(%x)  %n = sum(%s)` over all axes; after: `%n = sum_of_squares(%x)`. It must not
-fire where a part of the axes is summed, nor before nodes are in order where the squares are read
-otherwise, as Adam reads them: a norm belongs to the update that reads the same squares.
-"""
+"""Fuses sums with what they add: squares, and rows of tables."""
 
 from __future__ import annotations
 
@@ -15,11 +10,14 @@ from cerebras_tf.passes.rewrite import rewrite
 
 
 def fuse_sum_of_squares(graph: Graph, shared: bool = False) -> None:
-    """Replaces in place, behind differentiation.
+    """Sums squares without storing them, as norms of gradients and weights need.
+
+    Before: `%s = square(%x)  %n = sum(%s)` over all axes; after: `%n = sum_of_squares(%x)`.
 
     Args:
-        graph: what is changed.
-        shared: also where the squares are read otherwise; these readers square in their own loop.
+        graph: changed in place.
+        shared: also where the squares have other readers, such as Adam's moments, which recompute
+            them. Not before nodes are ordered: a norm belongs to the update that reads its squares.
     """
     users = graph.users()
     wanted = set(graph.outputs)
@@ -40,7 +38,7 @@ def fuse_sum_of_squares(graph: Graph, shared: bool = False) -> None:
 
 
 def _squared(node: Node) -> Optional[Value]:
-    """x, where the node sums x^2 over all axes."""
+    """x, if the node sums x^2 over all axes."""
     if node.op != "sum" or len(node.attrs["axes"]) != node.inputs[0].type.rank:
         return None
     squares = node.inputs[0]
@@ -54,7 +52,13 @@ def _squared(node: Node) -> Optional[Value]:
 
 
 def fold_row_sums(graph: Graph) -> None:
-    """Replaces in place, behind differentiation."""
+    """Adds rows to a table in place instead of adding a table that is nearly all zeros.
+
+    Before: `%s = scatter_add_rows(%ids, %rows)  %g = add(%t, %s)`; after:
+    `%g = rows_add(%t, %ids, %rows)`: the gradient of an embedding that is also the output
+    projection. The pass does not fire where the sums have other readers, or where the table is one
+    row that is broadcast.
+    """
     users = graph.users()
     wanted = set(graph.outputs)
 

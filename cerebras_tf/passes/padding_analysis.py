@@ -1,13 +1,12 @@
-"""Which values of a forward graph have rows for tokens, and of which mask.
+"""Finds the values of a forward graph that have rows for tokens, and their padded positions.
 
-Changes no graph. A value has rows where an axis (or two) counts the tokens of a batch and each row
-is made of the same rows of other values: what stands at padded places is then read by nobody who
-reads real ones only. Rows enter where features meet variables (embeddings); a stream is the rows
-that come from one place, or meet. Whatever mixes rows in a way that is not listed here is refused,
-so that a new op is refused and never wrong.
+A value has rows if an axis (or two) counts the tokens of a batch and each row depends on the same
+rows of other values: real tokens then do not depend on padded positions. Rows begin where features
+are combined with variables (embeddings). A stream is a set of rows with a common origin, or that
+are combined. A node that mixes rows in a way that is not known here is refused.
 
 Letters: B sequences, S their padded length. The layout of rows is the axis that counts S, the first
-one counting B; 0 where the first axis counts both, [B S, ...].
+axis counting B; 0 if the first axis counts both, [B S, ...].
 """
 
 from __future__ import annotations
@@ -27,17 +26,17 @@ from cerebras_tf.ops.rows import Rows
 
 Dims = tuple[Size, Size]
 
-# What becomes of a node that reads rows.
+# How a node that reads rows is rewritten.
 BY_ROWS = "by rows"  # the same op on packed rows
-RESHAPED = "reshaped"  # rows under another shape
-TURNED = "turned"  # rows with axes in another order
-ATTENDED = "attended"  # attention, sequence by sequence
-SUMMED = "summed"  # one result of all rows, to which padding adds 0
-BY_SEQUENCE = "by sequence"  # a result for each sequence, to which padding adds 0
-PICKED = "picked"  # one row of each sequence, at a position known beforehand
+RESHAPED = "reshaped"  # rows in another shape
+TRANSPOSED = "transposed"  # rows with axes in another order
+ATTENTION = "attention"  # sequence by sequence
+SUMMED = "summed"  # a sum over all rows, to which padding adds 0
+BY_SEQUENCE = "by sequence"  # a sum for each sequence, to which padding adds 0
+PICKED = "picked"  # one row of each sequence, at a constant position
 LISTED = "listed"  # rows at positions that are data
-DIFFERENTIATED = "differentiated"  # a gradient by rows, which is 0 for padding
-HIDDEN_ROWS = "hidden"  # a softmax over the tokens of each sequence, padding hidden by a mask
+GRADIENT = "gradient"  # a gradient by rows, which is 0 for padding
+SOFTMAX = "softmax"  # over the tokens of each sequence, padding hidden by a mask
 
 
 class Fact(NamedTuple):
@@ -49,14 +48,14 @@ class Fact(NamedTuple):
 
 @dataclass
 class Stream:
-    """Rows that come from one place, or meet.
+    """Rows with a common origin, or that are combined.
 
     Attributes:
         dims: B and S.
         masks: biases of attention that hide keys among these rows.
-        weights: values of features that rows are multiplied by, one number a row.
-        causal: whether an attention shows each row the rows before it.
-        listed: whether they are a list of rows of another stream.
+        weights: values of features that rows are multiplied by, one number per row.
+        causal: whether a causal attention reads them.
+        listed: whether they are gathered from another stream.
     """
 
     dims: Dims
@@ -67,14 +66,14 @@ class Stream:
 
 
 def refuse(node: Node, reason: str) -> NoReturn:
-    """Says which node keeps padding from being left out."""
+    """Raises PaddingError for the node that prevents padding removal."""
     raise PaddingError(f"padding is computed: {node.op} ('{node.source}') {reason}.")
 
 
 def _require_sources(node: Node) -> None:
-    """Refuses gradients by anything but variables, features and what is gathered from them.
+    """Refuses gradients by values other than variables, features and what is gathered from them.
 
-    A value in between may be 0 at padding, or be read past, where the gradient by it is not 0.
+    Gradients by intermediate values may be nonzero at padded positions.
     """
     first = sum(node.attrs["dys"]) + node.attrs["ys"]
     for value in node.inputs[first:]:
@@ -82,22 +81,22 @@ def _require_sources(node: Node) -> None:
         while maker is not None and maker.op in ("identity", "gather"):
             maker = maker.inputs[0].node
         if maker is not None:
-            refuse(node, "differentiates by what is computed")
+            refuse(node, "differentiates by a computed value")
 
 
 class PaddingAnalysis:
-    """Facts of a graph that is not differentiated yet.
+    """Rows of a graph before differentiation.
 
     Attributes:
-        rows: for every value that has rows, which.
-        plan: for every node that reads or makes rows, what becomes of it.
-        ruled: for nodes that are computed by rows, what their op says of these.
-        free: values that follow from features and constants alone.
-        streams: all streams; those that met are one under `stream_of`.
+        rows: for every value that has rows, its Fact.
+        plan: for every node that reads or makes rows, how it is rewritten.
+        ruled: for nodes that are computed by rows, the Rows of their op.
+        free: values that depend on features and constants only.
+        streams: all streams; see `stream_of` for those that were united.
     """
 
     def __init__(self, step: StepGraph, lists: bool) -> None:
-        """Finds the facts.
+        """Analyses a step.
 
         Args:
             step: the step.
@@ -109,7 +108,7 @@ class PaddingAnalysis:
         self.rows: dict[Value, Fact] = {}
         self.plan: dict[Node, str] = {}
         self.ruled: dict[Node, Rows] = {}
-        # The batch's own features: the global step and seeds are scalars, or made by the session.
+        # The batch's features, without the global step and seeds.
         self.free: set[Value] = {
             value
             for name, value in step.features.items()
@@ -118,7 +117,9 @@ class PaddingAnalysis:
         self.streams: list[Stream] = []
         self._parents: list[int] = []
         self._lists = lists
-        self._unknown: dict[Value, Node] = {}  # made of rows, but neither rows nor whole
+        self._unknown: dict[
+            Value, Node
+        ] = {}  # depends on rows, but neither has rows nor is complete
         self._dims = _token_dims(step)
         if self._dims:
             for node in step.graph.nodes:
@@ -130,12 +131,12 @@ class PaddingAnalysis:
 
     @property
     def only_weights(self) -> bool:
-        """Whether padding of some causal rows is told by weights of the loss alone."""
+        """Whether only weights of the loss tell padding of some causal rows."""
         roots = {self.stream_of(number) for number in range(len(self.streams))}
         return any(self.streams[i].causal and not self.streams[i].masks for i in roots)
 
     def stream_of(self, number: int) -> int:
-        """The number of the stream that one has become."""
+        """The number of the stream that a stream was united with."""
         while self._parents[number] != number:
             number = self._parents[number]
         return number
@@ -151,7 +152,7 @@ class PaddingAnalysis:
             return first
         one, other = self.streams[first], self.streams[second]
         if one.dims != other.dims or one.listed != other.listed:
-            refuse(node, "joins tokens of different sequences")
+            refuse(node, "combines tokens of different sequences")
         for mask in other.masks:
             if mask not in one.masks:
                 one.masks.append(mask)
@@ -165,7 +166,7 @@ class PaddingAnalysis:
     def _visit(self, node: Node) -> None:
         for value in node.inputs:
             if value in self._unknown:
-                refuse(self._unknown[value], "makes more of its rows than rows")
+                refuse(self._unknown[value], "has an output that mixes rows")
         having = [value for value in node.inputs if value in self.rows]
         if having:
             self._read(node, having)
@@ -174,10 +175,10 @@ class PaddingAnalysis:
             if not lookup(node.op).structure and all(v.type.is_bounded for v in node.outputs):
                 self.free.update(node.outputs)
             return
-        self._enter(node)
+        self._begin_rows(node)
 
-    def _enter(self, node: Node) -> None:
-        """Rows enter where features [B, S, ...] meet something that is learnt."""
+    def _begin_rows(self, node: Node) -> None:
+        """Rows begin where features [B, S, ...] are combined with variables."""
         if not any(value in self.free and value.type.rank for value in node.inputs):
             return
         for i, value in enumerate(node.inputs):
@@ -189,12 +190,12 @@ class PaddingAnalysis:
                 if layout is None or ruled is None or i not in ruled.operands or ruled.sums:
                     continue
                 if any(node.inputs[at] not in self.free for at in ruled.operands):
-                    continue  # rows that are computed in full already
+                    continue  # these rows are computed in full
                 stream = self._new_stream(dims)
-                self._note(node, ruled, Fact(stream, layout))
+                self._set_rows(node, ruled, Fact(stream, layout))
                 return
 
-    def _note(self, node: Node, ruled: Rows, fact: Fact) -> None:
+    def _set_rows(self, node: Node, ruled: Rows, fact: Fact) -> None:
         self.plan[node], self.ruled[node] = BY_ROWS, ruled
         for i, value in enumerate(node.outputs):
             if i in ruled.outputs:
@@ -205,17 +206,17 @@ class PaddingAnalysis:
             self.plan[node] = SUMMED
 
     def _read(self, node: Node, having: list[Value]) -> None:
-        """A node that reads rows."""
+        """Analyses a node that reads rows."""
         if node.op == "gradient":
             if any(value in self.rows for value in node.inputs[: node.attrs["ys"]]):
                 refuse(node, "differentiates something of every token")
-            self.plan[node] = DIFFERENTIATED
+            self.plan[node] = GRADIENT
             return
         if node.op == "attention":
-            self._attend(node)
+            self._attention(node)
             return
         first = self.rows[having[0]]
-        for special in (self._reshape, self._transpose, self._reduce, self._pick, self._soften):
+        for special in (self._reshape, self._transpose, self._reduce, self._pick, self._softmax):
             if special(node, first):
                 return
         layouts = {self.rows[value].layout for value in having}
@@ -228,11 +229,11 @@ class PaddingAnalysis:
                 if i not in ruled.operands:
                     refuse(node, "reads padded rows")
                 stream = self._unite(node, stream, self.rows[value].stream)
-        self._note(node, ruled, Fact(stream, first.layout))
-        self._weigh(node, ruled, first.layout, stream)
+        self._set_rows(node, ruled, Fact(stream, first.layout))
+        self._find_weights(node, ruled, first.layout, stream)
 
-    def _weigh(self, node: Node, ruled: Rows, layout: int, stream: int) -> None:
-        """Notes what rows are multiplied by, or chosen by, one number a row."""
+    def _find_weights(self, node: Node, ruled: Rows, layout: int, stream: int) -> None:
+        """Records values that rows are multiplied by, or selected by, one number per row."""
         if node.op not in ("mul", "select"):
             return
         for i, value in enumerate(node.inputs[:2]):
@@ -240,28 +241,28 @@ class PaddingAnalysis:
             if i in ruled.operands and value in self.free and single and layout < 2:
                 self.streams[self.stream_of(stream)].weights.append((value, layout))
 
-    def _attend(self, node: Node) -> None:
+    def _attention(self, node: Node) -> None:
         query, key, value, *others = node.inputs
         masks = others[:-2] if "rate" in node.attrs else others
         facts = [self.rows.get(operand) for operand in (query, key, value)]
         if any(fact is None or fact.layout != 1 for fact in facts):
-            refuse(node, "joins tokens with something that is no token")
+            refuse(node, "combines tokens with values that are not tokens")
         ours, theirs, third = (fact.stream for fact in facts if fact is not None)
         theirs = self._unite(node, theirs, third)
         if node.attrs["causal"]:
             theirs = ours = self._unite(node, ours, theirs)
             self.streams[theirs].causal = True
         elif not masks:
-            refuse(node, "attends to padding, which no mask hides")
+            refuse(node, "attends to padding that no mask hides")
         for mask in masks:
             if mask not in self.free:
-                refuse(node, "has a mask that depends on more than the batch")
+                refuse(node, "has a mask that depends on variables")
             stream = self.streams[self.stream_of(theirs)]
             if mask not in stream.masks:
                 stream.masks.append(mask)
         if any(self.streams[self.stream_of(number)].listed for number in (ours, theirs)):
             refuse(node, "attends to a list of tokens")
-        self.plan[node] = ATTENDED
+        self.plan[node] = ATTENTION
         self.rows[node.outputs[0]] = Fact(ours, 1)
         self._unknown[node.outputs[1]] = node
 
@@ -275,7 +276,7 @@ class PaddingAnalysis:
         elif new[: fact.layout + 1] == old[: fact.layout + 1]:
             layout = fact.layout
         if layout is None:
-            refuse(node, "takes apart the axes that count tokens")
+            refuse(node, "splits or merges the axes that count tokens")
         self.plan[node] = RESHAPED
         self.rows[node.output] = Fact(fact.stream, layout)
         return True
@@ -285,14 +286,14 @@ class PaddingAnalysis:
             return False
         permutation = tuple(node.attrs["permutation"])
         if permutation[0] != 0:
-            refuse(node, "puts another axis in front of the sequences")
+            refuse(node, "moves another axis before the sequences")
         layout = permutation.index(fact.layout)
-        self.plan[node] = TURNED
+        self.plan[node] = TRANSPOSED
         self.rows[node.output] = Fact(fact.stream, layout)
         return True
 
     def _reduce(self, node: Node, fact: Fact) -> bool:
-        """Sums and means over tokens; those over other axes go by rows."""
+        """Sums and means over tokens; those over other axes are computed by rows."""
         if node.op not in ("sum", "mean"):
             return False
         axes = {axis % node.inputs[0].type.rank for axis in node.attrs["axes"]}
@@ -306,7 +307,7 @@ class PaddingAnalysis:
         return False
 
     def _pick(self, node: Node, fact: Fact) -> bool:
-        """Rows at positions: known beforehand, as of [CLS], or data, as of masked words."""
+        """Rows at positions that are constant, as of [CLS], or data, as of masked words."""
         if node.inputs[0] not in self.rows or self.streams[self.stream_of(fact.stream)].listed:
             return False
         if node.op == "slice" and fact.layout == 1:
@@ -333,7 +334,7 @@ class PaddingAnalysis:
             self.rows[node.output] = Fact(stream, form[0])
         return True
 
-    def _soften(self, node: Node, fact: Fact) -> bool:
+    def _softmax(self, node: Node, fact: Fact) -> bool:
         """Softmax over the tokens of each sequence, with or without the cross-entropy."""
         if node.op not in ("softmax", "sparse_softmax_xent") or fact.layout != 1:
             return False
@@ -341,7 +342,7 @@ class PaddingAnalysis:
             return False
         if any(value not in self.free for value in node.inputs[1:]):
             return False
-        self.plan[node] = HIDDEN_ROWS
+        self.plan[node] = SOFTMAX
         return True
 
     def _dims_of(self, fact: Fact) -> Dims:
@@ -349,7 +350,7 @@ class PaddingAnalysis:
 
 
 def _token_dims(step: StepGraph) -> list[Dims]:
-    """B and S of everything that takes part in attention."""
+    """B and S of the operands of attention."""
     found: dict[Dims, None] = {}
     for node in step.graph.nodes:
         if node.op == "attention":
@@ -361,7 +362,7 @@ def _token_dims(step: StepGraph) -> list[Dims]:
 
 
 def _layout_of(shape: Shape, dims: Sequence[Size]) -> Optional[int]:
-    """Where a shape that begins with tokens has their axis; None where it does not."""
+    """The layout of a shape that begins with tokens; None for others."""
     if shape[:2] == tuple(dims):
         return 1
     if shape[:1] == (dims[0] * dims[1],):
@@ -370,21 +371,21 @@ def _layout_of(shape: Shape, dims: Sequence[Size]) -> Optional[int]:
 
 
 def without_attention(graph: Graph, asked: bool) -> str:
-    """What to say of a step without `attention`: of one that has it in another form, always."""
+    """Why padding of a step without `attention` is not removed; "" to stay silent."""
     for node in graph.nodes:
         if node.op == "matmul" and node.output.type.rank > 2:
-            softmax = _softmax_above(node.inputs[0])
+            softmax = _softmax_before(node.inputs[0])
             if softmax is not None:
                 return (
-                    f"padding is computed: {softmax.op} ('{softmax.source}') belongs to attention "
-                    "of a form that is not known. Scores must be products, scaled and with a mask "
-                    "added, and nothing else may read what the softmax gives."
+                    f"padding is computed: {softmax.op} ('{softmax.source}') is attention in an "
+                    "unknown form. Scores must be products, scaled and with a mask added, and the "
+                    "softmax must have no other readers."
                 )
-    return "padding is computed: the model has no attention, whose mask tells it." if asked else ""
+    return "padding is computed: the model has no attention with a mask." if asked else ""
 
 
-def _softmax_above(value: Value) -> Optional[Node]:
-    """The softmax whose weights a value is, by way of elementwise operations such as dropout."""
+def _softmax_before(value: Value) -> Optional[Node]:
+    """The softmax that a value is computed from elementwise, as by dropout, or None."""
     node = value.node
     while node is not None and node.op != "softmax":
         wide = [item for item in node.inputs if item.shape == value.shape]
@@ -394,18 +395,18 @@ def _softmax_above(value: Value) -> Optional[Node]:
     return node
 
 
-# A value that follows from features, the layout of its rows, and the operation that needs it.
+# A value that depends on features only, the layout of its rows, and the operation that needs it.
 Needed = tuple[Value, int, str]
 
 
 class Pad(NamedTuple):
-    """What the padded program has at padded places of a value.
+    """A value at padded positions of the padded program.
 
     Attributes:
-        value: the scalar that all of them are, if the values of `checks` are 0 there; None where
-            nothing is known.
-        checks: values that must be 0 at padded places.
-        hiding: a value that was added; where it hides padding, so does the sum.
+        value: the scalar that it equals there if the values of `checks` are 0 there; None if it is
+            unknown.
+        checks: values that must be 0 at padded positions.
+        hiding: an operand of the sum that the value is; if it hides padding, so does the sum.
     """
 
     value: Optional[Array]
@@ -417,24 +418,20 @@ NOTHING = Pad(None, (), None)
 
 
 class Pads:
-    """What stands at padded places of values that have rows.
-
-    Attributes:
-        held: what was found so far.
-    """
+    """Values at padded positions, of values that have rows; `held` are those found so far."""
 
     def __init__(self, facts: PaddingAnalysis) -> None:
         self.held: dict[Value, Pad] = {}
         self._facts = facts
 
     def get(self, value: Value) -> Pad:
-        """What stands there."""
+        """The pad of a value."""
         return self.held.get(value, NOTHING)
 
     def of(self, node: Node, fact: Fact) -> Pad:
-        """What the padded program has at padded places of the output of a node, done by rows."""
+        """The pad of the output of a node that is computed by rows."""
         hiding = self._hiding(node, fact)
-        zero = self.zero(node, fact) or self._chosen(node, fact)
+        zero = self.zero(node, fact) or self._selected(node, fact)
         if zero is not None:
             return zero._replace(hiding=hiding)
         pads = self._operands(node)
@@ -446,7 +443,7 @@ class Pads:
         return Pad(None, (), hiding)
 
     def zero(self, node: Node, fact: Fact) -> Optional[Pad]:
-        """That the output is 0 there, as an operand is by itself or by a check of the batch."""
+        """The pad of an output that is 0 because an operand is, or is checked to be; else None."""
         ruled, pads = self._facts.ruled[node], self._operands(node)
         nothing = np.zeros((), node.outputs[0].type.numpy_dtype)
         candidates = [i for i in lookup(node.op).zeros if i in ruled.operands]
@@ -460,11 +457,11 @@ class Pads:
         return None
 
     def _can_check(self, value: Value, fact: Fact) -> bool:
-        """Whether it can be seen in a batch what a value holds at padded places."""
+        """Whether a batch can be checked for what a value holds at padded positions."""
         return value in self._facts.free and fact.layout < 2
 
     def _hiding(self, node: Node, fact: Fact) -> Optional[Needed]:
-        """What is added to rows, and may hide padding."""
+        """A value that is added to rows, and may hide padding."""
         if node.op in ("identity", "stop_gradient"):
             return self.get(node.inputs[0]).hiding
         if node.op == "add":
@@ -473,8 +470,8 @@ class Pads:
                     return value, fact.layout, node.source
         return None
 
-    def _chosen(self, node: Node, fact: Fact) -> Optional[Pad]:
-        """The operand that a selection takes where its condition is False, as a check finds."""
+    def _selected(self, node: Node, fact: Fact) -> Optional[Pad]:
+        """The pad of a `select` whose condition is checked to be False; else None."""
         if node.op != "select" or 0 not in self._facts.ruled[node].operands:
             return None
         condition, other = node.inputs[0], self._operands(node)[2]
@@ -483,7 +480,7 @@ class Pads:
         return Pad(other.value, (*other.checks, (condition, fact.layout, node.source)), None)
 
     def _operands(self, node: Node) -> list[Optional[Pad]]:
-        """What stands at padded places of operands with rows; what scalar constants are."""
+        """Pads of operands that have rows or are scalar constants."""
         found: list[Optional[Pad]] = []
         for value in node.inputs:
             constant = value.constant
@@ -497,29 +494,24 @@ class Pads:
 
 
 class HostValues:
-    """The graph that is computed of a batch's features before the step, and its checks.
-
-    Attributes:
-        graph: inputs are features; outputs are what spaces and checks read.
-        checks: what a batch must fulfil.
-    """
+    """The graph that is computed from a batch's features before the step, and its checks."""
 
     def __init__(self, step: StepGraph) -> None:
         self.graph = Graph("packing")
         self.checks: list[Check] = []
         self._names = {value: name for name, value in step.features.items()}
         self._copies: dict[Value, Value] = {}
-        self._places: dict[Value, int] = {}
+        self._positions: dict[Value, int] = {}
 
     def output(self, value: Value) -> int:
-        """The position among the graph's outputs of a value that follows from features."""
-        if value not in self._places:
-            self._places[value] = len(self.graph.outputs)
+        """The position among the graph's outputs of a value that depends on features only."""
+        if value not in self._positions:
+            self._positions[value] = len(self.graph.outputs)
             self.graph.outputs.append(self._copy(value))
-        return self._places[value]
+        return self._positions[value]
 
     def _copy(self, wanted: Value) -> Value:
-        """The value in the host's graph; operands are copied before what reads them."""
+        """The copy of a value in the host's graph."""
         pending = [wanted]
         while pending:
             value = pending[-1]
@@ -540,15 +532,17 @@ class HostValues:
                 self._copies.update(zip(node.outputs, made.outputs))
         return self._copies[wanted]
 
-    def note(self, kind: str, space: TokenSpace, value: Value, layout: int, source: str) -> None:
-        """A check of a value at padded places."""
+    def check_value(
+        self, kind: str, space: TokenSpace, value: Value, layout: int, source: str
+    ) -> None:
+        """Adds a check of a value at padded positions."""
         self._add(Check(kind, space.name, self.output(value), layout, source=source))
 
-    def check(self, kind: str, space: TokenSpace, number: int, source: str) -> None:
-        """A check of lengths."""
+    def check_length(self, kind: str, space: TokenSpace, number: int, source: str) -> None:
+        """Adds a check of lengths."""
         self._add(Check(kind, space.name, number=number, source=source))
 
-    def check_places(
+    def check_positions(
         self,
         space: TokenSpace,
         indices: Value,
@@ -556,15 +550,15 @@ class HostValues:
         source: str,
         among: Optional[TokenSpace] = None,
     ) -> None:
-        """That positions are those of real tokens.
+        """Adds a check that positions are those of real tokens.
 
         Args:
             space: of the tokens.
-            indices: [B], [B, P] positions in each sequence (1 for B: the same in all of them), or
-                of all places where layout is 0.
+            indices: layout 1: [B], [B, P] positions in each sequence (1 for B: the same in all);
+                layout 0: rows b S + s.
             layout: 1 or 0.
             source: the operation that reads there.
-            among: the list of those positions that count; None where all do.
+            among: the list of those positions that count; None if all do.
         """
         listed = "" if among is None else among.name
         at = self.output(indices)

@@ -1,12 +1,12 @@
-"""Parts what a norm of all gradients reads from what the updates read of the same gradients.
+"""Separates what a norm of all gradients reads from what the updates read.
 
-Before: `%u = mul(%g, %unscale)  %s = sum_of_squares(%u)  %w' = ... %u ... %norm`: the update of
-every variable waits for the norm, and its first part must run before it, so that all updates land
-in one group. After: `%v = mul(%g, %unscale)  %s = sum_of_squares(%v)`, and the update has its own
-%u: what measures runs right behind its gradient, and what updates runs layer by layer.
+Before: `%u = mul(%g, %unscale)  %s = sum_of_squares(%u)  %w' = ... %u ... %norm`: every update
+waits for the norm, but its first nodes must run before it, so that all updates would run together.
+After: `%v = mul(%g, %unscale)  %s = sum_of_squares(%v)`, and the update has its own %u: the norm is
+computed right after the gradients, and updates run layer by layer.
 
-It must not part what measures one variable for its own update alone (LAMB's norms), nor copy what
-is not elementwise.
+Norms of one variable for its own update only (LAMB) are not separated, and only elementwise nodes
+are copied.
 """
 
 from __future__ import annotations
@@ -20,41 +20,37 @@ from cerebras_tf.ops import is_view, lookup
 
 
 def split_norms(graph: Graph, updates: Collection[Value]) -> None:
-    """Parts in place; layers are set, and nodes of updates have none.
+    """Separates in place.
 
     Args:
-        graph: differentiated, with inlined conditionals.
+        graph: differentiated, with inlined regions; only nodes of updates have no layer.
         updates: new values of variables.
     """
     own = {n for n in graph.nodes if n.layer < 0 and n.op not in ("constant", GRADIENT)}
     late = _wide_ancestors((value.node for value in updates if not is_scalar(value)), own)
     homes = update_groups([node for node in graph.nodes if node in own])
-    parted = _Copies(graph, own, late)
-    for node in _measures(graph, own, late, homes):
-        parted.part(node)
-    if parted.before:
-        graph.nodes = [n for node in graph.nodes for n in (*parted.before.get(node, ()), node)]
+    copies = _Copies(graph, own, late)
+    for node in _norms(graph, own, late, homes):
+        copies.separate(node)
+    if copies.before:
+        graph.nodes = [n for node in graph.nodes for n in (*copies.before.get(node, ()), node)]
         graph.prune()
 
 
 class _Copies:
-    """Copies of what updates read, for what measures.
-
-    Attributes:
-        before: copies by the node that they come right before.
-    """
+    """Copies of what updates read, for norms; `before` lists them by the node that they precede."""
 
     def __init__(self, graph: Graph, own: set[Node], late: set[Node]) -> None:
         self.before: dict[Node, list[Node]] = {}
         self._graph, self._own, self._late = graph, own, late
         self._copies: dict[Node, Node] = {}
 
-    def part(self, measure: Node) -> None:
-        """Lets a node that measures read copies, where all that it needs can be copied."""
-        needed = _wide_ancestors([measure], self._own) - {measure}
+    def separate(self, norm: Node) -> None:
+        """Makes the node of a norm read copies, if all that it needs can be copied."""
+        needed = _wide_ancestors([norm], self._own) - {norm}
         shared = needed & self._late
         if shared and all(lookup(n.op).elementwise or is_view(n) for n in shared):
-            for node in [*(needed - self._late), measure]:
+            for node in [*(needed - self._late), norm]:
                 node.inputs = [self._copied(value) for value in node.inputs]
 
     def _copied(self, value: Value) -> Value:
@@ -72,7 +68,7 @@ class _Copies:
 
 
 def _wide_ancestors(nodes: Iterable[Optional[Node]], own: set[Node]) -> set[Node]:
-    """Nodes of updates, and those before them that more than one element passes from."""
+    """The nodes, and their ancestors through values of more than one element."""
     found: set[Node] = set()
     stack = [node for node in nodes if node in own]
     while stack:
@@ -84,9 +80,9 @@ def _wide_ancestors(nodes: Iterable[Optional[Node]], own: set[Node]) -> set[Node
     return found
 
 
-def _measures(graph: Graph, own: set[Node], late: set[Node], homes: dict[Node, Node]) -> list[Node]:
-    """Nodes that make a scalar of a variable's values which another variable's update reads."""
-    # For every node that measures, and those that gather scalars: what measured before them.
+def _norms(graph: Graph, own: set[Node], late: set[Node], homes: dict[Node, Node]) -> list[Node]:
+    """Nodes that reduce a variable's values to a scalar that another variable's update reads."""
+    # For every node that reduces or combines scalars: the reductions before it.
     follows: dict[Node, frozenset[Node]] = {}
     found: dict[Node, None] = {}
     known: set[Node] = set()
@@ -102,21 +98,21 @@ def _measures(graph: Graph, own: set[Node], late: set[Node], homes: dict[Node, N
         if node in late and not all(is_scalar(value) for value in node.outputs):
             continue
         wide = any(not is_scalar(v) and v.node in own for v in node.inputs)
-        measures = wide and all(is_scalar(value) for value in node.outputs)
-        follows[node] = before | {node} if measures else before
+        reduces = wide and all(is_scalar(value) for value in node.outputs)
+        follows[node] = before | {node} if reduces else before
     return list(found)
 
 
 def is_scalar(value: Value) -> bool:
-    """Whether a value is known to have one element."""
+    """Whether a value has one element."""
     return value.type.is_static and value.type.size == 1
 
 
 def update_groups(nodes: Sequence[Node]) -> dict[Node, Node]:
-    """For every node, in order, one that stands for all those it belongs together with.
+    """Groups nodes of updates by variable: for every node, the representative of its group.
 
-    Nodes belong together where a value of more than one element passes between them; what passes
-    only scalars joins nothing.
+    Nodes are in one group if a value of more than one element passes between them; scalars, such as
+    a norm or a rate, do not join groups.
     """
     group: dict[Node, Node] = {node: node for node in nodes}
 

@@ -410,7 +410,7 @@ class Machine:
             for at, item in enumerate(program.bodies[step.body]):
                 inputs = [step.slots[i] for i in item.inputs]
                 outputs = [step.slots[i] for i in item.outputs]
-                if program.stands(step, item):
+                if program.is_fixed_view(step, item):
                     standing.append((step.body, at, inputs[0], outputs[0]))
                     continue
                 fresh = [program.slots[slot].kind in (HEAP, VIEW) for slot in outputs]

@@ -244,7 +244,7 @@ def fused(build):
 def test_the_cheap_part_is_what_moves_memory_and_the_whole_has_the_products_too():
     step, activations, _ = fused(gelu_step)
     made = {
-        kind: {value.node.op for value in activations.choice(kind, 2, 2).segment.again}
+        kind: {value.node.op for value in activations.choice(kind, 2, 2).segment.recomputed}
         for kind in (CHEAP, WHOLE)
     }
     assert {"fused_elementwise", "layer_norm"} <= made[CHEAP] and "matmul" not in made[CHEAP]
@@ -259,7 +259,7 @@ def test_a_choice_counts_what_is_not_kept_and_what_is_computed_again():
     assert cheap.saved_bytes == gelu + norm + 2 * 4 * rows  # the output, its mean and deviation
     assert whole.saved_bytes == cheap.saved_bytes + gelu + mask  # a product, and what dropped
     assert whole.flops == cheap.flops + 2 * rows * WIDTH * 64 + (20 + 1) * rows * WIDTH
-    again = {v.node: v for v in whole.segment.again}
+    again = {v.node: v for v in whole.segment.recomputed}
     assert sum(node.op == "matmul" for node in again) == 1  # nobody reads the second one backward
 
 

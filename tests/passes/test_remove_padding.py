@@ -379,9 +379,9 @@ def test_padding_that_only_weights_tell_is_left_out_where_asked_for(build):
     assert remove_padding(step) == "" and step.packing is None
     assert print_graph(step.graph) == before
     assert remove_padding(asked, restore=True) is None
-    assert step.padding_told is not None and asked.packing is not None
-    assert step.padding_told.spaces == asked.packing.spaces
-    assert step.padding_told.checks == asked.packing.checks
+    assert step.optional_packing is not None and asked.packing is not None
+    assert step.optional_packing.spaces == asked.packing.spaces
+    assert step.optional_packing.checks == asked.packing.checks
 
 
 def test_a_step_without_attention_is_left_alone():

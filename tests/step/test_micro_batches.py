@@ -92,7 +92,7 @@ def whole(tmp_path_factory):
 def test_losses_norms_and_variables_are_those_of_the_whole_batch(tmp_path, whole, count):
     found, variables, step = trained(tmp_path, count)
     np.testing.assert_allclose(found, whole[0], rtol=RTOL)
-    assert {name.endswith("sum_over_parts") for name in variables} == {False}
+    assert {name.endswith("sum_over_micro_batches") for name in variables} == {False}
     extra = {name for name in variables if name not in whole[1]}
     assert extra <= {"cerebras_tf/random_step"}
     kept = {name: content for name, content in variables.items() if name not in extra}

@@ -23,7 +23,7 @@ FIXED = Program()
 def lines_of(**sizes):
     """What is said of a first batch, by a program of fixed sizes."""
     step, said = language_model(TokenStep(**sizes)), []
-    assert remove_padding(step) == "" and step.padding_told is not None
+    assert remove_padding(step) == "" and step.optional_packing is not None
     features = {name: arrays_of(step)[name] for name in step.features}
     lines = PaddingLines(False, True, said.append)
     lines.compiled(step, False)
