@@ -13,6 +13,7 @@ from cerebras_tf.errors import CapacityError, GraphError, StoreError, Unsupporte
 from cerebras_tf.ir import Graph
 from cerebras_tf.ops import OPS, Builder
 from tests.machines import check_schedule, run_program
+from tests.messages import raises
 from tests.steps import StepBuilder, residual_step, starting_values
 
 
@@ -54,7 +55,7 @@ def test_a_broken_pass_is_named_with_those_before_it():
     def breaking(s):
         s.graph.nodes.reverse()
 
-    with pytest.raises(GraphError, match=r"pass breaking \(passes before it: idle\): graph step"):
+    with raises(GraphError, "breaking", "idle", "graph step"):
         run_passes(step, [("idle", lambda s: None), ("breaking", breaking)])
 
 
@@ -74,7 +75,7 @@ def test_an_op_without_a_gradient_rule_is_named_with_the_pass(monkeypatch):
     w = s.variable("w", 4)
     loss = s.b.op("sum", s.b.op("no_rule", w), axes=(0,), keepdims=False)
     s.momentum(loss, ["w"], clip=False)
-    with pytest.raises(UnsupportedOpError, match=r"pass differentiate .*no_rule"):
+    with raises(UnsupportedOpError, "differentiate", "no_rule"):
         compile_step(s.done(loss=loss))
 
 

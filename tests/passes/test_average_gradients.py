@@ -11,6 +11,7 @@ from cerebras_tf.ir import print_graph, verify
 from cerebras_tf.ops import infer
 from cerebras_tf.passes.average_gradients import average_gradients, drop_wafer_sums
 from tests.graphs import check_pass, graph_of, run_plain
+from tests.messages import raises
 from tests.steps import StepBuilder
 
 WAFERS = 2
@@ -121,7 +122,7 @@ def test_what_cannot_take_more_rows_is_named_with_a_remedy():
     found = s.b.multi("parameter_gradient", rows, numbers, variable="w")
     s.b.source = "optimizer/add"
     step = s.done(y=s.b.op("add", found[0], s.feature("noise", 5, 3)))
-    with pytest.raises(UnsupportedOpError, match="'optimizer/add': .* Multiply the table by 1.0"):
+    with raises(UnsupportedOpError, "'optimizer/add'", "1.0"):
         average_gradients(step, WAFERS)
 
 

@@ -13,6 +13,7 @@ from cerebras_tf.ops import OPS, Builder, infer
 from cerebras_tf.passes.differentiate import differentiate
 from tests.differences import slope
 from tests.graphs import graph_of, ops_of, random_inputs, run_plain
+from tests.messages import raises
 
 D4 = "float64[4]"
 
@@ -295,7 +296,7 @@ def test_a_rule_that_cannot_be_followed_is_a_missing_one(monkeypatch):
 
     monkeypatch.setitem(OPS, "exp", dataclasses.replace(OPS["exp"], vjp=refuse))
     graph = graph_of(lambda b, x: gradient(b, [b.op("exp", x)], [x]), D4)
-    with pytest.raises(GradientError, match="gradient of exp: must be ours"):
+    with raises(GradientError, "gradient of exp"):
         differentiate(graph)
 
 

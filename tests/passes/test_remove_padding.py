@@ -11,6 +11,7 @@ from cerebras_tf.errors import PaddingError
 from cerebras_tf.ir import Dim, print_graph
 from cerebras_tf.passes.remove_padding import remove_padding
 from tests.graphs import ops_of
+from tests.messages import raises
 from tests.token_steps import (
     BATCH,
     HEADS,
@@ -359,7 +360,7 @@ def test_predictions_of_every_token_leave_only_where_that_is_asked_for():
         x, _ = encoded(s)
         return s.done(hidden=x, loss=s.total(s.first(x)))
 
-    assert "leaves the wafer" in remove_padding(build())
+    assert "layer_norm" in remove_padding(build())
     step = build()
     wanted = computed(build(), arrays_of(build()))["hidden"]
     assert remove_padding(step, restore=True) is None
@@ -426,7 +427,7 @@ def test_a_mask_that_hides_in_part_is_found():
     step = s.learn(loss)
     arrays = arrays_of(step)
     assert remove_padding(step) is None
-    with pytest.raises(PaddingError, match="between 0 and -10000"):
+    with raises(PaddingError, "-10000"):
         computed(step, arrays)
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from cerebras_tf.errors import PaddingError
 from cerebras_tf.passes.remove_padding import remove_padding
+from tests.messages import raises
 from tests.token_steps import BATCH, LENGTH, VOCABULARY, WIDTH, TokenStep, arrays_of, computed
 
 COUNT = 200
@@ -217,7 +218,7 @@ def test_a_position_outside_of_its_sequence_is_found(outcomes):
             continue
         arrays = maker.arrays(1, outside=True)
         assert remove_padding(step) is None
-        with pytest.raises(PaddingError, match="reads at a position that is padding"):
+        with raises(PaddingError, "padding"):
             computed(step, arrays)
         found += 1
     assert found >= 5

@@ -21,6 +21,7 @@ from cerebras_tf.passes.split_micro_batches import (
     split_micro_batches,
 )
 from tests.graphs import run_plain
+from tests.messages import raises
 from tests.steps import StepBuilder
 
 ROWS, PARTS = 2, 3
@@ -96,5 +97,5 @@ def test_what_reads_the_batch_beside_gradients_is_refused():
     s = StepBuilder()
     x, _ = s.feature("x", ROWS, 4), s.variable("mean", 4)
     s.step.updates["mean"] = s.b.op("sum", x, axes=(0,), keepdims=False)
-    with pytest.raises(UnsupportedOpError, match="Received: 'mean', which reads the batch"):
+    with raises(UnsupportedOpError, "'mean'"):
         split_micro_batches(s.done(), LAST, PARTS, {"x"})
