@@ -174,7 +174,6 @@ class _Assembler:
         return value in self._staged and node in self._staged[value].readers
 
     def _slot_for(self, node: Node, value: Value) -> int:
-        """The slot from which a node reads an operand."""
         return self._staged_slot[value] if self._reads_staged(node, value) else self.slot_of[value]
 
     def _updates_in_place(self) -> dict[Value, str]:
@@ -404,7 +403,6 @@ class _Assembler:
 
 
 def _on_wafer(wafer: int, entries: list[Entry]) -> list[Entry]:
-    """Entries that one wafer runs, or all."""
     return entries if wafer == EVERYWHERE else [OnWafer(wafer, len(entries)), *entries]
 
 

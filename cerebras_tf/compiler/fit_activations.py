@@ -78,7 +78,6 @@ class Activations:
     def __init__(
         self, step: StepGraph, program: Program, speeds: Speeds, spilling: Optional[Spilling] = None
     ) -> None:
-        """Analyses a step in schedule order, with prices from its program."""
         self._speeds = speeds
         self._spilling = spilling
         self._operands_of: dict[Value, list[Value]] = {}

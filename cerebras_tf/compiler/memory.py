@@ -93,7 +93,6 @@ class _TakenBytes:
 
 
 def _ancestors(nodes: set[int]) -> set[int]:
-    """All proper ancestors of some nodes."""
     found = set()
     for node in nodes:
         node >>= 1

@@ -98,7 +98,6 @@ def _homes(step: StepGraph) -> dict[Node, _Home]:
 
 
 def _layers_of_variables(step: StepGraph) -> dict[str, int]:
-    """First layer in which each variable is used."""
     names = {value: name for name, value in step.variables.items()}
     found: dict[str, int] = {}
     for node in step.graph.nodes:

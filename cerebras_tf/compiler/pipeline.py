@@ -151,7 +151,6 @@ def _strip(step: StepGraph, options: Options) -> None:
 
 
 def _backward(options: Options) -> list[Pass]:
-    """The passes over a step that is cut into layers, up to its order."""
     return [
         ("differentiate", lambda s: differentiate(s.graph)),
         # After differentiation: the gradient of `select` is not finite where the branch that is

@@ -114,7 +114,6 @@ def _needs_all_wafers(step: StepGraph, nodes: Sequence[Node], shared: Iterable[V
 
 
 def _variables(step: StepGraph, nodes: Iterable[Node]) -> Iterator[str]:
-    """Variables that nodes read or update."""
     names = {value: name for name, value in step.variables.items()}
     inside = set(nodes)
     for node in inside:

@@ -107,7 +107,6 @@ def _late_readers(
 
 
 def _through_view(node: Node, readers: Mapping[Value, Sequence[Node]]) -> Iterator[Node]:
-    """Nodes that read the outputs of a view."""
     if is_view(node):
         for value in node.outputs:
             yield from _through_views(value, readers)

@@ -23,8 +23,6 @@ _FLOAT_BYTES = 4  # of an element of a program
 
 @dataclass
 class _Sums:
-    """Sums over the instructions of a layer."""
-
     forward: list[Product] = field(default_factory=list)
     backward: list[Product] = field(default_factory=list)
     vector: list[int] = field(default_factory=lambda: [0, 0])
@@ -133,7 +131,6 @@ class _Densities:
 def _add(
     sums: _Sums, item: Instruction, step: Run, program: Program, densities: _Densities
 ) -> None:
-    """Adds an instruction to its layer."""
     slots, table = step.slots, program.slots
     at = Places(
         [table[slots[i]].type for i in item.inputs],

@@ -68,7 +68,6 @@ _FACTOR = re.compile(
 
 
 def _unknown(dim: Dim, *operands: Any) -> NoReturn:
-    """Raises where a number is needed."""
     raise UnknownSizeError(
         f"dimension {dim}: must be a number here. Received: a size that differs from batch to "
         "batch. Use its bounds, or give a static shape."
@@ -323,8 +322,6 @@ def parse_literal(text: str) -> Any:
 
 
 class _Folded(ast.NodeTransformer):
-    """Replaces calls of Dim by their results."""
-
     def visit_Call(self, node: ast.Call) -> ast.AST:
         if isinstance(node.func, ast.Name) and node.func.id == "Dim" and not node.keywords:
             (given,) = node.args

@@ -275,7 +275,6 @@ def _decode(found: Any, arrays: _Arrays) -> Any:
 
 
 def _keep(array: Array, arrays: dict[str, Array]) -> str:
-    """Adds an array to those that are written and returns its name, equal for equal arrays."""
     name = digest(array)
     arrays[name] = array
     return name

@@ -186,7 +186,6 @@ def _typed_names(text: str) -> list[tuple[str, str]]:
 
 
 def _split(text: str, separator: str) -> list[str]:
-    """Splits at a separator outside of brackets and quotes."""
     parts, depth, start, quote = [], 0, 0, ""
     for position, character in enumerate(text):
         if quote:

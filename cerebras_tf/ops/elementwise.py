@@ -94,12 +94,17 @@ def _one_minus_square(b: Builder, x: Value) -> Value:
     return b.op("sub", b.constant(1.0, x.dtype), b.op("square", x))
 
 
+def _times(derivative: Any) -> Any:
+    """The rule dy f'(x), where `derivative(b, x, y)` emits f'(x)."""
+    return lambda b, x, y, dy: b.op("mul", dy, derivative(b, x, y))
+
+
 _unary("neg", lambda b, x, y, dy: b.op("neg", dy), linear=_FIRST)
-_unary("exp", lambda b, x, y, dy: b.op("mul", dy, y), 10)
-_unary("expm1", lambda b, x, y, dy: b.op("mul", dy, b.op("add", y, 1.0)), 10)
+_unary("exp", _times(lambda b, x, y: y), 10)
+_unary("expm1", _times(lambda b, x, y: b.op("add", y, 1.0)), 10)
 _unary("log", lambda b, x, y, dy: b.op("div", dy, x), 10)
 _unary("log1p", lambda b, x, y, dy: b.op("div", dy, b.op("add", x, 1.0)), 10)
-_unary("square", lambda b, x, y, dy: b.op("mul", dy, b.op("mul", x, 2.0)))
+_unary("square", _times(lambda b, x, y: b.op("mul", x, 2.0)))
 _unary("reciprocal", lambda b, x, y, dy: b.op("neg", b.op("mul", dy, b.op("square", y))))
 _unary("sqrt", lambda b, x, y, dy: b.op("div", b.op("mul", dy, 0.5), y), 4)
 _unary(
@@ -107,19 +112,17 @@ _unary(
     lambda b, x, y, dy: b.op("mul", b.op("mul", dy, -0.5), b.op("mul", b.op("square", y), y)),
     4,
 )
-_unary("abs", lambda b, x, y, dy: b.op("mul", dy, b.op("sign", x)))
-_unary("sin", lambda b, x, y, dy: b.op("mul", dy, b.op("cos", x)), 10)
+_unary("abs", _times(lambda b, x, y: b.op("sign", x)))
+_unary("sin", _times(lambda b, x, y: b.op("cos", x)), 10)
 _unary("cos", lambda b, x, y, dy: b.op("neg", b.op("mul", dy, b.op("sin", x))), 10)
-_unary("tanh", lambda b, x, y, dy: b.op("mul", dy, _one_minus_square(b, y)), 10)
+_unary("tanh", _times(lambda b, x, y: _one_minus_square(b, y)), 10)
 _unary(
-    "sigmoid",
-    lambda b, x, y, dy: b.op("mul", dy, b.op("mul", y, b.op("sub", b.constant(1.0, x.dtype), y))),
-    10,
+    "sigmoid", _times(lambda b, x, y: b.op("mul", y, b.op("sub", b.constant(1.0, x.dtype), y))), 10
 )
-_unary("tan", lambda b, x, y, dy: b.op("mul", dy, b.op("add", b.op("square", y), 1.0)), 10)
-_unary("sinh", lambda b, x, y, dy: b.op("mul", dy, b.op("cosh", x)), 20)
-_unary("cosh", lambda b, x, y, dy: b.op("mul", dy, b.op("sinh", x)), 20)
-_unary("asin", lambda b, x, y, dy: b.op("mul", dy, b.op("rsqrt", _one_minus_square(b, x))), 20)
+_unary("tan", _times(lambda b, x, y: b.op("add", b.op("square", y), 1.0)), 10)
+_unary("sinh", _times(lambda b, x, y: b.op("cosh", x)), 20)
+_unary("cosh", _times(lambda b, x, y: b.op("sinh", x)), 20)
+_unary("asin", _times(lambda b, x, y: b.op("rsqrt", _one_minus_square(b, x))), 20)
 _unary(
     "acos",
     lambda b, x, y, dy: b.op("neg", b.op("mul", dy, b.op("rsqrt", _one_minus_square(b, x)))),
@@ -129,7 +132,7 @@ _unary("atan", lambda b, x, y, dy: b.op("div", dy, b.op("add", b.op("square", x)
 _unary("asinh", lambda b, x, y, dy: b.op("div", dy, b.op("cosh", y)), 20)
 _unary("acosh", lambda b, x, y, dy: b.op("div", dy, b.op("sinh", y)), 20)
 _unary("atanh", lambda b, x, y, dy: b.op("div", dy, _one_minus_square(b, x)), 20)
-_unary("softplus", lambda b, x, y, dy: b.op("mul", dy, b.op("sigmoid", x)), 20)
+_unary("softplus", _times(lambda b, x, y: b.op("sigmoid", x)), 20)
 
 
 def _erf_derivative(scale: float) -> Any:

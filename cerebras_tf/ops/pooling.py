@@ -53,7 +53,6 @@ def _max_pool_select_vjp(b: Builder, node: Node, dy: Value) -> Cotangents:
 
 @of_one_output
 def _avg_pool_vjp(b: Builder, node: Node, dy: Value) -> Cotangents:
-    """avg_pool(x)"""
     return [b.op("avg_pool_grad", dy, size=node.inputs[0].shape[1:3], **node.attrs)]
 
 

@@ -65,7 +65,6 @@ def _mean_vjp(b: Builder, node: Node, dy: Value) -> Cotangents:
 
 @of_one_output
 def _extreme_vjp(b: Builder, node: Node, dy: Value) -> Cotangents:
-    """Equal extremes share the cotangent equally."""
     x, axes = node.inputs[0], node.attrs["axes"]
     hit = b.op("cast", b.op("equal", x, _keep(b, node, node.output)), dtype=x.dtype)
     ties = b.op("sum", hit, axes=axes, keepdims=True)
@@ -112,49 +111,35 @@ def _sum_of_squares_flops(node: Node) -> Size:
     return 2 * node.inputs[0].type.size
 
 
-register(
-    "sum",
-    _reduced_infer,
-    _sum_vjp,
-    rows=rows.reduction,
-    zeros=(0,),
-    linear=((0,),),
-    cheap=True,
-    flops=_operand_flops,
-)
-register(
-    "mean",
-    _reduced_infer,
-    _mean_vjp,
-    rows=rows.reduction,
-    zeros=(0,),
-    linear=((0,),),
-    cheap=True,
-    flops=_operand_flops,
-)
+for _name, _vjp in (("sum", _sum_vjp), ("mean", _mean_vjp)):
+    register(
+        _name,
+        _reduced_infer,
+        _vjp,
+        rows=rows.reduction,
+        zeros=(0,),
+        linear=((0,),),
+        cheap=True,
+        flops=_operand_flops,
+    )
 for _name in ("max", "min"):
     register(
         _name, _reduced_infer, _extreme_vjp, rows=rows.reduction, cheap=True, flops=_operand_flops
     )
 register("prod", _reduced_infer, _prod_vjp, rows=rows.reduction, flops=_operand_flops)
-register(
-    "all",
-    _reduced_infer,
-    rows=rows.reduction,
-    cheap=True,
-    differentiable=False,
-    flops=_operand_flops,
-)
-register(
-    "any",
-    _reduced_infer,
-    rows=rows.reduction,
-    cheap=True,
-    differentiable=False,
-    flops=_operand_flops,
-)
-register("argmax", _position_infer, rows=rows.reduction, differentiable=False, flops=_operand_flops)
-register("argmin", _position_infer, rows=rows.reduction, differentiable=False, flops=_operand_flops)
+for _name in ("all", "any"):
+    register(
+        _name,
+        _reduced_infer,
+        rows=rows.reduction,
+        cheap=True,
+        differentiable=False,
+        flops=_operand_flops,
+    )
+for _name in ("argmax", "argmin"):
+    register(
+        _name, _position_infer, rows=rows.reduction, differentiable=False, flops=_operand_flops
+    )
 register("cumsum", same_as_first, _cumsum_vjp, rows=rows.reduction, flops=element_flops(1))
 register("cumprod", same_as_first, _cumprod_vjp, rows=rows.reduction, flops=element_flops(1))
 register(

@@ -105,7 +105,6 @@ class BatchFacts:
         )
 
     def _check(self, node: Node) -> None:
-        """Refuses a gradient that is not that of a mean."""
         ys = node.attrs["ys"]
         for i, value in enumerate(node.inputs[: ys + sum(node.attrs["dys"])]):
             fact = self._facts.get(value)
@@ -128,7 +127,6 @@ class BatchFacts:
             )
 
     def _of(self, node: Node, found: Sequence[Optional[Fact]]) -> Sequence[Optional[Fact]]:
-        """Facts of a node's outputs."""
         if node.op == "custom_gradient":  # whose outputs are its operands
             return found[: len(node.outputs)]
         if node.op in ("gradient", GRADIENT):

@@ -116,7 +116,6 @@ def _follow(value: Value, axes: Axes) -> Optional[_Known]:
 
 
 def _moves(node: Node) -> bool:
-    """Whether the output has elements of the operand at other positions."""
     return node.op in ("broadcast_to", "reshape", "transpose", "slice", "cumsum", "band_part")
 
 

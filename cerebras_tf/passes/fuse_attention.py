@@ -48,8 +48,6 @@ def fuse_attention(graph: Graph, variables: set[Value]) -> None:
 
 
 class _Found(NamedTuple):
-    """Operands q, k, v [B, A, S, D] and the rest of an attention."""
-
     q: Value
     k: Value
     v: Value

@@ -38,8 +38,6 @@ def fuse_layer_norm(graph: Graph) -> None:
 
 
 class _Surroundings(NamedTuple):
-    """Readers of every value, positions of nodes, and values that gradients are taken by."""
-
     users: dict[Value, list[Node]]
     place: dict[Node, int]
     differentiated: set[Value]

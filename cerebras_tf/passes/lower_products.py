@@ -61,7 +61,6 @@ def check_kept(graph: Graph, keep_float32: Sequence[str]) -> None:
 
 
 def _with_products(graph: Graph) -> Iterator[str]:
-    """Names of the operations that have products, also in regions."""
     for node in graph.nodes:
         for inner in node.subgraphs.values():
             yield from _with_products(inner)

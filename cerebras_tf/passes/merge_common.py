@@ -35,7 +35,6 @@ def merge_common(graph: Graph) -> None:
 
 
 def _content(attribute: Any) -> Hashable:
-    """Equal for equal attributes."""
     return _Bytes(attribute) if isinstance(attribute, np.ndarray) else print_attribute(attribute)
 
 

@@ -206,7 +206,6 @@ class PaddingAnalysis:
             self.plan[node] = SUMMED
 
     def _read(self, node: Node, having: list[Value]) -> None:
-        """Analyses a node that reads rows."""
         if node.op == "gradient":
             if any(value in self.rows for value in node.inputs[: node.attrs["ys"]]):
                 refuse(node, "differentiates something of every token")
@@ -511,7 +510,6 @@ class HostValues:
         return self._positions[value]
 
     def _copy(self, wanted: Value) -> Value:
-        """The copy of a value in the host's graph."""
         pending = [wanted]
         while pending:
             value = pending[-1]

@@ -70,8 +70,6 @@ def recompute_activations(graph: Graph, segments: Iterable[Segment]) -> None:
 
 
 class _Copies:
-    """The copies of one segment."""
-
     def __init__(self, segment: Segment, position: dict[Node, int]) -> None:
         self._segment = segment
         self._position = position
@@ -116,7 +114,6 @@ class _Copies:
         return made
 
     def _is_copied(self, value: Value) -> bool:
-        """Whether a value is copied: it is recomputed, or a view of a spilled value."""
         base = viewed(value)
         return base in self._segment.recomputed or (
             base in self._segment.spilled and base is not value

@@ -251,7 +251,6 @@ class _Emitter:
         return operands
 
     def _resized_attr(self, node: Node, key: str, fact: Fact) -> Any:
-        """An attribute; the packed sizes for those that hold the shape of the result."""
         held = node.attrs[key]
         sizes = key in ("shape", "sizes") and isinstance(held, tuple)
         return self._resized(held, fact) if sizes else held
@@ -481,7 +480,6 @@ class _Emitter:
         return self._unpack(value, pad.value.item())
 
     def _unpack(self, value: Value, fill: float) -> Value:
-        """The padded value, with a number at padded positions."""
         return self._padded(value, self.packed[value], fill)
 
     def _padded(self, value: Value, packed: Value, fill: float) -> Value:

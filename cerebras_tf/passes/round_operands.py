@@ -47,7 +47,6 @@ def round_operands(graph: Graph) -> None:
 def _append(
     graph: Graph, node: Node, op: str, operands: list[Value], attrs: dict[str, object]
 ) -> Value:
-    """Appends a node of the same layer and direction, and returns its output."""
     made = graph.make_node(op, operands, dict(attrs), infer(op, operands, attrs), node.source)
     made.layer, made.direction = node.layer, node.direction
     graph.nodes.append(made)
@@ -55,7 +54,6 @@ def _append(
 
 
 def _rounds(node: Node) -> bool:
-    """Whether a node rounds its operands."""
     return node.op == "matmul" and node.attrs.get("compute") == ROUNDED
 
 

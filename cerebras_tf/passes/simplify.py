@@ -88,7 +88,6 @@ def _same(node: Node, has_gradients: bool) -> Optional[Value]:
 
 
 def _not_empty(concat: Node) -> list[Value]:
-    """Its operands without empty ones."""
     return [value for value in concat.inputs if value.shape[concat.attrs["axis"]] != 0]
 
 

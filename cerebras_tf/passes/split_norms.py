@@ -68,7 +68,6 @@ class _Copies:
 
 
 def _wide_ancestors(nodes: Iterable[Optional[Node]], own: set[Node]) -> set[Node]:
-    """The nodes, and their ancestors through values of more than one element."""
     found: set[Node] = set()
     stack = [node for node in nodes if node in own]
     while stack:

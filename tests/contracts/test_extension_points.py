@@ -147,14 +147,11 @@ class CountingBackend:
 
 @dataclass(frozen=True)
 class Mark(Entry):
-    """A step that leaves a note."""
+    """An entry that records its label."""
 
     kind = "mark"
     label: str
     places: tuple[tuple[str, int], ...]
-
-    def apply(self, machine):
-        machine.mark(self)
 
 
 class MarkingMachine(Machine):
@@ -196,7 +193,7 @@ def softsign():
 # Heading -> protocol, what implements it, and calls that the recipe names besides.
 RECIPES = {
     "Add a store": (Store, [MemoryStore, NullStore, BorrowingStore, FileStore, NpyStore], {}),
-    "Add a step kind": (Actions, [Machine], {"apply": Entry.apply}),
+    "Add an entry kind": (Actions, [Machine], {"apply": Entry.apply}),
     "Add a listener": (Listener, [Ledger], {}),
     "Add a backend": (Backend, [CpuBackend, NullBackend, CountingBackend], {}),
     "Add a source of programs": (Programs, [SavedProgram, Compiler], {}),
@@ -259,7 +256,7 @@ def test_the_estimators_step_is_a_source_of_programs():
         assert arguments(getattr(WaferStep, name)) == wanted
 
 
-def test_step_kinds_ask_for_the_actions_that_are_declared():
+def test_entry_kinds_call_the_actions_that_are_declared():
     asked = []
 
     class Asked:
@@ -310,7 +307,7 @@ def test_a_store_made_by_the_recipe_refuses_variables_without_a_value(tmp_path):
         machine.run(features_of(step))
 
 
-def test_a_step_kind_is_saved_printed_and_applied(mark_kind, tmp_path):
+def test_an_entry_kind_is_saved_printed_and_applied(mark_kind, tmp_path):
     step = residual_step(2)
     program = compile_step(step)
     quiet = Machine(program, store_of(step.specs.values(), starting_values(step)), CpuBackend())
@@ -329,7 +326,7 @@ def test_a_step_kind_is_saved_printed_and_applied(mark_kind, tmp_path):
         np.testing.assert_array_equal(found[name], wanted[name])
 
 
-def test_a_step_kind_has_a_name_of_its_own(mark_kind):
+def test_an_entry_kind_has_its_own_name(mark_kind):
     with pytest.raises(GraphError, match="names must differ. Received: mark twice"):
         entry_kind(mark_kind)
 

@@ -7,12 +7,11 @@ import pytest
 
 pytest.importorskip("tensorflow")
 
-from tests.passes.test_strip_padding import language_model
-
 from cerebras_tf.ir import Dim
 from cerebras_tf.ir.program import Program
 from cerebras_tf.passes.remove_padding import remove_padding
 from cerebras_tf.step.padding_report import PaddingLines
+from tests.passes.test_remove_padding import language_model
 from tests.token_steps import LENGTH, TokenStep, arrays_of
 
 pytestmark = pytest.mark.tf
