@@ -10,18 +10,15 @@ import pytest
 
 from cerebras_tf.compiler.pipeline import Options, compile_step, run_passes
 from cerebras_tf.errors import CapacityError, GraphError, StoreError, UnsupportedOpError
-from cerebras_tf.ir import Graph
-from cerebras_tf.ops import OPS, Builder
+from cerebras_tf.ops import OPS
+from tests.graphs import graph_of
 from tests.machines import check_schedule, run_program
 from tests.messages import raises
 from tests.steps import StepBuilder, residual_step, starting_values
 
 
 def branch(name, build, *values):
-    graph = Graph(name)
-    inputs = [graph.add_input(f"v{i}", value.type) for i, value in enumerate(values)]
-    graph.outputs = [build(Builder(graph), *inputs)]
-    return graph
+    return graph_of(build, *(str(value.type) for value in values))
 
 
 def guarded_step():

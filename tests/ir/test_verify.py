@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cerebras_tf.errors import GraphError
-from cerebras_tf.ir import Graph, TensorType, Value, parse_type, verify
+from cerebras_tf.ir import Graph, TensorType, Value, verify
 from cerebras_tf.ops import Builder, infer
 from tests.graphs import graph_of
 from tests.messages import raises
@@ -84,13 +84,8 @@ def test_only_changed_nodes_are_inferred_again():
 
 def test_changes_inside_regions_are_found():
     def build(b, p, x):
-        branches = {}
-        for key in ("then", "orelse"):
-            branch = Graph(key)
-            value = branch.add_input("x", parse_type("float32[4]"))
-            branch.outputs = [Builder(branch).op("exp", value)]
-            branches[key] = branch
-        return b.op("cond", p, x, **branches)
+        then, orelse = (graph_of(lambda b, x: b.op("exp", x), "float32[4]") for _ in range(2))
+        return b.op("cond", p, x, then=then, orelse=orelse)
 
     graph = graph_of(build, "bool[]", "float32[4]")
     inferred: dict = {}

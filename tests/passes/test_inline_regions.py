@@ -5,28 +5,19 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cerebras_tf.ir import Graph, parse_type, verify
-from cerebras_tf.ops import Builder, infer
+from cerebras_tf.ir import verify
+from cerebras_tf.ops import infer
 from cerebras_tf.passes.inline_regions import inline_regions
 from tests.graphs import CLOSE, check_pass, graph_of, ops_of, run_plain
 
 F4 = "float32[4]"
 
 
-def branch(name, build, *types):
-    graph = Graph(name)
-    b = Builder(graph)
-    values = [graph.add_input(f"v{i}", parse_type(text)) for i, text in enumerate(types)]
-    outputs = build(b, *values)
-    graph.outputs = list(outputs) if isinstance(outputs, tuple) else [outputs]
-    return graph
-
-
 def conditional(then, orelse, *types):
     """A graph of one cond on a bool input and inputs of these types."""
 
     def build(b, p, *xs):
-        graphs = {"then": branch("t", then, *types), "orelse": branch("e", orelse, *types)}
+        graphs = {"then": graph_of(then, *types), "orelse": graph_of(orelse, *types)}
         return b.multi("cond", p, *xs, **graphs)
 
     return graph_of(build, "bool[]", *types)
@@ -75,15 +66,15 @@ def test_an_operand_that_both_branches_return_needs_no_select():
 def test_inner_conditionals_are_inlined_first():
     def outer(b, p, x):
         inner = {
-            "then": branch("it", lambda i, v: i.op("exp", v), F4),
-            "orelse": branch("ie", lambda i, v: i.op("neg", v), F4),
+            "then": graph_of(lambda i, v: i.op("exp", v), F4),
+            "orelse": graph_of(lambda i, v: i.op("neg", v), F4),
         }
         return b.op("cond", p, x, **inner)
 
     def build(b, p, x):
         graphs = {
-            "then": branch("t", outer, "bool[]", F4),
-            "orelse": branch("e", lambda i, p, v: i.op("square", v), "bool[]", F4),
+            "then": graph_of(outer, "bool[]", F4),
+            "orelse": graph_of(lambda i, p, v: i.op("square", v), "bool[]", F4),
         }
         return b.op("cond", p, p, x, **graphs)
 
