@@ -44,9 +44,9 @@ class Entry:
 
     kind: ClassVar[str]
 
-    def apply(self, machine: Actions) -> None:
+    def apply(self, executor: Actions) -> None:
         """Calls the executor's method for this kind, which has the kind's name by default."""
-        getattr(machine, self.kind)(self)
+        getattr(executor, self.kind)(self)
 
     def encode(self) -> list[Any]:
         """JSON of the entry: its kind, then its fields in order."""
@@ -118,9 +118,9 @@ class Run(Entry):
     body: int
     slots: tuple[int, ...]
 
-    def apply(self, machine: Actions) -> None:
+    def apply(self, executor: Actions) -> None:
         """Calls compute."""
-        machine.compute(self)
+        executor.compute(self)
 
 
 @entry_kind
