@@ -122,8 +122,9 @@ class BatchFacts:
             of = value.node.source if value.node is not None else value.name
             raise UnsupportedOpError(
                 "micro_batches: gradients must be those of a mean over the batch. Received: "
-                f"'{of}', {received}. Use a mean, or multiply a sum by cross_wafer_sum(1.0) "
-                "/ cross_wafer_sum(count), count being its terms, or remove micro_batches."
+                f"'{of}', {received}. Use tf.reduce_mean, or multiply a sum by "
+                "cross_wafer_sum(1.0) / cross_wafer_sum(count), count being its terms, or remove "
+                "micro_batches."
             )
 
     def _of(self, node: Node, found: Sequence[Optional[Fact]]) -> Sequence[Optional[Fact]]:
