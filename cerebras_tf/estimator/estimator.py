@@ -24,7 +24,7 @@ from cerebras_tf.capture.variables import resource_variables
 from cerebras_tf.checkpoints.content import find_listed, tell_of_cut_files
 from cerebras_tf.checkpoints.folder_lock import locked
 from cerebras_tf.checkpoints.saver import HostSaver
-from cerebras_tf.compiler.pipeline import collector_paused
+from cerebras_tf.compiler.pipeline import paused_collector
 from cerebras_tf.console.log import is_silent, say
 from cerebras_tf.console.progress import PhaseReporter
 from cerebras_tf.estimator.call import Call, hooks_of_training_around, training, training_around
@@ -276,7 +276,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
         bound = self._in_call(use_cs, sparsifier=sparsifier)
         return tf.estimator.train_and_evaluate(bound, train_spec, eval_spec)
 
-    @collector_paused()
+    @paused_collector()
     def compile(
         self,
         input_fn: Callable[..., Any],

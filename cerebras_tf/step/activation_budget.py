@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Optional
 
-from cerebras_tf.compiler.fit_activations import Budget, Fitting, SpillRoom
+from cerebras_tf.compiler.fit_activations import Budget, Fitting, SpillSpace
 from cerebras_tf.compiler.pipeline import Options
 from cerebras_tf.console.log import say
 from cerebras_tf.errors import BatchCapacityError
@@ -99,7 +99,7 @@ class ActivationRoom:
             return
         raise does_not_fit(fitting, self._memory_gb)
 
-    def _spill_room(self, program: Program) -> Optional[SpillRoom]:
+    def _spill_room(self, program: Program) -> Optional[SpillSpace]:
         """Where activations of a program may rest; None where weights are not on files."""
         store = self._files()
         speeds = None if store is None else self._disk_speeds()
@@ -109,7 +109,7 @@ class ActivationRoom:
         most = store.disk.most_bytes
         wafer = 0 if program.wafers > 1 else None  # all must find the same
         plan = plan_streaming(program, store.specs.values(), most, self._backend, wafer)
-        return SpillRoom(most, read, write, plan.bytes_read / read + plan.bytes_written / write)
+        return SpillSpace(most, read, write, plan.bytes_read / read + plan.bytes_written / write)
 
     def _speeds_of_disk(self) -> Optional[tuple[float, float]]:
         """Bytes a second that its disk reads and writes; None without room for activations."""

@@ -1,7 +1,7 @@
 """Runs a batch in equal parts, one after the other, where the whole does not fit.
 
 model_fn is called for the first rows of a batch; the step is fed all of them, and runs the program
-for as many rows once a part. What makes the parts one step stands in passes/run_in_parts.py.
+for as many rows once a part. What makes the parts one step stands in passes/split_micro_batches.py.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from cerebras_tf.passes.split_micro_batches import (
     SUM,
     UNKNOWN,
     VALUES,
-    run_in_parts,
+    split_micro_batches,
 )
 from cerebras_tf.runtime.session import Request, Session
 from cerebras_tf.swarmx import job
@@ -99,7 +99,7 @@ class MicroBatches:
 
     def shape(self, step: StepGraph, kind: str) -> None:
         """Makes a captured step a part of the batch's; raises UnsupportedOpError."""
-        fates, sums = run_in_parts(step, kind, self.count, self.whole)
+        fates, sums = split_micro_batches(step, kind, self.count, self.whole)
         self.fates.update(fates)
         self.sums = sums
 

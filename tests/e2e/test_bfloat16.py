@@ -202,7 +202,7 @@ class Message:
 
 def test_training_refuses_to_keep_what_is_not_there(tmp_path):
     options = {"precision": "bfloat16", "keep_float32": ["routr/"]}
-    with pytest.raises(ConfigError, match=r"'routr/', found in none of \d+, such as "):
+    with pytest.raises(ConfigError, match=r"'routr/', which matches none of \d+, such as "):
         train(gpt(), gpt_batches(1), tmp_path, True, **options)
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from cerebras_tf.errors import PaddingError
 from cerebras_tf.ir import print_graph
-from cerebras_tf.passes.padding_values import HostValues
-from cerebras_tf.passes.strip_padding import strip_padding
+from cerebras_tf.passes.padding_analysis import HostValues, without_attention
+from cerebras_tf.passes.remove_padding import remove_padding
 from tests.token_steps import BATCH, LENGTH, WIDTH, TokenStep, arrays_of, computed
 
 # Weights of the tokens that count, wherever they stand; sequence 1 has none.
@@ -52,7 +52,7 @@ def crosswise(weights, position=None, at=None):
 
 def check_stripped(build, given):
     step = build()
-    assert strip_padding(step) is None
+    assert remove_padding(step) is None
     wanted, found = computed(build(), given), computed(step, given)
     largest = max(np.abs(value).max() for value in wanted.values())
     for name, value in wanted.items():
@@ -62,7 +62,7 @@ def check_stripped(build, given):
 
 def refused(build, given):
     step = build()
-    assert strip_padding(step) is None
+    assert remove_padding(step) is None
     with pytest.raises(PaddingError) as raised:
         computed(step, given)
     return str(raised.value)
@@ -100,7 +100,30 @@ def test_an_error_of_any_kind_leaves_the_step_as_it_was(monkeypatch):
 
     step = crosswise(SCATTERED, position=3)[0]()
     before, inputs = print_graph(step.graph), list(step.graph.inputs)
-    monkeypatch.setattr(HostValues, "check_places", fail)
+    monkeypatch.setattr(HostValues, "check_positions", fail)
     with pytest.raises(ZeroDivisionError):
-        strip_padding(step)
+        remove_padding(step)
     assert print_graph(step.graph) == before and step.graph.inputs == inputs
+
+
+def test_attention_of_another_form_is_named():
+    """A mask that chooses among scores is not known."""
+    s = TokenStep()
+    x = s.embed(s.tokens())
+    scores = s.b.op("matmul", x, x, transpose_a=False, transpose_b=True)
+    hidden = s.b.op("cast", s.tokens("mask"), dtype="bool")
+    hidden = s.b.op("reshape", hidden, shape=(BATCH, 1, LENGTH))
+    chosen = s.b.op("select", hidden, s.b.constant(-1e9, "float32"), scores)
+    weights = s.b.op("softmax", chosen)
+    joined = s.b.op("matmul", weights, x, transpose_a=False, transpose_b=False)
+    step = s.done(loss=s.total(s.first(joined)))
+    for asked in (False, True):
+        reason = without_attention(step.graph, asked)
+        assert "softmax" in reason and "attention" in reason
+
+
+def test_a_model_without_attention_is_told_where_that_was_asked():
+    s = TokenStep()
+    step = s.done(loss=s.total(s.embed(s.tokens())))
+    assert without_attention(step.graph, asked=False) == ""
+    assert "no attention" in without_attention(step.graph, asked=True)

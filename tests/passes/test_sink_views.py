@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from cerebras_tf.compiler.layers import assign_layers
-from cerebras_tf.compiler.order import order_nodes
+from cerebras_tf.compiler.order import assign_layers, order_nodes
 from cerebras_tf.compiler.pipeline import Options, compile_step
 from cerebras_tf.ir import verify
 from cerebras_tf.ops import infer
 from cerebras_tf.passes.average_gradients import average_gradients
 from cerebras_tf.passes.differentiate import differentiate
-from cerebras_tf.passes.move_views import move_views
+from cerebras_tf.passes.sink_views import sink_views
 from cerebras_tf.runtime.collective_plan import sent_bytes
 from tests.graphs import run_plain
 from tests.steps import StepBuilder, features_of, starting_values
@@ -79,14 +78,14 @@ def test_views_move_to_what_reads_them():
     step = ordered()
     before, kept = outputs(step), places(step)
     assert edge_views(step)
-    move_views(step)
+    sink_views(step)
     verify(step.graph, infer, {})
     assert not edge_views(step)
     assert places(step) == kept
     for found, wanted in zip(outputs(step), before):
         assert np.array_equal(found, wanted)
     again = list(step.graph.nodes)
-    move_views(step)
+    sink_views(step)
     assert step.graph.nodes == again
 
 

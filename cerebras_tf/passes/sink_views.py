@@ -1,12 +1,11 @@
-"""Moves views at the edge of an update to where they are read, so that what they show can be sent.
+"""Moves views of an update to the update that reads them, so that their operand can be broadcast.
 
 Before: in the update of layer 7, `%s = sum(%squares)  %r = reshape(%s)`, and in that of layer 1
-`%n = concat(%r, ...)`; after: `%r = reshape(%s)` stands before the concat, in layer 1's update.
-A value with memory of its own can leave for other wafers, a view of it cannot.
+`%n = concat(%r, ...)`; after: `%r = reshape(%s)` precedes the concat, in layer 1's update. A value
+with its own memory can be sent to other wafers, a view cannot.
 
-It comes behind fusion, which makes no more views, and before layers are dealt out. It does not fire
-where a view is a result of the step, or is read in more than one place of the schedule; nor on the
-boundary of gradients, and on means, which all wafers wait for.
+The pass runs after fusion and before layers are sharded. It does not fire where a view is a result
+of the step, or is read by several layers; nor on `parameter_gradient` and means.
 """
 
 from __future__ import annotations
@@ -20,12 +19,8 @@ from cerebras_tf.ops import is_view, lookup
 _UPDATE = "update"
 
 
-def move_views(step: StepGraph) -> None:
-    """Moves in place.
-
-    Args:
-        step: in the order of the schedule, layers and directions set.
-    """
+def sink_views(step: StepGraph) -> None:
+    """Moves in place; nodes are ordered, with layers and directions."""
     users = step.graph.users()
     wanted = set(step.graph.outputs)
     place = {node: index for index, node in enumerate(step.graph.nodes)}

@@ -9,8 +9,9 @@ import pytest
 
 from cerebras_tf.errors import PaddingError
 from cerebras_tf.ir import Dim, print_graph
-from cerebras_tf.passes.strip_padding import strip_padding
+from cerebras_tf.passes.remove_padding import remove_padding
 from tests.graphs import ops_of
+from tests.messages import raises
 from tests.token_steps import (
     BATCH,
     HEADS,
@@ -163,7 +164,7 @@ STRIPPED = [
 
 def check_stripped(build, seed, **sizes):
     padded, packed = build(TokenStep(**sizes), seed), build(TokenStep(**sizes), seed)
-    assert strip_padding(packed, restore=True) is None
+    assert remove_padding(packed, restore=True) is None
     assert "packed_attention" in ops_of(packed.graph) and "attention" not in ops_of(packed.graph)
     wanted = computed(padded, arrays_of(padded))
     found = computed(packed, arrays_of(padded))
@@ -196,7 +197,7 @@ def test_what_stands_at_padded_places_changes_no_bit(build, seed):
     results = []
     for garbage in (1, 2):
         step = build(TokenStep(), seed)
-        assert strip_padding(step, restore=True) is None
+        assert remove_padding(step, restore=True) is None
         results.append(computed(step, arrays_of(step_of_features(build, seed), garbage=garbage)))
     for name, value in results[0].items():
         np.testing.assert_array_equal(value, results[1][name], err_msg=name)
@@ -215,7 +216,7 @@ def test_not_a_number_at_padded_places_reaches_nothing(build):
     for name in ("ids", "labels", "target_ids"):
         if name in arrays and arrays[name].shape == padded.shape:
             arrays[name][padded] = 10**6
-    assert strip_padding(step, restore=True) is None
+    assert remove_padding(step, restore=True) is None
     assert all(np.isfinite(value).all() for value in computed(step, arrays).values())
 
 
@@ -347,7 +348,7 @@ def test_what_reads_padding_keeps_it_in_and_is_named(build):
     s = TokenStep()
     step = s.done(loss=build(s))
     before = print_graph(step.graph)
-    reason = strip_padding(step)
+    reason = remove_padding(step)
     assert reason is not None and reason.startswith("padding is computed: ")
     assert any(word in reason for word in REFUSED[build].split("|")), reason
     assert print_graph(step.graph) == before and step.packing is None
@@ -359,16 +360,16 @@ def test_predictions_of_every_token_leave_only_where_that_is_asked_for():
         x, _ = encoded(s)
         return s.done(hidden=x, loss=s.total(s.first(x)))
 
-    assert "leaves the wafer" in strip_padding(build())
+    assert "layer_norm" in remove_padding(build())
     step = build()
     wanted = computed(build(), arrays_of(build()))["hidden"]
-    assert strip_padding(step, restore=True) is None
+    assert remove_padding(step, restore=True) is None
     found = computed(step, arrays_of(build()))["hidden"]
     real = np.arange(LENGTH) < LENGTHS[:, None]
     np.testing.assert_allclose(found[real], wanted[real], rtol=1e-5, atol=1e-5)
     assert not found[~real].any()
     step = build()
-    assert strip_padding(step, optional=frozenset({"hidden"})) is None
+    assert remove_padding(step, optional=frozenset({"hidden"})) is None
     assert set(step.results) == {"loss"}
 
 
@@ -376,19 +377,19 @@ def test_predictions_of_every_token_leave_only_where_that_is_asked_for():
 def test_padding_that_only_weights_tell_is_left_out_where_asked_for(build):
     step, asked = build(TokenStep()), build(TokenStep())
     before = print_graph(step.graph)
-    assert strip_padding(step) == "" and step.packing is None
+    assert remove_padding(step) == "" and step.packing is None
     assert print_graph(step.graph) == before
-    assert strip_padding(asked, restore=True) is None
-    assert step.padding_told is not None and asked.packing is not None
-    assert step.padding_told.spaces == asked.packing.spaces
-    assert step.padding_told.checks == asked.packing.checks
+    assert remove_padding(asked, restore=True) is None
+    assert step.optional_packing is not None and asked.packing is not None
+    assert step.optional_packing.spaces == asked.packing.spaces
+    assert step.optional_packing.checks == asked.packing.checks
 
 
 def test_a_step_without_attention_is_left_alone():
     s = TokenStep()
     step = s.done(loss=s.total(s.embed(s.tokens())))
-    assert strip_padding(step) == ""
-    assert "no attention" in strip_padding(step, restore=True)
+    assert remove_padding(step) == ""
+    assert "no attention" in remove_padding(step, restore=True)
 
 
 # What only the batch can tell.
@@ -398,7 +399,7 @@ def refused(build, **changed):
     step = build(TokenStep(), None)
     arrays = arrays_of(step)
     arrays.update(changed)
-    assert strip_padding(step) is None
+    assert remove_padding(step) is None
     with pytest.raises(PaddingError) as raised:
         computed(step, arrays)
     return str(raised.value)
@@ -425,8 +426,8 @@ def test_a_mask_that_hides_in_part_is_found():
     loss = s.total(s.first(s.attend(x, s.mask_bias(s.tokens("mask"), hidden=-100.0))))
     step = s.learn(loss)
     arrays = arrays_of(step)
-    assert strip_padding(step) is None
-    with pytest.raises(PaddingError, match="between 0 and -10000"):
+    assert remove_padding(step) is None
+    with raises(PaddingError, "-10000"):
         computed(step, arrays)
 
 
@@ -485,7 +486,7 @@ def test_a_position_of_the_data_that_is_padding_is_found():
     step = listed(TokenStep(), None)
     padded = computed(listed(TokenStep(), None), {**arrays_of(step), "at": inside})
     given = {**arrays_of(step), "at": inside}
-    assert strip_padding(step) is None
+    assert remove_padding(step) is None
     np.testing.assert_allclose(computed(step, given)["loss"], padded["loss"], rtol=1e-5)
     outside = copy.copy(inside)
     outside[0, 1] = 3

@@ -1,14 +1,14 @@
-"""Leaves padding out: rows of real tokens only, one sequence behind the other.
+"""Removes padding: only rows of real tokens are computed, with all sequences concatenated.
 
 Before: `%h = matmul(%x [B S, H], %w)  %a = attention(%q, %k, %v, %mask)`; after: the same on rows
-of x that are real [T, H], and `packed_attention` with the place where each sequence begins. Which
-tokens are real is read from the batch (`StepGraph.packing`), by the mask that an attention adds to
-its scores or by the weights that a loss is multiplied by.
+of x that are real [T, H], and `packed_attention` with the row where each sequence begins. Real
+tokens are found in the batch (`StepGraph.packing`), by the mask that an attention adds to its
+scores or by the weights that a loss is multiplied by.
 
-It must not fire where what stands at padded places can reach a variable or a result: passes/
-padding_facts.py says which nodes keep rows apart, and what is added up over rows here must be 0 at
-padded places, by itself or by a check of every batch. Runs on the forward graph, behind the fusion
-of attention, in front of differentiation: the reverse pass is that of the packed program.
+The pass does not fire where padded positions can affect a variable or a result: padding_analysis.py
+finds the nodes that keep rows independent, and what is summed over rows must be 0 at padded
+positions, always or by a check of every batch. The pass runs after the fusion of attention and
+before differentiation.
 
 Letters: B sequences, S their padded length, T real tokens.
 """
@@ -44,34 +44,40 @@ from cerebras_tf.ir.step import RESULT
 from cerebras_tf.kernels.registry import evaluate
 from cerebras_tf.ops import Builder, lookup
 from cerebras_tf.ops.sizes import counted, counts
-from cerebras_tf.passes import padding_facts
-from cerebras_tf.passes.padding_facts import Fact, PaddingFacts, refuse
-from cerebras_tf.passes.padding_values import NOTHING, HostValues, Pads
+from cerebras_tf.passes import padding_analysis
+from cerebras_tf.passes.padding_analysis import (
+    NOTHING,
+    Fact,
+    HostValues,
+    PaddingAnalysis,
+    Pads,
+    refuse,
+)
 
 
-def strip_padding(
+def remove_padding(
     step: StepGraph, restore: bool = False, optional: frozenset[str] = frozenset()
 ) -> Optional[str]:
-    """Leaves padding out in place, where no number changes by it.
+    """Removes padding in place, if no number changes.
 
     Args:
-        step: a step that is not differentiated yet.
-        restore: whether it was asked for. Results of every token may leave then although it is not
-            known what the padded program has at padded places, where they are 0; and padding that
-            no mask hides, only weights of a causal model's loss, is left out too.
-        optional: names of results that are left out where they would keep padding in.
+        step: before differentiation.
+        restore: whether the user requested it. Results of every token may then be returned although
+            their values at padded positions are unknown: they are 0. Padding that no mask hides,
+            only weights of a causal model's loss, is then removed, too.
+        optional: names of results that are dropped if they would prevent padding removal.
 
     Returns:
-        None where it was done, else what keeps it from being done; the step is then as it was. ""
-        where it was not asked for and there is no attention, or only weights tell padding: these
-        are then in `StepGraph.padding_told`.
+        None if padding was removed, else the reason; the step is then unchanged. "" if it was not
+        requested and there is no attention, or only weights tell padding: these are then in
+        `StepGraph.optional_packing`.
     """
     if not any(node.op == "attention" for node in step.graph.nodes):
-        return padding_facts.without_attention(step.graph, restore)
+        return padding_analysis.without_attention(step.graph, restore)
     reason, offered = "", False
     for lists in (True, False):
         try:
-            facts = PaddingFacts(step, lists)
+            facts = PaddingAnalysis(step, lists)
             offered = facts.only_weights and not restore
             emitter = _Emitter(step, facts, restore or offered, optional)
             emitter.run()
@@ -80,7 +86,7 @@ def strip_padding(
             continue
         if offered:
             emitter.undo()
-            step.padding_told = emitter.packing
+            step.optional_packing = emitter.packing
             return ""
         emitter.keep()
         return None
@@ -88,14 +94,14 @@ def strip_padding(
 
 
 class _Emitter:
-    """Writes the packed nodes; nothing of the step changes before `keep`."""
+    """Emits the packed nodes; the step does not change before `keep`."""
 
     def __init__(
-        self, step: StepGraph, facts: PaddingFacts, restore: bool, optional: frozenset[str]
+        self, step: StepGraph, facts: PaddingAnalysis, restore: bool, optional: frozenset[str]
     ) -> None:
         self.step, self.facts, self.restore = step, facts, restore
         self._optional = [step.labels[RESULT, name] for name in optional & set(step.results)]
-        self._left_out: set[str] = set()
+        self._dropped: set[str] = set()
         self._outputs: list[Value] = []
         self.packed: dict[Value, Value] = {}
         self.pads = Pads(facts)
@@ -108,7 +114,7 @@ class _Emitter:
         self._spaces: dict[int, TokenSpace] = {}
 
     def run(self) -> None:
-        """Builds everything, the step's graph being put back where that fails."""
+        """Emits all nodes, and restores the step's graph after an exception."""
         graph = self._graph
         nodes, graph.nodes = graph.nodes, []
         self.b = Builder(graph, evaluate)
@@ -122,8 +128,8 @@ class _Emitter:
                 self._node(node)
             names = {at: name for (_, name), at in self.step.labels.items()}
             for at, value in enumerate(graph.outputs):
-                if at in self._optional and not self._may_leave(value):
-                    self._left_out.add(names[at])
+                if at in self._optional and not self._can_return(value):
+                    self._dropped.add(names[at])
                     value = self.b.constant(0)
                 self._outputs.append(self._result(value))
         except BaseException:
@@ -131,23 +137,23 @@ class _Emitter:
             raise
 
     def undo(self) -> None:
-        """Puts the step's graph back."""
+        """Restores the step's graph."""
         self._graph.nodes, self._graph.inputs = self._before
         for node, inputs in self._inputs.items():
             node.inputs = inputs
 
     @property
     def packing(self) -> Packing:
-        """How a batch tells where the tokens are that were built."""
+        """How the real tokens of a batch are found."""
         used = {feature.partition("/")[2].partition("/")[0] for feature in self._features}
         spaces = tuple(space for space in self._spaces.values() if space.name in used)
         return Packing(self.host.graph, spaces, tuple(self.host.checks))
 
     def keep(self) -> None:
-        """Makes the step the packed one."""
+        """Changes the step to the packed one."""
         graph, step = self._graph, self.step
         graph.outputs = self._outputs
-        for name in self._left_out:
+        for name in self._dropped:
             del step.results[name]
         graph.prune()
         step.features.update(self._features)
@@ -202,25 +208,25 @@ class _Emitter:
             b.graph.nodes.append(node)
             return
         made = {
-            padding_facts.BY_ROWS: self._by_rows,
-            padding_facts.RESHAPED: self._reshaped,
-            padding_facts.TURNED: self._turned,
-            padding_facts.ATTENDED: self._attended,
-            padding_facts.SUMMED: self._summed,
-            padding_facts.BY_SEQUENCE: self._by_sequence,
-            padding_facts.PICKED: self._picked,
-            padding_facts.LISTED: self._listed,
-            padding_facts.HIDDEN_ROWS: self._softened,
-            padding_facts.DIFFERENTIATED: self._differentiated,
+            padding_analysis.BY_ROWS: self._by_rows,
+            padding_analysis.RESHAPED: self._reshaped,
+            padding_analysis.TRANSPOSED: self._transposed,
+            padding_analysis.ATTENTION: self._attention,
+            padding_analysis.SUMMED: self._summed,
+            padding_analysis.BY_SEQUENCE: self._by_sequence,
+            padding_analysis.PICKED: self._picked,
+            padding_analysis.LISTED: self._listed,
+            padding_analysis.SOFTMAX: self._softmax,
+            padding_analysis.GRADIENT: self._gradient,
         }[plan](node)
         for value, new in zip(node.outputs, made):
             if value in self.facts.rows:
                 if new.shape != self._resized(value.shape, self.facts.rows[value]):
-                    refuse(node, "has a size that cannot be followed")
+                    refuse(node, "has a size that cannot be inferred")
                 self.packed[value] = new
             else:
                 if new.type != value.type:
-                    refuse(node, "has a size that cannot be followed")
+                    refuse(node, "has a size that cannot be inferred")
                 b.replaced[value] = new
 
     def _by_rows(self, node: Node) -> list[Value]:
@@ -245,7 +251,6 @@ class _Emitter:
         return operands
 
     def _resized_attr(self, node: Node, key: str, fact: Fact) -> Any:
-        """Sizes of the result, which attributes of some ops hold."""
         held = node.attrs[key]
         sizes = key in ("shape", "sizes") and isinstance(held, tuple)
         return self._resized(held, fact) if sizes else held
@@ -256,11 +261,11 @@ class _Emitter:
         shape = self._resized(node.output.shape, fact)
         return [self.b.op("reshape", self.packed[node.inputs[0]], shape=shape)]
 
-    def _turned(self, node: Node) -> list[Value]:
+    def _transposed(self, node: Node) -> list[Value]:
         self.pads.held[node.output] = self.pads.get(node.inputs[0])
         return [self.b.op("transpose", self.packed[node.inputs[0]], **node.attrs)]
 
-    def _attended(self, node: Node) -> list[Value]:
+    def _attention(self, node: Node) -> list[Value]:
         b, drops = self.b, "rate" in node.attrs
         facts = [self.facts.rows[value] for value in node.inputs[:2]]
         spaces = [self._space_of(fact) for fact in facts]
@@ -289,7 +294,7 @@ class _Emitter:
         return [self._averaged(node, total)]
 
     def _averaged(self, node: Node, total: Value) -> Value:
-        """The sum, or for a mean its share: of all places, padded ones too."""
+        """The sum, or for a mean the sum over the count of all positions, including padded ones."""
         if node.op != "mean":
             return total
         shape = node.inputs[0].shape
@@ -311,35 +316,35 @@ class _Emitter:
         """Position c of every sequence: [B, 1, ...]."""
         b, value = self.b, node.inputs[0]
         space, at = self._space_of(self.facts.rows[value]), node.attrs["starts"][1]
-        if space.kind == LIST:  # tokens in front of it may be missing
+        if space.kind == LIST:  # earlier tokens may be missing
             position = b.constant([at], "int32")
-            self.host.check_places(space, position, 1, node.source)
-            places = self._numbers(space, self._places(space, position))
+            self.host.check_positions(space, position, 1, node.source)
+            places = self._numbers(space, self._rows_at(space, position))
         else:
-            self.host.check(LONGER, space, number=at, source=node.source)
+            self.host.check_length(LONGER, space, number=at, source=node.source)
             places = b.op("add", self._feature(space, FIRSTS), b.constant(at, "int32"))
         rows = b.op("gather", self._flat(self.packed[value]), places, axis=0, batch_dims=0)
         rows = b.op("reshape", rows, shape=(value.shape[0], 1, *value.shape[2:]))
         attrs = {**node.attrs, "starts": (0, 0, *node.attrs["starts"][2:])}
         return [b.op("slice", rows, **attrs) if rows.type != node.output.type else rows]
 
-    def _places(self, space: TokenSpace, positions: Value) -> Value:
-        """Places b S + s of positions [B, ...] in each sequence."""
+    def _rows_at(self, space: TokenSpace, positions: Value) -> Value:
+        """Rows b S + s of positions [B, ...] in each sequence."""
         firsts = counted(self.b, space.dims[0], space.dims[1], positions.dtype)
         shape = (space.dims[0], *(1,) * (positions.type.rank - 1))
         firsts = self.b.op("reshape", firsts, shape=shape)
         return self.b.op("add", positions, firsts)
 
     def _numbers(self, space: TokenSpace, places: Value) -> Value:
-        """Numbers of the real tokens at places [P]."""
+        """Numbers of the real tokens at rows [P]."""
         return self.b.op("gather", self._feature(space, ROW_OF), places, axis=0, batch_dims=0)
 
     def _listed(self, node: Node) -> list[Value]:
-        """Rows at positions that are data, or those of them that count."""
+        """Rows at positions that are data, or those of them that the list holds."""
         b, (value, indices) = self.b, node.inputs
         fact = self.facts.rows[value]
         space = self._space_of(fact)
-        flat = self._places(space, indices) if fact.layout else indices
+        flat = self._rows_at(space, indices) if fact.layout else indices
         flat = b.op("reshape", flat, shape=(indices.type.size,))
         own = self.facts.rows.get(node.output)
         if own is not None:
@@ -350,32 +355,32 @@ class _Emitter:
         rows = self._flat(packed) if fact.layout else packed
         result = b.op("gather", rows, places, axis=0, batch_dims=0)
         if own is None:
-            self.host.check_places(space, indices, fact.layout, node.source)
+            self.host.check_positions(space, indices, fact.layout, node.source)
             return [b.op("reshape", result, shape=node.output.shape)]
-        self.host.check_places(space, indices, fact.layout, node.source, self._space_of(own))
+        self.host.check_positions(space, indices, fact.layout, node.source, self._space_of(own))
         self.pads.held[node.output] = NOTHING
         return [b.op("reshape", result, shape=self._resized(node.output.shape, own))]
 
-    def _softened(self, node: Node) -> list[Value]:
-        """Over the tokens of a sequence, as padded: what the mask hides counts for nothing."""
+    def _softmax(self, node: Node) -> list[Value]:
+        """A softmax over the padded tokens of a sequence: hidden ones contribute 0."""
         value = node.inputs[0]
         space = self._space_of(self.facts.rows[value])
         pad, fill = self.pads.get(value), 2 * HIDING
         if pad.value is not None and pad.value <= HIDING:
             fill = pad.value.item()
             for check in pad.checks:
-                self.host.note(ZERO, space, *check)
+                self.host.check_value(ZERO, space, *check)
         elif pad.hiding is not None:
-            self.host.note(HIDDEN, space, *pad.hiding)
+            self.host.check_value(HIDDEN, space, *pad.hiding)
         else:
             refuse(node, "is a softmax over positions that no mask hides")
         if node.op == "sparse_softmax_xent":
-            self.host.check_places(space, node.inputs[1], 1, node.source)
+            self.host.check_positions(space, node.inputs[1], 1, node.source)
         logits = self._unpack(value, fill)
         return self.b.multi(node.op, logits, *node.inputs[1:], **node.attrs)
 
-    def _differentiated(self, node: Node) -> list[Value]:
-        """Gradients by rows, as padded: what is differentiated does not depend on padding."""
+    def _gradient(self, node: Node) -> list[Value]:
+        """Gradients by rows, padded with 0: the loss does not depend on padding."""
         operands = [self.packed.get(value, value) for value in node.inputs]
         made = self.b.multi("gradient", *operands, **node.attrs)
         first = sum(node.attrs["dys"]) + node.attrs["ys"]
@@ -387,15 +392,15 @@ class _Emitter:
     # Rows of operands.
 
     def _rows(self, node: Node, value: Value, fact: Fact) -> Value:
-        """Packed rows of a value; of one that is whole, they are read from it or drawn alone."""
+        """Packed rows of a value; of a padded value they are gathered or computed."""
         if value in self.packed:
             return self.packed[value]
         key = value, self.facts.stream_of(fact.stream), fact.layout
         if key not in self._memo:
-            self._memo[key] = self._rows_of_whole(node, value, fact)
+            self._memo[key] = self._rows_of_padded(node, value, fact)
         return self._memo[key]
 
-    def _rows_of_whole(self, node: Node, value: Value, fact: Fact) -> Value:
+    def _rows_of_padded(self, node: Node, value: Value, fact: Fact) -> Value:
         b, made, space = self.b, value.node, self._space_of(fact)
         rows = self._feature(space, ROWS)
         if made is not None and made.op == "random_uniform" and fact.layout < 2:
@@ -410,14 +415,14 @@ class _Emitter:
                 ]
                 return b.op(made.op, *operands, **made.attrs)
         if any(dim != 1 for dim in value.shape[1 : fact.layout]):
-            refuse(node, "reads rows of something whose axes stand in another order")
+            refuse(node, "reads rows of a value with axes in another order")
         rest = value.shape[fact.layout + 1 :]
         flat = b.op("reshape", value, shape=(space.dims[0] * space.dims[1], *rest))
         taken = b.op("gather", flat, rows, axis=0, batch_dims=0)
         return b.op("reshape", taken, shape=self._resized(value.shape, fact))
 
     def _spread(self, node: Node, value: Value, fact: Fact, rank: int) -> Value:
-        """An operand that is broadcast along some of the axes that rows have, for every row."""
+        """The rows of an operand that is broadcast along some of the row axes."""
         b, space, layout = self.b, self._space_of(fact), fact.layout
         shape = (1,) * (rank - value.type.rank) + value.shape
         if not layout or any(dim != 1 for dim in shape[1:layout]):
@@ -437,7 +442,7 @@ class _Emitter:
         return b.op("reshape", taken, shape=(*(1,) * layout, self._tokens(space), *rest))
 
     def _need_zeros(self, node: Node, fact: Fact) -> None:
-        """Padding adds nothing to a sum over rows; else the node keeps padding in."""
+        """Requires that padding adds 0 to a sum over rows, by checks if needed."""
         space = self._space_of(fact)
         if node in self.facts.ruled:
             zero = self.pads.zero(node, fact)
@@ -446,17 +451,17 @@ class _Emitter:
             if zero.value is None or zero.value.any():
                 zero = None
         if zero is None:
-            what = "is a mean over" if node.op == "mean" else "adds up"
+            what = "is a mean over" if node.op == "mean" else "sums"
             refuse(
                 node,
                 f"{what} positions, padded ones too. Multiply by the mask and divide by its sum",
             )
         for check in zero.checks:
-            self.host.note(ZERO, space, *check)
+            self.host.check_value(ZERO, space, *check)
 
-    # What leaves.
+    # Results.
 
-    def _may_leave(self, value: Value) -> bool:
+    def _can_return(self, value: Value) -> bool:
         if value not in self.facts.rows or self.restore:
             return True
         return self.pads.get(value).value is not None
@@ -466,25 +471,24 @@ class _Emitter:
             return self.b.replaced.get(value, value)
         pad, node = self.pads.get(value), value.node
         assert node is not None
-        if not self._may_leave(value):
-            refuse(node, "leaves the wafer with what it has at padded places")
+        if not self._can_return(value):
+            refuse(node, "returns its values at padded positions")
         if pad.value is None:
             return self._unpack(value, 0.0)
         for check in pad.checks:
-            self.host.note(ZERO, self._space_of(self.facts.rows[value]), *check)
+            self.host.check_value(ZERO, self._space_of(self.facts.rows[value]), *check)
         return self._unpack(value, pad.value.item())
 
     def _unpack(self, value: Value, fill: float) -> Value:
-        """The padded value of one with rows, with a number at padded places."""
         return self._padded(value, self.packed[value], fill)
 
     def _padded(self, value: Value, packed: Value, fill: float) -> Value:
-        """The same of other packed rows that belong to the same places."""
+        """As _unpack, for other packed rows at the same positions."""
         b, fact, node = self.b, self.facts.rows[value], value.node
         space = self._space_of(fact)
         if fact.layout > 1:
             assert node is not None
-            refuse(node, "leaves the wafer with axes in another order")
+            refuse(node, "returns rows with axes in another order")
         rest = value.shape[fact.layout + 1 :]
         shape = (space.dims[0] * space.dims[1], *rest)
         table = b.constant(np.asarray(fill, value.type.numpy_dtype), value.dtype)

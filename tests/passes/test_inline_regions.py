@@ -5,28 +5,19 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cerebras_tf.ir import Graph, parse_type, verify
-from cerebras_tf.ops import Builder, infer
-from cerebras_tf.passes.inline_conditionals import inline_conditionals
+from cerebras_tf.ir import verify
+from cerebras_tf.ops import infer
+from cerebras_tf.passes.inline_regions import inline_regions
 from tests.graphs import CLOSE, check_pass, graph_of, ops_of, run_plain
 
 F4 = "float32[4]"
-
-
-def branch(name, build, *types):
-    graph = Graph(name)
-    b = Builder(graph)
-    values = [graph.add_input(f"v{i}", parse_type(text)) for i, text in enumerate(types)]
-    outputs = build(b, *values)
-    graph.outputs = list(outputs) if isinstance(outputs, tuple) else [outputs]
-    return graph
 
 
 def conditional(then, orelse, *types):
     """A graph of one cond on a bool input and inputs of these types."""
 
     def build(b, p, *xs):
-        graphs = {"then": branch("t", then, *types), "orelse": branch("e", orelse, *types)}
+        graphs = {"then": graph_of(then, *types), "orelse": graph_of(orelse, *types)}
         return b.multi("cond", p, *xs, **graphs)
 
     return graph_of(build, "bool[]", *types)
@@ -43,7 +34,7 @@ def check(make):
     shapes = [value.shape for value in graph.inputs[1:]]
     arrays = [random.standard_normal(shape).astype(np.float32) for shape in shapes]
     wanted = both_ways(graph, *arrays)
-    ops = check_pass(graph, inline_conditionals)
+    ops = check_pass(graph, inline_regions)
     for ours, theirs in zip(both_ways(graph, *arrays), wanted):
         for a, c in zip(ours, theirs):
             np.testing.assert_allclose(a, c, *CLOSE)
@@ -75,20 +66,20 @@ def test_an_operand_that_both_branches_return_needs_no_select():
 def test_inner_conditionals_are_inlined_first():
     def outer(b, p, x):
         inner = {
-            "then": branch("it", lambda i, v: i.op("exp", v), F4),
-            "orelse": branch("ie", lambda i, v: i.op("neg", v), F4),
+            "then": graph_of(lambda i, v: i.op("exp", v), F4),
+            "orelse": graph_of(lambda i, v: i.op("neg", v), F4),
         }
         return b.op("cond", p, x, **inner)
 
     def build(b, p, x):
         graphs = {
-            "then": branch("t", outer, "bool[]", F4),
-            "orelse": branch("e", lambda i, p, v: i.op("square", v), "bool[]", F4),
+            "then": graph_of(outer, "bool[]", F4),
+            "orelse": graph_of(lambda i, p, v: i.op("square", v), "bool[]", F4),
         }
         return b.op("cond", p, p, x, **graphs)
 
     graph = graph_of(build, "bool[]", F4)
-    assert check_pass(graph, inline_conditionals) == ["exp", "neg", "select", "square", "select"]
+    assert check_pass(graph, inline_regions) == ["exp", "neg", "select", "square", "select"]
 
 
 COSTLY = {
@@ -111,7 +102,7 @@ def test_costly_branches_stay(costly, side):
 
     then, orelse = (costly, cheap) if side == "then" else (cheap, costly)
     graph = conditional(then, orelse, "float32[3,3]")
-    inline_conditionals(graph)
+    inline_regions(graph)
     verify(graph, infer)
     assert ops_of(graph) == ["cond"]
 
@@ -121,12 +112,12 @@ def test_branches_of_different_shapes_stay():
         lambda b, x: b.op("exp", x), lambda b, x: b.op("sum", x, axes=(0,), keepdims=True), F4
     )
     assert graph.outputs[0].shape == (None,)
-    inline_conditionals(graph)
+    inline_regions(graph)
     assert ops_of(graph) == ["cond"]
 
 
 def test_inlined_nodes_keep_layer_and_direction():
     graph = conditional(lambda b, x: b.op("exp", x), lambda b, x: b.op("neg", x), F4)
     graph.nodes[-1].layer, graph.nodes[-1].direction = 4, "update"
-    inline_conditionals(graph)
+    inline_regions(graph)
     assert {(node.layer, node.direction) for node in graph.nodes} == {(4, "update")}

@@ -7,7 +7,7 @@ import pytest
 
 from cerebras_tf.ir import Graph, TensorType
 from cerebras_tf.ops import Builder
-from cerebras_tf.ops.broadcasting import sum_to
+from cerebras_tf.ops.gradients import sum_to
 from tests.graphs import run_plain
 
 

@@ -1,16 +1,16 @@
-"""Which values rest in the store within a step: gradients that wait, and spilled activations.
+"""Finds the values to spill to the store within a step: waiting gradients, and activations.
 
-Where a model clips by the norm of all gradients, or looks for overflow in them, no variable can be
-updated before the reverse pass has ended. Its gradient then leaves memory behind its last reader
-there, and comes back for the update:
+If a model clips by the norm of all gradients, or detects overflow in them, no variable can be
+updated before the end of the reverse pass. A gradient is then spilled after its last reader there,
+and read again for the update:
 
     backward of layer 7:  g = parameter_gradient(...); s = sum_of_squares(g)     -> g to the store
     ...
     update of layer 7:    g from the store; w' = w - rate * factor * g
 
-No gradient is staged where the update runs right behind it, where several groups of nodes read it
-late, or where it is small. An activation that the planner spills (compiler/fit_activations.py) goes
-the same way between its layer's forward and backward pass.
+A gradient is not spilled if its update runs right after it, if several groups of nodes read it
+late, or if it is small. Activations that compiler/fit_activations.py spills are handled in the same
+way between a layer's forward and backward pass.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from cerebras_tf.ir import Node, StepGraph, Value
 from cerebras_tf.ir.step import GRADIENT
 from cerebras_tf.ops import is_view
 
-# What names of spilled activations begin with.
+# Prefix of the names of spilled activations.
 SPILLED = "spilled_activation"
-# Values below this many bytes stay: many small records cost more time than they save memory.
+# Smaller values are not spilled: many small records cost more time than they save memory.
 _LEAST_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
 class Staged:
-    """A value that rests in the store.
+    """A value that is spilled.
 
     Attributes:
-        name: what it is called there.
-        group: number of the group behind which it leaves memory.
+        name: its name in the store.
+        group: number of the group after which it is spilled.
         readers: nodes that read it from the store.
     """
 
@@ -43,20 +43,20 @@ class Staged:
     readers: frozenset[Node]
 
 
-def may_rest(value: Value) -> bool:
-    """Whether a value is of a kind that can rest in the store, and is worth it."""
+def can_spill(value: Value) -> bool:
+    """Whether a value has a static shape and is large enough to spill."""
     return value.type.is_static and value.type.bytes >= _LEAST_BYTES
 
 
-def find_staged(
+def find_spilled(
     groups: Sequence[Sequence[Node]], step: StepGraph, spilled: Collection[Value] = ()
 ) -> dict[Value, Staged]:
-    """The values to stage.
+    """The values to spill.
 
     Args:
-        groups: nodes in schedule order; those of a group run together.
-        step: the step they are of.
-        spilled: activations among them.
+        groups: nodes in schedule order; nodes of a group run together.
+        step: the step of the nodes.
+        spilled: activations to spill, besides gradients.
     """
     number = {node: index for index, nodes in enumerate(groups) for node in nodes}
     readers: dict[Value, list[Node]] = {}
@@ -75,7 +75,7 @@ def find_staged(
     named.update((value, f"{SPILLED}/{index}") for index, value in enumerate(found_there))
     found = {}
     for value, name in named.items():
-        if may_rest(value):
+        if can_spill(value):
             group, late = _late_readers(value, readers, number, outputs)
             if late:
                 # Programs for other sizes share the store, so the type is part of the name.
@@ -89,10 +89,7 @@ def _late_readers(
     number: Mapping[Node, int],
     outputs: set[Value],
 ) -> tuple[int, frozenset[Node]]:
-    """The last group that uses a value early, and the nodes that read it late.
-
-    There are none of those where it must stay.
-    """
+    """The last group that reads a value early, and the nodes that read it late, if it can spill."""
     node = value.node
     assert node is not None
     all_readers = set(_through_views(value, readers))
@@ -103,27 +100,26 @@ def _late_readers(
     groups = sorted({number[reader] for reader in all_readers} | {number[node]})
     last, before = groups[-1], groups[-2] if len(groups) > 1 else groups[-1]
     direct = frozenset(n for n in readers.get(value, ()) if number[n] == last)
-    reached = {n for d in direct for n in [d, *_behind(d, readers)]}
+    reached = {n for d in direct for n in [d, *_through_view(d, readers)]}
     if last - before < 2 or {n for n in all_readers if number[n] == last} - reached:
         return -1, frozenset()
     return before, direct
 
 
-def _behind(node: Node, readers: Mapping[Value, Sequence[Node]]) -> Iterator[Node]:
-    """Nodes that read what a view shows."""
+def _through_view(node: Node, readers: Mapping[Value, Sequence[Node]]) -> Iterator[Node]:
     if is_view(node):
         for value in node.outputs:
             yield from _through_views(value, readers)
 
 
 def _through_views(value: Value, readers: Mapping[Value, Sequence[Node]]) -> Iterator[Node]:
-    """Nodes that read the bytes of a value, under whatever shape."""
+    """Nodes that read a value, also through views."""
     for node in readers.get(value, ()):
         yield node
-        yield from _behind(node, readers)
+        yield from _through_view(node, readers)
 
 
 def _is_kept(value: Value, readers: Mapping[Value, Sequence[Node]], outputs: set[Value]) -> bool:
-    """Whether its bytes are among the step's results."""
+    """Whether a value or a view of it is a result of the step."""
     shown = [v for n in _through_views(value, readers) if is_view(n) for v in n.outputs]
     return any(item in outputs for item in [value, *shown])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cerebras_tf.compiler.measures import PICK
 from cerebras_tf.compiler.pipeline import Options, compile_step
+from cerebras_tf.compiler.sharding import PICK
 from cerebras_tf.runtime.collective_plan import (
     EVERYWHERE,
     GATHER,

@@ -8,7 +8,7 @@ from cerebras_tf.ir import verify
 from cerebras_tf.ir.schedule import StreamIn
 from cerebras_tf.memoryx.store import MemoryStore, write
 from cerebras_tf.ops import infer
-from cerebras_tf.passes.part_norms import part_norms
+from cerebras_tf.passes.split_norms import split_norms
 from cerebras_tf.runtime.cpu import CpuBackend
 from cerebras_tf.runtime.session import SavedProgram, Session
 from tests.graphs import run_plain
@@ -130,19 +130,19 @@ def test_outputs_stay_the_same_and_a_second_run_changes_nothing():
     step = update_graph(own_norms=False)
     wanted = run(step)
     count = len(step.graph.nodes)
-    part_norms(step.graph, list(step.updates.values()))
+    split_norms(step.graph, list(step.updates.values()))
     verify(step.graph, infer)
     assert len(step.graph.nodes) == count + 2
     for found, expected in zip(run(step), wanted):
         np.testing.assert_array_equal(found, expected)
-    part_norms(step.graph, list(step.updates.values()))
+    split_norms(step.graph, list(step.updates.values()))
     assert len(step.graph.nodes) == count + 2
 
 
 def test_a_norm_for_its_own_update_alone_is_left():
     step = update_graph(own_norms=True)
     count = len(step.graph.nodes)
-    part_norms(step.graph, list(step.updates.values()))
+    split_norms(step.graph, list(step.updates.values()))
     step.graph.prune()
     assert len(step.graph.nodes) <= count
     assert not any(node.op == "mul" and node.layer >= 0 for node in step.graph.nodes)
