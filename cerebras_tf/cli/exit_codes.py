@@ -44,8 +44,8 @@ def format_error(error: Union[BaseException, str], program: str, width: int) -> 
 def signals_raise() -> Iterator[set[int]]:
     """Lets SIGTERM and SIGHUP end the program by SystemExit, so that files are closed on the way.
 
-    Outside the main thread, where no handler can be set, nothing changes; nor for SIGHUP that is
-    ignored, as `nohup` asks for. Ctrl-C raises KeyboardInterrupt as ever.
+    Ctrl-C raises KeyboardInterrupt, also where SIGINT was blocked. Outside the main thread, where
+    no handler can be set, nothing changes; nor for SIGHUP that is ignored, as `nohup` asks for.
 
     Returns:
       A context manager that gives the set of signals received so far: where one arrives while an
@@ -68,9 +68,12 @@ def signals_raise() -> Iterator[set[int]]:
     if signal.getsignal(signal.SIGINT) == signal.default_int_handler:
         numbers.append(signal.SIGINT)
     previous = {number: signal.signal(number, end) for number in numbers}
+    # The launchers in scripts/ block SIGINT while Python starts, and again while it ends.
+    mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     try:
         yield received
     finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         for number, handler in previous.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
 

@@ -1,4 +1,4 @@
-"""`cerebras-tf configs list` and `copy`: the params files that come along.
+"""`cerebras-tf configs list` and `copy`: the params files that are included.
 
 In a checkout they are in ``configs/`` at its top; an installed package holds them itself.
 """
@@ -31,7 +31,7 @@ def config_names():
 
 
 def config_path(name):
-    """Returns the file of a config, told by its name or its file's name.
+    """Returns the file of a config by its name or its file's name.
 
     Raises:
         ConfigError: if there is none of that name.

@@ -15,7 +15,7 @@ import os
 import sys
 from pathlib import Path
 
-from cerebras_tf.cli.arguments import add_params_argument, any_int, positive_int
+from cerebras_tf.api import add_params_argument, any_int, positive_int
 from cerebras_tf.errors import ConfigError
 from modelzoo.common.config import registry
 from modelzoo.common.config.input_sections import LanguageModelParams

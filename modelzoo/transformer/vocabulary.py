@@ -74,7 +74,7 @@ class ByteVocabulary:
 
 
 def load_joint_tokenizer(path):
-    """Loads the tokenizer.json of both languages, as scripts/create_vocab.py makes it.
+    """Loads the tokenizer.json of both languages, as cerebras-tf prepare vocab makes it.
 
     Raises:
         ConfigError: if it is none, or its special tokens are not the first four.

@@ -73,8 +73,9 @@ PACKAGES = {
     # The import names of the original software. Public names only, see `private_names`. Its
     # configuration messages are protocol buffers (google.protobuf, which TensorFlow brings).
     "dropin": package(f"{ABOVE} root", outside="google"),
-    # cerebras_tf/__init__.py: hands out public names, loaded on first use.
+    # Public names, loaded on first use: cerebras_tf/__init__.py and cerebras_tf/api.py.
     "root": package(),
+    "api": package(),
 }
 # Top-level names that cerebras_tf/dropin is installed under.
 DROPIN_NAMES = {"cerebras", "cerebras_appliance", "cerebras_tensorflow", "tfwse"}

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from cerebras_tf.swarmx import job
+from cerebras_tf.api import job
 from modelzoo.common.config.schema import build_section
 from modelzoo.common.config.sections import (
     CsConfigParams,

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import yaml
 
-from cerebras_tf.cli.exit_codes import run_main
+from cerebras_tf.api import run_main
 from cerebras_tf.whole_file import write_whole
 from modelzoo.common.config import registry, schema
 from modelzoo.common.config.params import read_yaml

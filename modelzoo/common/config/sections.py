@@ -11,8 +11,8 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, Optional
 
+from cerebras_tf.api import SPARSIFIER_MAP
 from cerebras_tf.config.run_options import EarlyStopping, KeepBest, RunConfigParams
-from cerebras_tf.memoryx.sparsifier import SPARSIFIER_MAP
 from modelzoo.common.config.schema import (
     as_number,
     build_variant,

@@ -41,8 +41,7 @@ def find_record_files(data_dir):
             meant = advice_on_path(folder, "")
             raise DataError(
                 f"data_dir: must be a folder with files *.tfrecord*. Received: {folder!r}, "
-                f"{state}. {meant or LOOKED_UP} Make them with `cerebras-tf prepare`, in a "
-                "checkout also by the scripts/create_*.py of the model."
+                f"{state}. {meant or LOOKED_UP} Make them with `cerebras-tf prepare`."
             )
         for path in filter(os.path.isdir, found):
             raise DataError(

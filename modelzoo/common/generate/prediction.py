@@ -68,7 +68,7 @@ def chosen_prompts(params, tokenizer):
     steps = params.runconfig.predict_steps
     if steps is not None and len(prompts) > steps * section.batch_size:
         prompts = prompts[: steps * section.batch_size]
-        predictions.tell_left_out(steps)
+        predictions.log_left_out(steps)
     return prompts
 
 

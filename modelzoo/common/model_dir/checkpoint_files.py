@@ -15,13 +15,21 @@ from pathlib import Path
 
 import tensorflow.compat.v1 as tf
 
-from cerebras_tf.bundle import links
-from cerebras_tf.bundle.discovery import advice_on_damage
-from cerebras_tf.bundle.index import data_path, data_paths, find_cut_files
-from cerebras_tf.checkpoints.content import named, open_checkpoint, read_variable
-from cerebras_tf.checkpoints.reader import CheckpointReader
+from cerebras_tf.api import (
+    CheckpointReader,
+    advice_on_damage,
+    data_path,
+    data_paths,
+    find_cut_files,
+    job,
+    mpi,
+    named,
+    open_checkpoint,
+    read_variable,
+    remove_begun,
+    remove_bundle,
+)
 from cerebras_tf.errors import CheckpointError, ConfigError, DataError
-from cerebras_tf.swarmx import job, mpi
 from modelzoo.common.config.params import saved_runconfig
 from modelzoo.common.files.path_advice import CHECKPOINT_END
 from modelzoo.common.model_dir.folder import LIST, TRAINED_ON, no_checkpoint
@@ -377,7 +385,7 @@ def copy_checkpoint(prefix, folder, name, others_there=()):
     meta = [path for path in (f"{prefix}.meta",) if os.path.exists(path)]
     files = [*data_files(prefix), *meta, f"{prefix}.index"]
     others = {path: os.path.join(folder, os.path.basename(path)) for path in others_there}
-    links.remove_begun(folder)  # by a process that was killed
+    remove_begun(folder)  # by a process that was killed
     try:
         for path in files:
             _place(path, made + path[len(prefix) :], _link)
@@ -388,7 +396,7 @@ def copy_checkpoint(prefix, folder, name, others_there=()):
         remove_checkpoint(made)
         for target in others.values():
             _discard(target)
-        links.remove_begun(folder)
+        remove_begun(folder)
         raise
 
 
@@ -416,5 +424,5 @@ def _discard(path):
 
 def remove_checkpoint(prefix):
     """Removes the files of a checkpoint, its index first, and the graph that is saved with it."""
-    links.remove_checkpoint(prefix)
+    remove_bundle(prefix)
     _discard(f"{prefix}.meta")

@@ -10,10 +10,8 @@ import os
 import textwrap
 from pathlib import Path
 
-from cerebras_tf.bundle.discovery import all_checkpoints
-from cerebras_tf.bundle.paths import check_checkpoint_path
+from cerebras_tf.api import all_checkpoints, check_checkpoint_path, require_usable
 from cerebras_tf.errors import CheckpointError, ConfigError
-from cerebras_tf.memoryx.store_folder import require_usable
 from modelzoo.common.files.path_advice import CHECKPOINT_END, advice_on_checkpoint
 
 LIST = "checkpoint"  # TensorFlow's list of a folder's checkpoints

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import tensorflow.compat.v1 as tf
 
-from cerebras_tf.checkpoints.content import read_variable
+from cerebras_tf.api import read_variable
 from cerebras_tf.errors import CheckpointError, DataError
 from cerebras_tf.whole_file import write_whole
 from modelzoo.common.config.schema import LONG_END

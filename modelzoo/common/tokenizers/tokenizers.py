@@ -1,7 +1,7 @@
 """Turns text into token numbers and back: GPT-2, GPT-NeoX, BERT, trained and byte vocabularies.
 
 The algorithms are those of the ``tokenizers`` library. It loads no TensorFlow, since it runs in
-worker processes. scripts/create_vocab.py trains.
+worker processes. cerebras-tf prepare vocab trains.
 """
 
 from __future__ import annotations
@@ -275,8 +275,8 @@ def load_tokenizer(kind, vocab_file=None, encoder_file=None, eos_id=None, do_low
 
     Args:
         kind: ``GPT2Tokenizer`` (vocabulary in JSON and merges), ``BertTokenizer`` (vocab.txt),
-            ``NeoXTokenizer`` or ``JsonTokenizer`` (a tokenizer.json, also of create_vocab.py), or
-            ``ByteTokenizer`` (no file).
+            ``NeoXTokenizer`` or ``JsonTokenizer`` (a tokenizer.json, such as
+            ``cerebras-tf prepare vocab`` writes), or ``ByteTokenizer`` (no file).
         vocab_file: one of the files.
         encoder_file: the other of GPT-2; which is which is seen from their content.
         eos_id: number of the token that ends a document; None for the vocabulary's own.

@@ -1,4 +1,4 @@
-"""Tells csrun_wse how many processes a command asks for, and where their logs belong.
+"""Prints for csrun_wse how many processes a command asks for, and the folder of their logs.
 
     python -m modelzoo.common.train.wafers NUM_CSX COMMAND ARGUMENTS
 
@@ -9,24 +9,18 @@ written, else `no`, and the folder of their logs. It imports no TensorFlow.
 
 from __future__ import annotations
 
-from modelzoo.common.train import interrupt  # before what takes time to load
-
-# isort: split
 import os
 import sys
 
-from cerebras_tf.cli.arguments import MODES, parse_arguments
-from cerebras_tf.cli.exit_codes import run_main
+from cerebras_tf.api import MODES, parse_arguments, run_main
 from cerebras_tf.errors import ConfigError
 from modelzoo.common.config.params import read_yaml
 from modelzoo.common.files.path_advice import advice_on_path
 from modelzoo.common.train.run import read_params
 
-interrupt.loaded()
-
 
 def main(arguments):
-    """Prints what the command asks for, in one line."""
+    """Prints one line: processes, whether they are asked for, folder of logs."""
     given, command = int(arguments[0]), arguments[1:]
     args = runner_arguments(command)
     if args is None:

@@ -78,7 +78,7 @@ class TsvDataProcessor:
 
 
 class GlueTfRecordsProcessor(tf_records.RecordProcessor):
-    """Reads TFRecords of scripts/create_glue_tfrecords.py, the mask on disk 1 for a real token.
+    """Reads TFRecords of cerebras-tf prepare glue, the mask on disk 1 for a real token.
 
     Args:
         section: GlueRecordsInput.

@@ -134,7 +134,7 @@ def check_exists(files):
         except OSError as error:
             raise DataError(
                 f"{path}: data_file must be a TFRecord file. Received: {error.strerror}. Make it "
-                "with `cerebras-tf prepare squad`, or scripts/create_squad_tfrecords.py."
+                "with `cerebras-tf prepare squad`."
             ) from error
 
 

@@ -1,4 +1,4 @@
-"""The input functions of token classification: TFRecords of scripts/create_ner_tfrecords.py.
+"""The input functions of token classification: TFRecords of cerebras-tf prepare ner.
 
 Features are ``input_ids``, ``input_mask`` (1 where there is padding) and ``segment_ids`` [B, S]
 int32, in prediction also ``sentence_ids`` [B, 1] and ``word_ids`` [B, S] int32; labels [B, S]

@@ -1,6 +1,6 @@
 """What the commands of all data preparations share: options, progress bar and closing line.
 
-It prepares nothing itself; each ``modelzoo/commands/prepare_*.py`` hands in what to run.
+It prepares nothing itself; ``modelzoo/commands/prepare.py`` passes what to run.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import argparse
 import os
 import time
 
-from cerebras_tf.cli.arguments import any_int, any_number
+from cerebras_tf.api import any_int, any_number
 from cerebras_tf.errors import DataError
 from modelzoo.common.data.preparation import records
 

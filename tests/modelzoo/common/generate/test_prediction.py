@@ -174,7 +174,7 @@ def test_mistakes_in_section_and_prompts_are_told_before_the_model_runs(tmp_path
             predict(tmp_path, "gpt3", **mistake)
     with pytest.raises(DataError, match="none.txt: must be a readable text file"):
         predict(tmp_path, "gpt3", prompt_file="none.txt")
-    with pytest.raises(DataError, match="must have rows to predict. Received: none behind skip"):
+    with pytest.raises(DataError, match="must have rows to predict. Received: none after skip"):
         predict(tmp_path, "gpt3", skip_steps=99)
 
 
