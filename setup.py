@@ -1,9 +1,8 @@
-"""Says what the distribution contains, needs and installs.
+"""The distribution: its packages, requirements and files.
 
-It gives ranges of versions, so that others can depend on it. Exact versions of everything,
-transitive ones included, are in scripts/requirements.lock and scripts/peers.lock, which
-scripts/update_lock.py writes from this file. This file does not set up a checkout for use: the
-launchers in scripts/ do.
+Requirements are ranges of versions. Exact versions of everything, transitive ones included, are in
+scripts/requirements.lock and scripts/peers.lock; scripts/update_lock.py writes them from this file.
+The launchers in scripts/ set up a checkout.
 """
 
 from __future__ import annotations
@@ -31,10 +30,10 @@ CORE = [
     # TensorBoard 2.15 imports pkg_resources, which setuptools 82 no longer has.
     "setuptools<82",
 ]
-# What the model zoo's preparation of data and its scores of translations need.
+# For data preparation and scores of translations in the model zoo.
 DATA = ["tokenizers>=0.20", "zstandard>=0.22", "ftfy>=6.1", "sacrebleu>=2.4"]
 TEST = [*DATA, "pytest>=9", "pytest-xdist>=3.6", "mypy>=2", "ruff>=0.17", "types-PyYAML"]
-# Independent implementations of models and scores: only tests that compare with them need them.
+# Independent implementations of models and scores, for tests that compare with them.
 PEERS = ["torch>=2.5", "transformers>=5", "rouge-score>=0.1.2"]
 # EleutherAI's harness of evaluations; its newer pyarrow wants NumPy 2.
 LM_EVAL = ["lm-eval>=0.4.13,<0.5", "pyarrow<26"]
@@ -53,7 +52,7 @@ DROPIN_FOLDERS.update(
 )
 # The params files lie at the top of the checkout and are installed inside the model zoo.
 CONFIGS = "modelzoo.configs"
-# So do the machines' facts, which the room that predicts with them holds.
+# So do the machines' facts, which are installed in the package that predicts with them.
 MACHINES = "cerebras_tf.wafer.machines"
 
 
@@ -67,7 +66,7 @@ def dropin_packages() -> list[str]:
 
 
 def version() -> str:
-    """Returns the version, which stands in cerebras_tf/__init__.py."""
+    """Returns the version, which is in cerebras_tf/__init__.py."""
     text = (ROOT / "cerebras_tf" / "__init__.py").read_text(encoding="utf-8")
     (found,) = re.findall(r'^__version__ = "(.+)"$', text, flags=re.MULTILINE)
     return str(found)

@@ -1,6 +1,5 @@
-# What the launchers in this folder share: where the checkout is, which Python runs it, and the
-# defaults that must be set before Python starts. Sourced by bash, never run. How an environment
-# is built is not said here but in set_up_environment.py.
+# Shared by the launchers in this folder: where the checkout is, which Python runs it, and defaults
+# that must be set before Python starts. Sourced by bash. set_up_environment.py builds environments.
 
 SCRIPTS=$(cd -P "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 ROOT=$(dirname "$SCRIPTS")
@@ -49,9 +48,8 @@ set_up_stamp() {
 }
 
 # Returns when the environment at $VENV is complete, or ends with status 2 and the reason. Where it
-# has to be set up, this process becomes the set-up, which starts this script with the arguments
-# given here once more when it is done: so signals need no forwarding. A complete environment holds
-# its stamp, and then nothing more than comparing it happens here.
+# has to be set up, this process becomes the set-up, which then starts this script again with the
+# arguments given here: so signals need no forwarding. A complete environment contains its stamp.
 ensure_environment() {
   local stamp python
   stamp=$(set_up_stamp)
@@ -68,8 +66,8 @@ ensure_environment() {
 }
 
 # Returns when the environment also holds the packages of NAME.lock, or fails with the reason.
-# Arguments: NAME, and what is said of the packages.
-install_besides() {
+# Arguments: NAME, and an example of the packages for the log.
+install_extra() {
   local lock=$1.lock stamp log=$VENV/$1.log
   stamp=$(cat "$SCRIPTS/$lock" "$VENV/.complete" | cksum)
   if [ -r "$VENV/.$1" ] && [ "$(<"$VENV/.$1")" = "$stamp" ]; then
@@ -88,17 +86,17 @@ install_besides() {
 
 # Returns when the environment also holds the packages of peers.lock, or fails with the reason.
 ensure_peers() {
-  install_besides peers "PyTorch among them"
+  install_extra peers "PyTorch among them"
 }
 
 # Returns when the environment also holds the packages of mpi.lock, or fails with the reason.
 ensure_mpi() {
-  install_besides mpi "MPI among them"
+  install_extra mpi "MPI among them"
 }
 
-# Replaces this process by the command on so many wafers, 0 for as many as it asks for itself. What
-# csrun_wse was called with stands in `original`, and options of the launcher in `launch`. One wafer
-# is a job where these are given, or where it is asked for and Slurm is there.
+# Replaces this process by the command on a number of wafers; 0 is the number that the command asks
+# for. `original` has the arguments of csrun_wse, and `launch` options of the launcher. One wafer is
+# a job where these are given, or where it is asked for and Slurm is installed.
 run_on_wafers() {
   local given=$1 wafers asked logs
   shift
@@ -116,7 +114,7 @@ run_on_wafers() {
   read -r wafers asked logs < <(
     exec_quietly "$VENV/bin/python" -m modelzoo.common.train.wafers "$given" "$@"
   )
-  if [ -z "${logs-}" ]; then # the mistake was told
+  if [ -z "${logs-}" ]; then # the error is printed
     exit 2
   fi
   if [ "$wafers" = 1 ] && [ ${#launch[@]} -eq 0 ] && { [ "$asked" = no ] || ! has_slurm; }; then
@@ -133,8 +131,8 @@ has_slurm() {
     timeout 15 sinfo --noheader >/dev/null 2>&1
 }
 
-# Does a command of the model zoo's runner ask for several wafers by itself? Its --num_csx does, and
-# where Slurm is, what its params file says: one machine computes that in turn, in one process.
+# Does a command of the model zoo's runner ask for several wafers? Its --num_csx does, and with
+# Slurm its params file does: without Slurm, one process computes their batches sequentially.
 asks_for_wafers() {
   case $1 in python | python-ws) ;; *) return 1 ;; esac
   case " ${*:2} " in *" --num_csx "* | *" --num_csx="*) return 0 ;; esac
@@ -143,14 +141,14 @@ asks_for_wafers() {
   esac
 }
 
-# Ends with the reason where one of some folders, with commas between them, is not on this machine.
+# Ends with the reason where one of some folders, separated by commas, does not exist.
 have_folders() {
   local name names
   IFS=, read -ra names <<<"${1:-nothing}"
   for name in "${names[@]}"; do
     [ -d "$name" ] || {
       echo "$(basename "$0"): --mount-dirs: must be folders of this machine, with commas between" \
-        "them. Received: $name. Make it, or leave it out." >&2
+        "them. Received: $name. Create it, or leave it out." >&2
       exit 2
     }
   done
@@ -187,12 +185,12 @@ $3
 
 commands:
   python-ws -m MODE -p PARAMS.yaml [...]   run a model of the zoo by weight streaming
-  python -m MODE -p PARAMS.yaml [...]      the same with all weights in place (pipelined)
+  python -m MODE -p PARAMS.yaml [...]      the same in pipelined mode
   python-ws FILE.py [ARGUMENTS]            run a program of your own
   cerebras-tf COMMAND [ARGUMENTS]          configs, preparation of data, conversion, ...
   any other program                        run it in the environment
 
-modes: train, eval, train_and_eval, eval_all, predict; $1 python-ws -h tells more.
+modes: train, eval, train_and_eval, eval_all, predict; $1 python-ws -h shows more.
 
 examples:
 $4
@@ -222,19 +220,18 @@ no_python() {
   exit 2
 }
 
-# Replaces this process by the command with the checkout's `python` and `python-ws` first on PATH
-# and the environment's programs (cerebras-tf, tensorboard) after them.
+# Replaces this process by the command, with the checkout's launchers (python, python-ws,
+# cerebras-tf) first on PATH and the environment's programs (tensorboard) after them.
 run_on_this_machine() {
-  # Our own two see to the environment themselves, unless they only tell how they are used.
-  case $1 in python | python-ws) ;; *) ensure_environment "$@" ;; esac
+  # The launchers set up the environment themselves, unless they only show their usage.
+  case $1 in python | python-ws | cerebras-tf) ;; *) ensure_environment "$@" ;; esac
   set_environment "$@"
-  case $1 in cerebras-tf) exec_quietly "$@" ;; esac
   exec "$@"
 }
 
-# Replaces this process by a program of ours. Where Ctrl-C comes while Python itself starts, Python
-# shows a traceback; ours take the signal as soon as they can end quietly
-# (modelzoo/common/train/interrupt.py). Not every env can block.
+# Replaces this process by a program of ours, with SIGINT blocked: after Ctrl-C while it starts,
+# Python shows a traceback. run_main of cerebras_tf/cli/exit_codes.py unblocks it. Not every env can
+# block.
 exec_quietly() {
   if env --block-signal=INT true 2>/dev/null; then
     exec env --block-signal=INT "$@"
@@ -264,8 +261,8 @@ is_python_flag() {
 }
 
 # Are these the arguments of the model zoo's runner? They are when they start with an option that
-# Python has not, or with `-m` and one of the runner's modes, or a name that is no module and may be
-# meant for a mode: the runner says so better.
+# Python does not have, or with `-m` and one of the runner's modes or a name that is no module,
+# which may be a misspelled mode: the runner has the better error.
 is_runner_call() {
   case ${1-} in
     -m)
@@ -291,8 +288,8 @@ import importlib.util, sys
 sys.exit(importlib.util.find_spec(sys.argv[1]) is None)' "$1" >/dev/null 2>&1
 }
 
-# Replaces this process by the environment's Python: on the model zoo's runner where the arguments
-# are the runner's, as Python itself would understand them everywhere else.
+# Replaces this process by the environment's Python. Arguments of the model zoo's runner start the
+# runner; others mean what they mean to Python.
 run_python() {
   local flags=() program
   program="${CEREBRAS_TF_LAUNCHER:+$CEREBRAS_TF_LAUNCHER }$(basename "$0")"

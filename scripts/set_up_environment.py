@@ -33,26 +33,26 @@ class SetUpError(Exception):
     """The environment cannot be made; the message says why, for the user to read."""
 
 
-def say(text: str) -> None:
+def report(text: str) -> None:
     """Prints one line on stderr, where it does not mix with the output of a user's command."""
     print(f"cerebras_tf: {text}", file=sys.stderr, flush=True)
 
 
 @contextmanager
 def only_one(path: Path) -> Iterator[None]:
-    """Holds a file lock; waits for whoever has it."""
+    """Holds a file lock; waits until it is free."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "w", encoding="utf-8") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            say("waiting for another set-up of the same environment")
+            report("waiting for another set-up of the same environment")
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
 def last_package(log: Path) -> str:
-    """Returns what pip was last busy with according to its log, or nothing."""
+    """Returns the package that pip worked on last according to its log, or nothing."""
     text = log.read_text(encoding="utf-8", errors="replace")
     if "Installing collected packages" in text:
         return "unpacking"
@@ -68,7 +68,7 @@ def last_words(log: Path) -> str:
 
 
 def run_logged(command: list[str], log: Path, started: float) -> None:
-    """Runs a command with its output in a log file, and tells of its progress.
+    """Runs a command with its output in a log file, and logs its progress.
 
     Raises:
       SetUpError: the command failed; holds the end of the log.
@@ -103,11 +103,11 @@ def follow(process: subprocess.Popen[bytes], log: Path, started: float) -> None:
         except subprocess.TimeoutExpired:
             if time.monotonic() >= next_line:
                 next_line = time.monotonic() + STEP_S
-                say(f"  {time.monotonic() - started:.0f} s  {last_package(log)}".rstrip())
+                report(f"  {time.monotonic() - started:.0f} s  {last_package(log)}".rstrip())
 
 
 def pip_of(environment: Path) -> list[str]:
-    """Makes the environment if there is none that works, and returns the command that is its pip.
+    """Creates the environment if none works, and returns the command line of its pip.
 
     Raises:
       SetUpError: this interpreter can make no environment.
@@ -140,17 +140,17 @@ def set_up(root: Path, environment: Path, stamp: str) -> None:
             return
         complete.unlink(missing_ok=True)
         python = f"Python {sys.version_info[0]}.{sys.version_info[1]}"
-        say(f"setting up {environment} with {python}; this happens once")
+        report(f"setting up {environment} with {python}; this happens once")
         pip = pip_of(environment)
         log = environment / "set_up.log"
         log.write_text("", encoding="utf-8")
         lock = root / "scripts" / "requirements.lock"
-        say("installing the packages of scripts/requirements.lock, TensorFlow 2.15.1 among them")
+        report("installing the packages of scripts/requirements.lock, TensorFlow 2.15.1 among them")
         run_logged([*pip, "install", "--requirement", str(lock)], log, started)
         editable = ["--no-deps", "--no-build-isolation", "--editable", str(root)]
         run_logged([*pip, "install", *editable], log, started)
         complete.write_text(stamp, encoding="utf-8")
-        say(f"environment ready in {time.monotonic() - started:.0f} s")
+        report(f"environment ready in {time.monotonic() - started:.0f} s")
 
 
 def main(root: str, environment: str, stamp: str) -> int:
@@ -159,16 +159,16 @@ def main(root: str, environment: str, stamp: str) -> int:
     try:
         set_up(Path(root), Path(environment), stamp)
     except SetUpError as error:
-        say(str(error))
+        report(str(error))
         return 2
     except OSError as error:
-        say(
+        report(
             f"{environment}: the environment cannot be written there: {error}. "
             "Set CEREBRAS_TF_VENV to a folder that can be written."
         )
         return 2
     except KeyboardInterrupt:
-        say("set-up interrupted; run the same command again to go on")
+        report("set-up interrupted; run the same command again to go on")
         return 128 + signal.SIGINT
     return 0
 

@@ -57,8 +57,31 @@ def pytest_runtest_teardown(item: Any, nextitem: Any) -> None:
         freeze_what_lasts()
 
 
-def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Repeats what scripts/run_tests found before it started pytest."""
+LEFT_OUT = pytest.StashKey[int]()  # slow tests that -m left out
+
+
+def pytest_deselected(items: list[Any]) -> None:
+    """Counts slow tests; a process of pytest-xdist passes the number on."""
+    config = items[0].config
+    slow = sum(item.get_closest_marker("slow") is not None for item in items)
+    config.stash[LEFT_OUT] = config.stash.get(LEFT_OUT, 0) + slow
+    if hasattr(config, "workeroutput"):
+        config.workeroutput["slow"] = config.stash[LEFT_OUT]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: Any) -> None:
+    """Takes the number of a process of pytest-xdist, each of which finds all tests."""
+    node.config.stash[LEFT_OUT] = getattr(node, "workeroutput", {}).get("slow", 0)
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: Any) -> None:
+    """Repeats what scripts/run_tests found before it started pytest, and counts slow tests."""
+    if config.stash.get(LEFT_OUT, 0) and config.option.markexpr == "not slow":
+        line = (
+            f"slow tests left out: {config.stash[LEFT_OUT]}. scripts/run_tests -m slow runs them."
+        )
+        terminalreporter.write_line(line)
     checks = os.environ.get("CEREBRAS_TF_CHECKS")
     if checks:
         terminalreporter.write_line(checks, red="FAILED" in checks, green="FAILED" not in checks)

@@ -24,7 +24,7 @@ from cerebras_tf.capture.variables import resource_variables
 from cerebras_tf.checkpoints.content import find_listed, tell_of_cut_files
 from cerebras_tf.checkpoints.folder_lock import locked
 from cerebras_tf.checkpoints.saver import HostSaver
-from cerebras_tf.compiler.pipeline import collector_paused
+from cerebras_tf.compiler.pipeline import paused_collector
 from cerebras_tf.console.log import is_silent, say
 from cerebras_tf.console.progress import PhaseReporter
 from cerebras_tf.estimator.call import (
@@ -37,7 +37,12 @@ from cerebras_tf.estimator.hooks import EvaluationStopHook, FreezeObjectsHook, G
 from cerebras_tf.estimator.model_graph import build
 from cerebras_tf.estimator.options import compiler_options, warn_of_ignored_options
 from cerebras_tf.estimator.prediction import name_of_mode, predict_program, write_report
-from cerebras_tf.estimator.run_config import CSRunConfig, check_wafer_address, refuse_strategies
+from cerebras_tf.estimator.run_config import (
+    CSRunConfig,
+    as_cs_run_config,
+    check_wafer_address,
+    refuse_strategies,
+)
 from cerebras_tf.estimator.sparse_training import check_sparsifier
 from cerebras_tf.estimator.spec import HOST_CALL_LOSS, LOSS, with_host_call
 from cerebras_tf.estimator.training import (
@@ -113,16 +118,16 @@ class CerebrasEstimator(tf.estimator.Estimator):
         self.compile_dir = compile_dir or os.path.join(self.model_dir, "compiled")
         self.phases = PhaseReporter()
         self._call = CallContext(bool(use_cs))
-        self._systems = num_systems or getattr(config, "num_csx", None) or 1
+        self._users_config = self._config
+        self._config: Any = as_cs_run_config(self._config)
+        self._systems = num_systems or self._config.num_csx
         self._batches_per_step = max(batches_per_step, self._systems)
         self._given_config = self._config
         # tf.estimator's own lines, rates and summaries would double ours. In a cluster its hooks
         # know which task reports what.
         self._reports = isinstance(config, CSRunConfig) and not config.cluster_spec
         if self._reports:
-            self._config: Any = self._config.replace(
-                log_step_count_steps=None, save_summary_steps=0
-            )
+            self._config = self._config.replace(log_step_count_steps=None, save_summary_steps=0)
 
     def _assert_members_are_not_overridden(self) -> None:
         """This class overrides tf.estimator's methods; those of this class stay as they are."""
@@ -132,7 +137,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
     @property
     def config(self) -> Any:
         """A copy of the run configuration as it was given, with defaults filled in."""
-        return copy.deepcopy(self._given_config)
+        return copy.deepcopy(self._users_config)
 
     @property
     def model_fn(self) -> Any:
@@ -145,11 +150,11 @@ class CerebrasEstimator(tf.estimator.Estimator):
         if fields.get("sparsifier") is not None:
             check_sparsifier(fields["sparsifier"], on_wafer)
         if on_wafer:
-            check_wafer_address(getattr(self._config, "cs_ip", None))
+            check_wafer_address(self._config.cs_ip)
             refuse_strategies(self._config)
         else:
             warn_of_ignored_options(self._config)
-        if getattr(self._config, "memoryx_dir", None) is not None:
+        if self._config.memoryx_dir is not None:
             gc.collect()  # graphs and sessions of calls before, which refer to themselves
             return_freed_memory()
             share_heap()
@@ -292,7 +297,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
         with _process_state():
             return tf.estimator.train_and_evaluate(bound, train_spec, eval_spec)
 
-    @collector_paused()
+    @paused_collector()
     def compile(
         self,
         input_fn: Callable[..., Any],
@@ -349,7 +354,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
         model = call.model
         assert model is not None and model.step.source.unfitted is not None
         in_parts = model.step.micro_batches is not None
-        precision = getattr(self._config, "precision", "float32")
+        precision = self._config.precision
         described = describe_program(
             program, model.store, trained_parameters(), precision, in_parts, mode == _TRAIN
         )
@@ -375,7 +380,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
 
     def _predicted(self, program: Program, call: CallContext) -> Prediction:
         """What a real system would do with a program that was not fitted into this machine."""
-        return predict_program(program, call, self.config)
+        return predict_program(program, call, self._config)
 
     def _compiled_programs(self, mode: str) -> ProgramCache:
         """The programs of a mode in compile_dir."""

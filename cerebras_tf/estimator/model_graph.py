@@ -141,11 +141,11 @@ def build(
     Raises:
         UnsupportedOpError: the model needs operations without an IR form; all are listed.
     """
-    use_threads(getattr(config, "num_threads", None))
+    use_threads(config.num_threads)
     with phase("building the graph", only_if_long=True):
         training_util._get_or_create_global_step_read()  # ahead of the model, where there is a step
         model = record(call_model_fn)
-        model.store_moments(getattr(config, "memoryx_moment_dtype", None), mode)
+        model.store_moments(config.memoryx_moment_dtype, mode)
         store = _store_of(model.specs(), mode, config, lender, runs)
         try:
             sparse = None if sparsifier is None else SparseTraining(sparsifier, store.specs)
@@ -215,9 +215,9 @@ def _wired(
 
 def _settings(config: Any, mode: str, phase: Phase, split: Optional[SplitBatch]) -> RunSettings:
     """How the steps of a model are run. Of several processes, the first is profiled."""
-    profiles = mode == tf.estimator.ModeKeys.TRAIN and getattr(config, "profile", None)
+    profiles = mode == tf.estimator.ModeKeys.TRAIN and config.profile
     return RunSettings(
-        getattr(config, "wafer_memory_gb", None),
+        config.wafer_memory_gb,
         split,
         swarm_for(mode),
         loading_swarm_for(mode),
@@ -248,7 +248,7 @@ def _has_own_summaries(model: Recording, fed: list[Any]) -> bool:
 def _store_of(
     specs: list[Variable], mode: str, config: Any, lender: Optional[TensorFlowStep], runs: bool
 ) -> Store:
-    folder = getattr(config, "memoryx_dir", None)
+    folder = config.memoryx_dir
     own: Store
     if folder is None:
         own = MemoryStore(specs)

@@ -48,7 +48,7 @@ def predict_program(program: Program, call: Any, config: Any) -> Prediction:
     if EXECUTION_MODE.get() == STREAMING:
         found = predict_streaming(workload, machine, num_csx=call.systems)
     else:  # one system, which computes the batches of several one after another
-        copies = getattr(config, "multireplica", False) and workload.trains
+        copies = config.multireplica and workload.trains
         found = (predict_split if copies else predict_pipelined)(workload, machine)
         parts *= call.systems
     return replace(found, micro_batches=parts if workload.trains else 1)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Optional
 
-from cerebras_tf.compiler.fit_activations import Budget, Fitting, SpillRoom
+from cerebras_tf.compiler.fit_activations import Budget, Fitting, SpillSpace
 from cerebras_tf.compiler.pipeline import Options
 from cerebras_tf.errors import BatchCapacityError
 from cerebras_tf.ir.program import Program
@@ -95,7 +95,7 @@ class ActivationBudget:
         if self._memory_gb is not None and not fitting.fits:
             raise does_not_fit(fitting, self._memory_gb)
 
-    def _spill_space(self, program: Program) -> Optional[SpillRoom]:
+    def _spill_space(self, program: Program) -> Optional[SpillSpace]:
         """The disk space that activations may be spilled to; None if weights are not on files."""
         store = self._files()
         speeds = None if store is None else self._disk_speeds()
@@ -105,7 +105,7 @@ class ActivationBudget:
         most = store.disk.most_bytes
         wafer = 0 if program.wafers > 1 else None  # all wafers must find the same
         plan = plan_streaming(program, store.specs.values(), most, self._backend, wafer)
-        return SpillRoom(most, read, write, plan.bytes_read / read + plan.bytes_written / write)
+        return SpillSpace(most, read, write, plan.bytes_read / read + plan.bytes_written / write)
 
     def _measure_disk(self) -> Optional[tuple[float, float]]:
         """Bytes per second that the disk reads and writes; None if it is full."""

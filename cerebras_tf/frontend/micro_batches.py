@@ -23,7 +23,7 @@ from cerebras_tf.passes.split_micro_batches import (
     SUM,
     UNKNOWN,
     VALUES,
-    run_in_parts,
+    split_micro_batches,
 )
 from cerebras_tf.runtime.session import Request, Session
 
@@ -50,7 +50,7 @@ class MicroBatches:
 
     def transform(self, step: StepGraph, kind: str) -> None:
         """Turns a captured step into that of one micro-batch; raises UnsupportedOpError."""
-        combined, self.sums = run_in_parts(step, kind, self.count, self.batched)
+        combined, self.sums = split_micro_batches(step, kind, self.count, self.batched)
         self.combined.update(combined)
 
     def reserve_sums(self, program: Program, store: Store) -> None:

@@ -39,7 +39,7 @@ class PaddingReport:
         Raises:
             ConfigError: training requires padding removal.
         """
-        kept, self._told = step.padding_kept, step.padding_told
+        kept, self._told = step.padding_kept, step.optional_packing
         if fallback and kept:
             kept = (
                 "padding is computed: an operation between weights and loss has no gradient "

@@ -16,7 +16,7 @@ import numpy as np
 
 from cerebras_tf.ir import Array, Variable
 from cerebras_tf.ir.program import ARENA, HEAP, VIEW, Program
-from cerebras_tf.ir.schedule import Free, OnWafer, Run, Share, Step, StreamIn, StreamOut
+from cerebras_tf.ir.schedule import Entry, Free, OnWafer, Run, Share, StreamIn, StreamOut
 from cerebras_tf.kernels.half_precision import at_rest
 from cerebras_tf.memoryx.store import Store, reading
 from cerebras_tf.runtime.backend import Backend, Call
@@ -38,10 +38,10 @@ class Listener(Protocol):
     def begin(self, program: Program) -> None:
         """A step of training or evaluation is about to run the program's schedule."""
 
-    def before(self, step: Step) -> None:
+    def before(self, step: Entry) -> None:
         """The step is about to run."""
 
-    def after(self, step: Step) -> None:
+    def after(self, step: Entry) -> None:
         """The step has run."""
 
 
@@ -410,7 +410,7 @@ class Machine:
             for at, item in enumerate(program.bodies[step.body]):
                 inputs = [step.slots[i] for i in item.inputs]
                 outputs = [step.slots[i] for i in item.outputs]
-                if program.stands(step, item):
+                if program.is_fixed_view(step, item):
                     standing.append((step.body, at, inputs[0], outputs[0]))
                     continue
                 fresh = [program.slots[slot].kind in (HEAP, VIEW) for slot in outputs]
@@ -426,10 +426,10 @@ class Machine:
             if isinstance(step, Free)
         }
 
-    def _find_steps(self) -> list[Step]:
+    def _find_steps(self) -> list[Entry]:
         """Those that do something where nobody listens."""
 
-        def is_idle(step: Step) -> bool:
+        def is_idle(step: Entry) -> bool:
             if isinstance(step, Free):
                 return not self._freed[id(step)]
             return isinstance(step, StreamIn)
@@ -467,7 +467,7 @@ def _taker(slots: list[int]) -> Callable[[_Table], Any]:
     return operator.itemgetter(slice(slots[0], slots[0] + 1) if slots else slice(0))
 
 
-def _of_all(steps: Sequence[Step]) -> Iterator[Step]:
+def _of_all(steps: Sequence[Entry]) -> Iterator[Entry]:
     """The steps that every wafer runs."""
     skipped = 0
     for step in steps:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Optional
 
 from cerebras_tf.ir.program import Instruction, Program
-from cerebras_tf.ir.schedule import Run, Step, StreamIn, StreamOut
+from cerebras_tf.ir.schedule import Entry, Run, StreamIn, StreamOut
 from cerebras_tf.ops.products import Places, products_of
 from cerebras_tf.wafer.cycles import Cycles, product_cycles, vector_cycles
 from cerebras_tf.wafer.system import Machine
@@ -41,10 +41,10 @@ class WaferCycles:
     def begin(self, program: Program) -> None:
         """Nothing: it was made for the program."""
 
-    def before(self, step: Step) -> None:
+    def before(self, step: Entry) -> None:
         """Nothing: steps count once they have run."""
 
-    def after(self, step: Step) -> None:
+    def after(self, step: Entry) -> None:
         """Counts a step."""
         slots = self._program.slots
         if isinstance(step, Run) and step.direction != "update":

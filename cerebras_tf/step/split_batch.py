@@ -91,7 +91,7 @@ def split_batch(
     Raises:
         ConfigError: they cannot be split.
     """
-    count = getattr(config, "micro_batches", 1)
+    count = config.micro_batches
     if not on_wafer or mode != tf.estimator.ModeKeys.TRAIN or count == 1:
         return None, features, labels
     rows = _rows_of((features, labels), count)

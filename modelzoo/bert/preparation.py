@@ -34,7 +34,7 @@ SHORTEST_PAIR = 2  # tokens; and a single sequence has one at least
 
 @dataclass(frozen=True)
 class PreparationSettings:
-    """How records are made; the names are the options of ``scripts/create_bert_tfrecords.py``.
+    """How records are made; the names are the options of ``cerebras-tf prepare bert``.
 
     `dupe_factor` None is 10, or 1 with `disable_masking`.
     """

@@ -9,7 +9,7 @@ For example::
     cerebras-tf convert renumber model_dir/first model_dir/second 38000
     cerebras-tf convert random -p params_gptj_6b.yaml gpt-j-6B-random --dtype bfloat16
 
-It only reads its arguments and shows progress; ``modelzoo/common/convert`` does the work.
+It parses arguments and shows progress; ``modelzoo/common/convert`` does the work.
 """
 
 from __future__ import annotations
@@ -17,17 +17,21 @@ from __future__ import annotations
 import os
 import time
 
-from cerebras_tf.cli.arguments import gigabytes, seed_int, step_int
+from cerebras_tf.api import add_params_argument, gigabytes, seed_int, step_int
 from cerebras_tf.errors import ConfigError
 from modelzoo.common.config.params import load_params
-from modelzoo.common.convert.compare_logits import TOLERANCE, compare_logits, require_packages
 from modelzoo.common.convert.convert import from_tensorflow, to_tensorflow
 from modelzoo.common.convert.hugging_face import SHARD_BYTES
 from modelzoo.common.convert.programs import PROGRAMS
 from modelzoo.common.convert.random_model import write_random_model
-from modelzoo.common.convert.renumber import renumber
 from modelzoo.common.convert.safetensors_file import DTYPES
-from modelzoo.common.convert.verify import verify_weights
+from modelzoo.common.convert.tensorflow_checkpoint import renumber
+from modelzoo.common.convert.verify import (
+    TOLERANCE,
+    compare_logits,
+    require_packages,
+    verify_weights,
+)
 
 OPERANDS = {
     "to_tf": {
@@ -44,7 +48,7 @@ OPERANDS = {
     },
     "renumber": {
         "source": "prefix of the checkpoint, or folder: its latest",
-        "output": "folder in which training goes on",
+        "output": "folder in which training continues",
     },
     "random": {"output": "folder of the model"},
 }
@@ -64,25 +68,21 @@ def add_arguments(parser, what):
         add("step", type=step_int, help="its global step")
         return
     if what == "random":
-        add("-p", "--params", required=True, help="our YAML of the model")
+        add_params_argument(parser, "our params file of the model")
         add("--seed", type=seed_int, default=0, help="of the weights (default: 0)")
         add("--dtype", choices=tuple(DTYPES), default="float32", help="type of weights there")
         add("--max_shard_gb", type=gigabytes, default=2.0, help="size of a file, GB")
         return
     add("--program", choices=tuple(PROGRAMS), default="hugging_face", help="the other program")
-    if what == "to_tf":
-        text = "delete each file of the model once its weights are on the disk; a conversion that "
-        text += "is stopped goes on where it was"
-        add("--delete_source", action="store_true", help=text)
-    else:
-        add("-p", "--params", help="our YAML (default: params.yaml beside the checkpoint)")
+    if what != "to_tf":
+        add("-p", "--params", help="our YAML (default: params.yaml next to the checkpoint)")
         add("--dtype", choices=tuple(DTYPES), default="float32", help="type of weights there")
     if what == "from_tf":
         add(
             "--config_from",
             metavar="FOLDER",
             help="model it began as, for its token ids, generation_config.json and tokenizer "
-            "(default: beside the checkpoint)",
+            "(default: next to the checkpoint)",
         )
         text = f"size of a file of Hugging Face's form, GB (default: {SHARD_BYTES / 1e9:g})"
         add("--max_shard_gb", type=gigabytes, help=text)
@@ -103,11 +103,9 @@ def run(args):
 
 def convert_to_tf(args, advance):
     """Makes a TensorFlow checkpoint; returns what to print."""
-    done = to_tensorflow(
-        args.source, args.output, args.program, args.overwrite, advance, args.delete_source
-    )
+    done = to_tensorflow(args.source, args.output, args.program, args.overwrite, advance)
     note = f" Train from it with --checkpoint_path {done.path} and another model_dir."
-    return _told(done) + note
+    return _summary(done) + note
 
 
 def convert_from_tf(args, advance):
@@ -123,10 +121,10 @@ def convert_from_tf(args, advance):
         args.overwrite,
         advance,
     )
-    return _told(done)
+    return _summary(done)
 
 
-def _told(done):
+def _summary(done):
     text = f"{done.tensors} tensors, {done.weights} weights: {done.path}."
     if done.dropped:
         text += f" Left out: {len(done.dropped)} tensors that its outputs do not need, such as "
@@ -164,11 +162,11 @@ def copy_renumbered(args, advance):
 
 def write_random(args, advance):
     """Writes a model of random weights; returns what to print."""
-    params, size = load_params(args.params), int(args.max_shard_gb * 1e9)
+    params, size = load_params(args.params, settings=args.set), int(args.max_shard_gb * 1e9)
     done = write_random_model(
         params, args.params, args.output, args.dtype, args.seed, size, args.overwrite, advance
     )
-    return _told(done)
+    return _summary(done)
 
 
 ACTIONS = {

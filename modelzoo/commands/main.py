@@ -1,25 +1,20 @@
-"""The `cerebras-tf` program and its commands, of which some are scripts of a checkout as well."""
+"""The `cerebras-tf` program and its commands."""
 
 from __future__ import annotations
 
-from modelzoo.common.train import interrupt  # before what takes time to load
-
-# isort: split
-import functools
 import importlib
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Optional
 
 import cerebras_tf
-from cerebras_tf.cli.arguments import COMPILE, MODES
-from cerebras_tf.cli.exit_codes import USER_ERROR, run_main
-from cerebras_tf.cli.parser import Parser, format_rows
+import modelzoo
+from cerebras_tf.api import COMPILE, MODES, USER_ERROR, Parser, format_rows, run_main
+from cerebras_tf.errors import ConfigError
 from modelzoo.common.train.console import quiet_native_logging
 from modelzoo.common.train.file_errors import system_errors_named
-
-interrupt.loaded()
 
 PROGRAM = "cerebras-tf"
 OUTPUTS = ("output_dir", "output", "out", "outputs", "save", "folder", "model_dir")
@@ -33,14 +28,16 @@ class Command:
         summary: what it does, for help.
         module: what offers `add_arguments(parser, **given)` and `run(args)` -> exit code or None.
             Only that of the command asked for is imported, because some import TensorFlow.
-        given: what tells commands of one module apart.
+        given: keyword arguments of `add_arguments`, for modules with several commands.
         commands: of a group, by name.
+        default: of a group, the command that runs where only options are given.
     """
 
     summary: str
     module: str = ""
     given: Mapping[str, str] = field(default_factory=dict)
     commands: Mapping[str, Command] = field(default_factory=dict)
+    default: str = ""
 
 
 def of_module(name: str, key: str, summaries: Mapping[str, str]) -> dict[str, Command]:
@@ -48,9 +45,10 @@ def of_module(name: str, key: str, summaries: Mapping[str, str]) -> dict[str, Co
     return {each: Command(text, name, {key: each}) for each, text in summaries.items()}
 
 
-PREPARE = {
-    name: Command(summary, f"modelzoo.commands.prepare_{name}")
-    for name, summary in {
+PREPARE = of_module(
+    "modelzoo.commands.prepare",
+    "kind",
+    {
         "gpt": "records of GPT-2, GPT-3 and GPT-J, from text and JSON lines",
         "bert": "records of BERT pre-training, from text and JSON lines",
         "glue": "records of sentence classification, from GLUE's tab-separated files",
@@ -60,8 +58,8 @@ PREPARE = {
         "summarization": "records that fine-tune GPT-J for summarization, from CNN/DailyMail",
         "translation": "records of the encoder-decoder, from two texts line by line",
         "vocab": "a vocabulary, from text: byte-level BPE, WordPiece, BPE or unigram",
-    }.items()
-}
+    },
+)
 CONVERT = of_module(
     "modelzoo.commands.convert",
     "what",
@@ -76,7 +74,7 @@ CONVERT = of_module(
 CONFIGS = of_module(
     "modelzoo.commands.configs",
     "what",
-    {"list": "show the params files that come along", "copy": "copy some, to be run or changed"},
+    {"list": "list the included params files", "copy": "copy some, to be run or changed"},
 )
 SCALING = of_module(
     "modelzoo.commands.scaling",
@@ -84,15 +82,26 @@ SCALING = of_module(
     {
         "family": "train a family of small models on the bundled text, and fit their law",
         "fit": "fit a scaling law to runs of language models",
-        "plan": "say what a budget of FLOPs or days buys",
+        "plan": "plan a training run for a budget of FLOPs or days",
     },
 )
+BENCHMARKS = {
+    name: Command(summary, f"benchmarks.{name}")
+    for name, summary in {
+        "training": "measure training on the wafer and on the host",
+        "compile_time": "measure how long compiling takes as a model gets deeper",
+        "lengths": "measure one program for all lengths against one for each length",
+        "memory": "measure the memory of training from files as a model gets deeper",
+        "scale": "predict a step on many wafers, and measure some",
+        "larger_than_memory": "train models that are larger than memory",
+    }.items()
+}
 COMPILING = {COMPILE: "compile for a mode and run nothing"}
 ROOT = Command(
     "Train TensorFlow estimators on an emulated wafer.",
     commands={
         **of_module("modelzoo.commands.run_model", "command", {**MODES, **COMPILING}),
-        "configs": Command("list or copy the params files that come along", commands=CONFIGS),
+        "configs": Command("list or copy the included params files", commands=CONFIGS),
         "prepare": Command("make records or a vocabulary from raw data", commands=PREPARE),
         "convert": Command(
             "convert checkpoints of Hugging Face and Google's BERT, and back", commands=CONVERT
@@ -108,10 +117,8 @@ ROOT = Command(
         ),
         "compare": Command("compare compile reports", "cerebras_tf.cli.compare"),
         "scaling": Command("fit scaling laws and plan by them", commands=SCALING),
-        "bench": Command("measure training on the wafer and the host", "modelzoo.commands.bench"),
-        "scale": Command("predict a step on many wafers, measure some", "modelzoo.commands.scale"),
-        "larger_than_memory": Command(
-            "show training of models larger than memory", "modelzoo.commands.larger_than_memory"
+        "bench": Command(
+            "run a benchmark of the checkout", commands=BENCHMARKS, default="training"
         ),
         "info": Command(
             "show versions, cores, memory, BLAS and kernel cache", "cerebras_tf.cli.info"
@@ -138,21 +145,42 @@ def choose(argv: Sequence[str], program: str, group: Command) -> str:
         version = f"{PROGRAM} {cerebras_tf.__version__}"
         parser.add_argument("--version", action="version", version=version)
     parser.add_argument("command", choices=tuple(rows), metavar="COMMAND", help="see below")
+    if group.default and (not argv or argv[0][:1] == "-" and argv[0] not in ("-h", "--help")):
+        return group.default
     if not argv:
         parser.print_help(sys.stderr)
         raise SystemExit(USER_ERROR)
     return str(parser.parse_args(argv[:1]).command)
 
 
-def run_command(
-    argv: Sequence[str], program: str = PROGRAM, command: Command = ROOT
-) -> Optional[int]:
-    """Parses `argv` and runs the command, or the one of the group that it names."""
+def load(name: str) -> Any:
+    """Imports the module of a command.
+
+    Raises:
+        ConfigError: it is a benchmark, and the package was installed without its checkout.
+    """
+    if name.startswith("benchmarks."):
+        checkout = Path(modelzoo.__file__).parents[1]
+        if not (checkout / "benchmarks" / "__init__.py").exists():
+            raise ConfigError(
+                f"{PROGRAM} bench: needs a checkout of the source, which contains the benchmarks. "
+                f"Received: a package installed in {checkout}. Clone the repository and run "
+                "scripts/cerebras-tf bench in it."
+            )
+        if str(checkout) not in sys.path:
+            sys.path.append(str(checkout))
+    return importlib.import_module(name)
+
+
+def run_command(argv: Sequence[str]) -> Optional[int]:
+    """Parses `argv` and runs the command that it names."""
     quiet_native_logging()
+    command, program = ROOT, PROGRAM
     while command.commands:
         name = choose(argv, program, command)
-        command, program, argv = command.commands[name], f"{program} {name}", argv[1:]
-    module: Any = importlib.import_module(command.module)
+        argv = argv[1:] if argv and argv[0] == name else argv
+        command, program = command.commands[name], f"{program} {name}"
+    module = load(command.module)
     parser = Parser(prog=program, description=sentence(command.summary))
     module.add_arguments(parser, **command.given)
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
@@ -163,17 +191,10 @@ def run_command(
     return exit_code
 
 
-def main(
-    argv: Optional[Sequence[str]] = None, program: str = PROGRAM, words: Sequence[str] = ()
-) -> int:
-    """Runs the program and returns its exit code; see exit_codes.run_main.
+def main(argv: Optional[Sequence[str]] = None) -> int:
+    """Runs the program and returns its exit code; see exit_codes.run_main."""
+    return run_main(run_command, argv, PROGRAM)
 
-    Args:
-        argv: the arguments; None takes those of this process.
-        program: the name shown in help and mistakes.
-        words: the command, such as `prepare gpt`, where `program` is another name for it.
-    """
-    command = ROOT
-    for word in words:
-        command = command.commands[word]
-    return run_main(functools.partial(run_command, program=program, command=command), argv, program)
+
+if __name__ == "__main__":
+    sys.exit(main())

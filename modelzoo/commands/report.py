@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from cerebras_tf.cli.arguments import positive_int
+from cerebras_tf.api import add_params_argument, positive_int
 from cerebras_tf.errors import ConfigError
 from cerebras_tf.whole_file import require_place, write_whole
 from modelzoo.common.config.model_sections import count_vocabulary
@@ -20,7 +20,7 @@ MODES = ("weight_streaming", "pipelined")
 def add_arguments(parser):
     """Adds the arguments of the command."""
     add = parser.add_argument
-    add("-p", "--params", required=True, metavar="YAML", help="params file of gpt3, gptj or bert")
+    add_params_argument(parser, "params file of gpt3, gptj or bert")
     add("--mode", choices=MODES, default=MODES[0], metavar="MODE", help=" or ".join(MODES))
     add("--batch_size", type=positive_int, metavar="N", help="samples a wafer, if not the file's")
     add("--num_csx", type=positive_int, metavar="N", help="wafers, if not the file's")
@@ -32,12 +32,15 @@ def add_arguments(parser):
 
 def run(args):
     """Writes the report."""
-    from cerebras_tf.report.page import report_page
-    from cerebras_tf.wafer.pipelined import predict_pipelined, predict_split
-    from cerebras_tf.wafer.prediction import one_line
-    from cerebras_tf.wafer.streaming import predict_streaming
-    from cerebras_tf.wafer.system import load_machine
-    from cerebras_tf.wafer.validation import measured_rows
+    from cerebras_tf.api import (
+        load_machine,
+        measured_rows,
+        one_line,
+        page,
+        predict_pipelined,
+        predict_split,
+        predict_streaming,
+    )
     from modelzoo.common.config.params import load_params
 
     require_place(args.out, "--out")
@@ -48,19 +51,19 @@ def run(args):
             f"report: {option} must come with --mode {mode}. Received: {args.mode}. Leave out "
             f"{option}, or choose the other mode."
         )
-    params = load_params(args.params)
+    params = load_params(args.params, settings=args.set)
     workload, machine = workload_of(params, args), load_machine(args.machine)
     num_csx = args.num_csx or params.runconfig.num_csx
-    parts = params.optimizer.grad_accum_steps
+    batches = params.optimizer.grad_accum_steps
     if streams:
         found = predict_streaming(workload, machine, args.release, num_csx)
-    else:  # one system, which takes the batches of several in turn
+    else:  # one system, which computes the batches of several sequentially
         predict = predict_split if args.multireplica else predict_pipelined
-        found, parts = predict(workload, machine, args.release), parts * num_csx
-    found = replace(found, micro_batches=parts)
+        found, batches = predict(workload, machine, args.release), batches * num_csx
+    found = replace(found, micro_batches=batches)
     here = ["Not compiled here: these figures follow from the sizes in the params file."]
-    page = report_page(found, here, measured_rows(load_machine()))
-    write_whole(args.out, page)
+    text = page.report_page(found, here, measured_rows(load_machine()))
+    write_whole(args.out, text)
     print(one_line(found))
     print(f"written to {args.out}")
 
@@ -69,9 +72,9 @@ def workload_of(params, args):
     """The workload of a transformer's params.
 
     Raises:
-        ConfigError: the model is of another kind, or sizes do not tell what is pruned of it.
+        ConfigError: the model is of another kind, or its pruned weights do not follow from sizes.
     """
-    from cerebras_tf.wafer.transformer import transformer
+    from cerebras_tf.api import transformer
 
     model, section = params.model, params.train_input
     if params.model_name not in ("gpt3", "gptj", "bert"):

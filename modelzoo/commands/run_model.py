@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from cerebras_tf.cli import arguments
+from cerebras_tf import api
 from modelzoo.common.train.run import execute
 
 
 def add_arguments(parser, command):
     """Adds the runner's arguments for `command`: a mode, or ``compile``."""
-    arguments.add_arguments(parser, command)
+    api.add_arguments(parser, command)
 
 
 def run(args):
     """Runs the model."""
-    execute(arguments.RunArguments(**vars(args)))
+    execute(api.RunArguments.of(args))

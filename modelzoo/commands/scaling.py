@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from cerebras_tf.cli.arguments import any_number, positive_int, positive_number
+from cerebras_tf.api import any_number, positive_int, positive_number
 from cerebras_tf.errors import CerebrasError, ConfigError
 from cerebras_tf.whole_file import require_place, write_whole
 from modelzoo.commands.configs import config_path
@@ -107,10 +107,10 @@ def run(args):
 def train_family(folder):
     """Trains a family of small models, a process each, and fits their law.
 
-    A model that was trained before is evaluated again, and one that was stopped goes on.
+    A model that was trained before is evaluated again, and one that was stopped continues.
 
     Raises:
-        CerebrasError: a process failed; its own message stands above.
+        CerebrasError: a process failed; its message is above.
     """
     from modelzoo.common.scaling.family import SIZES, write_params
 
@@ -123,8 +123,8 @@ def train_family(folder):
         ).returncode
         if code:
             raise CerebrasError(
-                f"scaling family: training of {params} must end well. Received: exit code {code}. "
-                "Its own message stands above; the same command goes on from where it stopped."
+                f"scaling family: training of {params} must succeed. Received: exit code {code}. "
+                "Its message is above; the same command continues where it stopped."
             )
     print(f"the family is trained: {time.monotonic() - started:.0f} s")
     fit([folder / size.name for size in SIZES], None, folder / "law.html")

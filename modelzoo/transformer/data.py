@@ -257,7 +257,7 @@ def read_records(files, session, bounds):
             raise DataError(
                 f"{files[0]}: must hold tf.train.Example with {' and '.join(RECORD_FEATURES)}. "
                 f"Received: {error.message}. Make them with `cerebras-tf prepare translation`, or "
-                "scripts/create_translation_tfrecords.py."
+                "cerebras-tf prepare translation."
             ) from error
         for name, rows in values.items():
             ids, splits = rows.values, rows.row_splits

@@ -19,10 +19,10 @@ from modelzoo.common.generate.stepper import Stepper
 from modelzoo.common.metrics.bleu import corpus_bleu
 from modelzoo.common.train.predictions import (
     keep_scores,
+    log_left_out,
     output_name,
     predict_folder,
     require_rows,
-    tell_left_out,
 )
 from modelzoo.transformer.beam_search import beam_search
 from modelzoo.transformer.pairs import FEATURES, NO_PAIR
@@ -63,7 +63,7 @@ def predict(estimator, inputs, params, checkpoint_path, use_cs):
             found.update(translate(batches.batch(number)))
             tf.logging.info("translated %d of %d sentences", len(found), len(batches.pairs))
     if last < batches.batches_per_epoch:
-        tell_left_out(steps)
+        log_left_out(steps)
     name = output_name("translations", estimator, use_cs)
     folder = predict_folder(params)
     rows = as_rows(found, processor)

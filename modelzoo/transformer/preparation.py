@@ -24,7 +24,7 @@ def prepare(source, target, output_dir, tokenizer_file, processes=1, on_progress
         target: its translation, line by line.
         output_dir: folder of the records and ``manifest.json``; the same call goes on where an
             earlier one was stopped.
-        tokenizer_file: tokenizer.json of both languages, of scripts/create_vocab.py.
+        tokenizer_file: tokenizer.json of both languages, of cerebras-tf prepare vocab.
         processes: how many work at a time.
         on_progress: called with the bytes of source done since its last call.
 

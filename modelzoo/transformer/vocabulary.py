@@ -13,8 +13,7 @@ import numpy as np
 from cerebras_tf.errors import ConfigError, DataError
 from modelzoo.common.files.path_advice import advice_on_path
 from modelzoo.common.files.text_lines import read_lines
-from modelzoo.common.tokenizers.line_vocabulary import TRANSLATION_TOKENS, line_tokens
-from modelzoo.common.tokenizers.tokenizers import load_tokenizer
+from modelzoo.common.tokenizers.tokenizers import TRANSLATION_TOKENS, line_tokens, load_tokenizer
 from modelzoo.transformer.pairs import UNK
 
 JOINT = "@@ "  # the end of a token that goes on in the next one, as subword-nmt writes it
@@ -75,7 +74,7 @@ class ByteVocabulary:
 
 
 def load_joint_tokenizer(path):
-    """Loads the tokenizer.json of both languages, as scripts/create_vocab.py makes it.
+    """Loads the tokenizer.json of both languages, as cerebras-tf prepare vocab makes it.
 
     Raises:
         ConfigError: if it is none, or its special tokens are not the first four.

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-CODE_FOLDERS = ("cerebras_tf", "modelzoo", "scripts", "tests")
+CODE_FOLDERS = ("cerebras_tf", "modelzoo", "benchmarks", "scripts", "tests")
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import pytest
 PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")
 LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
 CODE = re.compile(r"`([^`\n]+)`")
-PATH = re.compile(r"(?:cerebras_tf|modelzoo|configs|scripts|tests|\.ci)/[\w./-]*\w/?")
+PATH = re.compile(r"(?:cerebras_tf|modelzoo|benchmarks|configs|scripts|tests|\.ci)/[\w./-]*\w/?")
 FENCE = re.compile(r"^```[^\n]*\n(.*?)^```", flags=re.MULTILINE | re.DOTALL)
 # Written in halves, so that this file does not find itself.
 STRAYS = [

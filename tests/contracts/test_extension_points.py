@@ -14,12 +14,12 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from cerebras_tf.compiler import staging
+from cerebras_tf.compiler import spilling
 from cerebras_tf.compiler.pipeline import Options, compile_step
 from cerebras_tf.errors import CheckpointError, GraphError
 from cerebras_tf.frontend.program_source import ProgramSource
 from cerebras_tf.ir.program_file import load_program, save_program
-from cerebras_tf.ir.schedule import STEP_KINDS, Actions, Step, step_kind
+from cerebras_tf.ir.schedule import ENTRY_KINDS, Actions, Entry, entry_kind
 from cerebras_tf.kernels.registry import COMPILED, PLAIN, compiled, plain
 from cerebras_tf.memoryx.borrowing_store import BorrowingStore
 from cerebras_tf.memoryx.file_store import FileStore
@@ -33,7 +33,7 @@ from cerebras_tf.runtime.cpu import CpuBackend
 from cerebras_tf.runtime.executor import Listener, Machine
 from cerebras_tf.runtime.null import NullBackend
 from cerebras_tf.runtime.session import Programs, SavedProgram, Session
-from cerebras_tf.runtime.subprogram import conditional
+from cerebras_tf.runtime.subprogram import STRUCTURAL
 from tests.compiler.test_assemble import STEPS
 from tests.machines import contents, store_of
 from tests.runtime.test_null import Ledger
@@ -116,8 +116,8 @@ class CountingBackend:
         return self._passed("place", memory, type, offset)
 
     def load(self, instruction, inputs, outputs):
-        if instruction.op == "cond":
-            call = conditional(instruction, self)
+        if instruction.op in STRUCTURAL:
+            call = STRUCTURAL[instruction.op](instruction, self)
         else:
             call = self._passed("load", instruction, inputs, outputs)
 
@@ -147,15 +147,12 @@ class CountingBackend:
 
 
 @dataclass(frozen=True)
-class Mark(Step):
-    """A step that leaves a note."""
+class Mark(Entry):
+    """An entry that records its label."""
 
     kind = "mark"
     label: str
     places: tuple[tuple[str, int], ...]
-
-    def apply(self, machine):
-        machine.mark(self)
 
 
 class MarkingMachine(Machine):
@@ -167,8 +164,8 @@ class MarkingMachine(Machine):
 
 @pytest.fixture
 def mark_kind():
-    yield step_kind(Mark)
-    del STEP_KINDS["mark"]
+    yield entry_kind(Mark)
+    del ENTRY_KINDS["mark"]
 
 
 @pytest.fixture
@@ -197,7 +194,7 @@ def softsign():
 # Heading -> protocol, what implements it, and calls that the recipe names besides.
 RECIPES = {
     "Add a store": (Store, [MemoryStore, NullStore, BorrowingStore, FileStore, NpyStore], {}),
-    "Add a step kind": (Actions, [Machine], {"apply": Step.apply}),
+    "Add an entry kind": (Actions, [Machine], {"apply": Entry.apply}),
     "Add a listener": (Listener, [Ledger], {}),
     "Add a backend": (Backend, [CpuBackend, NullBackend, CountingBackend], {}),
     "Add a source of programs": (Programs, [SavedProgram, Compiler], {}),
@@ -257,14 +254,14 @@ def test_a_program_source_serves_sessions():
         assert arguments(getattr(ProgramSource, name)) == wanted
 
 
-def test_step_kinds_ask_for_the_actions_that_are_declared():
+def test_entry_kinds_call_the_actions_that_are_declared():
     asked = []
 
     class Asked:
         def __getattr__(self, name):
             return lambda step: asked.append(name)
 
-    for kind in STEP_KINDS.values():
+    for kind in ENTRY_KINDS.values():
         kind.apply(object.__new__(kind), Asked())
     assert sorted(asked) == sorted(members(Actions))
 
@@ -280,7 +277,7 @@ def trained(step, store, backend, staging=False, batches=3):
 
 @pytest.mark.parametrize("clip", [False, True])
 def test_a_store_made_by_the_recipe_trains_bit_for_bit(clip, tmp_path, monkeypatch):
-    monkeypatch.setattr(staging, "_LEAST_BYTES", 0)
+    monkeypatch.setattr(spilling, "_LEAST_BYTES", 0)
     steps = [residual_step(6, clip) for _ in range(2)]
     memory, files = (
         MemoryStore(steps[0].specs.values()),
@@ -308,7 +305,7 @@ def test_a_store_made_by_the_recipe_refuses_variables_without_a_value(tmp_path):
         machine.run(features_of(step))
 
 
-def test_a_step_kind_is_saved_printed_and_applied(mark_kind, tmp_path):
+def test_an_entry_kind_is_saved_printed_and_applied(mark_kind, tmp_path):
     step = residual_step(2)
     program = compile_step(step)
     quiet = Machine(program, store_of(step.specs.values(), starting_values(step)), CpuBackend())
@@ -327,9 +324,9 @@ def test_a_step_kind_is_saved_printed_and_applied(mark_kind, tmp_path):
         np.testing.assert_array_equal(found[name], wanted[name])
 
 
-def test_a_step_kind_has_a_name_of_its_own(mark_kind):
+def test_an_entry_kind_has_its_own_name(mark_kind):
     with pytest.raises(GraphError, match="names must differ. Received: mark twice"):
-        step_kind(mark_kind)
+        entry_kind(mark_kind)
 
 
 def test_a_listener_of_a_session_counts_its_steps_and_prices_them():

@@ -28,8 +28,8 @@ def package(packages: str = "", outside: str = "") -> Package:
 
 
 BELOW_ESTIMATOR = (
-    "ir ops kernels wafer passes compiler bundle memoryx swarmx runtime capture console tf_session "
-    "frontend step checkpoints"
+    "config ir ops kernels wafer passes compiler bundle memoryx swarmx runtime capture console "
+    "tf_session frontend step checkpoints"
 )
 ABOVE = f"{BELOW_ESTIMATOR} estimator report"
 EVERYWHERE = {"environment", "errors", "installing", "quantities", "suggestions", "whole_file"}
@@ -41,6 +41,7 @@ PACKAGES = {
     "quantities": package(),
     "suggestions": package(),
     "whole_file": package(),
+    "config": package(),
     "ir": package(outside="numpy"),
     "ops": package("ir", outside="numpy"),
     "kernels": package("ops", outside="numpy numba llvmlite scipy_openblas32"),
@@ -74,8 +75,9 @@ PACKAGES = {
     # The import names of the original software. Public names only, see `private_names`. Its
     # configuration messages are protocol buffers (google.protobuf, which TensorFlow brings).
     "dropin": package(f"{ABOVE} root", outside="google"),
-    # cerebras_tf/__init__.py: hands out public names, loaded on first use.
+    # Public names, loaded on first use: cerebras_tf/__init__.py and cerebras_tf/api.py.
     "root": package(),
+    "api": package(),
 }
 # Top-level names that cerebras_tf/dropin is installed under.
 DROPIN_NAMES = {"cerebras", "cerebras_appliance", "cerebras_tensorflow", "tfwse"}

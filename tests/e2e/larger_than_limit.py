@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from modelzoo.commands.larger_than_memory import peak_gib
+from benchmarks.larger_than_memory import peak_gib
 from modelzoo.common.config.params import load_params
 from modelzoo.common.generate.generate import Request, generate
 from modelzoo.common.generate.prediction import open_decoder

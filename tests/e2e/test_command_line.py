@@ -200,7 +200,7 @@ def test_predict_reads_records_to_the_last_where_evaluation_reads_text(trained):
             example = tf.train.Example(features=tf.train.Features(feature=features))
             writer.write(example.SerializeToString())
     section = "predict_input:\n    data_processor: GptTfRecordsProcessor\n    data_dir: records\n"
-    told = "runconfig.predict_steps 2: batches behind the first 2 are not predicted"
+    told = "runconfig.predict_steps 2: batches after the first 2 are not predicted"
     for steps, rows in ((1000, 10), (2, 8)):
         trained.change(
             ("predict_input: {}\n", f"{section}    vocab_size: 257\n"),
@@ -260,7 +260,7 @@ def test_mixed_precision_with_a_dynamic_loss_scale_trains(command_line):
 
 def test_several_wafers_are_one_that_takes_their_batches_in_turn(command_line):
     several = command_line("train", "--num_csx", "2", out="several")
-    said = "num_csx 2: one wafer computes their batches of 4 in turn, 8 examples a step"
+    said = "num_csx 2: one wafer computes their batches of 4 sequentially, 8 examples a step"
     assert said in several.lines
     command_line.change(("learning_rate: 1e-2", "learning_rate: 1e-2\n    grad_accum_steps: 2"))
     parts = command_line("train", out="parts")

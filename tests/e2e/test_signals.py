@@ -110,7 +110,7 @@ def test_a_signal_before_the_first_step_says_so(command_line):
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
     assert done.returncode == 143
-    says = "SIGTERM: train was stopped before its first step; give the same command to begin anew"
+    says = "SIGTERM: train was stopped before its first step; give the same command to start again"
     assert done.stderr.splitlines()[-1] == says
 
 

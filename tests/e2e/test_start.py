@@ -90,8 +90,8 @@ def test_a_refused_run_leaves_no_copy_behind(trained, folder):
 @pytest.mark.parametrize(
     ("mode", "options", "told"),
     [
-        ("eval", ("--max_steps", "3"), "--max_steps: is of training"),
-        ("predict", ("--save_checkpoints_steps", "3"), "--save_checkpoints_steps: is of training"),
+        ("eval", ("--max_steps", "3"), "--max_steps"),
+        ("predict", ("--save_checkpoints_steps", "3"), "--save_checkpoints_steps"),
         ("eval_all", ("--resume_from", "x"), "Name the checkpoint with --checkpoint_path."),
         ("eval_all", ("--checkpoint_path", "x"), "Use -m eval, or leave it out."),
         ("train", ("--eval_steps", "3"), "Leave it out, or use -m train_and_eval."),

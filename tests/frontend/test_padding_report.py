@@ -7,8 +7,8 @@ import numpy as np
 from cerebras_tf.frontend.padding_report import PaddingReport
 from cerebras_tf.ir import Dim
 from cerebras_tf.ir.program import Program
-from cerebras_tf.passes.strip_padding import strip_padding
-from tests.passes.test_strip_padding import language_model
+from cerebras_tf.passes.remove_padding import remove_padding
+from tests.passes.test_remove_padding import language_model
 from tests.token_steps import LENGTH, TokenStep, arrays_of
 
 # A program of fixed sizes: it has no symbols, and takes whatever comes here.
@@ -18,7 +18,7 @@ FIXED = Program()
 def lines_of(**sizes):
     """What is said of a first batch, by a program of fixed sizes."""
     step, said = language_model(TokenStep(**sizes)), []
-    assert strip_padding(step) == "" and step.padding_told is not None
+    assert remove_padding(step) == "" and step.optional_packing is not None
     features = {name: arrays_of(step)[name] for name in step.features}
     lines = PaddingReport(False, True, said.append)
     lines.on_compiled(step, False)

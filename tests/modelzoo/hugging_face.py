@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from modelzoo.common.convert.compare_logits import compare_logits
 from modelzoo.common.convert.convert import from_tensorflow, to_tensorflow
-from modelzoo.common.convert.verify import verify_weights
+from modelzoo.common.convert.verify import compare_logits, verify_weights
 
 
 def write_random(model, folder):

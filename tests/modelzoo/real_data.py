@@ -39,9 +39,9 @@ class WorkFolder:
             (path / name).parent.mkdir(parents=True, exist_ok=True)
             (path / name).symlink_to(DATA / source)
 
-    def script(self, name, *words):
-        """Runs a script of scripts/."""
-        self._call(str(ROOT / "scripts" / f"{name}.py"), *words)
+    def prepare(self, kind, *words):
+        """Runs `cerebras-tf prepare`."""
+        self._call("-m", "modelzoo.commands.main", "prepare", kind, *words)
 
     def run(self, mode, *words):
         """Runs the model zoo's runner into the folder ``out``."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -35,7 +37,7 @@ def test_run_tests_checks_style_and_types_before_the_tests(checks):
         "mypy",
         "pytest",
     ]
-    assert "python -m pytest -m not slow\n" in ran.stdout
+    assert "python -m pytest -m not slow --durations 25\n" in ran.stdout
     assert "checks: ruff check ok, ruff format ok, mypy ok\n" in ran.stdout
 
 
@@ -43,7 +45,7 @@ def test_run_tests_checks_style_and_types_before_the_tests(checks):
 def test_run_tests_fails_when_any_check_fails_and_runs_the_others(checks, failing):
     ran = checks.run("run_tests", FAILING=failing)
     assert ran.returncode == 1
-    assert "python -m pytest -m not slow\n" in ran.stdout
+    assert "python -m pytest -m not slow --durations 25\n" in ran.stdout
     assert ("mypy FAILED" in ran.stdout) == ("mypy" in failing)
 
 
@@ -69,6 +71,17 @@ def test_only_the_whole_run_spreads_over_the_cores(launchers, programs, cores, a
     assert ran.stdout.splitlines()[-1] == f"pytest: {options}"
 
 
+@pytest.mark.parametrize("processes", [[], ["-n", "1"]])
+def test_slow_tests_that_were_left_out_are_counted(processes, tmp_path):
+    (tmp_path / "conftest.py").symlink_to(ROOT / "tests" / "conftest.py")
+    text = "import pytest\n@pytest.mark.slow\ndef test_a(): pass\ndef test_b(): pass\n"
+    (tmp_path / "test_it.py").write_text(text)
+    command = [sys.executable, "-m", "pytest", "-m", "not slow", *processes, "test_it.py"]
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert ran.returncode == 0
+    assert "slow tests left out: 1. scripts/run_tests -m slow runs them." in ran.stdout
+
+
 def test_processes_of_pytest_share_the_cores_and_keep_what_is_set():
     alone, second = {}, {"PYTEST_XDIST_WORKER_COUNT": "2", "OPENBLAS_NUM_THREADS": "7"}
     share_cores(alone, cores=8)
@@ -81,7 +94,7 @@ def test_processes_of_pytest_share_the_cores_and_keep_what_is_set():
 def test_ci_runs_the_same_as_run_tests(checks):
     ran = checks.run(str(ROOT / ".ci" / "run"), FAILING="mypy", CEREBRAS_TF_DEV_NODES="1")
     assert ran.returncode == 1
-    assert "python -m pytest -m not slow\n" in ran.stdout
+    assert "python -m pytest -m not slow --durations 25\n" in ran.stdout
 
 
 def test_peers_are_installed_once_where_asked_for(checks):

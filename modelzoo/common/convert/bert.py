@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 
-from modelzoo.common.convert.forms import SAME, Zeros
 from modelzoo.common.convert.keys import (
     PLACEHOLDER_DATA_DIR,
     PLACEHOLDER_OPTIMIZER,
@@ -18,7 +17,16 @@ from modelzoo.common.convert.keys import (
     required,
     their_nonlinearity,
 )
-from modelzoo.common.convert.layout import Architecture, Layout, Row, dense, expand, norm
+from modelzoo.common.convert.layout import (
+    SAME,
+    Architecture,
+    Layout,
+    Row,
+    Zeros,
+    dense,
+    expand,
+    norm,
+)
 
 ATTENTION = "encoder/self_attention{_i}"
 TRANSFORM = "cls.predictions.transform"
@@ -168,10 +176,10 @@ def encoder_section(config, where, nonlinearity):
     }
 
 
-def whole_tree(room, data, model):
+def whole_tree(model_name, data, model):
     """Returns our YAML's dictionary of its sections ``train_input`` and ``model``."""
     return {
-        "model_name": room,
+        "model_name": model_name,
         "train_input": data,
         "eval_input": {key: data[key] for key in ("data_processor", "data_dir", "batch_size")},
         "model": model,

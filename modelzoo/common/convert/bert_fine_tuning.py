@@ -1,6 +1,7 @@
-"""Fine-tuned BERTs of Hugging Face: classes of sequences and of tokens, spans of answers.
+"""Fine-tuned BERTs and RoBERTas of Hugging Face: classes of sequences and tokens, answer spans.
 
-Names, forms and keys. It moves no tensor.
+Names, forms and keys; it moves no tensor. In RoBERTa the dense layer over the first token, BERT's
+pooler, is part of the head of a sequence.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import functools
 import json
 import os
 
-from modelzoo.common.convert import bert
+from modelzoo.common.convert import bert, roberta
 from modelzoo.common.convert.hugging_face import read_json
 from modelzoo.common.convert.keys import (
     PLACEHOLDER_DATA_DIR,
@@ -46,10 +47,10 @@ UNUSED_POOLER = r"bert\.pooler\.dense\.(weight|bias)"
 
 def layout(params):
     """Returns the Layout of a model."""
-    room, sizes = params.model_name, bert.sizes_of(params)
+    model_name, sizes = params.model_name, bert.sizes_of(params)
     sizes["C"] = num_classes(params)
-    links = expand(TABLES[room], sizes, params.model.num_hidden_layers)
-    unused = () if room == CLASSIFIER else (UNUSED_POOLER,)
+    links = expand(TABLES[model_name], sizes, params.model.num_hidden_layers)
+    unused = () if model_name == CLASSIFIER else (UNUSED_POOLER,)
     return Layout(links, {}, (*bert.DROPPED, *unused))
 
 
@@ -60,7 +61,7 @@ def num_classes(params):
     return 2 if params.model_name == QUESTION_ANSWERING else params.model.num_cls_classes
 
 
-def tree(config, where, names, room):
+def tree(config, where, names, model_name):
     """Returns our YAML's dictionary of a config.json; see Architecture."""
     nonlinearity = bert.checked_nonlinearity(config, where)
     refuse_others(config, where, {"type_vocab_size": bert.SEGMENTS})
@@ -75,19 +76,19 @@ def tree(config, where, names, room):
     model = bert.encoder_section(config, where, nonlinearity)
     rate = config.get("classifier_dropout")
     rate = model["dropout_rate"] if rate is None else rate
-    if room == CLASSIFIER:
+    if model_name == CLASSIFIER:
         kind = config.get("problem_type") or "single_label_classification"
         refuse_theirs("problem_type", kind, "single_label_classification", where)
         data |= {"data_processor": "TsvDataProcessor", "labels": labels}
         data |= {"text_columns": ["sentence"], "label_column": "label"}
         model |= {"num_cls_classes": len(labels), "cls_dropout_rate": rate}
-    elif room == TOKEN_CLASSIFIER:
+    elif model_name == TOKEN_CLASSIFIER:
         data |= {"data_processor": "NerDataProcessor", "label_vocab_file": f"./{LABELS}"}
         model |= {"num_classes": len(labels), "encoder_output_dropout_rate": rate}
     else:
         refuse_theirs("number of labels", len(labels), 2, where)
         data["data_processor"] = "QuestionAnsweringDataProcessor"
-    return bert.whole_tree(room, data, model)
+    return bert.whole_tree(model_name, data, model)
 
 
 def labels_of(config):
@@ -98,21 +99,21 @@ def labels_of(config):
     return [str(named[key]) for key in sorted(named, key=int)]
 
 
-def files(config, room):
+def files(config, model_name):
     """Returns the label2id.json of a token classifier's config.json; see Architecture."""
-    if room != TOKEN_CLASSIFIER:
+    if model_name != TOKEN_CLASSIFIER:
         return {}
     numbers = {name: number for number, name in enumerate(labels_of(config))}
     return {LABELS: json.dumps(numbers, indent=2) + "\n"}
 
 
-def config(params, where, names, room):
+def config(params, where, names, model_name):
     """Returns the config.json of our parameters; see Architecture."""
-    theirs = f"Hugging Face's {CLASSES[room]}"
+    theirs = f"Hugging Face's {CLASSES[model_name]}"
     nonlinearity = their_nonlinearity(params.model.activation, "gelu_new", where)
     return {
         "model_type": "bert",
-        "architectures": [CLASSES[room]],
+        "architectures": [CLASSES[model_name]],
         **bert.bert_config(params, where, nonlinearity, theirs),
         **head_config(params),
     }
@@ -120,10 +121,10 @@ def config(params, where, names, room):
 
 def head_config(params):
     """Returns what a config.json says of the head of our parameters."""
-    model, room = params.model, params.model_name
-    if room == QUESTION_ANSWERING:
+    model, model_name = params.model, params.model_name
+    if model_name == QUESTION_ANSWERING:
         return {}
-    is_classifier = room == CLASSIFIER
+    is_classifier = model_name == CLASSIFIER
     rate = model.cls_dropout_rate if is_classifier else model.encoder_output_dropout_rate
     labels = _our_labels(params) or [f"LABEL_{i}" for i in range(num_classes(params))]
     return {
@@ -149,18 +150,18 @@ def canonical(name):
     return bert.canonical_norm(name)
 
 
-def _architecture(room, is_theirs):
+def _architecture(model_name, is_theirs):
     return Architecture(
         "bert",
-        room,
+        model_name,
         layout,
-        functools.partial(tree, room=room),
-        functools.partial(config, room=room),
+        functools.partial(tree, model_name=model_name),
+        functools.partial(config, model_name=model_name),
         canonical,
-        classes=(CLASSES[room],),
+        classes=(CLASSES[model_name],),
         is_theirs=is_theirs,
         is_ours=lambda params: not bert.is_roberta(params.model),
-        files=functools.partial(files, room=room),
+        files=functools.partial(files, model_name=model_name),
     )
 
 
@@ -171,3 +172,64 @@ BERT_CLASSIFIER = _architecture(
     CLASSIFIER, lambda names: {"classifier.weight", "bert.pooler.dense.weight"} <= set(names)
 )
 BERT_TOKEN_CLASSIFIER = _architecture(TOKEN_CLASSIFIER, lambda names: "classifier.weight" in names)
+
+
+ROBERTA_CLASSES = {
+    CLASSIFIER: "RobertaForSequenceClassification",
+    TOKEN_CLASSIFIER: "RobertaForTokenClassification",
+    QUESTION_ANSWERING: "RobertaForQuestionAnswering",
+}
+ROBERTA_HEADS = {
+    CLASSIFIER: [
+        *dense("classifier.dense", "cls_layer/cls_dense", "N N"),
+        *dense("classifier.out_proj", "cls_layer/cls_output_dense", "C N"),
+    ],
+    TOKEN_CLASSIFIER: dense("classifier", "output_logits", "C N"),
+    QUESTION_ANSWERING: dense("qa_outputs", "qa_logits", "C N"),
+}
+# No head uses the pooler, which old files hold all the same.
+ROBERTA_DROPPED = (*roberta.DROPPED, r"roberta\.pooler\.dense\.(weight|bias)")
+
+
+def roberta_layout(params):
+    """Returns the Layout of a model."""
+    rows, sizes = roberta.encoder_table(params)
+    sizes["C"] = num_classes(params)
+    rows = [*rows, *ROBERTA_HEADS[params.model_name]]
+    return Layout(expand(rows, sizes, params.model.num_hidden_layers), {}, ROBERTA_DROPPED)
+
+
+def roberta_tree(config, where, names, model_name):
+    """Returns our YAML's dictionary of a config.json; see Architecture."""
+    as_bert, keys = roberta.as_bert(config, where)
+    found = tree(as_bert, where, names, model_name)
+    found["model"] |= keys
+    return found
+
+
+def roberta_config(params, where, names, model_name):
+    """Returns the config.json of our parameters; see Architecture."""
+    return {
+        **roberta.model_config(params, where, ROBERTA_CLASSES[model_name]),
+        **head_config(params),
+    }
+
+
+def _roberta_architecture(model_name, name):
+    return Architecture(
+        "roberta",
+        model_name,
+        roberta_layout,
+        functools.partial(roberta_tree, model_name=model_name),
+        functools.partial(roberta_config, model_name=model_name),
+        canonical,
+        classes=(ROBERTA_CLASSES[model_name],),
+        is_theirs=lambda names: name in names,
+        is_ours=lambda params: bert.is_roberta(params.model),
+        files=functools.partial(files, model_name=model_name),
+    )
+
+
+ROBERTA_QUESTION_ANSWERING = _roberta_architecture(QUESTION_ANSWERING, "qa_outputs.weight")
+ROBERTA_CLASSIFIER = _roberta_architecture(CLASSIFIER, "classifier.out_proj.weight")
+ROBERTA_TOKEN_CLASSIFIER = _roberta_architecture(TOKEN_CLASSIFIER, "classifier.weight")

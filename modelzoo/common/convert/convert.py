@@ -1,7 +1,7 @@
 """Converts whole checkpoints between other programs and this zoo, a tensor at a time.
 
-programs.py knows the architectures; no model is built. Slots of optimizers are left behind: a
-converted checkpoint holds weights and the global step.
+programs.py knows the architectures; no model is built. Optimizer state is not converted: a
+converted checkpoint contains weights and the global step.
 """
 
 from __future__ import annotations
@@ -16,32 +16,26 @@ import yaml
 from cerebras_tf.errors import CheckpointError, ConfigError
 from modelzoo.common.config import registry
 from modelzoo.common.config.params import load_params, params_from_dict
-from modelzoo.common.convert.carried_files import find_carried
-from modelzoo.common.convert.layout import Conversion
-from modelzoo.common.convert.matching import match_ours, match_theirs
+from modelzoo.common.convert.folders import find_carried, whole_folder
+from modelzoo.common.convert.layout import Conversion, match_ours, match_theirs
 from modelzoo.common.convert.programs import PROGRAMS
-from modelzoo.common.convert.taken_in import TakenIn, check_room, weight_bytes
 from modelzoo.common.convert.tensorflow_checkpoint import (
     GLOBAL_STEP,
     STATE,
     TensorFlowReader,
     write_tensorflow,
 )
-from modelzoo.common.convert.whole_folder import whole_folder
 from modelzoo.common.files.path_advice import advice_on_path
 from modelzoo.common.model_dir.folder import TRAINED_ON
 
 PARAMS = "params.yaml"
-_LESS_ROOM = " Or let files of the source go as they are taken in, with --delete_source."
 _HEADER = """\
 # A converted model. Its own are the section model, vocab_size and max_sequence_length; data_dir,
 # batch_size, optimizer and runconfig are placeholders to replace before training.
 """
 
 
-def to_tensorflow(
-    source, output, program="hugging_face", overwrite=False, advance=None, delete_source=False
-):
+def to_tensorflow(source, output, program="hugging_face", overwrite=False, advance=None):
     """Converts another program's model into a TensorFlow checkpoint with a params.yaml.
 
     Args:
@@ -50,8 +44,6 @@ def to_tensorflow(
         program: a key of PROGRAMS.
         overwrite: whether a checkpoint there may be replaced.
         advance: called with every number of weights that is done.
-        delete_source: whether each file of the source is deleted once what is made of it is on the
-            disk; see ``taken_in.py``.
 
     Returns:
         A Conversion.
@@ -61,18 +53,15 @@ def to_tensorflow(
             small; or a file that goes with it cannot be read.
         ConfigError: its configuration has no counterpart here.
     """
-    taken = TakenIn(source, output, program) if delete_source else None
     program = PROGRAMS[program]
-    reader = taken.reader() if taken else program.open(source)
+    reader = program.open(source)
     architecture, tree, layout = describe(program, reader)
     names = match_theirs(reader, layout, architecture.canonical)
     carried = find_carried(reader.folder, program.carried)
-    goes_on = taken is not None and taken.has_begun
-    if not goes_on:
-        _check_copies(reader, layout, names)
+    _check_copies(reader, layout, names)
 
-    def tensors(links):
-        for link in links:
+    def tensors():
+        for link in layout.links:
             parts = link.form.to_ours(reader.read(names[link.theirs]))
             for name in link.ours:
                 yield name, parts.pop(0)  # keeps nothing that was written
@@ -82,19 +71,12 @@ def to_tensorflow(
     texts = {PARAMS: _HEADER + yaml.safe_dump(tree, sort_keys=False)}
     texts |= architecture.files(reader.config)
     patterns = (f"{name}.*", *program.carried, *carried.tokenizer, TRAINED_ON, *texts, STATE)
-    with whole_folder(output, patterns, overwrite or goes_on) as folder:
-        if taken:
-            taken.take_in(layout, names, tensors)
-            taken.write(folder, name)
-        else:
-            advice = _LESS_ROOM if program is PROGRAMS["hugging_face"] else ""
-            check_room(output, weight_bytes(layout.links), advice)
-            write_tensorflow(folder, name, tensors(layout.links), reader.global_step)
+    with whole_folder(output, patterns, overwrite) as folder:
+        _check_disk(output, 4 * sum(math.prod(link.shape) for link in layout.links))
+        write_tensorflow(folder, name, tensors(), reader.global_step)
         for file_name, text in texts.items():
             (folder / file_name).write_text(text, encoding="utf-8")
         _copy(carried, folder)
-    if taken:
-        taken.end()
     dropped = sorted(set(reader.shapes) - set(names.values()) - {GLOBAL_STEP})
     return _conversion(layout, str(Path(output) / name), dropped, carried)
 
@@ -116,8 +98,8 @@ def from_tensorflow(
         source: prefix of the checkpoint, or its folder.
         output: folder of the new model.
         program: a key of PROGRAMS.
-        params_path: the model's YAML; None takes params.yaml beside the checkpoint.
-        config_from: folder of the model that ours began as, for what our YAML does not say, such as
+        params_path: the model's YAML; None takes params.yaml next to the checkpoint.
+        config_from: folder of the model that ours began as, for what our YAML lacks, such as
             token ids, generation_config.json and the tokenizer; None takes the checkpoint's folder.
         dtype: type of the weights there: float32, float16 or bfloat16.
         max_shard_bytes: largest size of a file; google_bert has None, others' is SHARD_BYTES.
@@ -177,13 +159,13 @@ def describe(program, reader):
     architecture = program.architecture_of(reader)
     names = {architecture.canonical(name) for name in reader.shapes}
     tree = architecture.tree(reader.config, reader.config_path, names)
-    cls = registry.params_class(architecture.room, where=reader.config_path)
+    cls = registry.params_class(architecture.model_name, where=reader.config_path)
     try:
-        params = params_from_dict(cls, tree, where=f"{architecture.room} of it")
+        params = params_from_dict(cls, tree, where=f"{architecture.model_name} of it")
     except ConfigError as error:
         raise ConfigError(
-            f"{reader.config_path}: must describe a model that this zoo's {architecture.room} can "
-            f"be. Received: one whose YAML is refused.\n{error}"
+            f"{reader.config_path}: must describe a model that {architecture.model_name} can be. "
+            f"Received: one whose YAML is refused.\n{error}"
         ) from error
     return architecture, tree, architecture.layout(params).without_groups(names)
 
@@ -217,6 +199,19 @@ def _check_copies(reader, layout, names):
                     f"{reader.config_path} ties it to. Received: other values. Set "
                     "tie_word_embeddings to false there if the model has both."
                 )
+
+
+def _check_disk(folder, need):
+    """Raises CheckpointError where a folder's disk has less than `need` bytes."""
+    there = Path(folder).absolute()
+    while not there.exists():
+        there = there.parent
+    free = shutil.disk_usage(there).free
+    if need > free:
+        raise CheckpointError(
+            f"{folder}: {need / 1e9:.3g} GB must be free for the weights in float32. Received: "
+            f"{free / 1e9:.3g} GB. Free disk space, or give another folder."
+        )
 
 
 def _tell(advance, link):

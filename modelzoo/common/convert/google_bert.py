@@ -7,9 +7,8 @@ Its dense layers are kept as ours are, but for the two rows of the next sentence
 from __future__ import annotations
 
 from modelzoo.common.convert import bert
-from modelzoo.common.convert.forms import SAME, TRANSPOSED
 from modelzoo.common.convert.keys import refuse_others, refuse_ours
-from modelzoo.common.convert.layout import Architecture, Layout, Row, expand
+from modelzoo.common.convert.layout import SAME, TRANSPOSED, Architecture, Layout, Row, expand
 from modelzoo.common.convert.layout import dense as any_dense
 from modelzoo.common.convert.layout import norm as any_norm
 

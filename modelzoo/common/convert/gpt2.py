@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from modelzoo.common.convert.forms import SAME, THIRDS, TRANSPOSED
 from modelzoo.common.convert.keys import (
     gpt_tree,
     our_nonlinearity,
@@ -12,7 +11,17 @@ from modelzoo.common.convert.keys import (
     their_nonlinearity,
     token_ids,
 )
-from modelzoo.common.convert.layout import Architecture, Layout, Row, dense, expand, norm
+from modelzoo.common.convert.layout import (
+    SAME,
+    THIRDS,
+    TRANSPOSED,
+    Architecture,
+    Layout,
+    Row,
+    dense,
+    expand,
+    norm,
+)
 
 ATTENTION = "decoder/self_attention{_i}"
 QKV = tuple(f"{ATTENTION}/{kind}_projection" for kind in "qkv")

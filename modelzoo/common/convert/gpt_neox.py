@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-from modelzoo.common.convert.forms import FusedHeads
 from modelzoo.common.convert.gptj import is_neox
 from modelzoo.common.convert.keys import (
     gpt_tree,
@@ -16,7 +15,15 @@ from modelzoo.common.convert.keys import (
     their_nonlinearity,
     token_ids,
 )
-from modelzoo.common.convert.layout import Architecture, Layout, Row, dense, expand, norm
+from modelzoo.common.convert.layout import (
+    Architecture,
+    FusedHeads,
+    Layout,
+    Row,
+    dense,
+    expand,
+    norm,
+)
 
 BLOCK = "gpt_neox.layers.{i}"
 OURS = "gptj_decoder/{i}"
@@ -34,7 +41,7 @@ DROPPED = (
 def table(form, bias):
     """Returns the rows but those of the head.
 
-    `form` is that of queries, keys and values, `bias` tells whether attention has biases.
+    `form` is that of queries, keys and values, `bias` is whether attention has biases.
 
     V vocabulary, N hidden size, Q = 3 * N, F filter size.
     """
@@ -74,7 +81,7 @@ def _rotary_dim(model):
 
 
 def rotary_share(model):
-    """Returns the share of a head's features that turn, as `rotary_pct` says it."""
+    """Returns the share of a head's features with rotary embedding, as in `rotary_pct`."""
     share = _rotary_dim(model) / model.head_size
     is_cut = int(model.head_size * share) < _rotary_dim(model)  # as it is read there
     return math.nextafter(share, 1.0) if is_cut else share

@@ -34,7 +34,7 @@ DROPPED = (r"transformer\.h\.\d+\.attn\.(bias|masked_bias|embed_positions)",)
 
 
 def is_neox(params):
-    """Tells whether a model of the room ``gptj`` is a GPT-NeoX."""
+    """Tells whether a model named ``gptj`` is a GPT-NeoX."""
     return params.model.use_untied_layer_norm
 
 

@@ -1,7 +1,7 @@
 """A model's folder as Hugging Face's transformers keeps it: config.json and the files of tensors.
 
 Reads .safetensors, in one file or several, and PyTorch's .bin; writes .safetensors. Knows no
-model: names are taken as they stand.
+model: names are not changed.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from modelzoo.common.files.path_advice import advice_on_path
 CONFIG, GENERATION_CONFIG = "config.json", "generation_config.json"
 # Files that go with a model of ours, so that what its YAML does not say comes back.
 CARRIED = (CONFIG, GENERATION_CONFIG)
-# What a conversion writes into the folder, the file that makes the rest a model last.
+# Files that a conversion writes, last the one that makes the others a model.
 WRITTEN = ("*.safetensors", "*.safetensors.index.json", GENERATION_CONFIG, CONFIG)
-# Keys of a config.json that tell of its own files, or are other spellings of what is written anew.
+# Keys of a config.json about its own files, or other spellings of keys that are written again.
 _OWN_KEYS = {"_name_or_path", "transformers_version", "torch_dtype", "dtype", "num_labels"}
 _ASSUMED = ("bos_token_id", "eos_token_id")  # which our YAML does not say
 _OTHER_SPELLINGS = {"rope_parameters", "rope_scaling", "rope_theta"}
@@ -40,10 +40,9 @@ class HuggingFaceReader:
 
     Args:
         folder: the folder.
-        gone: files that need not be there any more, with shape by name of their tensors.
 
     Attributes:
-        config: what stands in config.json.
+        config: content of config.json.
         config_path: its path.
         shapes: shape by tensor name.
         places: name of its file by tensor name.
@@ -55,17 +54,15 @@ class HuggingFaceReader:
 
     global_step = 0
 
-    def __init__(self, folder, gone=None):
-        gone = gone or {}
+    def __init__(self, folder):
         self.folder = Path(folder)
         self.config_path = str(self.folder / CONFIG)
         self.config = read_json(self.config_path)
-        index, wanted = self._files(gone)
-        self._readers = {n: _open(self.folder / n) for n in index if n not in gone}
+        index, wanted = self._files()
+        self._readers = {name: _open(self.folder / name) for name in index}
         self.shapes, self.places = {}, {}
         for file_name in index:
-            found = gone.get(file_name) or shapes_of(self._readers[file_name])
-            for name, shape in found.items():
+            for name, shape in shapes_of(self._readers[file_name]).items():
                 self.shapes[name], self.places[name] = tuple(shape), file_name
         for name, file_name in wanted.items():
             if self.places.get(name) != file_name:
@@ -74,10 +71,10 @@ class HuggingFaceReader:
                     "index says. Received: a file without it. Download or copy it again."
                 )
 
-    def _files(self, gone):
+    def _files(self):
         """Returns the names of the files, and file by tensor where there is an index."""
         for name in _SINGLE_FILES:
-            if name in gone or (self.folder / name).exists():
+            if (self.folder / name).exists():
                 return [name], {}
             index = self.folder / _INDEX_FILES[_SINGLE_FILES.index(name)]
             if index.exists():
@@ -98,7 +95,7 @@ class HuggingFaceReader:
 
 
 def with_carried(config, folder):
-    """Adds to a configuration what that of the original model says besides, such as token ids.
+    """Adds to a configuration further keys of the original model's, such as token ids.
 
     Args:
         config: made of our parameters, whose keys win, but for the tokens it assumes.
@@ -113,7 +110,7 @@ def with_carried(config, folder):
     carried = read_json(path)
     if carried.get("model_type") != config["model_type"]:
         raise ConfigError(
-            f"{path}: model_type must be {config['model_type']!r}, as our YAML says. Received: "
+            f"{path}: model_type must be {config['model_type']!r}, as in our YAML. Received: "
             f"{carried.get('model_type')!r}. Name the original model's folder by --config_from."
         )
     left = _OWN_KEYS | _OTHER_SPELLINGS

@@ -13,7 +13,7 @@ NONLINEARITIES = {
     "relu": "relu",
     "tanh": "tanh",
 }
-# A converted model loads and evaluates at once; whoever trains it replaces what stands here.
+# A converted model loads and evaluates at once; replace these values to train it.
 PLACEHOLDER_DATA_DIR = "./data"
 PLACEHOLDER_OPTIMIZER = {
     "optimizer_type": "adamw",
@@ -92,17 +92,17 @@ def rate_of(model, key):
 
 
 def required(config, key, where):
-    """Returns the value of a key that must stand in a config.json."""
+    """Returns the value of a key that a config.json must contain."""
     if config.get(key) is None:
         raise ConfigError(f"{where}: must have the key {key}. Received: none. Restore the file.")
     return config[key]
 
 
-def gpt_tree(room, vocab_size, length, model):
+def gpt_tree(model_name, vocab_size, length, model):
     """Returns our YAML's dictionary of a model that predicts the next token.
 
     Args:
-        room: name of the model in the zoo.
+        model_name: name of the model in the zoo.
         vocab_size: tokens.
         length: longest sequence.
         model: the section ``model``.
@@ -115,7 +115,7 @@ def gpt_tree(room, vocab_size, length, model):
         "batch_size": 1,
     }
     return {
-        "model_name": room,
+        "model_name": model_name,
         "train_input": data,
         "eval_input": {key: data[key] for key in ("data_processor", "data_dir", "batch_size")},
         "model": {**model, "mixed_precision": False},

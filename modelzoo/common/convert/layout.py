@@ -1,9 +1,4 @@
-"""Which tensor of another program is which variable here, as tables that are read both ways.
-
-A table is a list of rows whose names hold ``{i}`` for the number of a block. Our names number their
-layers through the whole model and leave number 0 out: ``{_2i+1}`` is ``_1`` in block 0 and ``_3``
-in block 1, ``{_i}`` is nothing in block 0.
-"""
+"""How tensors of another program become variables here and back: names, shapes and forms."""
 
 from __future__ import annotations
 
@@ -12,7 +7,149 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Optional
 
-from modelzoo.common.convert.forms import SAME, TRANSPOSED
+import numpy as np
+
+from cerebras_tf.errors import CheckpointError
+
+
+class Form:
+    """How one tensor of another program and the variables made of it are related.
+
+    Attributes:
+        output_axis: the axis of the tensor that a bias belongs to.
+    """
+
+    output_axis = -1
+
+    def our_shapes(self, shape):
+        """Returns the shapes of the variables made of a tensor of a shape."""
+        raise NotImplementedError
+
+    def to_ours(self, array):
+        """Returns the variables made of a tensor, a list."""
+        raise NotImplementedError
+
+    def to_theirs(self, arrays):
+        """Returns the tensor made of the variables."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Same(Form):
+    """The variable is the tensor."""
+
+    def our_shapes(self, shape):
+        return [tuple(shape)]
+
+    def to_ours(self, array):
+        return [array]
+
+    def to_theirs(self, arrays):
+        return arrays[0]
+
+
+@dataclass(frozen=True)
+class Transposed(Form):
+    """The variable is the transpose: a weight [M, N] of PyTorch is a kernel [N, M]."""
+
+    output_axis = 0
+
+    def our_shapes(self, shape):
+        return [tuple(reversed(shape))]
+
+    def to_ours(self, array):
+        return [array.T]
+
+    def to_theirs(self, arrays):
+        return arrays[0].T
+
+
+@dataclass(frozen=True)
+class Thirds(Form):
+    """Queries, keys and values are concatenated along the last axis, as in GPT-2's ``c_attn``."""
+
+    def our_shapes(self, shape):
+        return [(*shape[:-1], shape[-1] // 3)] * 3
+
+    def to_ours(self, array):
+        return np.split(array, 3, axis=-1)
+
+    def to_theirs(self, arrays):
+        return np.concatenate(arrays, axis=-1)
+
+
+@dataclass(frozen=True)
+class FusedHeads(Form):
+    """Queries, keys and values alternate head by head, as in GPT-NeoX's ``query_key_value``.
+
+    The weight is [H * 3 * D, N], the bias [H * 3 * D]. Of every head's queries and keys the first
+    R features are rotated in pairs. There, the pairs are (j, j + R / 2); here, as in Su et al.
+    (RoFormer, 2021, equation 34), they are (2j, 2j + 1). Which is which is a matter of naming:
+    with the features put into the other order, the scores are the same.
+    """
+
+    heads: int
+    rotary_dim: int
+    output_axis = 0
+
+    def our_shapes(self, shape):
+        return [tuple(reversed((shape[0] // 3, *shape[1:])))] * 3
+
+    def to_ours(self, array):
+        fused = array.reshape(self.heads, 3, -1, *array.shape[1:])  # (H, 3, D[, N])
+        order = self._order(fused.shape[2])
+        parts = (fused[:, 0][:, order], fused[:, 1][:, order], fused[:, 2])
+        return [part.reshape(-1, *array.shape[1:]).T for part in parts]
+
+    def to_theirs(self, arrays):
+        parts = [array.T.reshape(self.heads, -1, *array.shape[:-1]) for array in arrays]
+        back = np.argsort(self._order(parts[0].shape[1]))
+        fused = np.stack([parts[0][:, back], parts[1][:, back], parts[2]], axis=1)
+        return fused.reshape(-1, *arrays[0].shape[:-1])
+
+    def _order(self, head_size):
+        order = np.arange(head_size)
+        half = self.rotary_dim // 2
+        order[0 : self.rotary_dim : 2] = np.arange(half)
+        order[1 : self.rotary_dim : 2] = np.arange(half, self.rotary_dim)
+        return order
+
+
+@dataclass(frozen=True)
+class Preceded(Form):
+    """The tensor has rows of zeros before those of the variable, which nothing reads."""
+
+    rows: int
+
+    def our_shapes(self, shape):
+        return [(shape[0] - self.rows, *shape[1:])]
+
+    def to_ours(self, array):
+        return [array[self.rows :]]
+
+    def to_theirs(self, arrays):
+        zeros = np.zeros((self.rows, *arrays[0].shape[1:]), arrays[0].dtype)
+        return np.concatenate([zeros, arrays[0]])
+
+
+@dataclass(frozen=True)
+class Zeros(Form):
+    """The tensor is of zeros, of the given shape, and there is no variable."""
+
+    shape: tuple[int, ...]
+
+    def our_shapes(self, shape):
+        return []
+
+    def to_ours(self, array):
+        return []
+
+    def to_theirs(self, arrays):
+        return np.zeros(self.shape, np.float32)
+
+
+SAME, TRANSPOSED, THIRDS = Same(), Transposed(), Thirds()
+
 
 _NUMBER = re.compile(r"\{(_?)(\d*)i(?:\+(\d+))?\}")
 
@@ -85,7 +222,7 @@ class Architecture:
 
     Attributes:
         name: as their configuration calls it.
-        room: model of this zoo.
+        model_name: model of this zoo.
         layout: function of our parameters, returns a Layout.
         tree: function of their configuration, its path and the names of their tensors; returns
             the nested dictionary of our YAML.
@@ -93,14 +230,14 @@ class Architecture:
             their configuration.
         canonical: function of a tensor's name in a file, returns the name in the table.
         classes: what their configuration calls the models, with which heads ever.
-        is_theirs: function of the canonical names of their tensors, tells whether a model whose
+        is_theirs: function of the canonical names of their tensors, returns whether a model whose
             configuration names no class is of these; asked in the order of the program's list.
-        is_ours: function of our parameters, tells whether a model of the room becomes one of these.
+        is_ours: function of our parameters, returns whether such a model becomes one of these.
         files: function of their configuration, returns further files of our model: text by name.
     """
 
     name: str
-    room: str
+    model_name: str
     layout: Callable
     tree: Callable
     config: Callable
@@ -120,7 +257,7 @@ class Conversion:
         weights: their number.
         path: of what was made.
         dropped: names of tensors that were left out.
-        left: names of files beside the source that seem to be a tokenizer's, and were not copied.
+        left: names of files next to the source that seem to be a tokenizer's, and were not copied.
     """
 
     tensors: int
@@ -135,7 +272,7 @@ def dense(theirs, ours, shape, form=TRANSPOSED, bias=True, group=None, ends=(".w
 
     Args:
         theirs: name of their layer.
-        ours: name of our layer, whose last part stands twice; a tuple of names where their layer
+        ours: name of our layer, whose last part is repeated; a tuple of names where their layer
             is made of several of ours.
         shape: their weight's dimensions.
         form: how the weight is stored.
@@ -196,3 +333,70 @@ def _numbered(name, i):
         return f"_{value}" if value else ""
 
     return _NUMBER.sub(number, name)
+
+
+_SHOWN = 8
+# Variables of training besides the weights; names of slots begin with their variable's name.
+_TRAINING_STATE = re.compile(
+    r"(.*/)?(beta[12]_power|global_step|current_loss_scale|steps_since_rescale"
+    r"|overflows_since_rescale|accum_step_(counter|costs))|.*_grad_accum_\d+"
+    r"|cerebras_tf/random_step(/.*)?|_CHECKPOINTABLE_OBJECT_GRAPH|save_counter/.*"
+)
+
+
+def match_theirs(reader, layout, canonical):
+    """Finds the tensors of a layout in a reader of another program.
+
+    Args:
+        reader: see ``programs``.
+        layout: Layout.
+        canonical: see Architecture.
+
+    Returns:
+        Name in the reader by name in the layout, copies included.
+
+    Raises:
+        CheckpointError: the two do not fit; all differences are listed.
+    """
+    names = {canonical(name): name for name in reader.shapes}
+    wanted = {link.theirs: link.shape for link in layout.links}
+    allowed = [name for name in names if name in layout.copies or layout.is_dropped(name)]
+    shapes = {name: reader.shapes[stored] for name, stored in names.items()}
+    _compare(shapes, wanted, allowed, lambda name: reader.where(names[name]), reader.config_path)
+    return {name: names[name] for name in names if name in wanted or name in layout.copies}
+
+
+def match_ours(reader, layout):
+    """Checks that a TensorFlow checkpoint holds exactly the variables of a layout.
+
+    Returns:
+        The names of the optimizer's variables, which are no weights.
+
+    Raises:
+        CheckpointError: the two do not fit; all differences are listed.
+    """
+    wanted = {name: shape for link in layout.links for name, shape in link.our_shapes.items()}
+    state = [
+        name
+        for name in reader.shapes
+        if _TRAINING_STATE.fullmatch(name) or name.rpartition("/")[0] in wanted
+    ]
+    _compare(reader.shapes, wanted, state, reader.where, reader.path)
+    return state
+
+
+def _compare(shapes, wanted, allowed, where, whole):
+    faults = [f"{whole}: tensor {name} is missing." for name in wanted if name not in shapes]
+    for name, shape in shapes.items():
+        if name in wanted and tuple(shape) != wanted[name]:
+            faults.append(
+                f"{where(name)}: tensor {name} must be of shape {list(wanted[name])}. "
+                f"Received: {list(shape)}."
+            )
+        if name not in wanted and name not in allowed:
+            faults.append(f"{where(name)}: tensor {name} is not expected.")
+    if faults:
+        more = len(faults) - _SHOWN
+        others = [f"... and {more} more."] if more > 0 else []
+        advice = "The tensors must be those of the configuration next to them. Correct either."
+        raise CheckpointError("\n".join([*faults[:_SHOWN], *others, advice]))

@@ -1,4 +1,4 @@
-"""The other programs a checkpoint can come from or go to: what lies in their folders.
+"""The other programs a checkpoint can come from or go to: the files in their folders.
 
 A reader has `config`, `config_path`, `shapes`, `read(name)`, `where(name)` and `global_step`.
 """
@@ -17,17 +17,15 @@ from modelzoo.common.convert.bert_fine_tuning import (
     BERT_CLASSIFIER,
     BERT_QUESTION_ANSWERING,
     BERT_TOKEN_CLASSIFIER,
+    ROBERTA_CLASSIFIER,
+    ROBERTA_QUESTION_ANSWERING,
+    ROBERTA_TOKEN_CLASSIFIER,
 )
 from modelzoo.common.convert.google_bert import GOOGLE_BERT
 from modelzoo.common.convert.gpt2 import GPT2
 from modelzoo.common.convert.gpt_neox import GPT_NEOX
 from modelzoo.common.convert.gptj import GPTJ
 from modelzoo.common.convert.roberta import ROBERTA
-from modelzoo.common.convert.roberta_fine_tuning import (
-    ROBERTA_CLASSIFIER,
-    ROBERTA_QUESTION_ANSWERING,
-    ROBERTA_TOKEN_CLASSIFIER,
-)
 from modelzoo.common.convert.tensorflow_checkpoint import STATE, TensorFlowReader, write_tensorflow
 
 # Where no class is named, the first whose tensors are there.
@@ -59,7 +57,7 @@ class Program:
         write: function of a folder, configuration, shapes, tensors, global step, type and largest
             size of a file; see `hugging_face.write_hugging_face`.
         written: file name patterns of what `write` writes.
-        carried: names of files that are copied beside a checkpoint of ours and back.
+        carried: names of files that are copied next to a checkpoint of ours and back.
         completed: function of a configuration made of our parameters and of the folder of carried
             files, returns the whole configuration.
         check: function of the type and largest size that `write` will get; raises a ConfigError
@@ -77,7 +75,7 @@ class Program:
 
 
 class GoogleBertReader(TensorFlowReader):
-    """A checkpoint of google-research/bert, with its bert_config.json beside it."""
+    """A checkpoint of google-research/bert, with its bert_config.json next to it."""
 
     def __init__(self, path):
         super().__init__(path)
@@ -85,20 +83,20 @@ class GoogleBertReader(TensorFlowReader):
         self.config = hugging_face.read_json(self.config_path)
 
 
-def open_hugging_face(folder, gone=None):
+def open_hugging_face(folder):
     """Opens a folder of Hugging Face's; see `hugging_face.HuggingFaceReader`.
 
     Raises:
         CheckpointError: Google's BERT is there, or a file is missing or damaged.
     """
     path = Path(folder)
-    beside = path if path.is_dir() else path.parent
-    if (beside / _BERT_CONFIG).exists() and not (path / hugging_face.CONFIG).exists():
+    parent = path if path.is_dir() else path.parent
+    if (parent / _BERT_CONFIG).exists() and not (path / hugging_face.CONFIG).exists():
         raise CheckpointError(
             f"{folder}: must be a folder with {hugging_face.CONFIG}. Received: {_BERT_CONFIG} "
             "there, of Google's BERT. Add --program google_bert."
         )
-    return hugging_face.HuggingFaceReader(folder, gone)
+    return hugging_face.HuggingFaceReader(folder)
 
 
 def architecture_of(reader):
@@ -130,21 +128,21 @@ def architecture_of(reader):
 
 
 def _architecture_for(params, where):
-    rooms = {item.room for item in _HUGGING_FACE}
-    if params.model_name not in rooms:
+    names = {item.model_name for item in _HUGGING_FACE}
+    if params.model_name not in names:
         raise ConfigError(
-            f"{where}: model_name must be one of {', '.join(sorted(rooms))}. Received: "
+            f"{where}: model_name must be one of {', '.join(sorted(names))}. Received: "
             f"{params.model_name!r}. No model of Hugging Face's that is converted is like it."
         )
-    of_room = (item for item in _HUGGING_FACE if item.room == params.model_name)
-    return next(item for item in of_room if item.is_ours(params))
+    of_name = (item for item in _HUGGING_FACE if item.model_name == params.model_name)
+    return next(item for item in of_name if item.is_ours(params))
 
 
 def _google_bert_for(params, where):
-    if params.model_name != GOOGLE_BERT.room:
+    if params.model_name != GOOGLE_BERT.model_name:
         raise ConfigError(
-            f"{where}: model_name must be {GOOGLE_BERT.room}. Received: {params.model_name!r}. "
-            "Google's program has no other model."
+            f"{where}: model_name must be {GOOGLE_BERT.model_name}. Received: "
+            f"{params.model_name!r}. Google's program has no other model."
         )
     return GOOGLE_BERT
 

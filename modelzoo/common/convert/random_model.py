@@ -6,10 +6,10 @@ import math
 
 import numpy as np
 
+from modelzoo.common.convert.folders import whole_folder
 from modelzoo.common.convert.hugging_face import WRITTEN
 from modelzoo.common.convert.layout import Conversion
 from modelzoo.common.convert.programs import PROGRAMS
-from modelzoo.common.convert.whole_folder import whole_folder
 
 STDDEV = 0.02  # GPT-2's
 
@@ -42,7 +42,7 @@ def write_random_model(
         A Conversion.
 
     Raises:
-        CheckpointError: there is a model, or no room.
+        CheckpointError: there is a model, or too little disk space.
         ConfigError: the model has no counterpart there.
     """
     program = PROGRAMS["hugging_face"]

@@ -19,9 +19,18 @@ from modelzoo.common.convert.bert import (
     pooler_rows,
     sizes_of,
 )
-from modelzoo.common.convert.forms import SAME, Preceded, Zeros
 from modelzoo.common.convert.keys import refuse_ours, required, their_nonlinearity
-from modelzoo.common.convert.layout import Architecture, Layout, Row, dense, expand, norm
+from modelzoo.common.convert.layout import (
+    SAME,
+    Architecture,
+    Layout,
+    Preceded,
+    Row,
+    Zeros,
+    dense,
+    expand,
+    norm,
+)
 
 HEAD = [
     *dense("lm_head.dense", "mlm_layer/mlm_ffn", "N N", group="mlm"),
@@ -34,7 +43,7 @@ COPIES = {
 }
 # Counts from 0 and zeros, which old files hold.
 DROPPED = (r"roberta\.embeddings\.(position_ids|token_type_ids)",)
-HEAD_NONLINEARITY = "gelu_exact"  # of lm_head, whatever hidden_act says
+HEAD_NONLINEARITY = "gelu_exact"  # of lm_head, whatever hidden_act is
 
 
 def layout(params):

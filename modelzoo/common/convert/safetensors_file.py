@@ -88,7 +88,7 @@ def widen(array, dtype):
 
 
 def narrow(array, dtype):
-    """Rounds float32 values to the type `dtype`, to even; returns them as STORED_AS says."""
+    """Rounds float32 values to the type `dtype`, to even; returns them as in STORED_AS."""
     if dtype == "BF16":
         import ml_dtypes
 

@@ -1,4 +1,4 @@
-"""TensorFlow checkpoints, read and written a variable at a time. Knows no model."""
+"""TensorFlow checkpoints, read and written a variable at a time, and renumbered."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from cerebras_tf.bundle.discovery import checkpoint_before
+from cerebras_tf.api import BundleWriter, checkpoint_before
 from cerebras_tf.errors import CheckpointError
-from cerebras_tf.memoryx.bundle_writer import BundleWriter
 from cerebras_tf.whole_file import write_whole
+from modelzoo.common.convert.folders import whole_folder
 from modelzoo.common.files.path_advice import CHECKPOINT_END, advice_on_checkpoint
 
 STATE = "checkpoint"
@@ -36,7 +36,7 @@ class TensorFlowReader:
     def __init__(self, path):
         import tensorflow as tf
 
-        from cerebras_tf.checkpoints.content import tell_of_cut_files
+        from cerebras_tf.api import tell_of_cut_files
 
         self._errors = (tf.errors.OpError, ValueError, RuntimeError, IndexError)
         self.path = _find(tf, str(path))
@@ -130,3 +130,25 @@ def record_latest(folder, name):
     """Records a checkpoint as the folder's latest, as tf.train.latest_checkpoint reads it."""
     lines = (f'model_checkpoint_path: "{name}"', f'all_model_checkpoint_paths: "{name}"')
     write_whole(Path(folder) / STATE, "".join(f"{line}\n" for line in lines))
+
+
+def renumber(source, output, step, overwrite=False):
+    """Copies a checkpoint, the optimizer's variables included, and calls it another step.
+
+    Args:
+        source: prefix of the checkpoint, or its folder: the latest.
+        output: folder of the copy, in which training continues.
+        step: its global step.
+        overwrite: whether a checkpoint there may be replaced.
+
+    Returns:
+        Prefix of the copy.
+
+    Raises:
+        CheckpointError: there is no such checkpoint, or there is one in `output`.
+    """
+    reader, name = TensorFlowReader(source), f"model.ckpt-{step}"
+    tensors = ((key, reader.read(key)) for key in reader.shapes if key != GLOBAL_STEP)
+    with whole_folder(output, ("model.ckpt-*", STATE), overwrite) as folder:
+        write_tensorflow(folder, name, tensors, step)
+    return str(Path(output) / name)

@@ -1,6 +1,6 @@
 """Gives a model of the zoo the interface of EleutherAI's lm-eval harness.
 
-For example, with the estimator and parameters as ``scripts/evaluate_zero_shot.py`` makes them::
+For example, with the estimator and parameters as ``cerebras-tf zero_shot`` makes them::
 
     with ModelSession(estimator, params, checkpoint_path, tokenizer, batch_size) as session:
         lm_eval.simple_evaluate(model=ZooLM(session), tasks=["lambada_openai"])

@@ -15,13 +15,21 @@ from pathlib import Path
 
 import tensorflow.compat.v1 as tf
 
-from cerebras_tf.bundle import links
-from cerebras_tf.bundle.discovery import advice_on_damage
-from cerebras_tf.bundle.index import data_path, data_paths, find_cut_files
-from cerebras_tf.checkpoints.content import named, open_checkpoint, read_variable
-from cerebras_tf.checkpoints.reader import CheckpointReader
+from cerebras_tf.api import (
+    CheckpointReader,
+    advice_on_damage,
+    data_path,
+    data_paths,
+    find_cut_files,
+    job,
+    mpi,
+    named,
+    open_checkpoint,
+    read_variable,
+    remove_begun,
+    remove_bundle,
+)
 from cerebras_tf.errors import CheckpointError, ConfigError, DataError
-from cerebras_tf.swarmx import job, mpi
 from modelzoo.common.config.params import saved_runconfig
 from modelzoo.common.files.path_advice import CHECKPOINT_END
 from modelzoo.common.model_dir.folder import LIST, TRAINED_ON, no_checkpoint
@@ -89,7 +97,7 @@ def _listed(folder):
 def without_list(folder, received):
     """Returns the error for a folder whose list names no checkpoint: what was found in place."""
     found = all_checkpoints(folder)
-    advice = "Remove it to start anew."
+    advice = "Remove it to start again."
     if found:
         line = f'model_checkpoint_path: "{os.path.basename(found[-1])}"'
         advice = f"To go on from {found[-1]}, make it the line {line}"
@@ -224,9 +232,9 @@ def check_start(runconfig):
 
 
 def validate_checkpoint(mode, runconfig):
-    """Checks the checkpoint that a mode would read, and says what was compared and what will be.
+    """Checks the checkpoint that a mode would read, and logs what was compared and what will be.
 
-    All of a small one is read. The latest stands for those of `eval_all`.
+    All of a small one is read. Of those of `eval_all` the latest is checked.
 
     Raises:
         CheckpointError: it is damaged; names what to take instead.
@@ -277,7 +285,7 @@ def resumed(runconfig):
     Raises:
         CheckpointError: if the checkpoint has no global step, or does not fit the model; names
             the checkpoint, not its copy.
-        DataError: if the ``data_position.json`` beside it is damaged; names that one as well.
+        DataError: if the ``data_position.json`` next to it is damaged; names that one as well.
     """
     model_dir = runconfig.model_dir
     if not runconfig.resume_from or latest_checkpoint(model_dir):
@@ -298,13 +306,13 @@ def resumed(runconfig):
     except (CheckpointError, DataError) as error:
         if os.path.exists(began):
             raise
-        said, advice = str(error), advice_instead(prefix)
+        text, advice = str(error), advice_instead(prefix)
         for of_copy in (advice_on_damage(copy), advice_instead(copy)):
-            said = said.replace(of_copy, advice)
+            text = text.replace(of_copy, advice)
         for name in CARRIED:
             path = os.path.join(os.path.dirname(prefix), name)
-            said = said.replace(os.path.join(model_dir, name), path)
-        raise type(error)(said.replace(copy, prefix)) from error
+            text = text.replace(os.path.join(model_dir, name), path)
+        raise type(error)(text.replace(copy, prefix)) from error
     finally:
         if not os.path.exists(began):
             remove_checkpoint(copy)
@@ -322,7 +330,7 @@ def copy_source(runconfig):
         Its prefix, and that of the copy.
 
     Raises:
-        CheckpointError: there is none, it is damaged, has no global step, or stands in `model_dir`.
+        CheckpointError: there is none, it is damaged, has no global step, or is in `model_dir`.
     """
     model_dir = runconfig.model_dir
     while True:
@@ -334,12 +342,12 @@ def copy_source(runconfig):
                 "another folder after -o."
             )
         paths = [os.path.join(os.path.dirname(prefix), name) for name in CARRIED]
-        beside = list(filter(os.path.exists, paths))
+        others_there = list(filter(os.path.exists, paths))
         try:
             name = f"model.ckpt-{step_of(prefix)}"
-            for path in set(paths).difference(beside):  # of a copy that was killed
+            for path in set(paths).difference(others_there):  # of a copy that was killed
                 _discard(os.path.join(model_dir, os.path.basename(path)))
-            copy_checkpoint(prefix, model_dir, name, beside)
+            copy_checkpoint(prefix, model_dir, name, others_there)
             return prefix, os.path.join(model_dir, name)
         except (CheckpointError, FileNotFoundError):
             if os.path.exists(f"{prefix}.index"):
@@ -361,29 +369,23 @@ def step_of(prefix):
     try:
         return int(read_variable(reader, prefix, "global_step"))
     except CheckpointError as error:
-        said = str(error).replace(advice_on_damage(prefix), advice_instead(prefix))
-        raise CheckpointError(said) from error
+        text = str(error).replace(advice_on_damage(prefix), advice_instead(prefix))
+        raise CheckpointError(text) from error
 
 
-def copy_checkpoint(prefix, folder, name, beside=()):
+def copy_checkpoint(prefix, folder, name, others_there=()):
     """Makes a checkpoint the latest of another folder.
 
     Its list names the copy only once all files are there whole. Those of the checkpoint are linked
     where the file system can. Where copying fails, none is left. Of a checkpoint that is removed
     meanwhile the files are no longer there, the index first of all: that is a FileNotFoundError.
-
-    Args:
-        prefix: of the checkpoint.
-        folder: made if absent.
-        name: of the copy.
-        beside: paths of other files to copy into the folder.
     """
     os.makedirs(folder, exist_ok=True)
     made = os.path.join(folder, name)
     meta = [path for path in (f"{prefix}.meta",) if os.path.exists(path)]
     files = [*data_files(prefix), *meta, f"{prefix}.index"]
-    others = {path: os.path.join(folder, os.path.basename(path)) for path in beside}
-    links.remove_begun(folder)  # by a process that was killed
+    others = {path: os.path.join(folder, os.path.basename(path)) for path in others_there}
+    remove_begun(folder)  # by a process that was killed
     try:
         for path in files:
             _place(path, made + path[len(prefix) :], _link)
@@ -394,7 +396,7 @@ def copy_checkpoint(prefix, folder, name, beside=()):
         remove_checkpoint(made)
         for target in others.values():
             _discard(target)
-        links.remove_begun(folder)
+        remove_begun(folder)
         raise
 
 
@@ -422,5 +424,5 @@ def _discard(path):
 
 def remove_checkpoint(prefix):
     """Removes the files of a checkpoint, its index first, and the graph that is saved with it."""
-    links.remove_checkpoint(prefix)
+    remove_bundle(prefix)
     _discard(f"{prefix}.meta")

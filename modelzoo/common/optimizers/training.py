@@ -8,8 +8,8 @@ from __future__ import annotations
 import tensorflow.compat.v1 as tf
 
 from cerebras_tf import cross_wafer_sum
+from cerebras_tf.api import job
 from cerebras_tf.errors import GraphError
-from cerebras_tf.swarmx import job
 from modelzoo.common.optimizers.adamw import AdamWOptimizer
 from modelzoo.common.optimizers.loss_scale import make_loss_scale
 from modelzoo.common.optimizers.schedules import learning_rate

@@ -58,7 +58,7 @@ def _slopes(law, flops):
 
 
 def student_quantile(share, freedom):
-    """The t within which, on both sides of 0, a share of Student's distribution lies.
+    """The t for which [-t, t] contains a share of Student's distribution.
 
     Args:
         share: from 0 to 1, both excluded.

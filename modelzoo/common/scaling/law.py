@@ -102,8 +102,8 @@ def _do_not_fall(flops, losses):
 def _line(flops, losses, c):
     """(error, b, b log a) of the best line through log(L - c) over log f, for one c."""
     x, falling = np.log(flops), np.log(losses - c)
-    beside = x - x.mean()
-    slope = beside @ falling / (beside @ beside)
+    centred = x - x.mean()
+    slope = centred @ falling / (centred @ centred)
     offset = falling.mean() - slope * x.mean()
     predicted = np.exp(offset + slope * x) + c
     return float(np.sum(np.log(predicted / losses) ** 2)), -slope, offset

@@ -7,8 +7,7 @@ import math
 
 import numpy as np
 
-from cerebras_tf.report.page import document, section, table
-from cerebras_tf.report.pictures import drawing, text
+from cerebras_tf.api import page, pictures
 from modelzoo.common.scaling.band import NO_BAND, interval
 
 _LEFT, _TOP, _WIDTH, _HEIGHT = 80.0, 16.0, 840.0, 380.0
@@ -43,15 +42,15 @@ def law_page(runs, law, share):
         f'<polyline points="{line}" fill="none" stroke="#0b5fa5" stroke-width="2"/>',
     ]
     for run in runs:
-        told = f"<title>{html.escape(run.name)}: {run.loss:.4g}</title>"
+        title = f"<title>{html.escape(run.name)}: {run.loss:.4g}</title>"
         centre = f'cx="{x(run.flops):.1f}" cy="{y(run.loss):.1f}"'
-        parts.append(f'<circle {centre} r="5" fill="#e07a1f">{told}</circle>')
+        parts.append(f'<circle {centre} r="5" fill="#e07a1f">{title}</circle>')
     for power in range(math.ceil(math.log10(at[0])), math.floor(math.log10(at[-1])) + 1):
-        parts.append(text(x(10.0**power), _TOP + _HEIGHT + 20, f"1e{power}", "middle"))
+        parts.append(pictures.text(x(10.0**power), _TOP + _HEIGHT + 20, f"1e{power}", "middle"))
     for value in np.linspace(low, high, 5):
-        parts.append(text(_LEFT - 8, y(value) + 4, f"{value:.3g}", "end"))
-    parts.append(text(_LEFT + _WIDTH, _TOP + _HEIGHT + 38, "FLOP of training", "end"))
-    picture = drawing(_TOP + _HEIGHT + 46, parts, "Loss over compute")
+        parts.append(pictures.text(_LEFT - 8, y(value) + 4, f"{value:.3g}", "end"))
+    parts.append(pictures.text(_LEFT + _WIDTH, _TOP + _HEIGHT + 38, "FLOP of training", "end"))
+    picture = pictures.drawing(_TOP + _HEIGHT + 46, parts, "Loss over compute")
     rows = [
         [
             html.escape(run.name),
@@ -63,12 +62,14 @@ def law_page(runs, law, share):
         ]
         for run in runs
     ]
-    told = f"the band holds the true law with a confidence of {share:.0%}" if found else NO_BAND
-    note = f"Dots are runs; {told}."
+    band_note = (
+        f"the band contains the true law with a confidence of {share:.0%}" if found else NO_BAND
+    )
+    note = f"Dots are runs; {band_note}."
     head = ["run", "FLOP", "loss", "of the law", "residual", ""]
-    return document(
+    return page.document(
         "Scaling law",
         f"<h1>{html.escape(str(law))}</h1>"
-        + section("Loss, nats a token, over compute", note, picture)
-        + section("Runs", "", table(head, rows, (0, 5))),
+        + page.section("Loss, nats a token, over compute", note, picture)
+        + page.section("Runs", "", page.table(head, rows, (0, 5))),
     )

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cerebras_tf.api import Prediction, load_machine, predict_streaming, transformer
 from cerebras_tf.errors import ConfigError
-from cerebras_tf.wafer.prediction import Prediction
-from cerebras_tf.wafer.streaming import predict_streaming
-from cerebras_tf.wafer.system import load_machine
-from cerebras_tf.wafer.transformer import transformer
 from modelzoo.common.scaling.compute import training_flops
 from modelzoo.common.scaling.law import PUBLISHED, Law
 
@@ -146,7 +143,7 @@ def make_plan(flops=None, days=None, num_csx=1, law: Law = PUBLISHED, machine="c
         plans = [_plan_for(member, flops, days, num_csx, law, loaded, release) for member in FAMILY]
     except (OverflowError, ZeroDivisionError) as error:
         raise ConfigError(
-            f"scaling plan: steps and loss must be numbers that can be told. Received: {budget:g} "
+            f"scaling plan: steps and loss must be finite numbers. Received: {budget:g} "
             f"{'FLOP' if days is None else 'days'}, by {law}. Give another budget or law."
         ) from error
 

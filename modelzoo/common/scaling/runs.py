@@ -12,8 +12,8 @@ from modelzoo.common.config.params import load_params
 from modelzoo.common.files.path_advice import advice_on_path
 from modelzoo.common.scaling.compute import training_flops
 
-# Tags of what tells nats a token, the best first: of the last evaluation, and of training. The loss
-# itself tells them where `_of_token` knows what it is the mean of.
+# Tags from which nats a token follow, the best first: of the last evaluation, and of training. The
+# loss is one where `_of_token` knows what it is the mean of.
 _LOSS, _PERPLEXITY = "loss", "eval/lm_perplexity"
 _EVALUATED, _TRAINED = (_PERPLEXITY, _LOSS), ("train/lm_cost", _LOSS)
 # Of training, the mean over this share of the steps that were shown last.
@@ -58,7 +58,7 @@ def require_run(folder):
 
 
 def read_run(folder):
-    """The run in a model_dir, told by its params.yaml and its events.
+    """The run in a model folder, read from its params.yaml and its events.
 
     Raises:
         DataError: the folder has no params.yaml of a language model, or no losses in nats a token,
@@ -82,7 +82,7 @@ def read_run(folder):
     if not shown:
         raise DataError(
             f"scaling fit: {folder}: must have losses in its events. Received: none. Set "
-            "runconfig.save_summary_steps, and train anew."
+            "runconfig.save_summary_steps, and train again."
         )
     steps = sorted(shown)
     last = steps[-1:] if evaluated else steps[-max(1, round(_LAST * len(steps))) :]
@@ -114,7 +114,7 @@ def read_run(folder):
 
 
 def _of_token(value, tag, model, folder):
-    """Nats a token that a value of a tag stands for."""
+    """Nats a token for a value of a tag."""
     if not math.isfinite(value):
         raise DataError(
             f"scaling fit: {folder}: its loss must be a number. Received: {value}. Leave it out."

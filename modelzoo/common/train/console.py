@@ -1,15 +1,16 @@
-"""What the console shows: lines with their time, and not TensorFlow's notes on its own workings."""
+"""What the console shows: lines with their time, without TensorFlow's internal messages."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import os
+import signal
 import sys
 import time
 import warnings
 
-# Beginnings of tf.estimator's lines that tell of its workings, or repeat what another line says.
+# Beginnings of tf.estimator's lines that are internal, or repeat another line.
 NOISE = (
     "Using config:",
     "Calling model_fn.",
@@ -36,7 +37,7 @@ TIME = "%Y-%m-%d %H:%M:%S"
 LINE = "%(asctime)s %(levelname)s:%(name)s:%(message)s"
 
 
-def announce(text):
+def log_loading(text):
     """Prints what begins, where loading TensorFlow would leave the console empty for seconds."""
     if "tensorflow" not in sys.modules:
         print(f"{time.strftime(TIME)} {text}; loading TensorFlow ...", file=sys.stderr, flush=True)
@@ -51,7 +52,7 @@ def quiet_native_logging():
 
 
 def quiet_logging(tf):
-    """Shows the progress of a run, and not the lines of `NOISE` or notes on old interfaces."""
+    """Shows the progress of a run, without the lines of `NOISE` and deprecation messages."""
     tf.logging.set_verbosity(tf.logging.INFO)
     # A tied table's gradient is made dense by TensorFlow; the wafer never runs that graph.
     warnings.filterwarnings("ignore", message="Converting sparse IndexedSlices")
@@ -72,6 +73,31 @@ def quieter(tf):
         yield
     finally:
         tf.logging.set_verbosity(verbosity)
+
+
+@contextlib.contextmanager
+def ending_at_once(line):
+    """Within: SIGINT, SIGTERM and SIGHUP print their name and `line`, and end the process.
+
+    For loading what other people wrote, which may swallow an exception, or make another of it;
+    nothing is open yet that would have to be closed. Outside the main thread nothing changes, nor
+    for what is ignored.
+    """
+
+    def end(number, _):
+        line_end = b"\n" if os.isatty(2) else b""  # a terminal has just shown ^C
+        with contextlib.suppress(OSError):
+            os.write(2, line_end + f"{signal.Signals(number).name}: {line}\n".encode())
+        os._exit(128 + number)
+
+    with contextlib.ExitStack() as undo:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            before = signal.getsignal(number)
+            with contextlib.suppress(ValueError):  # only the main thread may
+                if before not in (signal.SIG_IGN, None):
+                    signal.signal(number, end)
+                    undo.callback(signal.signal, number, before)
+        yield
 
 
 class _NoiseFilter(logging.Filter):

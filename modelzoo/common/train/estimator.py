@@ -1,19 +1,18 @@
-"""The models' way to the estimator: what a model_fn returns, and how the runner makes one."""
+"""Makes the estimator of a model, and checks checkpoints against the model before training."""
 
 from __future__ import annotations
 
 import functools
 import re
+from dataclasses import fields
 from pathlib import PurePosixPath
 
 import tensorflow.compat.v1 as tf
 
 from cerebras_tf import CerebrasEstimator, CSEstimatorSpec, CSRunConfig
-from cerebras_tf.checkpoints.content import named, saved_shapes
-from cerebras_tf.cli.exit_codes import tell_if_stopped
+from cerebras_tf.api import check_wafer_address, job, named, saved_shapes, set_stop_message
+from cerebras_tf.config.run_options import SharedOptions
 from cerebras_tf.errors import CheckpointError, DataError
-from cerebras_tf.estimator.run_config import check_wafer_address
-from cerebras_tf.swarmx import job
 from modelzoo.common.config import schema
 from modelzoo.common.config.params import save_params
 from modelzoo.common.model_dir import resume
@@ -44,20 +43,6 @@ MOST_NAMED = 12  # variables in an error
 # Of optimizers/training.py.
 GRADIENT_SUMS = re.compile(rf"accum_step_counter|{resume.COSTS}|.*_grad_accum_\d+")
 
-# Keys of runconfig that CSRunConfig has, too.
-OF_THE_WAFER = (
-    "memoryx_dir",
-    "memoryx_ram_gb",
-    "memoryx_moment_dtype",
-    "wafer_memory_gb",
-    "micro_batches",
-    "precision",
-    "keep_float32",
-    "profile",
-    "multireplica",
-    "num_threads",
-)
-
 
 def make_estimator(model_fn, params, use_cs, warm_start_excludes=()):
     """Makes the estimator that `params` describe.
@@ -66,20 +51,20 @@ def make_estimator(model_fn, params, use_cs, warm_start_excludes=()):
         model_fn: the model.
         params: the model's parameters.
         use_cs: whether the wafer runs it.
-        warm_start_excludes: parts of the names of variables that training from
-            ``runconfig.checkpoint_path`` does not take over, such as a task's output layer.
+        warm_start_excludes: parts of the names of variables that training does not load from
+            ``runconfig.checkpoint_path``, such as a task's output layer.
     """
     runconfig = params.runconfig
     if use_cs:
         check_wafer_address(runconfig.cs_ip)  # also where nothing is left to train
-    # A folder that has a checkpoint goes on from that, and needs the other no more.
+    # Training continues from a checkpoint of the folder, and then ignores checkpoint_path.
     trains = runconfig.mode in ("train", "train_and_eval")
     latest = latest_checkpoint(runconfig.model_dir) if trains else None
     warm_start = runconfig.checkpoint_path
     partially = runconfig.restore_partially
     if latest:
         compare = check_shapes if partially else check_whole
-        partially |= changes_parts(runconfig.model_dir, params.batches_per_step)
+        partially |= changes_micro_batches(runconfig.model_dir, params.batches_per_step)
         model_fn = checked(model_fn, latest, tf.global_variables, compare)
     elif trains and warm_start:
         warm_start = find_checkpoint(warm_start)
@@ -91,8 +76,10 @@ def make_estimator(model_fn, params, use_cs, warm_start_excludes=()):
         model_fn = checked(model_fn, warm_start, taken_over, check_taken_over)
         warm_start = tf.estimator.WarmStartSettings(warm_start, vars_to_warm_start=kept.pattern)
     every = runconfig.log_step_count_steps or runconfig.save_summary_steps
+    shared = {each.name: getattr(runconfig, each.name) for each in fields(SharedOptions)}
+    # The launcher's wafers; this process computes the batches of others sequentially.
+    shared.update(num_csx=1, restore_partially=partially)
     config = CSRunConfig(
-        cs_ip=runconfig.cs_ip,
         model_dir=runconfig.model_dir,
         stack_params={"ir_mode": runconfig.ir_mode},
         tf_random_seed=runconfig.tf_random_seed,
@@ -101,10 +88,9 @@ def make_estimator(model_fn, params, use_cs, warm_start_excludes=()):
         keep_checkpoint_max=runconfig.keep_checkpoint_max,
         log_step_count_steps=None if runconfig.disable_standard_logs else every,
         device_fn=(lambda op: runconfig.device) if runconfig.device else None,
-        restore_partially=partially,
         use_vsl=getattr(params.model, "use_vsl", None),
         cs_config=params.csconfig,
-        **{name: getattr(runconfig, name) for name in OF_THE_WAFER},
+        **shared,
     )
     return CerebrasEstimator(
         model_fn=model_fn,
@@ -119,37 +105,37 @@ def make_estimator(model_fn, params, use_cs, warm_start_excludes=()):
     )
 
 
-def changes_parts(model_dir, batches_per_step):
-    """Tells whether sums of gradients come or go: steps of several batches have them.
+def changes_micro_batches(model_dir, batches_per_step):
+    """Returns whether variables of gradient accumulation are added to the checkpoint or removed.
 
-    Between two steps they are zero, so that a checkpoint from there fits with or without them. One
-    from the middle of a step fits without the sums of its costs: those behind it are shown then.
+    They are zero between two steps, so that a checkpoint from there fits with or without them. A
+    checkpoint from the middle of a step may lack the sums of costs; they then start at zero.
 
     Raises:
         CheckpointError: if a step of another number of batches has not ended.
     """
-    step, parts = resume.checkpoint_counts(model_dir)
+    step, done = resume.checkpoint_counts(model_dir)
     before = resume.batches_after(step, resume.read_history(model_dir), batches_per_step)
-    if parts and before != batches_per_step:
+    if done and before != batches_per_step:
         raise CheckpointError(
-            f"{model_dir}: must have ended its step before steps have another number of batches, "
-            f"{batches_per_step} (num_csx times grad_accum_steps). Received: {parts} of {before} "
-            f"batches after step {step}. Run the former command with --max_steps {step + 1} first."
+            f"{model_dir}: must have completed its step before steps have {batches_per_step} "
+            f"batches (num_csx times grad_accum_steps). Received: {done} of {before} batches after "
+            f"step {step}. Run the previous command with --max_steps {step + 1} first."
         )
-    if (parts is not None) != (batches_per_step > 1):
+    if (done is not None) != (batches_per_step > 1):
         return True
-    return parts is not None and resume.COSTS not in saved_shapes(latest_checkpoint(model_dir))
+    return done is not None and resume.COSTS not in saved_shapes(latest_checkpoint(model_dir))
 
 
 def checked(model_fn, path, variables, compare):
-    """Returns a model_fn that compares its variables with those of a checkpoint for training.
+    """Returns a model_fn that, in training, first compares its variables with a checkpoint.
 
-    That is before tf.estimator opens any file in the folder.
+    This happens before tf.estimator opens any file in the folder.
 
     Args:
         model_fn: the model.
         path: prefix of the checkpoint.
-        variables: returns those that will be loaded from it, once the graph is there.
+        variables: called once the graph is built; returns those that will be loaded.
         compare: function of path and variables that raises a CheckpointError if they do not fit.
     """
 
@@ -164,18 +150,17 @@ def checked(model_fn, path, variables, compare):
 
 
 class CheckpointHook(tf.estimator.SessionRunHook):
-    """Checks a checkpoint before anything is loaded from it, and tells of weights that are not.
+    """Checks a checkpoint before it is loaded, and logs which of its weights are not used.
 
     Args:
         path: prefix of the checkpoint.
-        tells: whether weights that it leaves unused are told: of a model in several graphs the last
-            one does.
+        logs_unused: whether to log unused weights; of a model in several graphs the last one does.
         used: set of the names that the model's other graphs use, to which this one's are added.
     """
 
-    def __init__(self, path, tells=True, used=None):
+    def __init__(self, path, logs_unused=True, used=None):
         self._path = path
-        self._tells = tells
+        self._logs_unused = logs_unused
         self._used = set() if used is None else used
 
     def begin(self):
@@ -186,8 +171,8 @@ class CheckpointHook(tf.estimator.SessionRunHook):
         """
         check_variables(self._path, tf.global_variables())
         self._used.update(variable.op.name for variable in tf.global_variables())
-        if self._tells:
-            tell_of_unused(self._path, self._used)
+        if self._logs_unused:
+            log_unused(self._path, self._used)
 
 
 class BatchesHook(tf.estimator.SessionRunHook):
@@ -208,21 +193,21 @@ class BatchesHook(tf.estimator.SessionRunHook):
         """Raises a DataError if there was no batch; of several wafers the first has one."""
         if not self._batches and job.is_first():
             raise DataError(
-                "eval_input: must have rows to evaluate. Received: no batch behind its skip_steps. "
-                "Lower those, or name other data."
+                "eval_input: must have rows to evaluate. Received: no batch after its skip_steps. "
+                "Lower it, or name other data."
             )
 
 
 class StartHook(tf.estimator.SessionRunHook):
-    """Writes the parameters once training begins, and says how one wafer stands for several.
+    """Writes the parameters once training begins, and logs how many wafers compute a step.
 
     ``params.yaml``, its text for TensorBoard, ``data_position.json`` and ``trained_on.json`` are
-    written when the model is ready, so a run that is refused before, for its data or for a
-    checkpoint of another shape, leaves the folder as it was.
+    written when the model is ready, so that a run that is refused before leaves the folder as it
+    was.
 
     Args:
         params: a model's parameters.
-        step: global step at which the text stands.
+        step: global step of the text in TensorBoard.
     """
 
     def __init__(self, params, step):
@@ -231,7 +216,7 @@ class StartHook(tf.estimator.SessionRunHook):
 
     def after_create_session(self, session, coord):
         """Writes the parameters."""
-        tell_if_stopped(None)  # from now on the estimator says at which step
+        set_stop_message(None)  # from now on the estimator reports the step
         wafers, here = self._params.runconfig.num_csx, job.wafers()
         if wafers > 1:
             tf.logging.info(
@@ -239,7 +224,7 @@ class StartHook(tf.estimator.SessionRunHook):
                 wafers,
                 "one wafer computes their" if here == 1 else f"{here} wafers compute",
                 self._params.train_input.batch_size,
-                " in turn" if here < wafers else "",
+                " sequentially" if here < wafers else "",
                 self._params.global_batch_size,
             )
         if not job.is_first():
@@ -280,13 +265,13 @@ def check_variables(path, variables, advice=ANOTHER_FOLDER):
 def check_taken_over(path, variables):
     """Compares variables with those of the checkpoint from which training takes its weights."""
     check_variables(path, variables, ANOTHER_CHECKPOINT)
-    tell_of_unused(path, {variable.op.name for variable in variables})
+    log_unused(path, {variable.op.name for variable in variables})
 
 
-def tell_of_unused(path, known):
-    """Warns of weights of a checkpoint that are none of the variables of these names.
+def log_unused(path, known):
+    """Logs a warning with the weights of a checkpoint that are not among the known names.
 
-    Optimizer state is none of them: its names begin with those of weights, or it is a number.
+    Optimizer state is no weight: its names begin with those of weights, or it is a scalar.
     """
     shapes = saved_variables(path)
     unused = sorted(
@@ -302,18 +287,17 @@ def tell_of_unused(path, known):
 
 
 def check_shapes(path, variables):
-    """Compares those variables with a checkpoint that it holds, as `check_variables` does."""
+    """Compares the variables that a checkpoint contains with it, as `check_variables` does."""
     saved = saved_variables(path)
     check_variables(path, [variable for variable in variables if variable.op.name in saved])
 
 
 def check_whole(path, variables):
-    """Compares a checkpoint that training goes on from with all variables of the model.
+    """Compares a checkpoint that training continues from with all variables of the model.
 
-    But for the sums of gradients, see `changes_parts`.
-
-    Checkpoints written from then on hold the model's variables only: whatever else is in this one,
-    such as more layers or the state of another optimizer, would be lost.
+    Sums of gradients are not compared, see `changes_micro_batches`. Later checkpoints contain the
+    model's variables only, so that other variables of this one, such as more layers or the state of
+    another optimizer, would be lost.
 
     Raises:
         CheckpointError: as `check_variables`, or if it holds variables that the model lacks.
@@ -330,7 +314,7 @@ def check_whole(path, variables):
         raise CheckpointError(
             f"{path}: must fit the model. Received: {len(beyond)} variables that the model lacks, "
             f"and that would be lost: {', '.join(beyond[:MOST_NAMED])}{more}. {ANOTHER_FOLDER} "
-            "Or set runconfig.restore_partially to True to go on without them."
+            "Or set runconfig.restore_partially to True to continue without them."
         )
 
 

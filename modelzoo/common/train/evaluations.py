@@ -1,7 +1,7 @@
 """What the evaluations of a training run decide: which checkpoint is the best, and when to stop.
 
-Their metrics rest in ``eval/evaluations.json`` of model_dir, so a restarted run decides as an
-uninterrupted one would.
+Their metrics are stored in ``eval/evaluations.json`` of the model folder, so that a resumed run
+decides as an uninterrupted one would.
 """
 
 from __future__ import annotations
@@ -13,10 +13,8 @@ from pathlib import Path
 
 import tensorflow.compat.v1 as tf
 
-from cerebras_tf.bundle.index import find_cut_files
-from cerebras_tf.checkpoints.reader import CheckpointReader
+from cerebras_tf.api import CheckpointReader, find_cut_files, job
 from cerebras_tf.errors import CheckpointError, ConfigError, DataError
-from cerebras_tf.swarmx import job
 from cerebras_tf.whole_file import write_whole
 from modelzoo.common.files.path_advice import CHECKPOINT_END
 from modelzoo.common.model_dir.checkpoint_files import (
@@ -29,19 +27,19 @@ from modelzoo.common.model_dir.checkpoint_files import (
 )
 
 BEST = "best"  # folder in model_dir
-# Of model_dir, for who trains on from the best checkpoint or converts it.
-BESIDE = (*CARRIED, "params.yaml")
+# Files of model_dir that are copied with the best checkpoint, for training or converting it.
+COPIED = (*CARRIED, "params.yaml")
 
 
 class Evaluations(tf.estimator.Exporter):
-    """Told of every evaluation by tf.estimator.train_and_evaluate; keeps the best, and says stop.
+    """Receives every evaluation of tf.estimator.train_and_evaluate; keeps the best, ends training.
 
     Args:
         runconfig: RunConfigParams.
-        step: global step that training goes on from; evaluations of later steps are forgotten.
+        step: global step that training continues from; evaluations of later steps are dropped.
 
     Attributes:
-        stopped: what ended training early, a sentence; None while it goes on.
+        stopped: why training ended early, a sentence; None while it continues.
     """
 
     def __init__(self, runconfig, step):
@@ -51,7 +49,7 @@ class Evaluations(tf.estimator.Exporter):
         self._keep = runconfig.keep_best_checkpoint
         self._stopping = runconfig.early_stopping
         self._metrics = {at: found for at, found in read(self._path).items() if at <= step}
-        self._lost = None  # step of the best checkpoint, once it was told that it is gone
+        self._lost = None  # step of the best checkpoint, once its loss is logged
         self.stopped = self._reason()
 
     @property
@@ -60,7 +58,7 @@ class Evaluations(tf.estimator.Exporter):
         return "evaluations"
 
     def export(self, estimator, export_path, checkpoint_path, eval_result, is_the_final_export):
-        """Takes in the metrics of a checkpoint; see tf.estimator.Exporter.
+        """Records the metrics of a checkpoint; see tf.estimator.Exporter.
 
         Raises:
             ConfigError: the metric that decides is not among them.
@@ -74,19 +72,19 @@ class Evaluations(tf.estimator.Exporter):
         self.stopped = self._reason()
 
     def _write(self, checkpoint_path, step, found):
-        told = {str(at): metrics for at, metrics in sorted(self._metrics.items())}
-        write_whole(self._path, json.dumps(told, indent=2) + "\n")
+        tree = {str(at): metrics for at, metrics in sorted(self._metrics.items())}
+        write_whole(self._path, json.dumps(tree, indent=2) + "\n")
         if self._keep and best_step(self._values(self._keep), self._keep.mode) == step:
-            self._put_aside(checkpoint_path, step)
+            self._copy_best(checkpoint_path, step)
         else:
             self.keep_best()
 
     def lacks(self, step, end):
-        """Tells whether the checkpoint to go on from should have an evaluation, and has none.
+        """Returns whether the checkpoint to continue from should have an evaluation, and has none.
 
-        Those of steps between two evaluations have none, nor has the one that `resume_from` names.
-        With `throttle_secs` only the last has one for sure; with `restore_partially` another model
-        may go on.
+        Checkpoints between two evaluations have none, nor has the one that `resume_from` names.
+        With `throttle_secs` only the last is certain to have one; with `restore_partially` another
+        model may continue.
 
         Args:
             step: of the checkpoint, 0 for none.
@@ -108,10 +106,10 @@ class Evaluations(tf.estimator.Exporter):
             return None
 
     def keep_best(self):
-        """Decides anew which checkpoint is kept, if the best that is known is not.
+        """Decides again which checkpoint is kept, if the best known one is not.
 
-        That is so where the rule is new or another, or the best was lost before it was put aside,
-        or where files of it are gone or cut short.
+        This happens where the rule has changed, the best was lost before it was copied, or its
+        files are missing or truncated.
         """
         if not self._keep or not job.is_first():
             return
@@ -126,7 +124,7 @@ class Evaluations(tf.estimator.Exporter):
         damaged = any(Path(folder).glob(f"model.ckpt-{best}.*"))
         if best in there and damaged:
             name = os.path.join(folder, os.path.basename(there[best]))
-            tf.logging.warning("%s is damaged: it is copied anew from %s", name, there[best])
+            tf.logging.warning("%s is damaged: it is copied again from %s", name, there[best])
         elif best not in there and best != self._lost:
             self._lost = best
             tf.logging.warning(
@@ -138,7 +136,7 @@ class Evaluations(tf.estimator.Exporter):
                 "none until a better one comes" if found is None else f"that of step {found}",
             )
         if found in there and found not in kept:
-            self._put_aside(there[found], found)
+            self._copy_best(there[found], found)
 
     def check_metrics(self, names):
         """Raises a ConfigError if a metric that decides is not among the names."""
@@ -160,12 +158,12 @@ class Evaluations(tf.estimator.Exporter):
             at: found[rule.metric] for at, found in self._metrics.items() if rule.metric in found
         }
 
-    def _put_aside(self, prefix, step):
+    def _copy_best(self, prefix, step):
         folder = os.path.join(self._folder, BEST)
-        for name in BESIDE:
-            beside = Path(self._folder, name)
-            if beside.exists():
-                write_whole(Path(folder, name), beside.read_text(encoding="utf-8"))
+        for name in COPIED:
+            source = Path(self._folder, name)
+            if source.exists():
+                write_whole(Path(folder, name), source.read_text(encoding="utf-8"))
         kept = os.path.basename(prefix)
         copy_checkpoint(prefix, folder, kept)
         names = {CHECKPOINT_END.sub("", path.name) for path in Path(folder).glob("*.ckpt-*.*")}
@@ -194,7 +192,7 @@ class Evaluations(tf.estimator.Exporter):
 
 
 class EarlyStopHook(tf.estimator.SessionRunHook):
-    """Ends training once the evaluations say so, at the step that was evaluated last.
+    """Ends training at the step that was evaluated last, once the evaluations stop improving.
 
     Args:
         evaluations: Evaluations.
@@ -209,19 +207,19 @@ class EarlyStopHook(tf.estimator.SessionRunHook):
             run_context.request_stop()
 
     def end(self, session):
-        """Says why training ended."""
+        """Logs why training ended."""
         if self._evaluations.stopped:
             tf.logging.info("%s", self._evaluations.stopped)
 
 
 def whole_by_step(folder):
-    """Returns the checkpoints of a folder of which no file is missing or cut short, by step."""
+    """Returns the checkpoints of a folder whose files are complete, by step."""
     whole = filter(is_whole, all_checkpoints(folder))
     return {CheckpointReader.step_of(os.path.basename(prefix)): prefix for prefix in whole}
 
 
 def is_whole(prefix):
-    """Tells whether the data files of a checkpoint are as long as its index says."""
+    """Returns whether the data files of a checkpoint are as long as its index says."""
     try:
         return not find_cut_files(prefix)
     except CheckpointError:
@@ -257,7 +255,7 @@ def last_gain(values, mode, min_delta):
 
 
 def read(path):
-    """Returns the metrics of evaluations before, by step; {} without any.
+    """Returns the metrics of earlier evaluations, by step; {} without any.
 
     Raises:
         DataError: if the file holds something else.

@@ -1,4 +1,4 @@
-"""Turns what is said of files, and of records in them, into one paragraph that names the file."""
+"""Turns errors of files, and of records in them, into one paragraph that names the file."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from cerebras_tf.errors import BoundsError, CerebrasError, CheckpointError, Conf
 from modelzoo.common.config import registry
 from modelzoo.common.files.path_advice import advice_on_path
 
-# Errors of the system that a user mends: no space, no permission, something else in the way.
-MENDABLE = (
+# Errors of the system that a user can fix: no space, no permission, something else in the way.
+FIXABLE = (
     errno.ENOSPC,
     errno.EDQUOT,
     errno.EFBIG,
@@ -32,10 +32,10 @@ KINDS = (
     "ResourceExhaustedError",
     "UnknownError",
 )
-# To them a limit of the shell (ulimit -f) is out of range, as the end of the data is; and what
-# writes events raises errors of Python. Their texts tell.
+# A limit of the shell (ulimit -f) is out of range to them, as the end of the data is; the
+# event writer raises errors of Python. Only their texts distinguish them.
 _OTHER_KINDS = ("IndexError", "OutOfRangeError", "RuntimeError")
-_ENDINGS = tuple(f"; {os.strerror(number)}" for number in MENDABLE)
+_ENDINGS = tuple(f"; {os.strerror(number)}" for number in FIXABLE)
 
 
 @contextlib.contextmanager
@@ -91,7 +91,7 @@ def system_errors_named(output):
     except CerebrasError:
         raise
     except Exception as error:
-        found = refused(error, (*MENDABLE, errno.ENOENT))
+        found = refused(error, (*FIXABLE, errno.ENOENT))
         if found is None:
             raise
         raise ConfigError(
@@ -101,13 +101,13 @@ def system_errors_named(output):
 
 
 def _advice(path, error):
-    mend = "Free space, correct the permissions, or name another path."
+    fix = "Free space, correct the permissions, or name another path."
     is_missing = path and getattr(error, "errno", None) == errno.ENOENT
-    return advice_on_path(path, mend) if is_missing else mend
+    return advice_on_path(path, fix) if is_missing else fix
 
 
-def refused(error, numbers=MENDABLE):
-    """Returns what the system or TensorFlow says of a file, if a user can mend it; else None.
+def refused(error, numbers=FIXABLE):
+    """Returns the file and the fault of an error that a user can fix; None for others.
 
     Args:
         error: an exception.
@@ -139,7 +139,7 @@ def damaged_checkpoint(runconfig):
     path = latest_checkpoint(runconfig.model_dir)
     if runconfig.checkpoint_path and (path is None or "train" not in runconfig.mode):
         path = find_checkpoint(runconfig.checkpoint_path)
-    if path is None:  # the copy of what training was to go on from is gone by now
+    if path is None:  # the copy that training was to continue from is removed by now
         path = find_checkpoint(runconfig.resume_from, "resume_from")
     return CheckpointError(
         f"{path}: must be a whole checkpoint. Received: files that end too early or fail their "
@@ -160,7 +160,7 @@ def damaged_input(params, sections, error):
     )
 
 
-def unreadable_record(params, sections, told):
+def unreadable_record(params, sections, failure):
     """Returns the error for the first record that the model cannot read, None where none is.
 
     Such as one with a token that the vocabulary lacks; nothing before looks at every number.
@@ -168,20 +168,20 @@ def unreadable_record(params, sections, told):
     Args:
         params: of the run.
         sections: names of the input sections that were read.
-        told: what the step failed with, for the log: the search may take long.
+        failure: what the step failed with, for the log: the search may take long.
     """
     import tensorflow.compat.v1 as tf
 
-    _, data = registry.load_room(params.model_name)
+    _, data = registry.load_model(params.model_name)
     for name in sections:
         processor = data.INPUTS.processor(getattr(params, name))
         if hasattr(processor, "find_fault"):
             tf.logging.info(
-                "a step failed (%s): looking for its cause in the records of %s ...", told, name
+                "a step failed (%s): looking for its cause in the records of %s ...", failure, name
             )
             try:
                 fault = processor.find_fault(params.record_bounds(name), name == "predict_input")
-            except (OSError, tf.OpError) as error:  # the step's own error says more
+            except (OSError, tf.OpError) as error:  # the step's own error is more useful
                 tf.logging.warning("the search ended: %s", error)
                 fault = None
             if fault is not None:

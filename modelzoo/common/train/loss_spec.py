@@ -1,11 +1,11 @@
-"""What every model_fn ends in once it has a loss: the training operation, or the metrics."""
+"""What every model_fn returns once it has a loss: the training operation, or the metrics."""
 
 from __future__ import annotations
 
 import tensorflow.compat.v1 as tf
 
 from cerebras_tf import cross_wafer_sum
-from cerebras_tf.swarmx import job
+from cerebras_tf.api import job
 from modelzoo.common.metrics.streaming import streaming_mean
 from modelzoo.common.optimizers.training import make_train_op
 from modelzoo.common.train.estimator import CSEstimatorSpec
@@ -21,14 +21,14 @@ def loss_spec(mode, params, costs, metrics, summaries=None, derived=None):
     Args:
         mode: ``tf.estimator.ModeKeys.TRAIN`` or ``EVAL``.
         params: BaseParams of the model.
-        costs: list of tuples, whose first parts make up the loss: a float32 scalar, the mean over
-            something, and the number of what it is the mean of, a scalar. Where the data have that
-            number of the whole batch in their weights, and the cost is a sum of them divided by its
-            records, the number of records is third: parts of a batch count by it.
+        costs: tuples whose first elements add up to the loss: a mean, float32 scalar, and the count
+            that it is the mean over, a scalar. Where the weights in the data already contain that
+            count of the whole batch, and the cost is their sum divided by the number of records,
+            the third element is the number of records, by which micro-batches are weighted.
         metrics: function that returns what ``host_call`` takes, a function of tensors and a list of
             them. It is called in evaluation, unless ``eval_input.disable_eval_metrics`` is set.
         summaries: float32 scalars by the tags they have in training, averaged as the loss is, over
-            batches in turn and over wafers; None shows the loss as ``train/cost``.
+            micro-batches and over wafers; None shows the loss as ``train/cost``.
         derived: function of such a dictionary of means that returns further scalars to show.
 
     Returns:
@@ -37,7 +37,9 @@ def loss_spec(mode, params, costs, metrics, summaries=None, derived=None):
     training = mode == tf.estimator.ModeKeys.TRAIN
     splits = training and (job.wafers() > 1 or params.runconfig.micro_batches > 1)
     counted = 1 if job.wafers() > 1 else -1
-    loss = sum_of(over_parts(cost[0], cost[counted]) if splits else cost[0] for cost in costs)
+    loss = sum_of(
+        over_micro_batches(cost[0], cost[counted]) if splits else cost[0] for cost in costs
+    )
     if training:
         shown = {"train/cost": loss} if summaries is None else summaries
         train_op, (mean, *means) = make_train_op(
@@ -49,8 +51,8 @@ def loss_spec(mode, params, costs, metrics, summaries=None, derived=None):
         )
         shown = {name: over_wafers(cost) for name, cost in zip(shown, means)}
         if derived:
-            in_parts = params.runconfig.micro_batches > 1
-            shown |= derived({k: of_whole(v) for k, v in shown.items()} if in_parts else shown)
+            splits = params.runconfig.micro_batches > 1
+            shown |= derived({k: of_whole(v) for k, v in shown.items()} if splits else shown)
         for name, value in shown.items():
             tf.summary.scalar(name, value)
         return CSEstimatorSpec(mode=mode, loss=mean, train_op=train_op)
@@ -64,32 +66,32 @@ def loss_spec(mode, params, costs, metrics, summaries=None, derived=None):
     return CSEstimatorSpec(mode=mode, loss=loss, host_call=(with_loss, [*parts, *tensors]))
 
 
-def over_parts(cost, count):
+def over_micro_batches(cost, count):
     """Weighs a cost so that its mean over wafers or micro-batches is that over all it counts.
 
     Args:
-        cost: float32 scalar, the mean over something in this part of the step's batch.
-        count: the number of what it is the mean of, a scalar.
+        cost: float32 scalar, the mean over something in this micro-batch.
+        count: how many it is the mean of, a scalar.
 
     Returns:
         A float32 scalar.
     """
     count = tf.cast(count, tf.float32)
     total = tf.stop_gradient(cross_wafer_sum(count))
-    parts = float(job.wafers()) if job.wafers() > 1 else cross_wafer_sum(tf.ones([]))
-    return cost * tf.math.divide_no_nan(count * parts, total)
+    batches = float(job.wafers()) if job.wafers() > 1 else cross_wafer_sum(tf.ones([]))
+    return cost * tf.math.divide_no_nan(count * batches, total)
 
 
 def over_wafers(value):
-    """Makes the mean of a float32 scalar over the wafers that train together; alone, the scalar."""
+    """Makes the mean of a float32 scalar over all wafers; with one wafer, the scalar."""
     wafers = job.wafers()
     return cross_wafer_sum(value) / float(wafers) if wafers > 1 else value
 
 
 def of_whole(value):
-    """Makes the mean of a float32 scalar over micro-batches, for what is no mean of theirs itself.
+    """Makes the mean of a float32 scalar over micro-batches, for functions of that mean.
 
-    A step gives the session that mean of all it is asked for; what follows is computed there.
+    A step returns means over micro-batches to the session, which computes what follows from them.
     """
     found = tf.numpy_function(lambda mean: mean, [value], tf.float32)
     found.set_shape([])
@@ -97,7 +99,7 @@ def of_whole(value):
 
 
 def mean_loss(parts):
-    """Makes the metric pair of the loss from costs and counts, one after the other."""
+    """Makes the metric pair of the loss from alternating costs and counts."""
     means = [
         streaming_mean(cost, count, f"loss_{index}")
         for index, (cost, count) in enumerate(zip(parts[::2], parts[1::2]))

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from cerebras_tf.errors import DataError
-from modelzoo.common.files.whole_file import write_json_lines
+from modelzoo.common.files.json_text import write_json_lines
 from modelzoo.common.metrics.scores import drop_scores, write_scalars
 
 
@@ -34,7 +34,7 @@ def predict(estimator, inputs, params, checkpoint_path, use_cs):
 def predicted_rows(estimator, inputs, params, checkpoint_path, use_cs):
     """Yields the predictions of `predict_steps` batches: a dictionary of arrays an example.
 
-    The console says where these were not all.
+    Logs where the data have more batches.
 
     Raises:
         DataError: if there are none.
@@ -56,11 +56,11 @@ def predicted_rows(estimator, inputs, params, checkpoint_path, use_cs):
             yield row
     require_rows(count, params.predict_input)
     if others:
-        tell_left_out(steps)
+        log_left_out(steps)
 
 
 def _first_batches(input_fn, steps, others):
-    """Returns an input function of the first batches; `others` gets what comes behind, if any."""
+    """Returns an input function of the first batches; `others` gets a number if there are more."""
     import tensorflow.compat.v1 as tf
 
     def is_first(number):
@@ -80,12 +80,12 @@ def _first_batches(input_fn, steps, others):
     return first
 
 
-def tell_left_out(steps):
-    """Says that there are more batches than runconfig.predict_steps."""
+def log_left_out(steps):
+    """Logs that there are more batches than runconfig.predict_steps."""
     import tensorflow.compat.v1 as tf
 
     tf.logging.info(
-        "runconfig.predict_steps %d: batches behind the first %d are not predicted", steps, steps
+        "runconfig.predict_steps %d: batches after the first %d are not predicted", steps, steps
     )
 
 
@@ -93,7 +93,7 @@ def require_rows(count, section):
     """Raises a DataError if `count`, the number of rows that predict_input `section` has, is 0."""
     if not count:
         raise DataError(
-            "predict_input: must have rows to predict. Received: none behind skip_steps "
+            "predict_input: must have rows to predict. Received: none after skip_steps "
             f"{section.skip_steps or 0}. Lower it, or name other data."
         )
 
@@ -104,18 +104,18 @@ def predict_folder(params):
 
 
 def output_name(kind, estimator, use_cs):
-    """Returns the name of a file of predict mode without its end; it says where the model ran."""
+    """Returns the name of a file of predict mode, with where the model ran, without its suffix."""
     return f"{kind}_{'cs' if use_cs else 'tf'}_{estimator.config.task_id}"
 
 
 def predicted_step(checkpoint_path):
     """Returns the global step of the checkpoint that predicted.
 
-    Its name tells it where training beside the prediction has removed it by now.
+    It is taken from the name where a training at the same time has removed the checkpoint.
     """
     import tensorflow.compat.v1 as tf
 
-    from cerebras_tf.checkpoints.reader import CheckpointReader
+    from cerebras_tf.api import CheckpointReader
 
     try:
         return int(tf.train.load_variable(checkpoint_path, "global_step"))
@@ -149,20 +149,20 @@ def write_scores(folder, checkpoint_path, scores, shown=lambda name: True):
     import tensorflow.compat.v1 as tf
 
     keep_scores(folder, checkpoint_path, scores)
-    told = ", ".join(f"{name} {value:.2f}" for name, value in scores.items() if shown(name))
-    if told:
-        tf.logging.info("step %d: %s", predicted_step(checkpoint_path), told)
+    text = ", ".join(f"{name} {value:.2f}" for name, value in scores.items() if shown(name))
+    if text:
+        tf.logging.info("step %d: %s", predicted_step(checkpoint_path), text)
 
 
 def write_predictions(predictions, folder, name):
     """Writes ``<name>.npz`` (arrays by name) and ``<name>.jsonl`` (one example a line).
 
-    Both appear whole or not at all.
+    Each file is written completely or not at all.
 
     Args:
         predictions: iterable of dictionaries from name to array, one an example, all alike.
         folder: made if absent.
-        name: file name without its end.
+        name: file name without its suffix.
 
     Returns:
         The number of examples and the two paths.

@@ -7,27 +7,25 @@ runs it on the host instead.
 
 from __future__ import annotations
 
-from modelzoo.common.train import interrupt  # before what takes time to load
-
-# isort: split
 import contextlib
 import dataclasses
 import functools
 import os
 import sys
 
-from cerebras_tf.cli.arguments import parse_arguments
-from cerebras_tf.cli.exit_codes import run_main, tell_if_stopped
+from cerebras_tf.api import job, mpi, parse_arguments, run_main, set_stop_message
 from cerebras_tf.errors import CapacityError, CheckpointError, ConfigError, DataError
-from cerebras_tf.swarmx import job, mpi
 from modelzoo.common.config import registry, schema
-from modelzoo.common.config.device import check_against_wafer, check_device
 from modelzoo.common.config.params import load_params, saved_difference
 from modelzoo.common.model_dir import folder
-from modelzoo.common.train.console import announce, quiet_logging, quiet_native_logging, quieter
+from modelzoo.common.train.console import (
+    ending_at_once,
+    log_loading,
+    quiet_logging,
+    quiet_native_logging,
+    quieter,
+)
 from modelzoo.common.train.file_errors import file_errors_named
-
-interrupt.loaded()
 
 # What the launchers were called as, for help and mistakes.
 PROGRAM_VARIABLE = "CEREBRAS_TF_PROGRAM"
@@ -74,21 +72,21 @@ def main(argv, model_name=None, program=None):
         program: name shown in help and mistakes; None for that of this process.
 
     Raises:
-        CerebrasError: for whatever the user can mend.
+        CerebrasError: for whatever the user can fix.
     """
     execute(parse_arguments(argv, program), model_name)
 
 
 def execute(args, model_name=None):
-    """Does what the RunArguments `args` say; see `main`."""
-    tell_if_stopped(f"{args.mode} was stopped while it read {args.params}; nothing was begun")
+    """Runs what the RunArguments `args` ask for; see `main`."""
+    set_stop_message(f"{args.mode} was stopped while it read {args.params}; nothing was begun")
     params = read_params(args, model_name)
     runconfig = params.runconfig
-    with interrupt.ending_at_once("stopped while TensorFlow was loading; nothing was begun"):
-        announce(f"{args.mode}: {params.model_name} of {args.params}, in {runconfig.model_dir}")
-        registry.load_room(params.model_name)
+    with ending_at_once("stopped while TensorFlow was loading; nothing was begun"):
+        log_loading(f"{args.mode}: {params.model_name} of {args.params}, in {runconfig.model_dir}")
+        registry.load_model(params.model_name)
     place = "before its first step" if "train" in args.mode else "before its end"
-    tell_if_stopped(f"{args.mode} was stopped {place}; give the same command to begin anew")
+    set_stop_message(f"{args.mode} was stopped {place}; give the same command to start again")
     with file_errors_named(params, SECTIONS[args.mode]), lock_for(args.mode, runconfig.model_dir):
         run_mode(args.mode, params)
 
@@ -97,16 +95,15 @@ def lock_for(mode, model_dir):
     """Keeps other runs from training in the folder, from before this one reads its data."""
     if mode not in ("train", "train_and_eval") or not job.is_first():
         return contextlib.nullcontext()
-    from cerebras_tf.checkpoints.folder_lock import locked  # brings TensorFlow
+    from cerebras_tf.api import locked
 
     return locked(model_dir)
 
 
 def read_params(args, model_name=None):
     """Loads the YAML under the command line and checks that the mode has what it needs."""
-    overrides = {f"runconfig.{key}": value for key, value in args.overrides().items()}
-    overrides.update(launchers_overrides())
-    params = load_params(args.params, overrides, model_name)
+    overrides = args.overrides() | launchers_overrides()
+    params = load_params(args.params, overrides, model_name, args.settings)
     runconfig = params.runconfig
     missing = [name for name in SECTIONS[args.mode] if getattr(params, name, None) is None]
     if missing:
@@ -115,7 +112,6 @@ def read_params(args, model_name=None):
             f"Received: none. Add it to the file. {params.ADVICE[missing[0]]}"
         )
     check_options(args, runconfig)
-    check_against_wafer(runconfig)
     model_dir = runconfig.model_dir or folder.default_model_dir(args.params)
     runconfig = dataclasses.replace(runconfig, model_dir=model_dir)
     folder.check_places(runconfig, args.mode)
@@ -123,9 +119,9 @@ def read_params(args, model_name=None):
 
 
 def launchers_overrides():
-    """Returns what the launcher was told in place of keys of the YAML, by dotted key."""
-    told = os.environ.get(NUM_CSX_VARIABLE)
-    return {"runconfig.num_csx": int(told)} if told else {}
+    """Returns the options of the launcher that override keys of the YAML, by dotted key."""
+    number = os.environ.get(NUM_CSX_VARIABLE)
+    return {"runconfig.num_csx": int(number)} if number else {}
 
 
 def check_options(args, runconfig):
@@ -137,25 +133,25 @@ def check_options(args, runconfig):
         )
     instead = "runconfig.predict_steps" if args.mode == "predict" else "--eval_steps"
     for name, advice in OF_TRAINING.items():
-        if not trains and getattr(args, name) is not None:
+        if not trains and name in args.given:
             raise ConfigError(
-                f"--{name}: is of training, and mode {args.mode} makes none. Received: "
-                f"{getattr(args, name)}. {advice.format(instead)}"
+                f"--{name}: applies to training only. Received: mode {args.mode} and "
+                f"{args.given[name]}. {advice.format(instead)}"
             )
-    if args.eval_steps is not None and args.mode in ("train", "predict"):
+    if "eval_steps" in args.given and args.mode in ("train", "predict"):
         instead = "runconfig.predict_steps" if args.mode == "predict" else "-m train_and_eval"
         raise ConfigError(
             f"--eval_steps: counts batches of evaluations, and mode {args.mode} makes none. "
-            f"Received: {args.eval_steps}. Leave it out, or use {instead}."
+            f"Received: {args.given['eval_steps']}. Leave it out, or use {instead}."
         )
-    if args.checkpoint_path is not None and args.mode == "eval_all":
+    if "checkpoint_path" in args.given and args.mode == "eval_all":
         raise ConfigError(
             "--checkpoint_path: names one checkpoint, and mode eval_all takes all of the model's "
-            f"folder. Received: {args.checkpoint_path}. Use -m eval, or leave it out."
+            f"folder. Received: {args.given['checkpoint_path']}. Use -m eval, or leave it out."
         )
-    asked = args.profile if args.profile is not None else trains and runconfig.profile
+    asked = args.given.get("profile", trains and runconfig.profile)
     if asked and (not trains or runconfig.device):
-        name = "--profile" if args.profile is not None else f"{args.params}: runconfig.profile"
+        name = "--profile" if "profile" in args.given else f"{args.params}: runconfig.profile"
         raise ConfigError(
             f"{name}: counts steps of training on the wafer. Received: {asked}, with "
             f"{'-m ' + args.mode if not trains else 'device ' + runconfig.device}. Leave it out."
@@ -169,19 +165,19 @@ def check_options(args, runconfig):
 
 
 def run_mode(mode, params):
-    """Builds the estimator of `params` and does what `mode` says."""
+    """Builds the estimator of `params` and runs `mode`."""
     import tensorflow.compat.v1 as tf
 
-    from cerebras_tf import environment
+    from cerebras_tf.api import EXECUTION_MODE
     from modelzoo.common.model_dir.checkpoint_files import check_start, resumed, validate_checkpoint
 
     quiet_logging(tf)
     runconfig = params.runconfig
-    strategy, runs = runconfig.execution_strategy, environment.EXECUTION_MODE.get()
+    strategy, runs = runconfig.execution_strategy, EXECUTION_MODE.get()
     if strategy not in (None, runs):
         raise ConfigError(
             f"runconfig.execution_strategy: must be the launcher's, {runs}. Received: {strategy}. "
-            f"Set the environment variable {environment.EXECUTION_MODE.name}={strategy}, as "
+            f"Set the environment variable {EXECUTION_MODE.name}={strategy}, as "
             "python-ws (weight_streaming) and python (pipeline) do, or leave the key out."
         )
     for key in runconfig.without_effect():
@@ -198,16 +194,16 @@ def run_mode(mode, params):
 
 
 def start_mode(mode, params):
-    """Builds the estimator and does what `mode` says, in a folder that is ready for it."""
+    """Builds the estimator and runs `mode`, in a folder that is ready for it."""
     from modelzoo.common.data.prepared import check_sections
     from modelzoo.common.train.estimator import make_estimator
 
     runconfig = params.runconfig
     sections = [getattr(params, name) for name in dict.fromkeys(("train_input", *SECTIONS[mode]))]
     check_sections(sections, params.label_count)
-    model, data = registry.load_room(params.model_name)
+    model, data = registry.load_model(params.model_name)
     use_cs = not runconfig.device
-    check_device(runconfig.device)
+    folder.check_device(runconfig.device)
     excludes = getattr(model, "WARM_START_EXCLUDES", ())
     excludes = excludes(params) if callable(excludes) else excludes
     estimator = make_estimator(model.model_fn, params, use_cs, excludes)
@@ -222,7 +218,7 @@ def start_mode(mode, params):
 
 
 def show_difference(mode, params):
-    """Logs how the parameters differ from those that the runs before saved in model_dir.
+    """Logs how the parameters differ from those of earlier runs in the model folder.
 
     The section ``runconfig``, which holds the command line, counts where training will save it.
     Where nothing is left to train, nothing is saved, and nothing differs.
@@ -241,11 +237,11 @@ def show_difference(mode, params):
     try:
         lines = saved_difference(params, params.runconfig.model_dir, names)
     except (ConfigError, DataError) as error:
-        tf.logging.warning("parameters of the runs before are not compared: %s", error)
+        tf.logging.warning("parameters of earlier runs are not compared: %s", error)
         return
     if lines:
-        told = "".join(f"\n  {line}" for line in lines)
-        tf.logging.info("the parameters are not those of the runs before:%s", told)
+        text = "".join(f"\n  {line}" for line in lines)
+        tf.logging.info("the parameters differ from those of earlier runs:%s", text)
 
 
 def sparsifier_of(params):
@@ -257,10 +253,10 @@ def compile_model(estimator, data, mode, params):
     """Compiles the model for `mode`, for training and evaluation where it is both; runs nothing."""
     import tensorflow.compat.v1 as tf
 
-    modes, room = tf.estimator.ModeKeys, registry.find_prediction(params.model_name)
+    modes, package = tf.estimator.ModeKeys, registry.find_prediction(params.model_name)
     given = {"validate_only": params.runconfig.validate_only, "sparsifier": sparsifier_of(params)}
-    if mode == "predict" and hasattr(room, "compile_prediction"):
-        room.compile_prediction(estimator, data.INPUTS, params, **given)
+    if mode == "predict" and hasattr(package, "compile_prediction"):
+        package.compile_prediction(estimator, data.INPUTS, params, **given)
         return
     training = (data.INPUTS.train, modes.TRAIN, "train_input")
     evaluation = (data.INPUTS.eval, modes.EVAL, "eval_input")
@@ -285,7 +281,7 @@ def last_step(runconfig, step):
 
 
 def train(estimator, model, data, mode, params, use_cs):
-    """Trains up to the last step, evaluating at every checkpoint where `mode` says so."""
+    """Trains up to the last step, evaluating at every checkpoint if `mode` is train_and_eval."""
     import tensorflow.compat.v1 as tf
 
     from modelzoo.common.model_dir.checkpoint_files import find_checkpoint
@@ -347,7 +343,7 @@ def catch_up(estimator, model, data, params, evaluations, end):
         check_evaluation(model, data, params, evaluations)
         path = latest_checkpoint(runconfig.model_dir)
         tf.logging.info("evaluating %s, which has no evaluation yet", path)
-        tell_if_stopped(f"stopped before its first step; the same command goes on from {path}")
+        set_stop_message(f"stopped before its first step; the same command continues from {path}")
         hooks = [CheckpointHook(path), BatchesHook()]
         found = estimator.evaluate(data.INPUTS.eval, eval_steps(runconfig), hooks, path)
         evaluations.export(estimator, "", path, found, False)
@@ -422,8 +418,8 @@ def eval_steps(runconfig):
 def evaluate(estimator, data, mode, runconfig, use_cs):
     """Evaluates one checkpoint, or with `mode` eval_all every one in model_dir.
 
-    Training beside it may remove them meanwhile: of all the others are evaluated, and where none
-    was, the one to choose now.
+    A training at the same time may remove some: the others are evaluated, and where none is left,
+    the one that is the latest now.
 
     Raises:
         CheckpointError: if there is none, or with `mode` eval_all one is damaged.
@@ -460,20 +456,20 @@ def evaluate(estimator, data, mode, runconfig, use_cs):
 def predict(estimator, data, params, use_cs):
     """Predicts with one checkpoint: writes rows, or whatever the model's ``prediction.py`` does.
 
-    Training beside it may remove that before it is read: then with the one to choose now.
+    A training at the same time may remove it before it is read: then with the latest one.
     """
     import tensorflow.compat.v1 as tf
 
     from modelzoo.common.model_dir.checkpoint_files import chosen_checkpoint
     from modelzoo.common.train import predictions
 
-    if not job.is_first():  # predictions are one wafer's affair
+    if not job.is_first():  # one wafer predicts
         return
-    room = registry.find_prediction(params.model_name) or predictions
+    package = registry.find_prediction(params.model_name) or predictions
     while True:
         path = chosen_checkpoint(params.runconfig)
         try:
-            room.predict(estimator, data.INPUTS, params, path, use_cs)
+            package.predict(estimator, data.INPUTS, params, path, use_cs)
             return
         except (ConfigError, DataError):
             raise

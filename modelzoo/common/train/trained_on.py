@@ -1,8 +1,8 @@
-"""Remembers the vocabulary that a checkpoint was trained on, and refuses to go on with another.
+"""Stores the vocabulary that a checkpoint was trained on, and refuses to continue with another.
 
-Tokens would have other meanings, all of them valid, so that nothing else ever told it. The file
-``trained_on.json`` of model_dir is written when training begins, and goes with the checkpoint to
-other folders; one that was converted or trained before has none, and may go on with anything.
+With another vocabulary the same tokens have other meanings, which nothing else detects. The file
+``trained_on.json`` of the model folder is written when training begins, and is copied with the
+checkpoint. A converted checkpoint has none and may continue with any vocabulary.
 """
 
 from __future__ import annotations
@@ -18,45 +18,45 @@ from modelzoo.common.model_dir.folder import TRAINED_ON
 
 
 def check_trained_on(params, step):
-    """Checks that training goes on with the vocabulary of the steps before.
+    """Checks that training continues with the vocabulary of the earlier steps.
 
-    Only what is told in the same way, by manifests of records or under the same key, is compared.
+    Only vocabularies from the same source, manifests of records or the same key, are compared.
 
     Args:
         params: a model's parameters.
-        step: global step of the checkpoint that it goes on from; 0 for none, or of no training.
+        step: global step of the checkpoint that it continues from; 0 for none.
 
     Raises:
         DataError: it is another, or the file is damaged.
     """
     folder = params.runconfig.model_dir
-    if not step or params.runconfig.restore_partially:  # another model may go on
+    if not step or params.runconfig.restore_partially:  # another model may continue
         return
     before = _read(folder)
     for key, (name, digest) in told_vocabularies(params.train_input).items():
         if key in before and before[key][1] != digest:
             raise DataError(
-                f"{Path(folder, TRAINED_ON)}: training must go on with the tokens that its steps "
-                f"before had, under the same numbers: those of {before[key][0]}. Received: others, "
-                f"those of {name}. Name the former in train_input, or give another folder after "
-                "-o. Where the tokens agree after all, remove this file."
+                f"{Path(folder, TRAINED_ON)}: training must continue with the vocabulary of its "
+                f"earlier steps, that of {before[key][0]}. Received: {name}, which has other "
+                "tokens. Name the former in train_input, or give another folder after -o. If the "
+                "tokens are the same, remove this file."
             )
 
 
 def remember_trained_on(params, step):
-    """Writes what training has from a global step on; what it does not tell stays as it was."""
+    """Writes the vocabularies of training from a global step on; others stay as they were."""
     folder = params.runconfig.model_dir
     before = _read(folder) if step and not params.runconfig.restore_partially else {}
-    told = {key: list(of) for key, of in told_vocabularies(params.train_input).items()}
+    found = {key: list(of) for key, of in told_vocabularies(params.train_input).items()}
     path = Path(folder, TRAINED_ON)
-    if {**before, **told}:
-        write_whole(path, json.dumps({**before, **told}, indent=1) + "\n")
+    if {**before, **found}:
+        write_whole(path, json.dumps({**before, **found}, indent=1) + "\n")
     else:
         path.unlink(missing_ok=True)
 
 
 def _read(folder):
-    """Returns (name, digest) by what told it, {} without the file."""
+    """Returns (name, digest) by source, {} without the file."""
     path = Path(folder, TRAINED_ON)
     try:
         found = parse_json(path.read_text(encoding="utf-8"))

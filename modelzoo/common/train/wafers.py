@@ -1,4 +1,4 @@
-"""Tells csrun_wse how many processes a command asks for, and where their logs belong.
+"""Prints for csrun_wse how many processes a command asks for, and the folder of their logs.
 
     python -m modelzoo.common.train.wafers NUM_CSX COMMAND ARGUMENTS
 
@@ -9,51 +9,36 @@ written, else `no`, and the folder of their logs. It imports no TensorFlow.
 
 from __future__ import annotations
 
-from modelzoo.common.train import interrupt  # before what takes time to load
-
-# isort: split
 import os
 import sys
 
-from cerebras_tf.cli.arguments import MODES, parse_arguments
-from cerebras_tf.cli.exit_codes import run_main
+from cerebras_tf.api import MODES, parse_arguments, run_main
 from cerebras_tf.errors import ConfigError
 from modelzoo.common.config.params import read_yaml
 from modelzoo.common.files.path_advice import advice_on_path
 from modelzoo.common.train.run import read_params
 
-interrupt.loaded()
-
 
 def main(arguments):
-    """Prints what the command asks for, in one line."""
+    """Prints one line: processes, whether they are asked for, folder of logs."""
     given, command = int(arguments[0]), arguments[1:]
     args = runner_arguments(command)
     if args is None:
         check_script(command)
         print(given or 1, "yes" if given else "no", os.path.abspath("csrun_logs"))
         return
-    if given and args.num_csx not in (None, given):
+    asked = args.given.get("num_csx")
+    if given and asked not in (None, given):
         raise ConfigError(
             f"--num_csx: must be the same for csrun_wse and for the command. Received: {given} and "
-            f"{args.num_csx}. Leave one of them out."
+            f"{asked}. Leave one of them out."
         )
     runconfig = read_params(args).runconfig
     written = read_yaml(args.params)[0].get("runconfig") or {}
-    if "num_csx" in written:  # what csrun_wse was given does not make it right
-        check_written(args.params, written["num_csx"])
-    is_asked = given or args.num_csx or "num_csx" in written
+    is_set = "num_csx" in written or "runconfig.num_csx" in dict(args.settings)
+    is_asked = given or asked or is_set
     logs = os.path.join(os.path.abspath(runconfig.model_dir), "logs")
     print(given or runconfig.num_csx, "yes" if is_asked else "no", logs)
-
-
-def check_written(path, number):
-    """Raises ConfigError where a params file gives a number of wafers that cannot be."""
-    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-        raise ConfigError(
-            f"{path}: runconfig.num_csx: must be a whole number, at least 1. Received: {number!r}. "
-            "Correct it, or leave it out."
-        )
 
 
 def check_script(command):

@@ -10,10 +10,9 @@ pytest.importorskip("tensorflow")
 torch = pytest.importorskip("torch", reason="torch is a test extra")
 transformers = pytest.importorskip("transformers", reason="transformers is a test extra")
 
-from modelzoo.common.convert.compare_logits import compare_logits
 from modelzoo.common.convert.convert import from_tensorflow, to_tensorflow
 from modelzoo.common.convert.tensorflow_checkpoint import TensorFlowReader, write_tensorflow
-from modelzoo.common.convert.verify import verify_weights
+from modelzoo.common.convert.verify import compare_logits, verify_weights
 from tests.modelzoo.hugging_face import check_both_ways, write_random
 
 OUTPUTS = {

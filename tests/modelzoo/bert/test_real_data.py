@@ -18,8 +18,8 @@ def test_masked_words_of_wikitext_are_learnt(tmp_path, flags):
     links = {"wikitext-2": "wikitext-2", "vocab.txt": UNCASED}
     folder = WorkFolder(tmp_path, "bert_small_wikitext2", links, flags)
     for split in ("train", "valid"):
-        folder.script(
-            "create_bert_tfrecords",
+        folder.prepare(
+            "bert",
             *["--input_dir", f"wikitext-2/{split}.txt", "--vocab_file", "vocab.txt"],
             *["--output_dir", f"wikitext2_uncased_msl128/{split}", *OPTIONS.split()],
         )

@@ -14,6 +14,7 @@ import pytest
 import cerebras_tf
 from cerebras_tf.errors import ConfigError
 from modelzoo.commands import main as program
+from tests.messages import names
 
 
 @pytest.fixture
@@ -54,7 +55,7 @@ def test_commands_keep_tensorflows_native_notes_off_the_console(command, monkeyp
     ("words", "told"),
     [
         ("bench --memoryx_ram_gb 2", "--memoryx_ram_gb: needs --memoryx_dir. Received: 2 without"),
-        ("bench --memoryx_dir x --peers", "Received: --peers besides"),
+        ("bench --memoryx_dir x --peers", "Received: --peers as well"),
         ("bench --model gptj --pad batch", "needs bert or transformer. Received: gptj"),
         ("bench --memoryx_dir x --memoryx_ram_gb nan", "must be a number above 0"),
         ("convert from_tf a b --max_shard_gb inf", "must be a number above 0"),
@@ -110,11 +111,19 @@ def test_a_command_of_a_group_is_two_words(command, capsys):
     assert command.calls == ["x"]
 
 
-def test_a_script_is_a_command_under_another_name(command, capsys):
-    assert program.main(["--word", "bad"], "echo.py", ["speak", "echo"]) == 2
-    assert capsys.readouterr().err.startswith("echo.py: echo: no bad words.")
-    assert program.main(["-h"], "echo.py", ["speak", "echo"]) == 0
-    assert capsys.readouterr().out.startswith("usage: echo.py [-h]")
+def test_options_alone_mean_the_groups_default(command, monkeypatch):
+    group = program.Command(
+        "speak", commands=program.ROOT.commands["speak"].commands, default="echo"
+    )
+    monkeypatch.setitem(program.ROOT.commands, "speak", group)
+    assert program.main(["speak"]) == program.main(["speak", "--word", "y"]) == 0
+    assert command.calls == ["x", "y"]
+
+
+def test_benchmarks_need_a_checkout(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(program.modelzoo, "__file__", str(tmp_path / "modelzoo" / "__init__.py"))
+    assert program.main(["bench", "lengths"]) == 2
+    assert names(capsys.readouterr().err, "cerebras-tf bench", tmp_path, "checkout")
 
 
 def every_command(group=program.ROOT, words=()):
@@ -164,10 +173,3 @@ def test_the_program_starts_without_tensorflow():
         "sys.exit(code or 'tensorflow' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
-
-
-def test_a_conversion_to_an_empty_path_is_refused(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    assert program.main(["convert", "from_tf", "model", ""]) == 2
-    assert "output: must not be empty. Received: ''." in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())

@@ -14,7 +14,7 @@ from tests.modelzoo.pages import cells_of
 NAMES = names_of("params_transformer_*")
 # Millions, for about 37,000 tokens: Vaswani et al. (2017), table 3.
 PAPER = {"params_transformer_base": 65, "params_transformer_large": 213}
-MULTI30K_VOCABULARY = 6000  # its file is made by scripts/create_vocab.py
+MULTI30K_VOCABULARY = 6000  # its file is made by cerebras-tf prepare vocab
 
 
 def vocabulary(params):

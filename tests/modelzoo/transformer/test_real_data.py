@@ -16,8 +16,8 @@ FILES = [f"multi30k/{split}.{side}" for split in ("train", "val", "test") for si
 def test_captions_are_translated_with_more_than_22_bleu(tmp_path, flags):
     links = {name: name for name in FILES}
     folder = WorkFolder(tmp_path, "transformer_small_multi30k", links, flags)
-    folder.script(
-        "create_vocab",
+    folder.prepare(
+        "vocab",
         *["--input_files", "multi30k/train.en", "multi30k/train.de"],
         *["--algorithm", "bpe", "--vocab_size", "6000", "--output_dir", "multi30k/vocab"],
     )

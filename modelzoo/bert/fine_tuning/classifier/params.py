@@ -63,7 +63,7 @@ class ClassifierInput(FineTuningInputKeys, RecordInput):
 class GlueRecordsInput(FineTuningInputKeys, RecordInput):
     """An input section with ``data_processor: GlueTfRecordsProcessor``.
 
-    It reads the TFRecords of scripts/create_glue_tfrecords.py. `has_parts` tells MNLI's matched
+    It reads the TFRecords of cerebras-tf prepare glue. `has_parts` tells MNLI's matched
     examples from its mismatched ones.
     """
 

@@ -31,7 +31,7 @@ class SummarizationModelParams(FineTuningModelParams):
 class BertSumInput(FineTuningInputKeys, RecordInput):
     """An input section with ``data_processor: BertSumTfRecordsProcessor``.
 
-    Training and evaluation read the TFRecords of scripts/create_bertsum_tfrecords.py. With
+    Training and evaluation read the TFRecords of cerebras-tf prepare bertsum. With
     `original_records` they are those of the original zoo: their mask is 1 for padding and they hold
     no highlights, so evaluation compares with the labelled sentences instead. A summary is the
     `top_k` likeliest sentences, or with null all whose probability is at least one half.

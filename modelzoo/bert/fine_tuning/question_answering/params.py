@@ -21,7 +21,7 @@ from modelzoo.common.config.sections import field
 class QuestionAnsweringInput(FineTuningInputKeys, SequenceInput):
     """An input section with ``data_processor: QuestionAnsweringDataProcessor``.
 
-    Training and evaluation read the TFRecords of scripts/create_squad_tfrecords.py: all in the
+    Training and evaluation read the TFRecords of cerebras-tf prepare squad: all in the
     folder (or folders) `data_dir`, or the one `data_file`. Prediction reads SQuAD's json itself,
     `predict_file` (of it the `articles` from the first to before the second, counted from 0), and
     cuts it as the script does, by `do_lower_case`, `doc_stride` and `max_query_length`. It writes

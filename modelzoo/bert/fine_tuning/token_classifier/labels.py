@@ -106,8 +106,8 @@ def read_label_names(path):
             numbers = parse_json(file.read())
     except (OSError, ValueError) as error:
         raise unread(error)(
-            f"{path}: label_vocab_file must be the label2id.json that `cerebras-tf prepare ner` or "
-            f"scripts/create_ner_tfrecords.py wrote. Received: {error}. "
+            f"{path}: label_vocab_file must be the label2id.json that `cerebras-tf prepare ner` "
+            f"wrote. Received: {error}. "
             f"{advice_on_path(path, 'Name that file.')}"
         ) from error
     if not isinstance(numbers, dict) or sorted(map(str, numbers.values())) != sorted(
@@ -116,7 +116,7 @@ def read_label_names(path):
         raise ConfigError(
             f"{path}: label_vocab_file must hold an object from label to number, 0 and up. "
             f"Received: {str(numbers)[:80]}. Make it with `cerebras-tf prepare ner`, or "
-            "scripts/create_ner_tfrecords.py."
+            "cerebras-tf prepare ner."
         )
     return sorted(numbers, key=lambda name: int(numbers[name]))
 

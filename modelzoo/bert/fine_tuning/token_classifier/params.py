@@ -42,7 +42,7 @@ class NerInput(FineTuningInputKeys, RecordInput):
     """An input section with ``data_processor: NerDataProcessor``.
 
     It reads the TFRecords and the `label_vocab_file` (label2id.json) of
-    scripts/create_ner_tfrecords.py. `text_file` is the .tsv that the records of prediction were
+    cerebras-tf prepare ner. `text_file` is the .tsv that the records of prediction were
     made of; prediction puts its tags beside the words there.
     """
 

@@ -52,7 +52,7 @@ def test_ner_beats_the_most_frequent_tag_of_every_word(tmp_path, flags):
     links = {"ncbi-disease": "ner/ncbi-disease", "vocab.txt": UNCASED}
     folder = WorkFolder(tmp_path, "bert_small_ncbi_disease", links, flags)
     out = ["--output_dir", "ncbi_disease_msl128"]
-    folder.script("create_ner_tfrecords", "--data_dir", "ncbi-disease", *LOWER, *out)
+    folder.prepare("ner", "--data_dir", "ncbi-disease", *LOWER, *out)
     folder.run("train_and_eval")
     tags = DATA / "ner" / "ncbi-disease"
     baseline = most_frequent_tags(*(read_sentences(tags / f"{n}.tsv") for n in ("train", "devel")))
@@ -75,7 +75,7 @@ def test_squad_beats_answers_that_need_no_model(tmp_path, flags):
     ):
         words = ["--input_file", f"squad/{name}-v1.1.json", "--output_dir", f"squad_msl384/{out}"]
         more = [*LOWER, "--max_seq_length", "384", *articles]
-        folder.script("create_squad_tfrecords", *words, *more)
+        folder.prepare("squad", *words, *more)
     folder.run("train_and_eval")
     folder.run("predict")
     scores = folder.scores()
@@ -95,7 +95,7 @@ def test_bertsum_beats_sentences_drawn_by_lot(tmp_path, flags):
         (tmp_path / "cnn_dm" / name).write_text("\n".join(part) + "\n", encoding="utf-8")
     for source, out in (("cnn_dm/learnt", "train"), ("cnn_dm/heldout.jsonl", "heldout")):
         words = ["--input_dir", source, "--output_dir", f"cnn_dm_bertsum_msl512/{out}"]
-        folder.script("create_bertsum_tfrecords", *words, *LOWER)
+        folder.prepare("bertsum", *words, *LOWER)
     folder.run("train_and_eval")
     folder.run("predict")
     scores = folder.scores()

@@ -16,17 +16,15 @@ from modelzoo.common.convert.bert_fine_tuning import (
     BERT_CLASSIFIER,
     BERT_QUESTION_ANSWERING,
     BERT_TOKEN_CLASSIFIER,
+    ROBERTA_CLASSIFIER,
+    ROBERTA_QUESTION_ANSWERING,
+    ROBERTA_TOKEN_CLASSIFIER,
 )
 from modelzoo.common.convert.gpt2 import GPT2
 from modelzoo.common.convert.gpt_neox import GPT_NEOX
 from modelzoo.common.convert.gptj import GPTJ
 from modelzoo.common.convert.hugging_face import write_hugging_face
 from modelzoo.common.convert.roberta import ROBERTA
-from modelzoo.common.convert.roberta_fine_tuning import (
-    ROBERTA_CLASSIFIER,
-    ROBERTA_QUESTION_ANSWERING,
-    ROBERTA_TOKEN_CLASSIFIER,
-)
 
 BERT_SIZES = {
     "vocab_size": 13,
@@ -100,7 +98,7 @@ def params_of(name, names=("cls.seq_relationship.weight",)):
     """Our parameters of a case."""
     architecture, config = CASES[name]
     tree = architecture.tree(config, "config.json", names)
-    return params_from_dict(registry.params_class(architecture.room, "test"), tree, "test")
+    return params_from_dict(registry.params_class(architecture.model_name, "test"), tree, "test")
 
 
 def layout_of(name):

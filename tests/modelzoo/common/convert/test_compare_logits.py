@@ -1,6 +1,6 @@
 """Tests of modelzoo/common/convert/compare_logits.py: a wrong conversion must fail.
 
-That right ones pass is tested with each model, in its room's test_hugging_face.py.
+That right ones pass is tested with each model, in its package's test_hugging_face.py.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ pytest.importorskip("torch", reason="torch is a test extra")
 pytest.importorskip("transformers", reason="transformers is a test extra")
 
 from cerebras_tf.errors import CheckpointError
-from modelzoo.common.convert.compare_logits import compare_logits, random_batch
 from modelzoo.common.convert.convert import to_tensorflow
 from modelzoo.common.convert.tensorflow_checkpoint import (
     GLOBAL_STEP,
     TensorFlowReader,
     write_tensorflow,
 )
+from modelzoo.common.convert.verify import compare_logits, random_batch
 from tests.modelzoo.common.convert.models import params_of, write_model
 
 

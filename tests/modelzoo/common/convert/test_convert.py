@@ -16,8 +16,8 @@ from cerebras_tf.errors import CheckpointError, ConfigError
 from modelzoo.bert.fine_tuning.token_classifier.labels import read_label_names
 from modelzoo.common.config.params import load_params
 from modelzoo.common.convert import google_bert
-from modelzoo.common.convert.carried_files import TOKENIZER
 from modelzoo.common.convert.convert import from_tensorflow, to_tensorflow
+from modelzoo.common.convert.folders import TOKENIZER
 from modelzoo.common.convert.gpt_neox import rotary_share
 from modelzoo.common.convert.hugging_face import HuggingFaceReader
 from modelzoo.common.convert.tensorflow_checkpoint import TensorFlowReader, write_tensorflow
@@ -200,7 +200,7 @@ def test_token_ids_come_from_the_folder_that_is_named(tmp_path):
     text = refused_from("empty")
     assert "--config_from: must hold config.json" in text and "empty, which has none" in text
     text = refused_from("other")
-    assert "config.json: model_type must be 'gpt2', as our YAML says. Received: 'bert'" in text
+    assert "config.json: model_type must be 'gpt2', as in our YAML. Received: 'bert'" in text
 
 
 def test_a_vocabulary_that_happens_to_lie_in_the_folder_is_not_the_models(tmp_path, monkeypatch):
@@ -240,7 +240,7 @@ def test_head_is_told_by_its_class_or_its_tensors(tmp_path, family, head):
     for folder, dropped in ("theirs", ()), ("old", tuple(sorted(extra))):
         done = to_tensorflow(tmp_path / folder, tmp_path / folder / "ours")
         params = load_params(tmp_path / folder / "ours" / "params.yaml")
-        assert (params.model_name, done.dropped) == (architecture.room, dropped)
+        assert (params.model_name, done.dropped) == (architecture.model_name, dropped)
 
 
 def test_fine_tuned_model_of_one_segment_becomes_a_roberta(tmp_path):

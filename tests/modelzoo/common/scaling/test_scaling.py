@@ -108,9 +108,9 @@ def test_a_plan_takes_the_law_of_a_fit(capsys):
 @pytest.mark.parametrize(
     "given,told",
     [
-        (["--budget", "1e308days"], "numbers that can be told. Received: 1e+308 days"),
-        (["--budget", "1e300"], "numbers that can be told. Received: 1e+300 FLOP"),
-        (["--budget", "1e20", "--law", "1e300", "300", "1"], "numbers that can be told"),
+        (["--budget", "1e308days"], "finite numbers. Received: 1e+308 days"),
+        (["--budget", "1e300"], "finite numbers. Received: 1e+300 FLOP"),
+        (["--budget", "1e20", "--law", "1e300", "300", "1"], "finite numbers"),
         (["--budget", "1daydays"], "or of days as in 10days. Received: '1daydays'"),
         (["--budget", "1e20", "--law", "1e20", "0.05", "-1"], "of at least 0. Received: '-1'"),
     ],

@@ -122,7 +122,7 @@ def test_a_damaged_best_checkpoint_is_told_and_replaced(tmp_path, caplog, name, 
 
     damage()
     evaluations(tmp_path, 6, **rule).keep_best()
-    assert "best/model.ckpt-2 is damaged: it is copied anew from" in caplog.text
+    assert "best/model.ckpt-2 is damaged: it is copied again from" in caplog.text
     assert all_checkpoints(str(tmp_path / "best")) == [str(tmp_path / "best/model.ckpt-2")]
     assert len(best(tmp_path)) == 2
     damage()

@@ -36,7 +36,7 @@ class Estimator:
 @pytest.mark.parametrize(("rows", "steps", "others"), [(11, 2, True), (8, 2, False), (6, 9, False)])
 def test_only_batches_that_are_predicted_are_computed(rows, steps, others, monkeypatch):
     told, estimator = [], Estimator()
-    monkeypatch.setattr(predictions, "tell_left_out", told.append)
+    monkeypatch.setattr(predictions, "log_left_out", told.append)
     params = types.SimpleNamespace(
         runconfig=types.SimpleNamespace(predict_steps=steps), predict_input=None
     )
@@ -56,7 +56,7 @@ def test_no_row_at_all_is_refused():
         predict_input=types.SimpleNamespace(skip_steps=3),
     )
     inputs = types.SimpleNamespace(predict=lambda params: tf.data.Dataset.range(0).batch(4))
-    with pytest.raises(DataError, match="must have rows to predict. Received: none behind"):
+    with pytest.raises(DataError, match="must have rows to predict. Received: none after"):
         list(predictions.predicted_rows(Estimator(), inputs, params, "it", True))
 
 

@@ -200,13 +200,13 @@ def test_training_on_with_fewer_variables_is_refused_or_asked_for(
 def test_a_changed_parameter_is_shown_once_and_then_saved(call, caplog):
     with caplog.at_level("INFO", logger="tensorflow"):
         call("train")
-        assert "the runs before" not in caplog.text
+        assert "earlier runs" not in caplog.text
         call("train", "--max_steps", "7")
         assert "\n  -runconfig.max_steps: 6\n  +runconfig.max_steps: 7" in caplog.text
         caplog.clear()
         call("train", "--max_steps", "7")
         call("eval")
-        assert "the runs before" not in caplog.text
+        assert "earlier runs" not in caplog.text
 
 
 def test_finished_run_is_told_that_nothing_is_left(call, caplog):
@@ -379,7 +379,7 @@ def test_data_that_ends_before_the_last_step_is_told(call, caplog):
 
 
 def test_device_and_wafer_address_exclude_each_other(call):
-    with pytest.raises(ConfigError, match="device: runs the model on the host"):
+    with pytest.raises(ConfigError, match="device excludes cs_ip"):
         call("train", "--cs_ip", "127.0.0.1")
 
 
@@ -434,8 +434,8 @@ def test_a_checkpoint_that_training_removes_is_not_predicted_with(tmp_path, capl
             raise DataError("of another cause")
 
     write_step(tmp_path, 3)
-    room = SimpleNamespace(predict=predict)
-    monkeypatch.setattr(run.registry, "find_prediction", lambda name: room)
+    package = SimpleNamespace(predict=predict)
+    monkeypatch.setattr(run.registry, "find_prediction", lambda name: package)
     runconfig = SimpleNamespace(model_dir=str(tmp_path), checkpoint_path=None)
     params = SimpleNamespace(model_name="it", runconfig=runconfig)
     with pytest.raises(DataError, match="of another cause"):

@@ -45,16 +45,6 @@ def test_numbers_that_contradict_one_another_are_refused():
         main(["2", "python-ws", "-m", "train", "-p", TINY, "--num_csx", "3"])
 
 
-@pytest.mark.parametrize("number", ["two", "-1", "1.5", "True"])
-def test_a_number_in_the_params_that_cannot_be_is_refused_whatever_is_given(number, tmp_path):
-    written = tmp_path / "params.yaml"
-    text = Path(TINY).read_text(encoding="utf-8")
-    text = text.replace("runconfig:", f"runconfig:\n    num_csx: {number}")
-    written.write_text(text, encoding="utf-8")
-    with pytest.raises(ConfigError, match="runconfig.num_csx must be (a whole number|at least 1)"):
-        main(["2", "python-ws", "-m", "train", "-p", str(written), "--num_csx", "2"])
-
-
 def test_a_script_that_is_not_there_is_refused_with_the_nearest_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "script.py").touch()

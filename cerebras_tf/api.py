@@ -1,0 +1,87 @@
+"""The names that tools built on cerebras_tf may import, besides those of `cerebras_tf` itself.
+
+For example::
+
+    from cerebras_tf.api import CheckpointReader, load_machine
+
+Other modules are internal and change without notice. docs/reference/api.md documents every name.
+Like those of `cerebras_tf`, names are loaded on first use, so that importing this is cheap.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+# The module of each name. After a colon stands the name in its module, where that differs.
+_PUBLIC = {
+    # Command lines.
+    "any_int": "cerebras_tf.cli.arguments",
+    "any_number": "cerebras_tf.cli.arguments",
+    "gigabytes": "cerebras_tf.cli.arguments",
+    "positive_int": "cerebras_tf.cli.arguments",
+    "positive_number": "cerebras_tf.cli.arguments",
+    "seed_int": "cerebras_tf.cli.arguments",
+    "step_int": "cerebras_tf.cli.arguments",
+    "Parser": "cerebras_tf.cli.parser",
+    "format_rows": "cerebras_tf.cli.parser",
+    "USER_ERROR": "cerebras_tf.cli.exit_codes",
+    "run_main": "cerebras_tf.cli.exit_codes",
+    "set_stop_message": "cerebras_tf.cli.exit_codes",
+    # The command line of the model zoo's runner.
+    "COMPILE": "cerebras_tf.cli.arguments",
+    "MODES": "cerebras_tf.cli.arguments",
+    "RunArguments": "cerebras_tf.cli.arguments",
+    "add_arguments": "cerebras_tf.cli.arguments",
+    "add_params_argument": "cerebras_tf.cli.arguments",
+    "parse_arguments": "cerebras_tf.cli.arguments",
+    # Run configuration.
+    "SPARSIFIER_MAP": "cerebras_tf.memoryx.sparsifier",
+    "check_wafer_address": "cerebras_tf.config.address",
+    "EXECUTION_MODE": "cerebras_tf.environment",
+    "require_usable": "cerebras_tf.memoryx.store_folder",
+    # Checkpoints.
+    "BundleWriter": "cerebras_tf.memoryx.bundle_writer",
+    "CheckpointReader": "cerebras_tf.checkpoints.reader",
+    "advice_on_damage": "cerebras_tf.bundle.discovery",
+    "all_checkpoints": "cerebras_tf.bundle.discovery",
+    "check_checkpoint_path": "cerebras_tf.bundle.paths",
+    "checkpoint_before": "cerebras_tf.bundle.discovery",
+    "data_path": "cerebras_tf.bundle.index",
+    "data_paths": "cerebras_tf.bundle.index",
+    "find_cut_files": "cerebras_tf.bundle.index",
+    "locked": "cerebras_tf.checkpoints.folder_lock",
+    "named": "cerebras_tf.checkpoints.content",
+    "open_checkpoint": "cerebras_tf.checkpoints.content",
+    "read_variable": "cerebras_tf.checkpoints.content",
+    "remove_begun": "cerebras_tf.bundle.links",
+    "remove_bundle": "cerebras_tf.bundle.links:remove_checkpoint",
+    "saved_shapes": "cerebras_tf.checkpoints.content",
+    "tell_of_cut_files": "cerebras_tf.checkpoints.content",
+    # Predictions of a CS-2.
+    "Prediction": "cerebras_tf.wafer.prediction",
+    "load_machine": "cerebras_tf.wafer.system",
+    "measured_rows": "cerebras_tf.wafer.validation",
+    "one_line": "cerebras_tf.wafer.prediction",
+    "predict_pipelined": "cerebras_tf.wafer.pipelined",
+    "predict_split": "cerebras_tf.wafer.pipelined",
+    "predict_streaming": "cerebras_tf.wafer.streaming",
+    "transformer": "cerebras_tf.wafer.transformer",
+}
+# Modules that are public as a whole: jobs of several wafers, and HTML pages.
+_MODULES = {
+    "job": "cerebras_tf.swarmx.job",
+    "mpi": "cerebras_tf.swarmx.mpi",
+    "page": "cerebras_tf.report.page",
+    "pictures": "cerebras_tf.report.pictures",
+}
+__all__ = [*_PUBLIC, *_MODULES]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(_MODULES[name])
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'cerebras_tf.api' has no attribute {name!r}")
+    path, _, attribute = _PUBLIC[name].partition(":")
+    return getattr(importlib.import_module(path), attribute or name)

@@ -1,0 +1,123 @@
+"""The folder that a conversion writes: complete or not at all, with the files that it copies."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from cerebras_tf.errors import CheckpointError
+
+# As transformers names them; Google's BERT has the vocabulary alone.
+TOKENIZER = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "vocab.json",
+    "merges.txt",
+    "vocab.txt",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+    "tokenizer.model",
+)
+_SEEMS_OF_A_TOKENIZER = re.compile(r"token|vocab|merges|\.(model|spm|bpe|codes)$", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class CarriedFiles:
+    """The files of a folder that a conversion copies.
+
+    Attributes:
+        paths: files to copy.
+        tokenizer: names of the files that a tokenizer may have, none where there is none to copy:
+            those of another must not be left next to it.
+        left: names of files that seem to be a tokenizer's, and are not known here.
+    """
+
+    paths: tuple[Path, ...]
+    tokenizer: tuple[str, ...]
+    left: tuple[str, ...]
+
+
+def find_carried(folder, names):
+    """Finds the files of a folder that a conversion copies.
+
+    Args:
+        folder: of the other program's model, or of the checkpoint made of it.
+        names: of files besides the tokenizer's.
+
+    Returns:
+        CarriedFiles.
+
+    Raises:
+        CheckpointError: one of them cannot be read.
+    """
+    folder = Path(folder)
+    paths = [folder / name for name in (*names, *TOKENIZER) if os.path.lexists(folder / name)]
+    for path in paths:
+        try:
+            path.open("rb").close()
+        except OSError as error:
+            raise CheckpointError(
+                f"{path}: must be a file that can be read, because it goes with the model. "
+                f"Received: {error.strerror}. Copy or download it again, or remove it."
+            ) from error
+    has_tokenizer = any(path.name in TOKENIZER for path in paths)
+    there = sorted(os.listdir(folder)) if folder.is_dir() else []
+    left = [name for name in there if _SEEMS_OF_A_TOKENIZER.search(name) and name not in TOKENIZER]
+    return CarriedFiles(tuple(paths), TOKENIZER if has_tokenizer else (), tuple(left))
+
+
+_UNFINISHED = ".unfinished"
+
+
+@contextlib.contextmanager
+def whole_folder(target, patterns, overwrite):
+    """Gives a folder to write files in, and moves them to `target` when the block ends well.
+
+    Args:
+        target: folder of the files; made where there is none.
+        patterns: file name patterns of what is written, the last of which comes last. Files of
+            these names that are there already are replaced.
+        overwrite: whether that is wanted.
+
+    Yields:
+        Path of the folder to write in.
+
+    Raises:
+        CheckpointError: there are such files and `overwrite` is False, or the folder cannot be
+            made or written to.
+    """
+    target = Path(target)
+    old = [path for pattern in patterns for path in sorted(target.glob(pattern))]
+    if old and not overwrite:
+        raise CheckpointError(
+            f"{target}: must hold no checkpoint yet. Received: {old[-1].name} there. Give another "
+            "folder, or --overwrite to replace it."
+        )
+    made = not target.exists()
+    partial = target / _UNFINISHED
+    try:
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        yield partial
+        new = [path for pattern in patterns for path in sorted(partial.glob(pattern))]
+        for path in reversed(old):
+            path.unlink()
+        for path in new:
+            os.replace(path, target / path.name)
+    except OSError as error:
+        raise CheckpointError(
+            f"{target}: must be a folder with disk space for the checkpoint. Received: "
+            f"{error.strerror or error}. Free disk space, or give another folder."
+        ) from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+        if made:
+            with contextlib.suppress(OSError):
+                target.rmdir()  # only where nothing came of it

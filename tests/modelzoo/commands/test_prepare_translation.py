@@ -1,0 +1,110 @@
+"""`cerebras-tf prepare translation`: from two texts to the batches of training."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+pytestmark = pytest.mark.tf
+tf = pytest.importorskip("tensorflow.compat.v1")
+pytest.importorskip("tokenizers")
+
+from cerebras_tf.errors import ConfigError, DataError
+from modelzoo.commands.main import run_command
+from modelzoo.common.config.schema import Report, build
+from modelzoo.transformer import preparation
+from modelzoo.transformer.data import PROCESSORS
+from modelzoo.transformer.params import TransformerRecordsInput
+from modelzoo.transformer.vocabulary import load_joint_tokenizer
+
+SENTENCES = [f"a {word} house by the {word} sea" for word in ("red", "wide", "small", "old")] * 5
+TRANSLATIONS = [sentence.replace("house", "Haus").replace("sea", "Meer") for sentence in SENTENCES]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("parallel")
+    (folder / "a.en").write_text("\n".join(SENTENCES) + "\n", encoding="utf-8")
+    (folder / "a.de").write_text("\n".join(TRANSLATIONS) + "\n", encoding="utf-8")
+    files = [str(folder / "a.en"), str(folder / "a.de")]
+    size = ["--algorithm", "bpe", "--vocab_size", "80", "--output_dir", str(folder / "vocab")]
+    run_command(["prepare", "vocab", "--input_files", *files, *size])
+    return folder
+
+
+def arguments(folder, output_dir, **others):
+    given = {
+        "source_file": folder / "a.en",
+        "target_file": folder / "a.de",
+        "tokenizer_file": folder / "vocab" / "tokenizer.json",
+        "output_dir": output_dir,
+        "processes": 1,
+        **others,
+    }
+    return [part for name, value in given.items() for part in (f"--{name}", str(value))]
+
+
+def run(argv):
+    run_command(["prepare", "translation", *argv])
+
+
+def test_records_hold_the_tokens_of_every_pair_in_order(folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(preparation, "UNIT_LINES", 6)
+    run(arguments(folder, tmp_path))
+    assert "20 pairs" in capsys.readouterr().out
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    tokenizer = load_joint_tokenizer(str(folder / "vocab" / "tokenizer.json"))
+    assert len(manifest["files"]) == 4 and manifest["counts"]["records"] == 20
+    tree = {
+        "data_processor": "TransformerTfRecordsProcessor",
+        "data_dir": str(tmp_path),
+        "src_vocab_size": tokenizer.vocab_size,
+        "tgt_vocab_size": tokenizer.vocab_size,
+        "src_max_sequence_length": 40,
+        "tgt_max_sequence_length": 40,
+        "batch_size": 4,
+    }
+    section = build(TransformerRecordsInput, tree, Report("test"))
+    sources, targets = PROCESSORS[section.data_processor](section).tokens(training=True)
+    assert [tokenizer.decode(row) for row in sources] == SENTENCES
+    assert [tokenizer.decode(row) for row in targets] == TRANSLATIONS
+    counts = manifest["counts"]
+    assert counts["source_tokens"] == sum(map(len, sources))
+    assert counts["target_tokens"] == sum(map(len, targets))
+
+
+@pytest.mark.parametrize("end", ["\r", "\r\n"])
+def test_lines_of_other_systems_give_the_same_records(folder, tmp_path, monkeypatch, capsys, end):
+    monkeypatch.setattr(preparation, "UNIT_LINES", 6)
+    other = tmp_path / "other.en"
+    other.write_bytes(end.join(SENTENCES).encode())
+    run(arguments(folder, tmp_path / "a"))
+    run(arguments(folder, tmp_path / "b", source_file=other))
+    for path in sorted((tmp_path / "a").glob("*.tfrecord*")):
+        assert path.read_bytes() == (tmp_path / "b" / path.name).read_bytes()
+    counts = [
+        json.loads((tmp_path / name / "manifest.json").read_text())["counts"] for name in ("a", "b")
+    ]
+    assert counts[0] == counts[1] and counts[0]["records"] == 20
+
+
+def test_texts_that_do_not_belong_together_are_refused(folder, tmp_path):
+    (tmp_path / "short.de").write_text("nur eine Zeile\n", encoding="utf-8")
+    with pytest.raises(DataError, match="as many lines as .*Received: 1 and 20"):
+        run(arguments(folder, tmp_path / "out", target_file=tmp_path / "short.de"))
+
+
+def test_a_bad_line_is_named(folder, tmp_path):
+    lines = [b"gut"] * 20
+    lines[16] = b"sch\xf6n"
+    (tmp_path / "bad.de").write_bytes(b"\n".join(lines) + b"\n")
+    with pytest.raises(DataError, match=r"bad\.de:17: must be UTF-8"):
+        run(arguments(folder, tmp_path / "out", target_file=tmp_path / "bad.de"))
+
+
+def test_a_vocabulary_with_other_special_tokens_is_refused(folder, tmp_path):
+    size = ["--algorithm", "byte_bpe", "--vocab_size", "300", "--output_dir", str(tmp_path)]
+    run_command(["prepare", "vocab", "--input_files", str(folder / "a.en"), *size])
+    with pytest.raises(ConfigError, match="tokens 0 to 3 must be <pad>"):
+        run(arguments(folder, tmp_path / "out", tokenizer_file=tmp_path / "tokenizer.json"))
