@@ -20,6 +20,7 @@ from cerebras_tf.config.run_options import EstimatorOptions
 from cerebras_tf.errors import ConfigError
 from cerebras_tf.runtime.capacity import available_bytes
 from cerebras_tf.swarmx import job
+from cerebras_tf.tf_session.replacement import without_deprecation_warnings
 
 __all__ = ["CSRunConfig", "as_cs_run_config", "check_wafer_address", "refuse_strategies"]
 
@@ -64,7 +65,8 @@ class CSRunConfig(tf.estimator.RunConfig):
             )
         own = dict(zip(_POSITIONAL, args))
         own.update((name, kwargs.pop(name)) for name in _NAMES if name in kwargs)
-        super().__init__(**kwargs)
+        with without_deprecation_warnings():
+            super().__init__(**kwargs)
         if own.get("num_csx") is None:
             own["num_csx"] = getattr(own.get("cs_config"), "num_csx", 1)
         self._options = _checked(own)

@@ -20,6 +20,7 @@ MEASURED = {
     "estimator.call",
     "estimator.model_graph",
     "estimator.run_config",
+    "frontend.model_step",
     "ir.program",
     "ir.schedule",
     "kernels.instruction_set",
