@@ -53,8 +53,7 @@ DROPIN_FOLDERS.update(
 )
 # The params files lie at the top of the checkout and are installed inside the model zoo.
 CONFIGS = "modelzoo.configs"
-# So do the machines' facts, which the room that predicts with them holds.
-MACHINES = "cerebras_tf.wafer.machines"
+SYSTEMS = "cerebras_tf.wafer.systems"  # data of the predicted systems
 
 
 def dropin_packages() -> list[str]:
@@ -100,12 +99,12 @@ setup(
         ),
         *dropin_packages(),
         CONFIGS,
-        MACHINES,
+        SYSTEMS,
     ],
-    package_dir={**DROPIN_FOLDERS, CONFIGS: "configs", MACHINES: "configs/wafer"},
+    package_dir={**DROPIN_FOLDERS, CONFIGS: "configs", SYSTEMS: "configs/wafer"},
     package_data={
         CONFIGS: ["*.yaml"],
-        MACHINES: ["*.yaml"],
+        SYSTEMS: ["*.yaml"],
         "modelzoo.common.data": ["shakespeare/*"],
     },
     install_requires=CORE,

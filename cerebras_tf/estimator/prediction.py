@@ -12,7 +12,7 @@ from cerebras_tf.ir.program import Program
 from cerebras_tf.wafer.pipelined import predict_pipelined, predict_split
 from cerebras_tf.wafer.prediction import STREAMING, Prediction
 from cerebras_tf.wafer.streaming import predict_streaming
-from cerebras_tf.wafer.system import load_machine
+from cerebras_tf.wafer.system import load_system
 
 MACHINE = "cs2"
 
@@ -32,7 +32,7 @@ def predict_program(program: Program, call: Any, config: Any) -> Prediction:
     density = {} if sparse is None else sparse.density
     trainable = None if call.model is None else call.weights()
     workload = workload_of_program(program, name, call.examples, call.tokens, density, trainable)
-    machine, parts = load_machine(MACHINE), call.micro_batches
+    machine, parts = load_system(MACHINE), call.micro_batches
     if execution_mode_from_environment() == STREAMING:
         found = predict_streaming(workload, machine, num_csx=call.systems)
     else:  # one system, which takes the batches of several in turn

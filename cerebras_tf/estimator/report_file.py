@@ -13,8 +13,8 @@ import tensorflow as tf
 from tensorflow.python.training import training_util
 
 from cerebras_tf.console.shown_steps import ShownSteps
-from cerebras_tf.report.image import floorplan_pixels, png
 from cerebras_tf.report.page import floorplan_note, report_page
+from cerebras_tf.report.pictures import floorplan_pixels, png
 from cerebras_tf.report.record import REPORT
 from cerebras_tf.step.program_cache import name_of_mode
 from cerebras_tf.wafer.prediction import Prediction, one_line
@@ -40,7 +40,7 @@ def write_report(found: Prediction, here: Sequence[str], folder: str, mode: str)
     path = Path(folder) / name
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(".html.part")
-    part.write_text(report_page(found, here, measured_rows(found.machine)), encoding="utf-8")
+    part.write_text(report_page(found, here, measured_rows(found.system)), encoding="utf-8")
     os.replace(part, path)
     return path
 
@@ -111,7 +111,7 @@ class PredictionHook(tf.estimator.SessionRunHook):
 
 
 def _rate_tag(found: Prediction) -> str:
-    return f"global_step/sec_predicted_for_{found.machine.name}"
+    return f"global_step/sec_predicted_for_{found.system.name}"
 
 
 def _description(found: Prediction) -> str:
@@ -125,7 +125,7 @@ def _description(found: Prediction) -> str:
     if more > 0:
         rows += f"| and {more} more | | | |\n"
     return (
-        f"A {found.machine.name}: {floorplan_note(found)} The darker, the more of its peak a core "
+        f"A {found.system.name}: {floorplan_note(found)} The darker, the more of its peak a core "
         "does.\n\n| what lies there | columns | rows | of the peak |\n|---|---|---|---|\n"
         f"{rows}\n{one_line(found)}. That is `{_rate_tag(found)}`; `global_step/sec` is what this "
         "machine makes."

@@ -36,7 +36,7 @@ def run(args):
     from cerebras_tf.wafer.pipelined import predict_pipelined, predict_split
     from cerebras_tf.wafer.prediction import one_line
     from cerebras_tf.wafer.streaming import predict_streaming
-    from cerebras_tf.wafer.system import load_machine
+    from cerebras_tf.wafer.system import load_system
     from cerebras_tf.wafer.validation import measured_rows
     from modelzoo.common.config.params import load_params
 
@@ -49,7 +49,7 @@ def run(args):
             f"{option}, or choose the other mode."
         )
     params = load_params(args.params, settings=args.set)
-    workload, machine = workload_of(params, args), load_machine(args.machine)
+    workload, machine = workload_of(params, args), load_system(args.machine)
     num_csx = args.num_csx or params.runconfig.num_csx
     parts = params.optimizer.grad_accum_steps
     if streams:
@@ -59,7 +59,7 @@ def run(args):
         found, parts = predict(workload, machine, args.release), parts * num_csx
     found = replace(found, micro_batches=parts)
     here = ["Not compiled here: these figures follow from the sizes in the params file."]
-    page = report_page(found, here, measured_rows(load_machine()))
+    page = report_page(found, here, measured_rows(load_system()))
     write_whole(args.out, page)
     print(one_line(found))
     print(f"written to {args.out}")

@@ -137,10 +137,10 @@ def report_published(ways: int) -> None:
     from cerebras_tf.runtime.scale import Link
     from cerebras_tf.swarmx.mpi import CHUNK_BYTES
     from cerebras_tf.wafer.streaming import predict_streaming
-    from cerebras_tf.wafer.system import load_machine
+    from cerebras_tf.wafer.system import load_system
     from cerebras_tf.wafer.transformer import transformer
 
-    machine = load_machine()
+    machine = load_system()
     model = transformer("gpt3_xl", 1, 2048, 24, 16, 8192, 50257, 10240)
     step_s = predict_streaming(model, machine).step_s
     link = Link(machine.io_bytes_per_s, _HOP_S, ways)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from cerebras_tf.errors import ConfigError
 from cerebras_tf.wafer.prediction import Prediction
 from cerebras_tf.wafer.streaming import predict_streaming
-from cerebras_tf.wafer.system import load_machine
+from cerebras_tf.wafer.system import load_system
 from cerebras_tf.wafer.transformer import transformer
 from modelzoo.common.scaling.compute import training_flops
 from modelzoo.common.scaling.law import PUBLISHED, Law
@@ -110,7 +110,7 @@ class Plan:
             f"batch            {self.member.batch} sequences of {SEQUENCE}, {self.steps:,} steps",
             f"compute          {self.flops:.4g} FLOP",
             f"predicted loss   {self.loss:.4g} nats a token{of_what}",
-            f"predicted time   {self.days:,.3g} days on {self.num_csx} {found.machine.name}, "
+            f"predicted time   {self.days:,.3g} days on {self.num_csx} {found.system.name}, "
             f"release {found.release.name}, {found.utilisation:.1%} of the peak",
         ]
         if spill:
@@ -141,7 +141,7 @@ def make_plan(flops=None, days=None, num_csx=1, law: Law = PUBLISHED, machine="c
             f"scaling plan: give FLOPs or days, above zero. Received: {budget}. Give "
             "--budget 1e20 or --budget 10days."
         )
-    loaded = load_machine(machine)
+    loaded = load_system(machine)
     try:
         plans = [_plan_for(member, flops, days, num_csx, law, loaded, release) for member in FAMILY]
     except (OverflowError, ZeroDivisionError) as error:
