@@ -40,7 +40,7 @@ from typing import Any, Optional
 
 from cerebras_tf.cli.arguments import gigabytes, positive_int
 from cerebras_tf.errors import CerebrasError, ConfigError
-from cerebras_tf.kernels.instruction_set import TILES, VECTOR, refusal
+from cerebras_tf.kernels.instruction_set import AMX, AVX512_BF16, why_unavailable
 from cerebras_tf.whole_file import require_place
 from modelzoo.commands import bench_overhead
 from modelzoo.commands.bench_models import (
@@ -382,7 +382,7 @@ def check_given(args: argparse.Namespace) -> None:
 
 def peers_of(bfloat16: bool) -> list[str]:
     """Names of PyTorch's sides, those in bfloat16 where asked and not hopelessly slow."""
-    if bfloat16 and refusal(VECTOR) and refusal(TILES):
+    if bfloat16 and why_unavailable(AVX512_BF16) and why_unavailable(AMX):
         print(
             "PyTorch's autocast is left out: a step takes minutes on this processor, which has no"
         )

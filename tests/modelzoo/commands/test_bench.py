@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from cerebras_tf.kernels.instruction_set import TILES, VECTOR
+from cerebras_tf.kernels.instruction_set import AMX, AVX512_BF16
 from modelzoo.commands import bench
 
 
-@pytest.mark.parametrize("lacks", [(), (VECTOR,), (TILES,)])
+@pytest.mark.parametrize("lacks", [(), (AVX512_BF16,), (AMX,)])
 @pytest.mark.parametrize(("asked", "sides"), [(False, 2), (True, 4)])
 def test_peers_run_in_bfloat16_where_it_is_asked_for(asked, sides, lacks, monkeypatch):
-    monkeypatch.setattr(bench, "refusal", lambda kind: "none" if kind in lacks else "")
+    monkeypatch.setattr(bench, "why_unavailable", lambda kind: "none" if kind in lacks else "")
     assert len(bench.peers_of(asked)) == sides
 
 
 def test_peers_in_bfloat16_are_left_out_where_the_processor_has_none(monkeypatch, capsys):
-    monkeypatch.setattr(bench, "refusal", lambda kind: "none")
+    monkeypatch.setattr(bench, "why_unavailable", lambda kind: "none")
     assert bench.peers_of(True) == bench.peers_of(False)
     assert "a step takes minutes on this processor" in capsys.readouterr().out
