@@ -15,8 +15,8 @@ from __future__ import annotations
 import functools
 
 from cerebras_tf.cli.arguments import positive_int
+from modelzoo.bert.fine_tuning.classifier.glue_files import TASKS, find_files
 from modelzoo.bert.fine_tuning.classifier.preparation import Settings, prepare
-from modelzoo.bert.fine_tuning.classifier.tasks import TASKS, find_files
 from modelzoo.common.data.preparation import command
 
 USES = ("train", "eval")
