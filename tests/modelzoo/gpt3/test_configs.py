@@ -164,5 +164,5 @@ def test_second_part_of_13b_begins_where_the_first_has_read_as_much():
     assert first.runconfig.max_steps * first.global_batch_size == 38_000 * second.global_batch_size
     assert first.model == second.model
     sections = "38,000", str(first.runconfig.max_steps)
-    page = (CONFIGS.parent / "modelzoo" / "gpt3" / "README.md").read_text(encoding="utf-8")
+    page = (CONFIGS.parent / "docs" / "tutorials" / "gpt.md").read_text(encoding="utf-8")
     assert all(number.replace(",", "") in page.replace(",", "") for number in sections)

@@ -73,4 +73,4 @@ def test_readme_lists_every_config_with_its_dimensions(room):
         m, length = CONFIGS[name].model, CONFIGS[name].train_input.max_sequence_length
         sizes = [m.num_hidden_layers, m.hidden_size, m.num_heads, m.filter_size, length]
         expected[name] = list(map("{:,}".format, [*sizes, formula(name)]))
-    assert cells_of(f"bert/fine_tuning/{room}") == expected
+    assert cells_of(f"{PREFIX}{room}") == expected
