@@ -42,7 +42,8 @@ def append_keys(app, page, source):
     """Appends the keys of the params files to their page, without its title and links."""
     if page == "reference/yaml":
         keys = (DOCS.parent / "configs" / "README.md").read_text(encoding="utf-8")
-        source[0] += re.sub(r"^Page: .*\n\n", "", keys.partition("\n")[2], flags=re.MULTILINE)
+        keys = keys.partition("\n")[2].replace("\n# Tables\n", "\n")
+        source[0] += re.sub(r"^Page: .*\n\n", "", keys, flags=re.MULTILINE)
 
 
 def setup(app):
