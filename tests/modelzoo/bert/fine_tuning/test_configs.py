@@ -67,7 +67,7 @@ def test_without_its_output_layer_a_classifier_is_the_released_bert(size):
 
 
 @pytest.mark.parametrize("room", HEADS)
-def test_readme_lists_every_config_with_its_dimensions(room):
+def test_page_lists_every_config_with_its_dimensions(room):
     expected = {}
     for name in (name for name in NAMES if room_of(name) == room):
         m, length = CONFIGS[name].model, CONFIGS[name].train_input.max_sequence_length
