@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
 
@@ -38,15 +37,6 @@ html_show_sphinx = False
 html_copy_source = False
 
 
-def append_keys(app, page, source):
-    """Appends the keys of the params files to their page, without its title and links."""
-    if page == "reference/yaml":
-        keys = (DOCS.parent / "configs" / "README.md").read_text(encoding="utf-8")
-        keys = keys.partition("\n")[2].replace("\n# Tables\n", "\n")
-        source[0] += re.sub(r"^Page: .*\n\n", "", keys, flags=re.MULTILINE)
-
-
 def setup(app):
-    """Connects the generated pages."""
+    """Writes the page of the command line before Sphinx reads its sources."""
     app.connect("builder-inited", lambda app: command_line.write_page(DOCS / "reference"))
-    app.connect("source-read", append_keys)
