@@ -132,7 +132,7 @@ def _statements(body: Any, variables: dict[Any, str]) -> tuple[list[str], list[s
     return constants, statements
 
 
-def check_body(body: Any) -> None:
+def check_body(body):
     """Raises UnsupportedOpError where an op has no generated form for its operands' dtype."""
     for node in body.nodes:
         if node.op != "constant" and not can_write(node.op, _decisive_dtype(node)):

@@ -59,7 +59,7 @@ class AllRows(NamedTuple):
     lse: np.ndarray
 
 
-def _rows_of(rows: Any, item: Any, head: Any) -> Any:
+def _rows_of(rows, item, head):
     """The rows of a head, from its first query on."""
     row = rows.batch * item + rows.head * head
     scale, lse = rows.scale, rows.lse[item]
@@ -70,18 +70,7 @@ _rows_of_head = inlined(_rows_of)
 
 
 @jit()
-def _attend_heads(
-    start: Any,
-    stop: Any,
-    thread: Any,
-    parts: Any,
-    address: Any,
-    width: Any,
-    operands: Any,
-    rooms: Any,
-    rows: Any,
-    drops: Any,
-) -> None:
+def _attend_heads(start, stop, thread, parts, address, width, operands, rooms, rows, drops):
     """attend_head of parts of the heads of a batch; see Kernels. Heads count over all items."""
     q, k, v, out = operands
     numbers, bounds = parts
@@ -93,18 +82,7 @@ def _attend_heads(
 
 
 @jit()
-def _attend_grad_heads(
-    start: Any,
-    stop: Any,
-    thread: Any,
-    parts: Any,
-    address: Any,
-    width: Any,
-    operands: Any,
-    rooms: Any,
-    rows: Any,
-    drops: Any,
-) -> None:
+def _attend_grad_heads(start, stop, thread, parts, address, width, operands, rooms, rows, drops):
     dout, q, k, v, dq, dk, dv = operands
     numbers, bounds = parts
     for number in numbers[bounds[start] : bounds[stop]]:

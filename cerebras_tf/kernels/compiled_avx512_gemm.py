@@ -54,14 +54,14 @@ _VECTOR, _WORDS = ir.VectorType(_FLOAT, 16), ir.VectorType(_I32, 16)
 _HALVES = (0, 1)  # the vectors of a row of a tile
 
 
-def _pointer(builder: Any, address: Any, kind: Any) -> Any:
+def _pointer(builder, address, kind):
     return builder.inttoptr(address, kind.as_pointer())
 
 
 _fetch_line = prefetch(0, 2)
 
 
-def _every_lane(builder: Any, address: Any) -> Any:
+def _every_lane(builder, address):
     """The number at an address, in every lane of a vector."""
     number = builder.load(_pointer(builder, address, _FLOAT), align=4)
     undefined = ir.Constant(_VECTOR, ir.Undefined)
@@ -134,10 +134,8 @@ def _tile(direct: bool) -> Any:
         direct: whether rows of A are contiguous, `a_step` bytes apart; else a panel [K, ROWS].
     """
 
-    def tile(
-        typingctx: Any, a: Any, a_step: Any, b: Any, c: Any, c_step: Any, inner: Any, add: Any
-    ) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def tile(typingctx, a, a_step, b, c, c_step, inner, add):
+        def generate(context, builder, signature, args):
             a, a_step, b, c, c_step, inner, add = args
             places = []
             for i in range(ROWS):
@@ -180,8 +178,8 @@ _tile_of_rows, _tile_of_panel = _tile(True), _tile(False)
 
 
 @intrinsic
-def _put(typingctx: Any, address: Any, number: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+def _put(typingctx, address, number):
+    def generate(context, builder, signature, args):
         builder.store(args[1], _pointer(builder, args[0], _FLOAT), 4)
         return context.get_dummy_value()
 
@@ -189,10 +187,10 @@ def _put(typingctx: Any, address: Any, number: Any) -> Any:
 
 
 @intrinsic
-def _copy_vector(typingctx: Any, source: Any, target: Any) -> Any:
+def _copy_vector(typingctx, source, target):
     """Copies 16 numbers; addresses."""
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def generate(context, builder, signature, args):
         source, target = (_pointer(builder, address, _VECTOR) for address in args)
         builder.store(builder.load(source, align=4), target, 4)
         return context.get_dummy_value()
@@ -201,10 +199,10 @@ def _copy_vector(typingctx: Any, source: Any, target: Any) -> Any:
 
 
 @intrinsic
-def _turn_block(typingctx: Any, source: Any, step: Any, target: Any, to_step: Any) -> Any:
+def _turn_block(typingctx, source, step, target, to_step):
     """Writes 16 x 16 numbers as their transpose; addresses and bytes from row to row."""
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def generate(context, builder, signature, args):
         source, step, target, to_step = args
         rows = []
         for i in range(_SIDE):
@@ -219,14 +217,14 @@ def _turn_block(typingctx: Any, source: Any, step: Any, target: Any, to_step: An
 
 
 @inlined
-def _even(size: Any, most: Any, unit: Any) -> Any:
+def _even(size, most, unit):
     """Size of the parts, as few as there can be, evenly; `most` is a multiple of `unit`."""
     parts = max(1, -(-size // most))
     return -(-size // (parts * unit)) * unit
 
 
 @jit()
-def _lay_out_block(sizes: Any, b: Any, room: Any) -> None:
+def _lay_out_block(sizes, b, room):
     """Panels [N / COLUMNS, K, COLUMNS] of a block of B, with zeros beyond its columns.
 
     Args:
@@ -258,7 +256,7 @@ def _lay_out_block(sizes: Any, b: Any, room: Any) -> None:
 
 
 @jit()
-def _lay_out_rows(rows: Any, enough: Any, inner: Any, a: Any, room: Any) -> None:
+def _lay_out_rows(rows, enough, inner, a, room):
     """A panel [K, ROWS] of rows of A, with zeros below them.
 
     Args:
@@ -280,7 +278,7 @@ def _lay_out_rows(rows: Any, enough: Any, inner: Any, a: Any, room: Any) -> None
 
 
 @jit()
-def _copy_rows(inner: Any, a: Any, row_step: Any, room: Any) -> None:
+def _copy_rows(inner, a, row_step, room):
     """ROWS rows of A behind each other; addresses, and bytes from row to row."""
     whole = inner // _SIDE * _SIDE
     for i in range(ROWS):
@@ -292,7 +290,7 @@ def _copy_rows(inner: Any, a: Any, row_step: Any, room: Any) -> None:
 
 
 @jit()
-def _move_tile(rows: Any, columns: Any, c: Any, c_step: Any, sums: Any, add: Any) -> None:
+def _move_tile(rows, columns, c, c_step, sums, add):
     """C = or += the part of a tile of sums that exists; addresses and bytes."""
     for i in range(rows):
         for j in range(columns):
@@ -301,7 +299,7 @@ def _move_tile(rows: Any, columns: Any, c: Any, c_step: Any, sums: Any, add: Any
 
 
 @jit()
-def _times_block(bounds: Any, a: Any, block: Any, c: Any, room: Any) -> None:
+def _times_block(bounds, a, block, c, room):
     """C = A B, or +=, for a block of B that is laid out.
 
     Args:
@@ -344,7 +342,7 @@ def _times_block(bounds: Any, a: Any, block: Any, c: Any, room: Any) -> None:
 
 
 @jit()
-def multiply(bounds: Any, a: Any, b: Any, c: Any, room: Any) -> None:
+def multiply(bounds, a, b, c, room):
     """C [M, N] = A [M, K] B [K, N], or C += A B, of float32 numbers on this thread.
 
     Args:
@@ -376,17 +374,7 @@ def multiply(bounds: Any, a: Any, b: Any, c: Any, room: Any) -> None:
 
 
 @jit()
-def multiply_range(
-    start: Any,
-    stop: Any,
-    thread: Any,
-    by_rows: Any,
-    bounds: Any,
-    a: Any,
-    b: Any,
-    c: Any,
-    rooms: Any,
-) -> None:
+def multiply_range(start, stop, thread, by_rows, bounds, a, b, c, rooms):
     """`multiply` for rows, or columns, from start to stop of C.
 
     Args:
@@ -408,18 +396,7 @@ def multiply_range(
 
 
 @jit()
-def multiply_inner(
-    start: Any,
-    stop: Any,
-    thread: Any,
-    parts: Any,
-    bounds: Any,
-    a: Any,
-    b: Any,
-    c: Any,
-    sums: Any,
-    rooms: Any,
-) -> None:
+def multiply_inner(start, stop, thread, parts, bounds, a, b, c, sums, rooms):
     """Sums of the inner indices of parts from start to stop: the first into C, others beside it.
 
     Args:

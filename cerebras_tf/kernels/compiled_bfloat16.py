@@ -318,9 +318,7 @@ def _multiply_part(
 
 
 @jit()
-def _pack_block(
-    tall: Any, first: Any, last: Any, operand: Any, target: Any, unit: Any, tiled: Any
-) -> Any:
+def _pack_block(tall, first, last, operand, target, unit, tiled):
     """Packs rows of A, or columns of B, from first to last; (address, rows with those of zeros).
 
     Args:
@@ -355,17 +353,7 @@ def _pack_block(
 
 
 @jit()
-def _block(
-    index: Any,
-    cut: Any,
-    tall: Any,
-    bounds: Any,
-    operand: Any,
-    packed: Any,
-    target: Any,
-    room: Any,
-    tiled: Any,
-) -> Any:
+def _block(index, cut, tall, bounds, operand, packed, target, room, tiled):
     """Packs the operand's part of a block into `room`; other arguments are as of `_tile_blocks`.
 
     Returns:
@@ -385,19 +373,7 @@ def _block(
 
 
 @jit()
-def _tile_blocks(
-    start: Any,
-    stop: Any,
-    thread: Any,
-    cut: Any,
-    tall: Any,
-    bounds: Any,
-    operand: Any,
-    packed: Any,
-    target: Any,
-    rooms: Any,
-    shapes: Any,
-) -> None:
+def _tile_blocks(start, stop, thread, cut, tall, bounds, operand, packed, target, rooms, shapes):
     """Blocks from start to stop of a product by tiles.
 
     Args:
@@ -421,19 +397,7 @@ def _tile_blocks(
 
 
 @jit()
-def _vector_blocks(
-    start: Any,
-    stop: Any,
-    thread: Any,
-    cut: Any,
-    tall: Any,
-    bounds: Any,
-    operand: Any,
-    packed: Any,
-    target: Any,
-    rooms: Any,
-    shapes: Any,
-) -> None:
+def _vector_blocks(start, stop, thread, cut, tall, bounds, operand, packed, target, rooms, shapes):
     """As `_tile_blocks`, by vectors; `shapes` is not read."""
     room = rooms[0] + thread * rooms[1]
     for index in range(start, stop):
@@ -455,7 +419,7 @@ _SHAPES = _tile_shapes()
 
 
 @jit()
-def _round(start: Any, stop: Any, x: Any, out: Any) -> None:
+def _round(start, stop, x, out):
     part, result = x[start:stop], out[start:stop]
     for i in range(part.size):
         number = as_float(part[i])

@@ -60,11 +60,11 @@ class _Bfloat(ir.Type):
 PAIRS = ir.VectorType(_Bfloat(), 32)
 
 
-def _vector_at(builder: Any, address: Any, kind: Any) -> Any:
+def _vector_at(builder, address, kind):
     return builder.inttoptr(address, kind.as_pointer())
 
 
-def _every_lane(builder: Any, address: Any) -> Any:
+def _every_lane(builder, address):
     """The pair at an address, in every lane of a vector."""
     pair = builder.load(_vector_at(builder, address, _I32), align=4)
     undefined = ir.Constant(_WORDS, ir.Undefined)
@@ -95,10 +95,10 @@ def _sum_products(builder: Any, sums: list[Any], a: Any, b: Any, position: Any) 
 
 
 @intrinsic
-def _vector_block(typingctx: Any, a: Any, b: Any, c: Any, c_step: Any, pairs: Any, add: Any) -> Any:
+def _vector_block(typingctx, a, b, c, c_step, pairs, add):
     """C [12, 32] = A B, or += where `add`, over `pairs` > 0 pairs; addresses and bytes."""
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def generate(context, builder, signature, args):
         a, b, c, c_step, pairs, add = args
 
         def place(index: int) -> Any:
@@ -136,7 +136,7 @@ def _vector_block(typingctx: Any, a: Any, b: Any, c: Any, c_step: Any, pairs: An
 def _tile_instruction(name: str, tiles: tuple[int, ...], operands: int) -> Any:
     """An AMX instruction: constant numbers of tiles, then an address, and a step of rows."""
 
-    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def emit(context, builder, signature, args):
         address = [builder.inttoptr(args[0], _I8.as_pointer())] if operands else []
         given = [*address, *args[1:operands]]
         kinds = [_I8] * len(tiles) + [value.type for value in given]
@@ -146,13 +146,13 @@ def _tile_instruction(name: str, tiles: tuple[int, ...], operands: int) -> Any:
         builder.call(function, [_I8(tile) for tile in tiles] + given)
         return context.get_dummy_value()
 
-    def without(typingctx: Any) -> Any:
+    def without(typingctx):
         return types.void(), emit
 
-    def at(typingctx: Any, address: Any) -> Any:
+    def at(typingctx, address):
         return types.void(types.int64), emit
 
-    def rows_at(typingctx: Any, address: Any, step: Any) -> Any:
+    def rows_at(typingctx, address, step):
         return types.void(types.int64, types.int64), emit
 
     return intrinsic((without, at, rows_at)[operands])
@@ -178,7 +178,7 @@ _dot0, _dot1, _dot2, _dot3 = (
 
 
 @inlined
-def _tile_sums(a: Any, b: Any, inner: Any, a_stays: Any, out: Any, ahead: Any) -> None:
+def _tile_sums(a, b, inner, a_stays, out, ahead):
     """Adds the products of 32 rows, 32 columns and `inner` inner indices to tiles 0 to 3.
 
     Args:
@@ -215,7 +215,7 @@ def _tile_sums(a: Any, b: Any, inner: Any, a_stays: Any, out: Any, ahead: Any) -
 
 
 @inlined
-def _load_sums(at: Any, step: Any) -> None:
+def _load_sums(at, step):
     _load0(at, step)
     _load1(at + 64, step)
     _load2(at + 16 * step, step)
@@ -231,7 +231,7 @@ def _clear_sums() -> None:
 
 
 @inlined
-def _store_sums(at: Any, step: Any) -> None:
+def _store_sums(at, step):
     _store0(at, step)
     _store1(at + 64, step)
     _store2(at + 16 * step, step)
@@ -239,12 +239,10 @@ def _store_sums(at: Any, step: Any) -> None:
 
 
 @intrinsic
-def _copy_rows(
-    typingctx: Any, target: Any, to_step: Any, source: Any, from_step: Any, rows: Any, size: Any
-) -> Any:
+def _copy_rows(typingctx, target, to_step, source, from_step, rows, size):
     """Copies `rows` rows of `size` bytes; addresses and bytes."""
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def generate(context, builder, signature, args):
         target, to_step, source, from_step, rows, size = args
         with cgutils.for_range(builder, rows) as loop:
             to = builder.add(target, builder.mul(loop.index, to_step))
@@ -262,7 +260,7 @@ def _copy_rows(
 
 
 @jit()
-def vector_product(bounds: Any, a: Any, b: Any, c: Any, room: Any) -> None:
+def vector_product(bounds, a, b, c, room):
     """C = A B, or C += A B, by AVX512-BF16.
 
     Args:
@@ -312,7 +310,7 @@ def chunk_size(inner: int) -> int:
 
 
 @jit()
-def tile_product(bounds: Any, a: Any, b: Any, c: Any, room: Any, shapes: Any) -> None:
+def tile_product(bounds, a, b, c, room, shapes):
     """C = A B, or C += A B, by AMX.
 
     Of one operand all panels shall fit into L2; each panel of the other passes by them once.

@@ -21,13 +21,11 @@ _POINTER = ir.IntType(8).as_pointer()
 
 
 @intrinsic
-def _call_sgemm(
-    typingctx: Any, address: Any, orders: Any, sizes: Any, operands: Any, steps: Any, beta: Any
-) -> Any:
+def _call_sgemm(typingctx, address, orders, sizes, operands, steps, beta):
     """cblas_sgemm at an address, alpha 1; orders (a, b), sizes (M, N, K), operands and steps
     (a, b, c): addresses, and elements between rows."""
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def generate(context, builder, signature, args):
         address, orders, sizes, operands, steps, beta = args
 
         def ints(values: Any, count: int) -> list[Any]:
@@ -49,7 +47,7 @@ def _call_sgemm(
 
 
 @jit()
-def sgemm(address: Any, a: Any, b: Any, out: Any, add: Any) -> Any:
+def sgemm(address, a, b, out, add):
     """out [M, N] = a [M, K] b [K, N] in float32, or added; False, and nothing, for other layouts.
 
     Args:
@@ -77,7 +75,7 @@ def sgemm(address: Any, a: Any, b: Any, out: Any, add: Any) -> Any:
 
 
 @jit()
-def _has_orders(a: Any, b: Any, out: Any) -> Any:
+def _has_orders(a, b, out):
     """Whether BLAS reads and writes these as they lie."""
     if min(out.shape[0], out.shape[1], a.shape[1]) < 2:
         return False
@@ -85,9 +83,7 @@ def _has_orders(a: Any, b: Any, out: Any) -> Any:
 
 
 @jit()
-def _sgemm_range(
-    start: Any, stop: Any, address: Any, by_rows: Any, a: Any, b: Any, out: Any, add: Any
-) -> None:
+def _sgemm_range(start, stop, address, by_rows, a, b, out, add):
     """`sgemm` for rows, or columns, from start to stop of out."""
     if by_rows:
         sgemm(address, a[start:stop], b, out[start:stop], add)
@@ -108,7 +104,7 @@ def spread_sgemm(
 
 
 @jit()
-def _order(array: Any) -> Any:
+def _order(array):
     """How BLAS reads a matrix of more than one row and column, and elements between its rows."""
     rows, columns = array.shape
     row_bytes, column_bytes = array.strides

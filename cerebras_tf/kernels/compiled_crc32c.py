@@ -6,8 +6,6 @@ instruction for eight bytes of it; elsewhere a table serves a byte at a time.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from llvmlite import binding, ir
 from numba.core import types
@@ -34,10 +32,10 @@ _TABLE = _table()
 
 
 @intrinsic
-def _step(typing_context: Any, register: Any, word: Any) -> Any:
+def _step(typing_context, register, word):
     """The register after eight bytes, by the processor's instruction."""
 
-    def build(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+    def build(context, builder, signature, values):
         word64 = ir.IntType(64)
         kind = ir.FunctionType(word64, [word64, word64])
         name = "llvm.x86.sse42.crc32.64.64"
@@ -47,7 +45,7 @@ def _step(typing_context: Any, register: Any, word: Any) -> Any:
 
 
 @jit()
-def _by_words(register: Any, words: Any) -> Any:
+def _by_words(register, words):
     state = np.uint64(register)
     for i in range(words.size):
         state = _step(state, words[i])
@@ -55,7 +53,7 @@ def _by_words(register: Any, words: Any) -> Any:
 
 
 @jit()
-def _by_bytes(register: Any, content: Any, table: Any) -> Any:
+def _by_bytes(register, content, table):
     state = np.uint32(register)
     for i in range(content.size):
         state = table[np.uint8(state ^ content[i])] ^ (state >> np.uint32(8))

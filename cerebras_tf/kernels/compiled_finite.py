@@ -19,7 +19,7 @@ _EXPONENTS: dict[str, np.unsignedinteger[Any]] = {
 
 
 @jit()
-def _largest(words: Any, mask: Any) -> Any:
+def _largest(words, mask):
     largest = words[0] & mask
     for i in range(words.size):
         largest = max(largest, words[i] & mask)

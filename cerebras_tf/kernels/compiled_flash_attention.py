@@ -63,20 +63,20 @@ class Rows(NamedTuple):
 
 @jit(any_order=True)
 def softmax_scores(
-    start: Any,
-    stop: Any,
-    scores: Any,
-    scale: Any,
-    visible: Any,
-    step: Any,
-    bias: Any,
-    bias_row: Any,
-    bias_head: Any,
-    bias_query: Any,
-    lse: Any,
-    first_head: Any,
-    first_query: Any,
-) -> None:
+    start,
+    stop,
+    scores,
+    scale,
+    visible,
+    step,
+    bias,
+    bias_row,
+    bias_head,
+    bias_query,
+    lse,
+    first_head,
+    first_query,
+):
     """Rows of softmax(scale scores + bias), in place, and their lse [A, S].
 
     Row r belongs to head r // Q and query r % Q of the block; it sees visible + step query keys,
@@ -108,21 +108,21 @@ def softmax_scores(
 
 @jit(any_order=True)
 def softmax_scores_grad(
-    start: Any,
-    stop: Any,
-    scores: Any,
-    dscores: Any,
-    scale: Any,
-    visible: Any,
-    step: Any,
-    bias: Any,
-    bias_row: Any,
-    bias_head: Any,
-    bias_query: Any,
-    lse: Any,
-    first_head: Any,
-    first_query: Any,
-) -> None:
+    start,
+    stop,
+    scores,
+    dscores,
+    scale,
+    visible,
+    step,
+    bias,
+    bias_row,
+    bias_head,
+    bias_query,
+    lse,
+    first_head,
+    first_query,
+):
     """Scores become probabilities, their cotangents dp become ds = scale p (dp - sum(p dp))."""
     queries, keys = scores.shape[1], scores.shape[2]
     for r in range(start, stop):
@@ -163,21 +163,21 @@ class Drop(NamedTuple):
 
 
 @jit()
-def drop_row(row: Any, numbers: Any, rate: Any, kept_scale: Any) -> None:
+def drop_row(row, numbers, rate, kept_scale):
     """A row of probabilities scaled where its number is at least the rate, else 0."""
     for j in range(row.size):
         row[j] = row[j] * kept_scale if numbers[j] >= rate else F(0)
 
 
 @inlined
-def _room(drop: Any, keys: Any) -> Any:
+def _room(drop, keys):
     """How many rows' numbers are drawn at once, where most of each is seen, and memory for them."""
     together = max(1, DRAWN // max(1, drop.keys)) if drop.keys <= 2 * keys else 1
     return together, np.empty(together * max(drop.keys, keys) + WHOLE + 3, np.float32)
 
 
 @inlined
-def _drawn(drop: Any, first: Any, last: Any, queries: Any, seen: Any, memory: Any) -> Any:
+def _drawn(drop, first, last, queries, seen, memory):
     """Numbers of rows of one head, drop.keys a row; of a single row those that are seen."""
     row = drop.row + drop.queries * (first // queries) + first % queries
     size = seen if last - first == 1 else drop.keys * (last - first)
@@ -185,9 +185,7 @@ def _drawn(drop: Any, first: Any, last: Any, queries: Any, seen: Any, memory: An
 
 
 @inlined
-def _drop_rows(
-    scores: Any, drop: Any, first: Any, last: Any, visible: Any, step: Any, numbers: Any
-) -> None:
+def _drop_rows(scores, drop, first, last, visible, step, numbers):
     """Drops of what rows of one head see, by their numbers."""
     queries, keys = scores.shape[1], scores.shape[2]
     for r in range(first, last):
@@ -198,9 +196,7 @@ def _drop_rows(
 
 
 @jit()
-def dropped_softmax_scores(
-    start: Any, stop: Any, scores: Any, drop: Any, scale: Any, visible: Any, step: Any, *rest: Any
-) -> None:
+def dropped_softmax_scores(start, stop, scores, drop, scale, visible, step, *rest):
     """softmax_scores, then dropout of what each row sees; lse stays the softmax's."""
     queries, keys = scores.shape[1], scores.shape[2]
     together, memory = _room(drop, keys)
@@ -215,17 +211,7 @@ def dropped_softmax_scores(
 
 
 @jit()
-def dropped_softmax_scores_grad(
-    start: Any,
-    stop: Any,
-    scores: Any,
-    dscores: Any,
-    drop: Any,
-    scale: Any,
-    visible: Any,
-    step: Any,
-    *rest: Any,
-) -> None:
+def dropped_softmax_scores_grad(start, stop, scores, dscores, drop, scale, visible, step, *rest):
     """As softmax_scores_grad, from cotangents of dropped probabilities, which scores become."""
     queries, keys = scores.shape[1], scores.shape[2]
     together, memory = _room(drop, keys)
@@ -258,7 +244,7 @@ def drops_of(dropout: Optional[Dropout], shape: Sequence[int]) -> Optional[AllDr
     return AllDrops(F(dropout.rate), F(dropout.kept_scale), stream, shape[2], shape[3])
 
 
-def drop_of(drops: Any, number: Any) -> Any:
+def drop_of(drops, number):
     """The dropout of the head of a number; None for none."""
     if drops is None:
         return None
@@ -384,7 +370,7 @@ def _blocks(
         yield slice(start, stop), seen, (*moved, *_row_arguments(rows, start, queries, keys, seen))
 
 
-def _row_arguments(rows: Any, start: Any, queries: Any, keys: Any, seen: Any) -> Any:
+def _row_arguments(rows, start, queries, keys, seen):
     """What kernels take from the scale on, for queries from `start` on."""
     return (
         rows.scale,
@@ -404,7 +390,7 @@ _row_arguments_of_block = inlined(_row_arguments)
 
 
 @jit()
-def _product(address: Any, a: Any, b: Any, out: Any, add: Any) -> None:
+def _product(address, a, b, out, add):
     """out [M, N] = a [M, K] b [K, N], or added; what BLAS does not take has a row or column."""
     if not add and small_product(a, b, out):
         return
@@ -419,14 +405,14 @@ def _product(address: Any, a: Any, b: Any, out: Any, add: Any) -> None:
 
 
 @inlined
-def _moved(drop: Any, start: Any) -> Any:
+def _moved(drop, start):
     """The dropout of a head from one of its queries on."""
     row = drop.row + start
     return Drop(drop.rate, drop.kept_scale, drop.stream, row, drop.queries, drop.keys)
 
 
 @inlined
-def _softmax(scores: Any, drop: Any, start: Any, arguments: Any) -> None:
+def _softmax(scores, drop, start, arguments):
     """The probabilities of a block from query `start` on, in place."""
     if drop is None:
         softmax_scores(0, scores.shape[1], scores, *arguments)
@@ -435,7 +421,7 @@ def _softmax(scores: Any, drop: Any, start: Any, arguments: Any) -> None:
 
 
 @inlined
-def _softmax_grad(scores: Any, dscores: Any, drop: Any, start: Any, arguments: Any) -> None:
+def _softmax_grad(scores, dscores, drop, start, arguments):
     if drop is None:
         softmax_scores_grad(0, scores.shape[1], scores, dscores, *arguments)
     else:
@@ -444,7 +430,7 @@ def _softmax_grad(scores: Any, dscores: Any, drop: Any, start: Any, arguments: A
 
 
 @jit()
-def attend_head(address: Any, width: Any, operands: Any, room: Any, rows: Any, drop: Any) -> None:
+def attend_head(address, width, operands, room, rows, drop):
     """`attend` in compiled code.
 
     Args:
@@ -467,9 +453,7 @@ def attend_head(address: Any, width: Any, operands: Any, room: Any, rows: Any, d
 
 
 @jit()
-def attend_grad_head(
-    address: Any, width: Any, operands: Any, room: Any, rows: Any, drop: Any
-) -> None:
+def attend_grad_head(address, width, operands, room, rows, drop):
     """`attend_grad` in compiled code.
 
     Args:

@@ -27,7 +27,7 @@ def _positions(indices: np.ndarray, rows: int, where: str) -> np.ndarray:
 
 
 @jit()
-def _gather_rows(start: Any, stop: Any, table: Any, positions: Any, out: Any) -> None:
+def _gather_rows(start, stop, table, positions, out):
     for i in range(start, stop):
         source = table[positions[i]]
         row = out[i]
@@ -59,7 +59,7 @@ def gather(
 
 
 @jit()
-def _add_columns(start: Any, stop: Any, table: Any, positions: Any, updates: Any, out: Any) -> None:
+def _add_columns(start, stop, table, positions, updates, out):
     """Columns start to stop of out = the table, zeros where it is empty, with updates added.
 
     The table may be `out` itself.

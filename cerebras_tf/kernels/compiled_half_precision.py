@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from cerebras_tf.kernels.compiled_intrinsics import bits_of, float_of
@@ -13,14 +11,14 @@ from cerebras_tf.kernels.compiled_threads import for_rows
 
 
 @jit()
-def _widen(start: Any, stop: Any, bits: Any, out: Any) -> None:
+def _widen(start, stop, bits, out):
     part, result = bits[start:stop], out[start:stop]
     for i in range(part.size):
         result[i] = float_of(np.int32(np.uint32(part[i]) << np.uint32(16)))
 
 
 @jit()
-def _narrow(start: Any, stop: Any, array: Any, out: Any) -> None:
+def _narrow(start, stop, array, out):
     part, result = array[start:stop], out[start:stop]
     for i in range(part.size):
         bits = np.uint32(bits_of(part[i]))

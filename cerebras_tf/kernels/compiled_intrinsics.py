@@ -17,40 +17,40 @@ _HALF_BITS = ir.Constant(ir.IntType(32), 16)
 
 
 @intrinsic
-def bits_of(typingctx: Any, x: Any) -> Any:
+def bits_of(typingctx, x):
     """The int32 with the bits of a float32."""
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def generate(context, builder, signature, args):
         return builder.bitcast(args[0], ir.IntType(32))
 
     return types.int32(types.float32), generate
 
 
 @intrinsic
-def float_of(typingctx: Any, x: Any) -> Any:
+def float_of(typingctx, x):
     """The float32 with the bits of an int32."""
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def generate(context, builder, signature, args):
         return builder.bitcast(args[0], ir.FloatType())
 
     return types.float32(types.int32), generate
 
 
 @intrinsic
-def bits_of_double(typingctx: Any, x: Any) -> Any:
+def bits_of_double(typingctx, x):
     """The int64 with the bits of a float64."""
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def generate(context, builder, signature, args):
         return builder.bitcast(args[0], ir.IntType(64))
 
     return types.int64(types.float64), generate
 
 
 @intrinsic
-def double_of(typingctx: Any, x: Any) -> Any:
+def double_of(typingctx, x):
     """The float64 with the bits of an int64."""
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def generate(context, builder, signature, args):
         return builder.bitcast(args[0], ir.DoubleType())
 
     return types.float64(types.int64), generate
@@ -59,11 +59,11 @@ def double_of(typingctx: Any, x: Any) -> Any:
 def _rounding(name: str) -> Any:
     """An LLVM intrinsic of one float32 or float64."""
 
-    def typed(typingctx: Any, x: Any) -> Any:
+    def typed(typingctx, x):
         if x not in (types.float32, types.float64):
             return None
 
-        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        def generate(context, builder, signature, args):
             function = builder.module.declare_intrinsic(f"llvm.{name}", [args[0].type])
             return builder.call(function, args)
 
@@ -80,10 +80,10 @@ fabs = _rounding("fabs")
 
 
 @intrinsic
-def fused_multiply_add(typingctx: Any, x: Any, y: Any, z: Any) -> Any:
+def fused_multiply_add(typingctx, x, y, z):
     """x y + z in float64, rounded once."""
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def generate(context, builder, signature, args):
         return builder.fma(*args)
 
     return types.float64(types.float64, types.float64, types.float64), generate
@@ -132,8 +132,8 @@ def loader(dtype: str, region: int, regions: int) -> Any:
     """
 
     @intrinsic
-    def load(typingctx: Any, address: Any, index: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def load(typingctx, address, index):
+        def generate(context, builder, signature, args):
             element = _element(dtype)
             value = builder.load(_pointer(builder, args[0], args[1], element))
             _mark(builder, value, region, regions)
@@ -158,8 +158,8 @@ def storer(dtype: str, region: int, regions: int) -> Any:
     """
 
     @intrinsic
-    def store(typingctx: Any, address: Any, index: Any, value: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def store(typingctx, address, index, value):
+        def generate(context, builder, signature, args):
             element = _element(dtype)
             value = args[2]
             if dtype == "float16":
@@ -179,10 +179,10 @@ def storer(dtype: str, region: int, regions: int) -> Any:
 
 
 @intrinsic
-def half(typingctx: Any, x: Any) -> Any:
+def half(typingctx, x):
     """A float32 rounded to float16 and back."""
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def generate(context, builder, signature, args):
         return builder.fpext(builder.fptrunc(args[0], ir.HalfType()), ir.FloatType())
 
     return types.float32(types.float32), generate

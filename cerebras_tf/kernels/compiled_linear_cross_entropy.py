@@ -76,18 +76,7 @@ def _supports(*operands: Any, compute: Optional[str] = None, **attrs: Any) -> bo
 
 
 @jit(any_order=True)
-def _loss_rows(
-    start: Any,
-    stop: Any,
-    logits: Any,
-    bias: Any,
-    labels: Any,
-    dloss: Any,
-    loss: Any,
-    lse: Any,
-    weights: Any,
-    differentiate: Any,
-) -> None:
+def _loss_rows(start, stop, logits, bias, labels, dloss, loss, lse, weights, differentiate):
     """Loss of every row; where asked, the row becomes its derivative over `weights`.
 
     The derivative by logit j is dloss (p_j - [j is the label]); with p = e / total the row keeps

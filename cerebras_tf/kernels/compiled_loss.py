@@ -6,8 +6,6 @@ compiled_linear_loss.py.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from cerebras_tf.kernels.compiled_jit import jit
@@ -29,7 +27,7 @@ def label_vector(labels: np.ndarray, classes: int) -> np.ndarray:
 
 
 @jit(any_order=True)
-def _sparse_rows(start: Any, stop: Any, logits: Any, labels: Any, loss: Any, lse: Any) -> None:
+def _sparse_rows(start, stop, logits, labels, loss, lse):
     for i in range(start, stop):
         row = logits[i]
         top = row_max(row)
@@ -46,9 +44,7 @@ def sparse_softmax_xent(logits: np.ndarray, labels: np.ndarray, *, out: Out) -> 
 
 
 @jit(any_order=True)
-def _sparse_grad_rows(
-    start: Any, stop: Any, dloss: Any, logits: Any, labels: Any, lse: Any, dlogits: Any
-) -> None:
+def _sparse_grad_rows(start, stop, dloss, logits, labels, lse, dlogits):
     for i in range(start, stop):
         row = logits[i]
         out = dlogits[i]
@@ -71,7 +67,7 @@ def sparse_softmax_xent_grad(
 
 
 @jit(any_order=True)
-def _dense_rows(start: Any, stop: Any, logits: Any, labels: Any, loss: Any) -> None:
+def _dense_rows(start, stop, logits, labels, loss):
     for i in range(start, stop):
         row = logits[i]
         target = labels[i]
@@ -93,9 +89,7 @@ def softmax_xent(logits: np.ndarray, labels: np.ndarray, *, out: Out) -> None:
 
 
 @jit(any_order=True)
-def _dense_grad_rows(
-    start: Any, stop: Any, dloss: Any, logits: Any, labels: Any, dlogits: Any
-) -> None:
+def _dense_grad_rows(start, stop, dloss, logits, labels, dlogits):
     for i in range(start, stop):
         row = logits[i]
         target = labels[i]

@@ -27,9 +27,7 @@ _BLOCK_ROWS = 128
 
 
 @jit(any_order=True)
-def _layer_norm_rows(
-    start: Any, stop: Any, x: Any, gamma: Any, beta: Any, epsilon: Any, y: Any, mean: Any, rstd: Any
-) -> None:
+def _layer_norm_rows(start, stop, x, gamma, beta, epsilon, y, mean, rstd):
     width = x.shape[1]
     inverse = F(1) / F(width)
     for i in range(start, stop):
@@ -62,18 +60,7 @@ def layer_norm(
 
 
 @jit(any_order=True)
-def _layer_norm_grad_blocks(
-    start: Any,
-    stop: Any,
-    dy: Any,
-    x: Any,
-    gamma: Any,
-    mean: Any,
-    rstd: Any,
-    dx: Any,
-    dgamma: Any,
-    dbeta: Any,
-) -> None:
+def _layer_norm_grad_blocks(start, stop, dy, x, gamma, mean, rstd, dx, dgamma, dbeta):
     """Blocks of rows of dx from start to stop; a block has a row of dgamma and dbeta for sums."""
     width = x.shape[1]
     inverse = F(1) / F(width)
@@ -134,7 +121,7 @@ def layer_norm_grad(
 
 
 @jit(any_order=True)
-def _softmax_rows(start: Any, stop: Any, x: Any, y: Any) -> None:
+def _softmax_rows(start, stop, x, y):
     for i in range(start, stop):
         row = x[i]
         out = y[i]
@@ -153,7 +140,7 @@ def softmax(x: np.ndarray, *, out: Out) -> None:
 
 
 @jit(any_order=True)
-def _softmax_grad_rows(start: Any, stop: Any, dy: Any, y: Any, dx: Any) -> None:
+def _softmax_grad_rows(start, stop, dy, y, dx):
     for i in range(start, stop):
         cotangent = dy[i]
         row = y[i]
@@ -173,7 +160,7 @@ def softmax_grad(dy: np.ndarray, y: np.ndarray, *, out: Out) -> None:
 
 
 @jit(any_order=True)
-def _log_softmax_rows(start: Any, stop: Any, x: Any, y: Any) -> None:
+def _log_softmax_rows(start, stop, x, y):
     for i in range(start, stop):
         row = x[i]
         out = y[i]
@@ -193,7 +180,7 @@ def log_softmax(x: np.ndarray, *, out: Out) -> None:
 
 
 @jit(any_order=True)
-def _log_softmax_grad_rows(start: Any, stop: Any, dy: Any, y: Any, dx: Any) -> None:
+def _log_softmax_grad_rows(start, stop, dy, y, dx):
     for i in range(start, stop):
         cotangent = dy[i]
         row = y[i]

@@ -33,11 +33,11 @@ _SIDE = 16
 _TOGETHER = 8
 
 
-def _load(builder: Any, address: Any, kind: Any) -> Any:
+def _load(builder, address, kind):
     return builder.load(builder.inttoptr(address, kind.as_pointer()), align=2)
 
 
-def _rounded(builder: Any, low: Any, high: Any) -> Any:
+def _rounded(builder, low, high):
     """16-bit [32] of two float32 [16], rounded to nearest even by AVX512-BF16; subnormals are 0."""
     signature = ir.FunctionType(PAIRS, [FLOATS, FLOATS])
     name = "llvm.x86.avx512bf16.cvtne2ps2bf16.512"
@@ -89,8 +89,8 @@ def _turning(words: Any, rows: int) -> Any:
         rows: of the source in each 16.
     """
 
-    def turn(typing: Any, example: Any, source: Any, step: Any, target: Any, to_step: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def turn(typing, example, source, step, target, to_step):
+        def generate(context, builder, signature, args):
             _, source, step, target, to_step = args
             made = []
             for i in range(_SIDE):
@@ -109,11 +109,11 @@ def _turning(words: Any, rows: int) -> Any:
 _turn_pairs_of_rows, _turn_pairs_of_row = _turning(_pair_of_rows, 2), _turning(_pairs_of_row, 1)
 
 
-def _copying(words: Any) -> Any:
+def _copying(words):
     """An intrinsic (example, source, its step, target): 16 words."""
 
-    def copy(typing: Any, example: Any, source: Any, step: Any, target: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def copy(typing, example, source, step, target):
+        def generate(context, builder, signature, args):
             _, source, step, target = args
             made = words(builder, example == types.uint16, source, step)
             builder.store(made, builder.inttoptr(target, _WORDS.as_pointer()), align=4)
@@ -128,20 +128,20 @@ _copy_pairs_of_rows, _copy_pairs_of_row = _copying(_pair_of_rows), _copying(_pai
 
 
 @intrinsic
-def bytes_of(typing: Any, example: Any) -> Any:
+def bytes_of(typing, example):
     """Bytes of an element."""
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def generate(context, builder, signature, args):
         return _I64(example.bitwidth // 8)
 
     return types.int64(example), generate
 
 
 @intrinsic
-def number_at(typing: Any, example: Any, address: Any) -> Any:
+def number_at(typing, example, address):
     """The element at an address."""
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def generate(context, builder, signature, args):
         kind = context.get_value_type(example)
         return builder.load(builder.inttoptr(args[1], kind.as_pointer()), align=2)
 
@@ -149,10 +149,10 @@ def number_at(typing: Any, example: Any, address: Any) -> Any:
 
 
 @intrinsic
-def as_float(typing: Any, element: Any) -> Any:
+def as_float(typing, element):
     """An element as the float32 that it is, or that it is the upper half of."""
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def generate(context, builder, signature, args):
         if element == types.float32:
             return args[0]
         upper = builder.shl(builder.zext(args[0], _I32), _I32(16))
@@ -162,7 +162,7 @@ def as_float(typing: Any, element: Any) -> Any:
 
 
 @jit()
-def _fill(room: Any, source: Any, step: Any, rows: Any, columns: Any) -> None:
+def _fill(room, source, step, rows, columns):
     """room [32, 32] = the matrix at an address, rows `step` bytes apart, and zeros around it."""
     zero = room.dtype.type(0)
     size = bytes_of(zero)
@@ -173,7 +173,7 @@ def _fill(room: Any, source: Any, step: Any, rows: Any, columns: Any) -> None:
 
 
 @inlined
-def _place(i: Any, k: Any, layout: Any) -> Any:
+def _place(i, k, layout):
     """Bytes in front of 32 inner indices from `k`, a multiple of 32, of A's row i."""
     height, inner = layout
     if inner:
@@ -182,7 +182,7 @@ def _place(i: Any, k: Any, layout: Any) -> Any:
 
 
 @jit()
-def pack_rows(start: Any, stop: Any, zero: Any, x: Any, target: Any, layout: Any) -> None:
+def pack_rows(start, stop, zero, x, target, layout):
     """A's rows [16 start, 16 stop) from x [M, K], whose rows are contiguous.
 
     Args:
@@ -208,7 +208,7 @@ def pack_rows(start: Any, stop: Any, zero: Any, x: Any, target: Any, layout: Any
 
 
 @jit()
-def pack_turned_rows(start: Any, stop: Any, zero: Any, x: Any, target: Any, layout: Any) -> None:
+def pack_turned_rows(start, stop, zero, x, target, layout):
     """A's rows [16 start, 16 stop) from x [K, M], the transpose, whose rows are contiguous."""
     source, step, inner, rows = x
     size = bytes_of(zero)
@@ -226,7 +226,7 @@ def pack_turned_rows(start: Any, stop: Any, zero: Any, x: Any, target: Any, layo
 
 
 @jit()
-def pack_columns(start: Any, stop: Any, zero: Any, x: Any, target: Any, pairs: Any) -> None:
+def pack_columns(start, stop, zero, x, target, pairs):
     """B's panels [start, stop) from x [K, N], whose rows are contiguous.
 
     Args:
@@ -252,7 +252,7 @@ def pack_columns(start: Any, stop: Any, zero: Any, x: Any, target: Any, pairs: A
 
 
 @jit()
-def pack_turned_columns(start: Any, stop: Any, zero: Any, x: Any, target: Any, pairs: Any) -> None:
+def pack_turned_columns(start, stop, zero, x, target, pairs):
     """B's panels [start, stop) from x [N, K], the transpose, whose rows are contiguous."""
     source, step, columns, inner = x
     size = bytes_of(zero)

@@ -30,8 +30,8 @@ def ask_for_line(builder: Any, place: Any, to_write: int, nearness: int) -> None
 def prefetch(to_write: int, nearness: int) -> Any:
     """Makes an intrinsic (address) that asks for its line; see `ask_for_line`."""
 
-    def fetch(typingctx: Any, address: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def fetch(typingctx, address):
+        def generate(context, builder, signature, args):
             place = builder.inttoptr(args[0], _I8.as_pointer())
             ask_for_line(builder, place, to_write, nearness)
             return context.get_dummy_value()

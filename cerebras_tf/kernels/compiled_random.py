@@ -28,7 +28,7 @@ BLOCK, WHOLE = 1 << 12, 32
 
 
 @inlined
-def _round(a: Any, b: Any, c: Any, d: Any, key0: Any, key1: Any) -> Any:
+def _round(a, b, c, d, key0, key1):
     """A round on words in the low halves of 64 bits, whatever stands in the upper ones."""
     p0 = (a & LOW) * FIRST
     p1 = (c & LOW) * SECOND
@@ -36,7 +36,7 @@ def _round(a: Any, b: Any, c: Any, d: Any, key0: Any, key1: Any) -> Any:
 
 
 @inlined
-def _numbers_of(word: Any, next: Any) -> Any:
+def _numbers_of(word, next):
     """Two floats in [1, 2), side by side, whose fractions are the words' low bits."""
     return (((word & LOW) | (next << SHIFT)) & FRACTIONS) | EXPONENTS
 
@@ -59,7 +59,7 @@ def stream_of(step: Step, seeds: Seeds, size: int, skipped: int = 0) -> Stream:
 
 
 @jit()
-def _fill(low: Any, high: Any, key0: Any, key1: Any, values: Any) -> None:
+def _fill(low, high, key0, key1, values):
     """The numbers of a counter (low, high) and those behind it; values [4 n]."""
     pairs = values.view(np.uint64)
     for g in range(pairs.size // 2):
@@ -78,7 +78,7 @@ def _fill(low: Any, high: Any, key0: Any, key1: Any, values: Any) -> None:
 
 
 @jit()
-def _uniform_groups(start: Any, stop: Any, stream: Any, out: Any) -> None:
+def _uniform_groups(start, stop, stream, out):
     """Numbers 4 start to 4 stop of a stream, into those of out."""
     for first in range(start, stop, BLOCK // 4):
         low = stream.low + U64(first)
@@ -88,7 +88,7 @@ def _uniform_groups(start: Any, stop: Any, stream: Any, out: Any) -> None:
 
 
 @jit()
-def uniform_row(stream: Any, first: Any, size: Any, memory: Any) -> Any:
+def uniform_row(stream, first, size, memory):
     """Numbers first to first + size - 1 of a stream.
 
     Args:

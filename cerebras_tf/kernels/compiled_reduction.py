@@ -40,7 +40,7 @@ def _supports(x: Any, *, axes: Any = None, keepdims: bool = False) -> bool:
 
 
 @jit()
-def _column_sums(start: Any, stop: Any, x: Any, total: Any) -> None:
+def _column_sums(start, stop, x, total):
     """total[b] [H] = sum of the rows of block b, for blocks from start to stop."""
     for b in range(start, stop):
         own = total[b]
@@ -53,20 +53,20 @@ def _column_sums(start: Any, stop: Any, x: Any, total: Any) -> None:
 
 
 @jit(any_order=True)
-def _row_sums(start: Any, stop: Any, x: Any, total: Any) -> None:
+def _row_sums(start, stop, x, total):
     for i in range(start, stop):
         total[i] = row_sum(x[i])
 
 
 @jit(any_order=True)
-def _block_sums(start: Any, stop: Any, x: Any, length: Any, total: Any) -> None:
+def _block_sums(start, stop, x, length, total):
     """total[b] = sum of elements b length to (b + 1) length."""
     for b in range(start, stop):
         total[b] = row_sum(x[b * length : min((b + 1) * length, x.size)])
 
 
 @jit(any_order=True)
-def _block_squares(start: Any, stop: Any, x: Any, length: Any, total: Any) -> None:
+def _block_squares(start, stop, x, length, total):
     """total[b] = sum of the squares of elements b length to (b + 1) length."""
     for b in range(start, stop):
         part = x[b * length : min((b + 1) * length, x.size)]

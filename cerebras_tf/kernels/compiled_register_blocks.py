@@ -27,13 +27,13 @@ _VECTOR = ir.VectorType(_FLOAT, LANES)
 _ZERO = ir.Constant(_VECTOR, [0.0] * LANES)
 
 
-def _pointer(builder: Any, address: Any, rows: Any, step: Any, offset: Any, type: Any) -> Any:
+def _pointer(builder, address, rows, step, offset, type):
     """To what lies some rows of `step` bytes and an offset behind an address."""
     moved = builder.add(builder.add(address, builder.mul(_I64(rows), step)), offset)
     return builder.inttoptr(moved, type.as_pointer())
 
 
-def _load(builder: Any, *place: Any) -> Any:
+def _load(builder, *place):
     return builder.load(_pointer(builder, *place), align=4)
 
 
@@ -43,7 +43,7 @@ def _sums(builder: Any, columns: int) -> list[list[Any]]:
     ]
 
 
-def _add_product(builder: Any, total: Any, x: Any, y: Any) -> None:
+def _add_product(builder, total, x, y):
     """total += x y, in one rounding where the processor can."""
     type = ir.FunctionType(_VECTOR, [_VECTOR] * 3)
     function = cgutils.get_or_insert_function(builder.module, type, f"llvm.fmuladd.v{LANES}f32")
@@ -57,8 +57,8 @@ def block_of_columns(vectors: int) -> Any:
     neighbours in a row of a.
     """
 
-    def block(typingctx: Any, a: Any, b: Any, out: Any, steps: Any, inner: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def block(typingctx, a, b, out, steps, inner):
+        def generate(context, builder, signature, args):
             a, b, out, steps, inner = args
             a_step, b_step, out_step, next_a = (builder.extract_value(steps, i) for i in range(4))
             totals = _sums(builder, vectors)
@@ -96,8 +96,8 @@ def block_of_rows(looks_ahead: bool) -> Any:
         looks_ahead: whether the rows of b that come next are asked of memory meanwhile.
     """
 
-    def block(typingctx: Any, a: Any, b: Any, out: Any, steps: Any, inner: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def block(typingctx, a, b, out, steps, inner):
+        def generate(context, builder, signature, args):
             a, b, out, steps, inner = args
             a_step, b_step, out_step = (builder.extract_value(steps, i) for i in range(3))
             totals = _sums(builder, TURNED)

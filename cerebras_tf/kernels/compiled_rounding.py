@@ -5,8 +5,6 @@ A bfloat16 is held in a register as the float32 that it is the upper half of.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from cerebras_tf.kernels.compiled_intrinsics import bits_of, float_of
@@ -23,14 +21,14 @@ QUIET = U32(0x400000)
 
 
 @inlined
-def _mixed(word: Any) -> Any:
+def _mixed(word):
     word = U32(U32(word ^ (word >> SHIFT0)) * FACTOR0)
     word = U32(U32(word ^ (word >> SHIFT1)) * FACTOR1)
     return U32(word ^ (word >> SHIFT2))
 
 
 @inlined
-def rounded_randomly(x: Any, place: Any, key: Any) -> Any:
+def rounded_randomly(x, place, key):
     """A float32 rounded to bfloat16 by the word of an element's place; see round_randomly."""
     word = _mixed(U32(U32(U32(place) * FACTOR) + U32(key) + U32(place >> 32)))
     word = _mixed(U32(word ^ U32(key >> 32)))
@@ -39,7 +37,7 @@ def rounded_randomly(x: Any, place: Any, key: Any) -> Any:
 
 
 @inlined
-def nearest_bfloat16(x: Any) -> Any:
+def nearest_bfloat16(x):
     """A float32 rounded to the nearest bfloat16, ties to even; NaN stays NaN."""
     bits = U32(bits_of(x))
     rounded = U32(bits + U32(0x7FFF) + ((bits >> U32(16)) & U32(1))) & UPPER

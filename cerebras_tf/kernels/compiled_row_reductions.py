@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numba
 import numpy as np
 
@@ -19,13 +17,13 @@ _LEAST = WORD(-0x7F800001)
 
 
 @inlined
-def _ordered(bits: Any) -> Any:
+def _ordered(bits):
     """Bits of a float32 as an integer of the same order, and back: negative ones are mirrored."""
     return WORD(bits ^ WORD(WORD(bits >> WORD(31)) & WORD(0x7FFFFFFF)))
 
 
 @inlined
-def row_max(row: Any) -> Any:
+def row_max(row):
     """Largest element; -Inf of none. A NaN may be passed over, so callers must meet it again.
 
     By integers: a maximum of floating point numbers is not vectorised, and is 20 times slower.
@@ -38,7 +36,7 @@ def row_max(row: Any) -> Any:
 
 
 @numba.njit(forceinline=True, fastmath=ANY_ORDER, boundscheck=False)
-def row_sum(row: Any) -> Any:
+def row_sum(row):
     """Sum of a row, in blocks."""
     total = F(0)
     for start in range(0, row.size, _BLOCK):
@@ -51,7 +49,7 @@ def row_sum(row: Any) -> Any:
 
 
 @numba.njit(forceinline=True, fastmath=ANY_ORDER, boundscheck=False)
-def sum_of_exp(row: Any, top: Any) -> Any:
+def sum_of_exp(row, top):
     """Sum of e^(x - top), in blocks: one running sum of a vocabulary would lose digits."""
     total = F(0)
     for start in range(0, row.size, _BLOCK):
@@ -64,7 +62,7 @@ def sum_of_exp(row: Any, top: Any) -> Any:
 
 
 @numba.njit(forceinline=True, fastmath=ANY_ORDER, boundscheck=False)
-def exp_into(row: Any, top: Any, out: Any) -> Any:
+def exp_into(row, top, out):
     """out = e^(row - top), in other memory; returns the sum, in blocks as sum_of_exp."""
     total = F(0)
     for start in range(0, row.size, _BLOCK):
@@ -80,7 +78,7 @@ def exp_into(row: Any, top: Any, out: Any) -> Any:
 
 
 @numba.njit(forceinline=True, fastmath=ANY_ORDER, boundscheck=False)
-def exp_in_place(row: Any, top: Any) -> Any:
+def exp_in_place(row, top):
     """row = e^(row - top); returns the sum. Two names of one array would not vectorise."""
     total = F(0)
     for start in range(0, row.size, _BLOCK):
@@ -95,7 +93,7 @@ def exp_in_place(row: Any, top: Any) -> Any:
 
 
 @jit()
-def _add_columns(start: Any, stop: Any, rows: Any, total: Any) -> None:
+def _add_columns(start, stop, rows, total):
     columns = total[start:stop]
     for j in range(columns.size):
         columns[j] = F(0)

@@ -9,8 +9,6 @@ which is left to BLAS there).
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from cerebras_tf.kernels.compiled_jit import jit
@@ -85,7 +83,7 @@ def vector_products(a: np.ndarray, b: np.ndarray, out: np.ndarray, add: bool) ->
 
 
 @jit()
-def _by_rows(start: Any, stop: Any, a: Any, b: Any, out: Any, add: Any) -> None:
+def _by_rows(start, stop, a, b, out, add):
     """Products `start` to `stop` of out [P, N] = a [P, K] b [P, K, N]."""
     inner, eights = a.shape[1], a.shape[1] // 8 * 8
     for p in range(start, stop):
@@ -107,7 +105,7 @@ def _by_rows(start: Any, stop: Any, a: Any, b: Any, out: Any, add: Any) -> None:
 
 
 @jit(any_order=True)
-def _by_columns(start: Any, stop: Any, a: Any, b: Any, out: Any, add: Any) -> None:
+def _by_columns(start, stop, a, b, out, add):
     """Products `start` to `stop` of out [P, N] = a [P, K] times the transposes of b [P, N, K]."""
     for p in range(start, stop):
         row, x, rows = out[p], a[p], b[p]
@@ -119,7 +117,7 @@ def _by_columns(start: Any, stop: Any, a: Any, b: Any, out: Any, add: Any) -> No
 
 
 @jit()
-def _times_rows(start: Any, stop: Any, a: Any, b: Any, out: Any, add: Any) -> None:
+def _times_rows(start, stop, a, b, out, add):
     """Blocks `start` to `stop` of columns of out [M, N] = a [M or more, K] b [K, N]."""
     inner, columns = b.shape
     sums = np.empty((ROWS, _COLUMNS), F)
@@ -141,7 +139,7 @@ def _times_rows(start: Any, stop: Any, a: Any, b: Any, out: Any, add: Any) -> No
 
 
 @jit()
-def _sums_of_columns(a: Any, b: Any, sums: Any) -> None:
+def _sums_of_columns(a, b, sums):
     """The same for fewer columns than a block has."""
     for i in range(a.shape[0]):
         row = sums[i, : b.shape[1]]
@@ -153,7 +151,7 @@ def _sums_of_columns(a: Any, b: Any, sums: Any) -> None:
 
 
 @jit()
-def _times_columns(start: Any, stop: Any, a: Any, b: Any, out: Any, add: Any) -> None:
+def _times_columns(start, stop, a, b, out, add):
     """Blocks `start` to `stop` of columns of out [M, N] = a [M or more, K] times b [N, K]'s
     transpose."""
     columns, inner = b.shape
@@ -174,7 +172,7 @@ def _times_columns(start: Any, stop: Any, a: Any, b: Any, out: Any, add: Any) ->
 
 
 @jit(any_order=True)
-def _add_dots(a: Any, b: Any, sums: Any) -> None:
+def _add_dots(a, b, sums):
     """sums += a times the transpose of b."""
     for i in range(a.shape[0]):
         for n in range(b.shape[0]):
@@ -185,7 +183,7 @@ def _add_dots(a: Any, b: Any, sums: Any) -> None:
 
 
 @jit()
-def _set(out: Any, sums: Any, add: Any) -> None:
+def _set(out, sums, add):
     """A part of the result, which may have fewer rows and columns than its sums."""
     for i in range(out.shape[0]):
         row, found = out[i], sums[i]

@@ -9,8 +9,6 @@ for 8 and 16; of a Zen 3 by AVX2 0.39, 0.5 and 0.55, and 0.36 and 0.7.
 
 from __future__ import annotations
 
-from typing import Any
-
 from cerebras_tf.kernels.compiled_jit import jit
 from cerebras_tf.kernels.compiled_register_blocks import (
     HAS_LONG_VECTORS,
@@ -35,7 +33,7 @@ _dots = block_of_rows(False)
 
 
 @jit()
-def small_product(a: Any, b: Any, out: Any) -> Any:
+def small_product(a, b, out):
     """out [M, N] = a [M, K] b [K, N] in float32; False, and nothing, where BLAS should.
 
     Args:
@@ -62,7 +60,7 @@ def small_product(a: Any, b: Any, out: Any) -> Any:
 
 
 @jit()
-def _by_columns(rows: Any, columns: Any, inner: Any, a: Any, b: Any, out: Any, steps: Any) -> None:
+def _by_columns(rows, columns, inner, a, b, out, steps):
     """Blocks of one, two or _WIDE vectors; addresses, and bytes as block_of_columns takes."""
     j = 0
     while j < columns:
@@ -81,7 +79,7 @@ def _by_columns(rows: Any, columns: Any, inner: Any, a: Any, b: Any, out: Any, s
 
 
 @jit()
-def _by_rows(rows: Any, columns: Any, inner: Any, a: Any, b: Any, out: Any, steps: Any) -> None:
+def _by_rows(rows, columns, inner, a, b, out, steps):
     """Blocks of dot products; addresses, and bytes as block_of_rows takes."""
     for i in range(0, rows, ROWS):
         first = min(i, rows - ROWS)

@@ -61,7 +61,7 @@ class _Rows(NamedTuple):
     lse: np.ndarray
 
 
-def _rows_of(rows: Any, item: Any, head: Any) -> Any:
+def _rows_of(rows, item, head):
     """The rows of a head, from the first query of its sequence on."""
     first = rows.queries[item]
     return Rows(rows.scale, rows.causal, rows.no_bias, 0, 0, 0, rows.lse, head, first)
@@ -71,18 +71,7 @@ _rows_of_head = inlined(_rows_of)
 
 
 @jit()
-def _attend_heads(
-    start: Any,
-    stop: Any,
-    thread: Any,
-    parts: Any,
-    address: Any,
-    width: Any,
-    operands: Any,
-    rooms: Any,
-    rows: Any,
-    drops: Any,
-) -> None:
+def _attend_heads(start, stop, thread, parts, address, width, operands, rooms, rows, drops):
     """attend_head of parts of the heads; see Kernels. Heads count over all sequences."""
     q, k, v, out = operands
     numbers, bounds = parts
@@ -96,18 +85,7 @@ def _attend_heads(
 
 
 @jit()
-def _attend_grad_heads(
-    start: Any,
-    stop: Any,
-    thread: Any,
-    parts: Any,
-    address: Any,
-    width: Any,
-    operands: Any,
-    rooms: Any,
-    rows: Any,
-    drops: Any,
-) -> None:
+def _attend_grad_heads(start, stop, thread, parts, address, width, operands, rooms, rows, drops):
     dout, q, k, v, dq, dk, dv = operands
     numbers, bounds = parts
     for number in numbers[bounds[start] : bounds[stop]]:
@@ -248,7 +226,7 @@ def packed_attention_grad(
 
 
 @jit()
-def _draw_rows(start: Any, stop: Any, rows: Any, stream: Any, out: Any) -> None:
+def _draw_rows(start, stop, rows, stream, out):
     width = out.shape[1]
     memory = np.empty(width + WHOLE + 3, np.float32)
     for r in range(start, stop):

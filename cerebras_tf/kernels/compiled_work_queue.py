@@ -47,18 +47,18 @@ _CLOCK_MONOTONIC = 1
 
 
 @intrinsic
-def _load(typingctx: Any, address: Any) -> Any:
+def _load(typingctx, address):
     """The word at an address, as other threads left it by now."""
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def generate(context, builder, signature, args):
         return builder.load_atomic(builder.inttoptr(args[0], _I64.as_pointer()), _ORDER, 8)
 
     return types.int64(types.int64), generate
 
 
 @intrinsic
-def _store(typingctx: Any, address: Any, word: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+def _store(typingctx, address, word):
+    def generate(context, builder, signature, args):
         place = builder.inttoptr(args[0], _I64.as_pointer())
         builder.store_atomic(args[1], place, _ORDER, 8)
         return context.get_dummy_value()
@@ -67,10 +67,10 @@ def _store(typingctx: Any, address: Any, word: Any) -> Any:
 
 
 @intrinsic
-def _add(typingctx: Any, address: Any, number: Any) -> Any:
+def _add(typingctx, address, number):
     """Adds to a word; its value before."""
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def generate(context, builder, signature, args):
         place = builder.inttoptr(args[0], _I64.as_pointer())
         return builder.atomic_rmw("add", place, args[1], _ORDER)
 
@@ -78,10 +78,10 @@ def _add(typingctx: Any, address: Any, number: Any) -> Any:
 
 
 @intrinsic
-def _replace(typingctx: Any, address: Any, expected: Any, word: Any) -> Any:
+def _replace(typingctx, address, expected, word):
     """Writes a word where the expected one stands; whether it did."""
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def generate(context, builder, signature, args):
         place = builder.inttoptr(args[0], _I64.as_pointer())
         found = builder.cmpxchg(place, args[1], args[2], _ORDER, _ORDER)
         return builder.extract_value(found, 1)
@@ -90,10 +90,10 @@ def _replace(typingctx: Any, address: Any, expected: Any, word: Any) -> Any:
 
 
 @intrinsic
-def _pause(typingctx: Any) -> Any:
+def _pause(typingctx):
     """Lets the core's other hardware thread run for a moment, on x86."""
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def generate(context, builder, signature, args):
         if builder.module.triple.startswith(("x86_64", "i686")):
             kind = ir.FunctionType(_VOID, [])
             builder.call(builder.module.declare_intrinsic("llvm.x86.sse2.pause", (), kind), [])
@@ -103,10 +103,10 @@ def _pause(typingctx: Any) -> Any:
 
 
 @intrinsic
-def _yield_core(typingctx: Any, address: Any) -> Any:
+def _yield_core(typingctx, address):
     """Calls sched_yield, which lies at the address."""
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def generate(context, builder, signature, args):
         function = builder.inttoptr(args[0], ir.FunctionType(_I32, []).as_pointer())
         builder.call(function, [])
         return context.get_dummy_value()
@@ -115,10 +115,10 @@ def _yield_core(typingctx: Any, address: Any) -> Any:
 
 
 @intrinsic
-def _nanoseconds(typingctx: Any, address: Any) -> Any:
+def _nanoseconds(typingctx, address):
     """The monotonic clock, by clock_gettime, which lies at the address."""
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def generate(context, builder, signature, args):
         room = cgutils.alloca_once(builder, ir.ArrayType(_I64, 2))
         taken = ir.FunctionType(_I32, [_I32, _POINTER]).as_pointer()
         function = builder.inttoptr(args[0], taken)
@@ -132,10 +132,10 @@ def _nanoseconds(typingctx: Any, address: Any) -> Any:
 
 
 @intrinsic
-def _call(typingctx: Any, entry: Any, arguments: Any, start: Any, stop: Any, thread: Any) -> Any:
+def _call(typingctx, entry, arguments, start, stop, thread):
     """Calls what `_entry_of` made; whether it raised."""
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def generate(context, builder, signature, args):
         kind = _entry_type(context)
         result, error = (cgutils.alloca_once(builder, part.pointee) for part in kind.args[:2])
         function = builder.inttoptr(args[0], kind.as_pointer())
@@ -145,7 +145,7 @@ def _call(typingctx: Any, entry: Any, arguments: Any, start: Any, stop: Any, thr
     return types.boolean(*[types.int64] * 5), generate
 
 
-def _entry_type(context: Any) -> Any:
+def _entry_type(context):
     """Of a compiled function (address of arguments, start, stop, thread)."""
     return context.call_conv.get_function_type(types.none, [types.int64] * 4)
 
@@ -154,7 +154,7 @@ _kernels: dict[str, Any] = {}
 
 
 @intrinsic(prefer_literal=True)
-def _entry_of(typingctx: Any, name: Any, with_thread: Any, arguments: Any) -> Any:
+def _entry_of(typingctx, name, with_thread, arguments):
     """Address of a function that runs a kernel on a range of rows, its arguments in memory.
 
     The kernel is inlined. Where it were called, which of several copies of its code ran, each made
@@ -170,7 +170,7 @@ def _entry_of(typingctx: Any, name: Any, with_thread: Any, arguments: Any) -> An
     wanted = [types.int64] * (3 if with_thread.literal_value else 2) + list(arguments.types)
     called: Any = kernel.get_call_type(typingctx, tuple(wanted), {})
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def generate(context, builder, signature, args):
         name = f"{builder.function.name}.entry"
         function = ir.Function(builder.module, _entry_type(context), name)
         function.linkage = "internal"
@@ -195,17 +195,17 @@ def _entry_of(typingctx: Any, name: Any, with_thread: Any, arguments: Any) -> An
 
 
 @intrinsic
-def _address_of(typingctx: Any, arguments: Any) -> Any:
+def _address_of(typingctx, arguments):
     """Where a copy of a tuple lies until the calling function returns."""
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def generate(context, builder, signature, args):
         return builder.ptrtoint(cgutils.alloca_once_value(builder, args[0]), _I64)
 
     return types.int64(arguments), generate
 
 
 @jit()
-def _work(board: Any, thread: Any) -> None:
+def _work(board, thread):
     """Takes chunks of the job on the board until none is left."""
     while True:
         job = _load(board + _JOB)
@@ -229,7 +229,7 @@ def _work(board: Any, thread: Any) -> None:
 
 
 @jit()
-def _spread(board: Any, entry: Any, arguments: Any, rows: Any, chunks: Any) -> Any:
+def _spread(board, entry, arguments, rows, chunks):
     """Puts a job on the board and returns when it is done.
 
     Returns:
@@ -257,14 +257,14 @@ def _spread(board: Any, entry: Any, arguments: Any, rows: Any, chunks: Any) -> A
 
 
 @jit()
-def _has_chunks(board: Any) -> Any:
+def _has_chunks(board):
     """Whether the job on the board has chunks that nobody took."""
     job = _load(board + _JOB)
     return ((job >> _TAKEN) & _CHUNKS) < (job & _CHUNKS)
 
 
 @jit()
-def _serve(board: Any, thread: Any) -> Any:
+def _serve(board, thread):
     """Works at jobs until none has come for a while, or Python has something to do.
 
     Returns:
@@ -288,7 +288,7 @@ def _serve(board: Any, thread: Any) -> Any:
 
 
 @jit()
-def changes_within(address: Any, looks: Any) -> Any:
+def changes_within(address, looks):
     """Whether the word at an address is no longer 0 within so many looks at it."""
     for _ in range(looks):
         if _load(address) != 0:
@@ -298,7 +298,7 @@ def changes_within(address: Any, looks: Any) -> Any:
 
 
 @jit()
-def _change(address: Any, number: Any) -> None:
+def _change(address, number):
     _add(address, number)
 
 
@@ -336,7 +336,7 @@ def _runner(kernel: Any, with_thread: bool) -> Runner:
 
 
 def _make_runner(name: str, with_thread: bool) -> Runner:
-    def run(board: Any, rows: Any, chunks: Any, *arguments: Any) -> Any:
+    def run(board, rows, chunks, *arguments):
         entry, place = _entry_of(name, with_thread, arguments), _address_of(arguments)
         if chunks == 1:
             return 1 if _call(entry, place, 0, rows, 0) else 0
