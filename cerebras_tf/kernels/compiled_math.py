@@ -1,8 +1,8 @@
-"""Elementary functions in float32 that vectorise: no branches, no tables, no library calls.
+"""Elementary functions in float32 that vectorise: no branches, tables or library calls.
 
-Errors are at most 2.5 units in the last place, and NaN, Inf, zeros and denormal numbers come out as
-NumPy has them. Polynomials are interpolated at Chebyshev nodes when the file is imported, so that
-no unexplained numbers stand here. float64 has no fast forms.
+Errors are at most 2.5 units in the last place; NaN, Inf, zeros and subnormal numbers give NumPy's
+results. Polynomials are interpolated at Chebyshev nodes on import, so that the file contains no
+unexplained constants. float64 has no fast forms.
 
 Legend: x = n log(2) + r for exp; x = 2^n m, f = m - 1 for log; x = n pi/2 + r for sin and cos.
 """
@@ -60,7 +60,7 @@ ROUND = F(1.5 * 2**23)  # adding it leaves the nearest integer in the low bits
 
 @inlined
 def _scale(y, n):
-    """y 2^n in two factors, so that results may overflow to Inf or be denormal."""
+    """y 2^n in two factors, so that results may overflow to Inf or be subnormal."""
     half = n >> I(1)
     return y * float_of(I((half + I(127)) << I(23))) * float_of(I((n - half + I(127)) << I(23)))
 
@@ -124,7 +124,7 @@ def log(x):
 
 @inlined
 def log1p(x):
-    """log(1 + x); what rounding 1 + x lost comes back to first order."""
+    """log(1 + x); the rounding error of 1 + x is corrected to first order."""
     u = ONE + x
     y = log(u) + (x - (u - ONE)) / u
     y = x if fabs(x) < F(2.0**-24) else y
@@ -153,7 +153,7 @@ def tanh(x):
 
 @inlined
 def sigmoid(x):
-    """1 / (1 + e^-x), from the side on which exp does not overflow."""
+    """1 / (1 + e^-x), computed on the side where exp does not overflow."""
     z = exp(-fabs(x))
     return (ONE if x >= ZERO else z) / (ONE + z)
 
