@@ -26,19 +26,7 @@ from cerebras_tf.kernels.compiled_jit import CACHE_FOLDER
 from cerebras_tf.kernels.compiled_threads import parallel_for
 
 _MAX_PLANS = 256  # layouts remembered for one body
-_EXPENSIVE = (
-    "exp",
-    "expm1",
-    "log",
-    "log1p",
-    "sin",
-    "cos",
-    "tanh",
-    "erf",
-    "sigmoid",
-    "softplus",
-    "pow",
-)
+_SLOW = ("exp", "expm1", "log", "log1p", "sin", "cos", "tanh", "erf", "sigmoid", "softplus", "pow")
 _kernels: dict[str, Any] = {}
 _lock = threading.Lock()
 
@@ -72,8 +60,8 @@ class FusedElementwise:
     def __init__(self, body: Any) -> None:
         check_body(body)
         self.body = body
-        expensive = sum(8 for node in body.nodes if node.op in _EXPENSIVE)
-        self.weight = max(1, (len(body.nodes) + expensive) // 8)
+        slow = sum(8 for node in body.nodes if node.op in _SLOW)
+        self.weight = max(1, (len(body.nodes) + slow) // 8)
         self.plans: dict[Any, _Plan] = {}
         self.kernels: dict[Pattern, Any] = {}
 

@@ -94,13 +94,14 @@ def _k_loop(
         b: address of the panel.
     """
     before = builder.block
-    transpose, test, rest, test_rest, end = (
-        builder.append_basic_block(name) for name in ("turn", "test", "rest", "test_rest", "end")
+    unrolled, test, remainder, test_remainder, end = (
+        builder.append_basic_block(name)
+        for name in ("unrolled", "test", "remainder", "test_remainder", "end")
     )
     whole = builder.sub(inner, builder.urem(inner, _I64(step)))
     builder.branch(test)
     positions, phis = [], []
-    for test_block, previous in ((test, before), (test_rest, test)):
+    for test_block, previous in ((test, before), (test_remainder, test)):
         builder.position_at_end(test_block)
         positions.append(builder.phi(_I64))
         phis.append([builder.phi(_VECTOR) for _ in sums])
@@ -109,8 +110,8 @@ def _k_loop(
         for total, value in zip(phis[-1], values):
             total.add_incoming(value, previous)
     for test_block, body, until, after, steps_at_once, index in (
-        (test, transpose, whole, test_rest, step, 0),
-        (test_rest, rest, inner, end, 1, 1),
+        (test, unrolled, whole, test_remainder, step, 0),
+        (test_remainder, remainder, inner, end, 1, 1),
     ):
         builder.position_at_end(test_block)
         builder.cbranch(builder.icmp_signed("<", positions[index], until), body, after)
