@@ -7,6 +7,7 @@ of their contents.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Union
 
 import numpy as np
 
@@ -14,8 +15,10 @@ from cerebras_tf.ir import StepGraph, Variable
 from cerebras_tf.ir.program import ARENA, CONSTANT, FEATURE, VARIABLE, VIEW, Program
 from cerebras_tf.ir.schedule import Free, Run, StreamIn, StreamOut
 from cerebras_tf.memoryx.store import MemoryStore, Store, reading, write
+from cerebras_tf.runtime.client import ProgramSource, SavedProgram, SessionClient
 from cerebras_tf.runtime.cpu import CpuBackend
 from cerebras_tf.runtime.executor import Machine
+from cerebras_tf.runtime.session import Session
 from tests.steps import Arrays
 
 
@@ -32,6 +35,12 @@ def run_program(
     return results, contents(store)
 
 
+def client_of(source: Union[ProgramSource, Program], store: Store, backend=None, **given):
+    """The client of a session in this process, for a source of programs or for one program."""
+    session = Session(store, backend or CpuBackend(), **given)
+    return SessionClient(session, SavedProgram(source) if isinstance(source, Program) else source)
+
+
 def store_of(specs: Iterable[Variable], values: Arrays) -> MemoryStore:
     """A store with values for its variables."""
     store = MemoryStore(specs)
@@ -43,6 +52,11 @@ def store_of(specs: Iterable[Variable], values: Arrays) -> MemoryStore:
 def contents(store: Store) -> Arrays:
     """Copies of all variables."""
     return {name: content_of(store, name) for name in store.specs}
+
+
+def variables_of(client: SessionClient) -> Arrays:
+    """Copies of all variables of a session."""
+    return {name: client.session.get(name) for name in client.session.specs}
 
 
 def content_of(store: Store, name: str) -> np.ndarray:

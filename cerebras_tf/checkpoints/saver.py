@@ -40,7 +40,7 @@ from cerebras_tf.checkpoints.writer import Shard, unfinished, write_checkpoint, 
 from cerebras_tf.errors import CheckpointError, StoreError
 from cerebras_tf.memoryx.borrowing_store import BorrowingStore
 from cerebras_tf.memoryx.store import Store, write
-from cerebras_tf.runtime.session import RANDOM_STEP_KEY
+from cerebras_tf.runtime.random_streams import RANDOM_STEP_KEY
 from cerebras_tf.runtime.shared_store import SharedStore
 from cerebras_tf.step.tensorflow_step import WaferStep
 from cerebras_tf.swarmx import job, mpi

@@ -41,7 +41,7 @@ from cerebras_tf.memoryx.store_folder import folder_of
 from cerebras_tf.passes.split_micro_batches import LAST
 from cerebras_tf.runtime.capacity import agreed_share
 from cerebras_tf.runtime.profiler import Profiler
-from cerebras_tf.runtime.session import Request
+from cerebras_tf.runtime.protocol import Request
 from cerebras_tf.runtime.shared_store import SharedStore
 from cerebras_tf.runtime.streaming_plan import check_disk
 from cerebras_tf.step.cluster import neighbours_for, swarm_for
@@ -260,7 +260,7 @@ def _store_of(
     if swarm.size > 1:
         return SharedStore(own, swarm)
     # What several wafers keep, no one of them can lend.
-    return own if lender is None or job.wafers() > 1 else BorrowingStore(own, lender.session.store)
+    return own if lender is None or job.wafers() > 1 else BorrowingStore(own, lender.store)
 
 
 def _ram_bytes(config: Any, mode: str) -> int:

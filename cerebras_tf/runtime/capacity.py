@@ -75,7 +75,7 @@ def activation_bytes(program: Program) -> int:
     return program.arena_bytes + program.scratch_bytes
 
 
-def room_for_activations(state_bytes: int, held_bytes: int = 0, share: Optional[int] = None) -> int:
+def activation_limit(state_bytes: int, held_bytes: int = 0, share: Optional[int] = None) -> int:
     """Bytes that activations and scratch memory may take: what is free, less a tenth.
 
     Args:

@@ -13,10 +13,11 @@ from cerebras_tf.errors import BatchCapacityError
 from cerebras_tf.ir.program import Program
 from cerebras_tf.memoryx.disk_speed import measured_disk_speeds
 from cerebras_tf.memoryx.file_store import FileStore
+from cerebras_tf.memoryx.store import Store
 from cerebras_tf.ops.cost import Speeds
 from cerebras_tf.quantities import gigabytes_not_below
 from cerebras_tf.runtime.backend import Backend
-from cerebras_tf.runtime.session import Session
+from cerebras_tf.runtime.protocol import SessionProtocol
 from cerebras_tf.runtime.shared_store import SharedStore
 from cerebras_tf.runtime.speeds import measured_speeds
 from cerebras_tf.runtime.streaming_plan import plan_streaming
@@ -28,6 +29,7 @@ class ActivationRoom:
 
     Args:
         session: whose steps they are of.
+        store: its variables.
         backend: runs them.
         memory_gb: what was set for them; None for what the machine has.
         trains: whether steps train; else nothing is kept between passes, and there is no choice.
@@ -37,13 +39,15 @@ class ActivationRoom:
 
     def __init__(
         self,
-        session: Session,
+        session: SessionProtocol,
+        store: Store,
         backend: Backend,
         memory_gb: Optional[float],
         trains: bool,
         swarm: Swarm,
     ) -> None:
         self._session = session
+        self._store = store
         self._backend = backend
         self._memory_gb = memory_gb
         self._trains = trains
@@ -62,7 +66,7 @@ class ActivationRoom:
             return None
         if self._memory_gb is not None:
             return int(self._memory_gb * 1e9)
-        room = self._session.room_for_activations
+        room = self._session.activation_limit
         return room if room > 0 else None  # not even the variables fit: that will be said
 
     @property
@@ -75,7 +79,7 @@ class ActivationRoom:
 
     def _files(self) -> Optional[FileStore]:
         """The store on files of this wafer; None where there is none."""
-        store = self._session.store
+        store = self._store
         here = store.here if isinstance(store, SharedStore) else store
         is_on_disk = isinstance(here, FileStore) and here.disk.folder is not None
         return here if is_on_disk else None  # type: ignore[return-value]

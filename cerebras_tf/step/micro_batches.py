@@ -30,7 +30,8 @@ from cerebras_tf.passes.split_micro_batches import (
     VALUES,
     run_in_parts,
 )
-from cerebras_tf.runtime.session import Request, Session
+from cerebras_tf.runtime.client import SessionClient
+from cerebras_tf.runtime.protocol import Request
 from cerebras_tf.swarmx import job
 from cerebras_tf.tf_session.structures import leaves, map_fetches
 
@@ -119,13 +120,13 @@ class MicroBatches:
 
     def run(
         self,
-        session: Session,
+        session: SessionClient,
         features: Mapping[str, Array],
         wanted: frozenset[str],
         updates: bool,
         learn: Callable[[Mapping[str, TensorType]], None],
     ) -> dict[str, Array]:
-        """Runs a step on all parts; see Session.run.
+        """Runs a step on all parts; see SessionClient.run.
 
         Args:
             session: runs the parts.
@@ -197,7 +198,9 @@ class MicroBatches:
             for name, array in features.items()
         }
 
-    def _shared(self, session: Session, parts: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
+    def _shared(
+        self, session: SessionClient, parts: Sequence[Mapping[str, Array]]
+    ) -> dict[str, Array]:
         """Sums over wafers, of all parts."""
         if not self.sums:
             return {}

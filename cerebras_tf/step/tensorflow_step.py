@@ -40,8 +40,10 @@ from cerebras_tf.kernels.timeline import spanned
 from cerebras_tf.memoryx.store import Store
 from cerebras_tf.ops import Builder
 from cerebras_tf.passes.split_micro_batches import COUNTS, LAST, VALUES
+from cerebras_tf.runtime.client import SessionClient
 from cerebras_tf.runtime.profiler import WAFER_STEP, Profiler, timed
-from cerebras_tf.runtime.session import RANDOM_STEP_KEY, Phase, Request, Session
+from cerebras_tf.runtime.protocol import Request
+from cerebras_tf.runtime.session import Phase, Session
 from cerebras_tf.step.activation_budget import ActivationRoom
 from cerebras_tf.step.cluster import ENDED, GOING
 from cerebras_tf.step.fed_types import (
@@ -65,6 +67,8 @@ class WaferStep:
 
     Attributes:
         session: runs the programs that this object makes.
+        client: gives batches and programs to the session.
+        store: as given.
         tensors: tensors whose values may be asked for, by name.
         error: the error that ended the last step, if any; TensorFlow's sessions cannot carry it.
         compiled_step: the step compiled last, as the passes left it; None once it was prepared
@@ -124,8 +128,9 @@ class WaferStep:
         self.swarm, self.profiler = swarm or Alone(), profiler
         backend, watching = timed(self.swarm, profiler)
         self.session = Session(
-            self, store, backend, watching, phase, bool(effects), self.swarm, neighbours
+            store, backend, watching, phase, bool(effects), self.swarm, neighbours
         )
+        self.client, self.store = SessionClient(self.session, self), store
         self._loss, self._has_met = loss, False
         self.tensors: dict[str, Any] = {}
         self._make_capture = self._made_with = make_capture
@@ -134,10 +139,11 @@ class WaferStep:
         self._fed, self._effects = list(fed), list(effects)
         self._global_step, self._phase = global_step, phase
         self._options = replace(options, price=backend.price, unfitted=self._keep_unfitted)
-        self._room = ActivationRoom(self.session, backend, memory_gb, bool(effects), self.swarm)
+        self._room = ActivationRoom(
+            self.session, store, backend, memory_gb, bool(effects), self.swarm
+        )
         self._wanted, self._updates = frozenset[str](), bool(self._effects)
         self._results: dict[str, np.ndarray] = {}
-        self._draws_on = False  # whether the session knows how often random ops have drawn
         self._saved: Optional[tuple[str, int]] = None
         self._numbers = itertools.count()
         # What was asked for where no program for all sizes could be had.
@@ -150,7 +156,7 @@ class WaferStep:
     @property
     def program(self) -> Optional[Program]:
         """The program that ran last."""
-        return self.session.program
+        return self.client.program
 
     def want(self, names: Iterable[str], update: bool) -> None:
         """Says what the next step is for.
@@ -198,21 +204,18 @@ class WaferStep:
             The global step afterwards.
         """
         self.meet(GOING)
-        if not self._draws_on:  # a run that begins, or goes on from another's checkpoint
-            self.session.draws = global_step // self.swarm.size if self._effects else 0
-            self._draws_on = True
-        self.session.global_step = global_step
+        self.client.global_step = global_step
         features = {t.name: array for t, array in zip(self._fed, arrays)}
         with spanned(WAFER_STEP, "step"):
             asked = features, self._wanted, self._updates
             if self.parts is None:
-                self._results = self.session.run(*asked)
+                self._results = self.client.run(*asked)
             else:
-                self._results = self.parts.run(self.session, *asked, self._learn)
+                self._results = self.parts.run(self.client, *asked, self._learn)
                 features = self.parts.part(features)  # those that its program is for
-        assert self.session.plan is not None
-        self._padding.ran(self.session.plan, features)
-        return self.session.global_step
+        assert self.client.plan is not None
+        self._padding.ran(self.client.plan, features)
+        return self.client.global_step
 
     def _learn(self, types: Mapping[str, TensorType]) -> None:
         """Finds what becomes of the results of parts, and which sums they share."""
@@ -220,28 +223,25 @@ class WaferStep:
         self.captured([types[tensor.name] for tensor in self._fed])
 
     def draws_to_save(self) -> dict[str, np.ndarray]:
-        """What a checkpoint must say of random ops, beside the global step; see Session.drawn."""
-        found = self.session.drawn()
-        if not self._draws_on:
-            found.pop(RANDOM_STEP_KEY, None)
+        """What a checkpoint must hold of random ops; see SessionProtocol.random_state."""
+        found = self.session.random_state()
         return {name: np.array(number, np.int64) for name, number in found.items()}
 
     def restore_draws(self, found: Mapping[str, int]) -> None:
         """Takes what draws_to_save gave for a checkpoint."""
-        self._draws_on = RANDOM_STEP_KEY in found  # else the global step tells, as it does at first
-        self.session.draw_on(found)
+        self.session.restore_random_state(found)
 
     def saved_as(self, prefix: str) -> None:
         """Says that a checkpoint holds the variables as they are now."""
-        self._saved = os.path.abspath(prefix), self.session.store.version
+        self._saved = os.path.abspath(prefix), self.session.version
 
     def is_saved_as(self, prefix: str) -> bool:
         """Whether a checkpoint holds the variables as they are now."""
-        return self._saved == (os.path.abspath(prefix), self.session.store.version)
+        return self._saved == (os.path.abspath(prefix), self.session.version)
 
     def result(self, name: str) -> np.ndarray:
         """A wanted value of the last step."""
-        program = self.session.plan
+        program = self.client.plan
         assert program is not None
         return for_tensorflow(self._results[name], program.slots[program.results[name]].type.dtype)
 
@@ -255,7 +255,7 @@ class WaferStep:
                 self._learn(named)
                 requests = self.parts.requests(requests[0])
             self._saves = False
-            self.prepared, *_ = [self.session.prepare(each).program for each in requests]
+            self.prepared, *_ = map(self.client.prepare, requests)
 
     def static_types(self) -> Optional[list[TensorType]]:
         """Types of the fed tensors; None where a shape is known only with the data."""
@@ -263,7 +263,7 @@ class WaferStep:
             return None
         return [tensor_type(tensor) for tensor in self._fed]
 
-    # What the session asks of its source of programs.
+    # The methods of ProgramSource.
 
     def compile(self, request: Request) -> Program:
         """A program for the features that came: for all their sizes where that can be had.
@@ -291,7 +291,7 @@ class WaferStep:
     def _noted(self, program: Program) -> Program:
         """The program; which part of a batch it is for is remembered."""
         if self.parts is not None:
-            self.parts.note(program, self._part, self.session.store)
+            self.parts.note(program, self._part, self.store)
         return program
 
     def enlarge(self, program: Program, most: Mapping[str, int]) -> Program:
@@ -445,7 +445,7 @@ class WaferStep:
         """What a program is made from."""
         whole = make_capture is self._make_fallback
         options = replace(self._options, strip=strip)
-        settings = settings_of(options, self.session.store, whole, self._updates)
+        settings = settings_of(options, self.store, whole, self._updates)
         effects = self._effects if self._updates else []
         return Sources(effects, self.tensors, self._fed, self._control_inputs, settings)
 

@@ -28,13 +28,13 @@ from cerebras_tf.ops import OPS
 from cerebras_tf.ops.registry import register
 from cerebras_tf.ops.rows import elementwise
 from cerebras_tf.runtime.backend import Backend
+from cerebras_tf.runtime.client import ProgramSource, SavedProgram
 from cerebras_tf.runtime.cpu import CpuBackend
 from cerebras_tf.runtime.executor import Listener, Machine
 from cerebras_tf.runtime.null import NullBackend
-from cerebras_tf.runtime.session import Programs, SavedProgram, Session
 from cerebras_tf.runtime.subprogram import conditional
 from tests.compiler.test_assemble import STEPS
-from tests.machines import contents, store_of
+from tests.machines import client_of, contents, store_of
 from tests.runtime.test_null import Ledger
 from tests.runtime.test_session import Compiler
 from tests.runtime.test_subprogram import choosing_step, features_for
@@ -199,7 +199,7 @@ RECIPES = {
     "Add a step kind": (Actions, [Machine], {"apply": Step.apply}),
     "Add a listener": (Listener, [Ledger], {}),
     "Add a backend": (Backend, [CpuBackend, NullBackend, CountingBackend], {}),
-    "Add a source of programs": (Programs, [SavedProgram, Compiler], {}),
+    "Add a program source": (ProgramSource, [SavedProgram, Compiler], {}),
 }
 
 
@@ -255,7 +255,7 @@ def test_implementations_have_all_that_a_protocol_asks_for(heading):
 def test_the_estimators_step_is_a_source_of_programs():
     from cerebras_tf.step.tensorflow_step import WaferStep
 
-    for name, wanted in members(Programs).items():
+    for name, wanted in members(ProgramSource).items():
         assert arguments(getattr(WaferStep, name)) == wanted
 
 
@@ -276,7 +276,7 @@ def trained(step, store, backend, staging=False, batches=3):
     for name, content in starting_values(step).items():
         write(store, name, content)
     program = compile_step(step, Options(price=backend.price, staging=staging))
-    session = Session(SavedProgram(program), store, backend)
+    session = client_of(program, store, backend)
     return [session.run(features_of(step, seed))["loss"].tobytes() for seed in range(batches)]
 
 
@@ -339,7 +339,7 @@ def test_a_listener_of_a_session_counts_its_steps_and_prices_them():
     program = compile_step(step, Options(price=CpuBackend().price))
     ledger = Ledger(program)
     store = store_of(step.specs.values(), starting_values(step))
-    session = Session(SavedProgram(program), store, CpuBackend(), [ledger])
+    session = client_of(program, store, listeners=[ledger])
     for _ in range(2):
         session.run(features_of(step))
     assert ledger.kinds == 2 * [item.kind for item in program.steps]

@@ -81,16 +81,16 @@ class Losses(tf.estimator.SessionRunHook):
 
 
 def trained(folder, sizes, known=None, **config):
-    """(losses, variables, the session) of a run over batches of these sizes."""
+    """(losses, variables, the step) of a run over batches of these sizes."""
     losses = Losses()
     with models_built() as models:
         build(folder, model=deep, **config).train(batches(sizes, known), hooks=[losses])
-    return losses.found, variables_of(folder), models[-1].step.session
+    return losses.found, variables_of(folder), models[-1].step
 
 
-def activation_bytes(session):
+def activation_bytes(step):
     """The most that activations and scratch memory took, measured."""
-    return session.peak_bytes - session.store.total_resident_bytes
+    return step.session.peak_bytes - step.store.total_resident_bytes
 
 
 @pytest.fixture
@@ -188,8 +188,8 @@ def test_nothing_is_said_of_what_fits_nor_of_an_evaluation(tmp_path, said):
 def test_a_wafer_of_several_keeps_its_disk_busy_with_its_own_part(tmp_path):
     step = residual_step()
     store = FileStore(step.specs.values(), FileDisk(str(tmp_path), 37000))
-    session = SimpleNamespace(store=store)
-    room = activation_budget.ActivationRoom(session, CpuBackend(), None, True, Alone())
+    session = SimpleNamespace()
+    room = activation_budget.ActivationRoom(session, store, CpuBackend(), None, True, Alone())
     room._disk_speeds = lambda: (1.0, 1.0)
     specs = list(step.specs.values())
     program = compile_step(residual_step(), Options(True, wafers=2))

@@ -27,8 +27,8 @@ from cerebras_tf.quantities import gigabytes_not_below
 from cerebras_tf.runtime.cpu import CpuBackend
 from cerebras_tf.runtime.executor import Machine
 from cerebras_tf.runtime.null import NullBackend
-from cerebras_tf.runtime.session import Request, SavedProgram, Session
-from tests.machines import check_schedule, content_of, contents
+from cerebras_tf.runtime.protocol import Request
+from tests.machines import check_schedule, client_of, content_of, contents
 from tests.steps import features_of, residual_step, starting_values
 
 PAGE = ALIGNMENT_BYTES
@@ -76,7 +76,7 @@ def trained(step, store, batches=4):
     for name, content in starting_values(step).items():
         write(store, name, content)
     program = compile_step(step, Options(staging=True))
-    session = Session(SavedProgram(program), store, CpuBackend())
+    session = client_of(program, store)
     return [session.run(features_of(step, s))["loss"].tobytes() for s in range(batches)], program
 
 
@@ -402,9 +402,7 @@ def test_what_a_step_holds_at_once_is_known_before_it(stages_all, made):
     assert store.held <= known
     assert any(names & set(program.staged) and names & set(step.specs) for names in store.held)
     for most in (9, 7):  # pages that the update of a block takes, and fewer
-        session = Session(
-            SavedProgram(program), made(step.specs.values(), most * PAGE), CpuBackend()
-        )
+        session = client_of(program, made(step.specs.values(), most * PAGE))
         request = Request({name: value.type for name, value in step.features.items()})
         if most == 9:
             session.prepare(request)

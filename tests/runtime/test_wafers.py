@@ -16,11 +16,10 @@ from cerebras_tf.memoryx.store import MemoryStore, write
 from cerebras_tf.ops.cost import Speeds
 from cerebras_tf.runtime.collective_plan import sent_bytes
 from cerebras_tf.runtime.cpu import CpuBackend
-from cerebras_tf.runtime.session import SavedProgram, Session
 from cerebras_tf.runtime.shared_store import SharedStore
 from cerebras_tf.runtime.streaming_plan import StreamingPlan, plan_streaming
 from cerebras_tf.swarmx import mpi
-from tests.machines import contents
+from tests.machines import client_of, contents
 from tests.runtime.test_packing import Compiler, batch, session_of
 from tests.steps import BATCH, StepBuilder, expected, features_of, residual_step, starting_values
 from tests.swarmx.ranks import needs_mpi, on_ranks
@@ -58,7 +57,7 @@ def train(clip, streaming, blocks, rows, files=None, ram_bytes=10**6):
     store.deal_out(program.homes)
     for name, content in starting_values(residual_step(blocks, clip)).items():
         write(store, name, content)
-    session = Session(SavedProgram(program), store, backend, swarm=swarm)
+    session = client_of(program, store, backend, swarm=swarm)
     losses = []
     sent = []
     moved = (0, 0)
@@ -155,7 +154,7 @@ def train_tags(strip):
     source = Compiler(strip, wafers=swarm.size)
     alone = session_of(source)  # for its starting values
     store = SharedStore(alone.store, swarm)
-    session = Session(source, store, CpuBackend(swarm), swarm=swarm)
+    session = client_of(source, store, CpuBackend(swarm), swarm=swarm)
     losses = []
     for number, lengths in enumerate([(3, 9, 1, 6), (2, 2, 5, 1), (9, 4, 4, 7)]):
         given = batch(lengths, 10 * number + swarm.rank)
@@ -206,7 +205,7 @@ def train_table(rows):
     store = SharedStore(MemoryStore(step.specs.values()), swarm)
     store.deal_out(program.homes)
     write(store, "table", starting_values(table_step(rows))["table"])
-    session = Session(SavedProgram(program), store, CpuBackend(swarm), swarm=swarm)
+    session = client_of(program, store, CpuBackend(swarm), swarm=swarm)
     part = slice(swarm.rank * rows, (swarm.rank + 1) * rows)
     for features in table_batches(rows * swarm.size):
         session.run({name: x[part] for name, x in features.items()})
