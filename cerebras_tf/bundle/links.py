@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from cerebras_tf.bundle.index import Entry, data_path, index_path, write_index
-from cerebras_tf.bundle.tensor_slices import TensorSlice
+from cerebras_tf.bundle.index import TensorSlice, data_path, index_path, write_index
+from cerebras_tf.memoryx.store import FileRegion
 
 # What TensorFlow calls a list of checkpoints or a graph until it is whole.
 _BEGUN = re.compile(r"(checkpoint|graph\.pbtxt|.*\.meta)\.tmp[0-9a-f]{32}")
@@ -25,7 +25,7 @@ _BEGUN = re.compile(r"(checkpoint|graph\.pbtxt|.*\.meta)\.tmp[0-9a-f]{32}")
 
 def link_checkpoint(
     prefix: str,
-    entries: Mapping[str, Entry],
+    entries: Mapping[str, FileRegion],
     slices: Mapping[str, TensorSlice] = MappingProxyType({}),
 ) -> int:
     """Makes a checkpoint; it is there as a whole once its index is, and on the disk.

@@ -12,8 +12,13 @@ import numpy as np
 import tensorflow as tf
 from google.protobuf import text_format
 
-from cerebras_tf.bundle.discovery import advice_on_damage, all_checkpoints, step_of
-from cerebras_tf.bundle.index import CutFile, find_cut_files
+from cerebras_tf.bundle.index import (
+    CutFile,
+    advice_on_damage,
+    all_checkpoints,
+    find_cut_files,
+    step_of,
+)
 from cerebras_tf.checkpoints.errors import CheckpointLackError, CheckpointMismatchError
 from cerebras_tf.checkpoints.reader import CheckpointReader
 from cerebras_tf.errors import CheckpointError

@@ -14,15 +14,13 @@ from cerebras_tf.estimator.call import Call
 from cerebras_tf.ir.program import Instruction, Program
 from cerebras_tf.kernels.bfloat16 import instructions
 from cerebras_tf.kernels.instruction_set import described
-from cerebras_tf.memoryx.disk import ON_DISK, Disk
+from cerebras_tf.memoryx.disk import ON_DISK
 from cerebras_tf.memoryx.disk_speed import free_bytes, measured_disk_speeds, require_free
-from cerebras_tf.memoryx.file_store import FileStore
+from cerebras_tf.memoryx.process_folder import require_usable
 from cerebras_tf.memoryx.store import Store
-from cerebras_tf.memoryx.store_folder import require_usable
 from cerebras_tf.quantities import in_words, seconds
 from cerebras_tf.runtime.capacity import activation_bytes, available_bytes
 from cerebras_tf.runtime.cpu import CpuBackend
-from cerebras_tf.runtime.shared_store import SharedStore
 from cerebras_tf.runtime.speeds import measured_speeds
 from cerebras_tf.runtime.streaming_plan import StreamingPlan, plan_streaming
 
@@ -107,12 +105,11 @@ def disk_fault(program: Program, store: Store) -> Optional[StoreError]:
     found = _plan(program, store)
     if found is None:
         return None
-    plan, disk, _ = found
-    assert disk.folder is not None
+    plan, folder, _ = found
     need = program.wafers * (plan.weight_bytes + plan.state_bytes + plan.staged_bytes)
     try:
-        require_usable(disk.folder)
-        require_free(disk.folder, need, ON_DISK)
+        require_usable(folder)
+        require_free(folder, need, ON_DISK)
     except StoreError as error:
         return error
     return None
@@ -130,15 +127,14 @@ def streaming(
     found = _plan(program, store)
     if found is None:
         return []
-    plan, disk, wafer = found
-    assert disk.folder is not None
+    plan, folder, wafer = found
     which = "" if wafer is None else f" of wafer {wafer} of {program.wafers}"
     beside = "" if wafer is None else " and copies of what others keep"
     most = f"at most {_size(plan.memory_bytes)} of it{beside} in memory"
     lines = [
         f"on files{which}: {_size(plan.weight_bytes)} weights, {_size(plan.state_bytes)} optimizer "
         f"state and others, {_size(plan.staged_bytes)} gradients and activations that wait; {most};"
-        f" {_size(free_bytes(disk.folder))} of disk free, of which each checkpoint takes up to "
+        f" {_size(free_bytes(folder))} of disk free, of which each checkpoint takes up to "
         f"{_size(sum(spec.type.most_bytes for spec in store.specs.values()))}"
         if trains
         else f"on files{which}: {_size(plan.weight_bytes + plan.state_bytes)} weights; {most}"
@@ -146,7 +142,7 @@ def streaming(
     what = "the last part of a step" if in_parts else "a step"
     moved = f"{what} reads {_size(plan.bytes_read)} and writes {_size(plan.bytes_written)}"
     try:
-        read, write = measured_disk_speeds(disk.folder)
+        read, write = measured_disk_speeds(folder)
     except OSError:  # no room to measure with; what matters will say so
         return [*lines, moved]
     moving_s = plan.bytes_read / read + plan.bytes_written / write
@@ -159,15 +155,14 @@ def streaming(
     ]
 
 
-def _plan(program: Program, store: Store) -> Optional[tuple[StreamingPlan, Disk, Optional[int]]]:
-    """What a step from files takes, its disk, and which of several wafers it is of."""
-    here = store.here if isinstance(store, SharedStore) else store
-    if not isinstance(here, FileStore) or here.disk.folder is None:
+def _plan(program: Program, store: Store) -> Optional[tuple[StreamingPlan, str, Optional[int]]]:
+    """What a step from files takes, its folder, and which of several wafers it is of."""
+    folder, most = store.folder, store.memory_limit
+    if folder is None or most is None:
         return None
-    wafer = store.rank if isinstance(store, SharedStore) and program.wafers > 1 else None
-    disk = here.disk
-    plan = plan_streaming(program, here.specs.values(), disk.most_bytes, CpuBackend(), wafer)
-    return plan, disk, wafer
+    wafer = store.rank if store.is_shared and program.wafers > 1 else None
+    specs = store.specs.values()
+    return plan_streaming(program, specs, most, CpuBackend(), wafer), folder, wafer
 
 
 def memory(program: Program, store: Store, held_bytes: int = 0) -> str:

@@ -33,11 +33,10 @@ from cerebras_tf.ir import TensorType, Variable
 from cerebras_tf.ir.program import Program
 from cerebras_tf.kernels.compiled_threads import use_threads
 from cerebras_tf.memoryx.borrowing_store import BorrowingStore
-from cerebras_tf.memoryx.disk import FileDisk
+from cerebras_tf.memoryx.disk import FileDisk, PlannedDisk
 from cerebras_tf.memoryx.file_store import FileStore
-from cerebras_tf.memoryx.planned_disk import PlannedDisk
+from cerebras_tf.memoryx.process_folder import folder_of
 from cerebras_tf.memoryx.store import MemoryStore, Store
-from cerebras_tf.memoryx.store_folder import folder_of
 from cerebras_tf.passes.split_micro_batches import LAST
 from cerebras_tf.runtime.capacity import agreed_share
 from cerebras_tf.runtime.profiler import Profiler

@@ -1,6 +1,6 @@
 """Which entries of a weight are pruned: how many of every layer, and where.
 
-A pruned entry rests as -0.0, so that stores, checkpoints and the host read 0 without a mask beside
+A pruned region rests as -0.0, so that stores, checkpoints and the host read 0 without a mask beside
 the weight, and a run that goes on finds the mask bit by bit. Kept zeros are +0.0.
 """
 
@@ -144,7 +144,7 @@ def balanced_top_k(weight: Array, level: float) -> Array:
 def checkerboard(weight: Array, level: float) -> Array:
     """Prunes evenly spaced entries of every row, each row shifted by one from that before it."""
     matrix = _matrix(weight)
-    # An entry is kept where the running sum of densities passes a whole number.
+    # An region is kept where the running sum of densities passes a whole number.
     steps = np.floor(np.arange(sum(matrix.shape)) * (1 - level) + 1e-5)
     places = np.arange(matrix.shape[0])[:, None] + np.arange(matrix.shape[1])
     return np.asarray((steps[1:] == steps[:-1])[places].reshape(weight.shape))

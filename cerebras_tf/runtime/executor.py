@@ -21,7 +21,6 @@ from cerebras_tf.kernels.half_precision import at_rest
 from cerebras_tf.memoryx.store import Store, reading
 from cerebras_tf.runtime.backend import Backend, Call
 from cerebras_tf.runtime.collective_plan import acquired_here
-from cerebras_tf.runtime.shared_store import SharedStore
 from cerebras_tf.runtime.sizes import PlacedInstruction, SizedParts
 from cerebras_tf.swarmx.swarm import Alone, Swarm
 
@@ -97,7 +96,7 @@ class Machine:
         self._names = {slot: name for name, slot in places.items()}
         self._moved, self._stored = self._find_moved(), self._find_stored()
         self._swarm = swarm or Alone()
-        self._here = store.here if isinstance(store, SharedStore) else store
+        self._here = store.local
         self._stores = [store] if self._here is store else [store, self._here]
         self._alone = self._skipped = 0  # steps from here on that only this wafer, or another, runs
         self._held: list[set[str]] = [set() for _ in self._stores]  # variables acquired now
@@ -191,7 +190,7 @@ class Machine:
         Where the store's memory stays anyway, that is all that the step reads; otherwise none.
         """
         kept, written, size = dict[str, int](), set[str](), 0
-        if not self.store.stays:
+        if not self.store.gives_views:
             return kept, size
         for step in self.plan.steps:
             if isinstance(step, (OnWafer, Share)):
@@ -361,9 +360,7 @@ class Machine:
             on_their_way.append(self._swarm.start_copy(array, step.wafer))
         for pending in on_their_way:
             pending.wait()
-        if isinstance(self.store, SharedStore):
-            for name in step.variables:
-                self.store.share(name, step.wafer)
+        self.store.broadcast(step.variables, step.wafer)
 
     def _release(self, names: Sequence[str]) -> None:
         dirty = self._dirty

@@ -11,12 +11,12 @@ from typing import Optional
 import numpy as np
 
 from cerebras_tf.bundle.index import Entry, read_index
+from cerebras_tf.bundle.writer import BundleWriter
 from cerebras_tf.errors import CheckpointError, DataError
 from cerebras_tf.ir import Array, Variable
 from cerebras_tf.ir.program import CONSTANT, Program
 from cerebras_tf.ir.program_file import load_program
 from cerebras_tf.kernels.compiled_crc32c import crc32c
-from cerebras_tf.memoryx.bundle_writer import BundleWriter
 from cerebras_tf.memoryx.store import MemoryStore, Store, reading, write
 from cerebras_tf.runtime.client import SavedProgram, SessionClient
 from cerebras_tf.runtime.cpu import CpuBackend

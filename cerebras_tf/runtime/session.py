@@ -34,7 +34,6 @@ from cerebras_tf.runtime.protocol import (
     StepResult,
 )
 from cerebras_tf.runtime.random_streams import RandomStreams
-from cerebras_tf.runtime.shared_store import SharedStore
 from cerebras_tf.runtime.sizes import solve_sizes
 from cerebras_tf.swarmx.swarm import Alone, Swarm
 
@@ -252,9 +251,9 @@ class Session:
 
     def _follow(self, machine: Machine) -> None:
         """Gives the store, and this wafer's own store, the order in which a step reads them."""
-        self._store.follow(machine.acquisitions)
-        if isinstance(self._store, SharedStore):
-            self._store.here.follow(machine.acquisitions_here)
+        self._store.set_access_order(machine.acquisitions)
+        if self._store.is_shared:
+            self._store.local.set_access_order(machine.acquisitions_here)
 
     def _find(
         self, request: Request, arrays: Mapping[str, Array], agreed: Optional[str]
@@ -335,7 +334,7 @@ class Session:
                 variant.program, self._store, backend, listeners, arena, self._swarm, sizes
             )
             self._follow(machine)
-            self._store.require_room(machine.held_together)
+            self._store.require_memory(machine.held_together)
         variant.machines[key] = machine
         if len(variant.machines) > MOST_SIZES:
             del variant.machines[next(iter(variant.machines))]
@@ -395,17 +394,13 @@ class Session:
     @property
     def activation_limit(self) -> int:
         """See SessionProtocol.activation_limit."""
-        store = self._store
-        state = store.total_resident_bytes
-        if isinstance(store, SharedStore):
-            state = store.even_resident_bytes
-        return activation_limit(state, self.held_bytes, self._share)
+        return activation_limit(self._store.planned_resident_bytes, self.held_bytes, self._share)
 
     def memory_fault(self, program: Program) -> Optional[BatchCapacityError]:
         """See SessionProtocol.memory_fault; variables are sharded first, and own shards count."""
         store = self._store
-        if isinstance(store, SharedStore) and program.wafers > 1 and program.homes:
-            store.deal_out(program.homes)
+        if program.wafers > 1 and program.homes:
+            store.shard(program.homes)
         return memory_fault(program, store.total_resident_bytes, self.held_bytes, self._share)
 
 

@@ -8,10 +8,11 @@ from typing import Any, Optional
 
 from cerebras_tf.ir import Variable
 from cerebras_tf.ir.program import Program
+from cerebras_tf.memoryx.disk import PlannedDisk
 from cerebras_tf.memoryx.disk_speed import require_free
 from cerebras_tf.memoryx.file_store import FileStore
-from cerebras_tf.memoryx.planned_disk import PlannedDisk
-from cerebras_tf.memoryx.store_folder import require_usable
+from cerebras_tf.memoryx.process_folder import require_usable
+from cerebras_tf.memoryx.store import Store
 from cerebras_tf.runtime.backend import Backend
 from cerebras_tf.runtime.executor import Machine
 from cerebras_tf.runtime.null import NullBackend, stand_in
@@ -73,7 +74,7 @@ class _OneOf(Alone):
         return [item] * self.size
 
 
-def _write(store: FileStore, names: Iterable[str]) -> None:
+def _write(store: Store, names: Iterable[str]) -> None:
     """Gives variables values, one after another."""
     for name in names:
         store.acquire([name], fresh=True)
@@ -104,27 +105,27 @@ def plan_streaming(
     if sizes:
         program = program.at(sizes, backend.price)
     disk = PlannedDisk(most_bytes)
-    here = FileStore(specs, disk)
+    here: Store = FileStore(specs, disk)
+    kept, store = specs, here
     swarm = Alone() if wafer is None else _OneOf(wafer, program.wafers)
-    store = here if wafer is None else SharedStore(here, swarm)
-    kept = specs
-    if isinstance(store, SharedStore):
-        store.deal_out(program.homes)
+    if wafer is not None:
+        store = SharedStore(here, swarm)
+        store.shard(program.homes)
         kept = [spec for spec in specs if program.homes.get(spec.name, wafer) == wafer]
     given = [name for name in program.variables if name not in here.specs]  # by other parts
     here.reserve(Variable(name, program.slots[program.variables[name]].type) for name in given)
     machine = Machine(program, store, NullBackend(backend), swarm=swarm)
     if wafer is None:
-        here.require_room(machine.held_together)
+        here.require_memory(machine.held_together)
     _write(here, [spec.name for spec in kept])
     features = {name: stand_in(program.slots[slot].type) for name, slot in program.features.items()}
     read = written = 0
     for _ in range(_ROUNDS):
-        read, written = disk.traffic.bytes_read, disk.traffic.bytes_written
-        store.follow(machine.acquisitions)
+        read, written = disk.io_stats.bytes_read, disk.io_stats.bytes_written
+        store.set_access_order(machine.acquisitions)
         if wafer is not None:
-            here.follow(machine.acquisitions_here)
-            store.require_room(machine.held_together)
+            here.set_access_order(machine.acquisitions_here)
+            store.require_memory(machine.held_together)
         _write(here, given)
         machine.run(features)
     asked = {name for names in machine.acquisitions_here for name in names}
@@ -136,7 +137,7 @@ def plan_streaming(
         memory_bytes=store.total_resident_bytes,
         activation_bytes=program.arena_bytes,
         scratch_bytes=program.scratch_bytes,
-        bytes_read=disk.traffic.bytes_read - read,
-        bytes_written=disk.traffic.bytes_written - written,
+        bytes_read=disk.io_stats.bytes_read - read,
+        bytes_written=disk.io_stats.bytes_written - written,
         flops=program.flops,
     )

@@ -12,13 +12,11 @@ from cerebras_tf.console.log import say
 from cerebras_tf.errors import BatchCapacityError
 from cerebras_tf.ir.program import Program
 from cerebras_tf.memoryx.disk_speed import measured_disk_speeds
-from cerebras_tf.memoryx.file_store import FileStore
 from cerebras_tf.memoryx.store import Store
 from cerebras_tf.ops.cost import Speeds
 from cerebras_tf.quantities import gigabytes_not_below
 from cerebras_tf.runtime.backend import Backend
 from cerebras_tf.runtime.protocol import SessionProtocol
-from cerebras_tf.runtime.shared_store import SharedStore
 from cerebras_tf.runtime.speeds import measured_speeds
 from cerebras_tf.runtime.streaming_plan import plan_streaming
 from cerebras_tf.swarmx.swarm import Swarm
@@ -75,14 +73,7 @@ class ActivationRoom:
 
         Those whose size differs from batch to batch, as with padding left out, are not spilled.
         """
-        return self._files() is not None
-
-    def _files(self) -> Optional[FileStore]:
-        """The store on files of this wafer; None where there is none."""
-        store = self._store
-        here = store.here if isinstance(store, SharedStore) else store
-        is_on_disk = isinstance(here, FileStore) and here.disk.folder is not None
-        return here if is_on_disk else None  # type: ignore[return-value]
+        return self._store.folder is not None
 
     def options(self, options: Options, found: list[Fitting]) -> Options:
         """How to compile, so that activations fit; what was chosen for that goes to a list."""
@@ -105,23 +96,22 @@ class ActivationRoom:
 
     def _spill_room(self, program: Program) -> Optional[SpillRoom]:
         """Where activations of a program may rest; None where weights are not on files."""
-        store = self._files()
-        speeds = None if store is None else self._disk_speeds()
-        if store is None or speeds is None:
+        most = self._store.memory_limit
+        speeds = None if self._store.folder is None else self._disk_speeds()
+        if most is None or speeds is None:
             return None
         read, write = speeds
-        most = store.disk.most_bytes
         wafer = 0 if program.wafers > 1 else None  # all must find the same
-        plan = plan_streaming(program, store.specs.values(), most, self._backend, wafer)
+        specs = self._store.specs.values()
+        plan = plan_streaming(program, specs, most, self._backend, wafer)
         return SpillRoom(most, read, write, plan.bytes_read / read + plan.bytes_written / write)
 
     def _speeds_of_disk(self) -> Optional[tuple[float, float]]:
-        """Bytes a second that its disk reads and writes; None without room for activations."""
-        store = self._files()
-        assert store is not None and store.disk.folder is not None
+        """Bytes a second that its disk reads and writes; None where it is full."""
+        assert self._store.folder is not None
         try:
-            return measured_disk_speeds(store.disk.folder)
-        except OSError:  # no room to measure with
+            return measured_disk_speeds(self._store.folder)
+        except OSError:  # no space to measure with
             return None
 
 

@@ -155,12 +155,12 @@ def make_turn_hook(pipe: Any, started: float) -> Any:
     import tensorflow as tf
 
     from cerebras_tf.estimator.call import training_around
-    from cerebras_tf.memoryx.store import Traffic
+    from cerebras_tf.memoryx.store import IoStats
 
-    def moved() -> Traffic:
+    def moved() -> IoStats:
         """What the store of this training has moved so far; nothing on the host."""
         call = training_around()
-        return dataclasses.replace(call.model.store.traffic) if call and call.model else Traffic()
+        return dataclasses.replace(call.model.store.io_stats) if call and call.model else IoStats()
 
     class TurnHook(tf.estimator.SessionRunHook):
         """Waits between turns and times every step of a turn, from end to end of the loop."""
@@ -168,7 +168,7 @@ def make_turn_hook(pipe: Any, started: float) -> Any:
         def __init__(self) -> None:
             self._left = WARM_UP_STEPS
             self._turns = Turns(started)
-            self._before = Traffic()
+            self._before = IoStats()
 
         def before_run(self, run_context: Any) -> Any:
             """Asks for the loss."""

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from cerebras_tf.bundle import links
-from cerebras_tf.bundle.discovery import all_checkpoints, checkpoint_before
-from cerebras_tf.bundle.index import Entry, read_index
+from cerebras_tf.bundle.index import Entry, all_checkpoints, checkpoint_before, read_index
 from cerebras_tf.errors import CheckpointError
 from cerebras_tf.ir import TensorType, Variable
 from cerebras_tf.memoryx.buffers import ALIGNMENT_BYTES
@@ -36,7 +35,7 @@ def test_the_one_before_is_whole_and_of_the_next_lower_step(tmp_path):
 def test_of_a_damaged_record_the_checkpoint_before_is_told(tmp_path, is_first):
     first, second = (FileStore(SPECS, FileDisk(str(tmp_path / "store"), PAGE)) for _ in range(2))
     write(first, "a", np.arange(PAGE // 4, dtype=np.float32))
-    entries = first.settle()
+    entries = first.linkable_regions()
     prefixes = [str(tmp_path / f"model.ckpt-{step}") for step in (1, 2)]
     for prefix in prefixes[is_first:]:
         links.link_checkpoint(prefix, entries)
@@ -44,7 +43,7 @@ def test_of_a_damaged_record_the_checkpoint_before_is_told(tmp_path, is_first):
     content = damaged.read_bytes()
     damaged.unlink()  # a link to the others' file
     damaged.write_bytes(content[:-PAGE] + bytes([content[-PAGE] ^ 1]) + content[1 - PAGE :])
-    assert second.adopt("a", read_index(prefixes[1])["a"])
+    assert second.link_source("a", read_index(prefixes[1])["a"])
     with pytest.raises(CheckpointError) as error:
         second.acquire(["a"])
     advice = (

@@ -10,6 +10,7 @@ from cerebras_tf.bundle import sorted_table
 from cerebras_tf.bundle.index import (
     CutFile,
     Entry,
+    TensorSlice,
     data_path,
     find_cut_files,
     index_path,
@@ -18,7 +19,6 @@ from cerebras_tf.bundle.index import (
 )
 from cerebras_tf.bundle.links import link_checkpoint
 from cerebras_tf.bundle.sorted_table import read_table, write_table
-from cerebras_tf.bundle.tensor_slices import TensorSlice
 from cerebras_tf.errors import CheckpointError
 from cerebras_tf.kernels.compiled_crc32c import crc32c, masked, unmasked
 

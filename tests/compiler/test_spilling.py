@@ -13,11 +13,9 @@ from cerebras_tf.compiler.fit_activations import Budget, Fitting, SpillRoom
 from cerebras_tf.compiler.pipeline import Options, compile_step
 from cerebras_tf.ir.schedule import StreamIn, StreamOut
 from cerebras_tf.memoryx.buffers import padded
-from cerebras_tf.memoryx.disk import FileDisk
+from cerebras_tf.memoryx.disk import FileDisk, PlannedDisk
 from cerebras_tf.memoryx.file_store import FileStore
-from cerebras_tf.memoryx.null_store import NullStore
-from cerebras_tf.memoryx.planned_disk import PlannedDisk
-from cerebras_tf.memoryx.store import write
+from cerebras_tf.memoryx.store import NullStore, write
 from cerebras_tf.ops.cost import Speeds
 from cerebras_tf.runtime.cpu import CpuBackend
 from cerebras_tf.runtime.executor import Machine
@@ -63,7 +61,7 @@ def trained(build, options, store=None, steps=3):
     machine.arena[:] = 0xFF
     results = {}
     for arrays in features:
-        made.follow(machine.acquisitions)
+        made.set_access_order(machine.acquisitions)
         results = machine.run(arrays)
     return program, (results, contents(made))
 
@@ -98,7 +96,7 @@ def test_training_with_spilled_activations_gives_the_same_bits(name, clip, tmp_p
             assert fitted.arena_bytes + fitted.scratch_bytes == found[-1].planned_bytes <= budget
             assert_equal_bits(results, wanted)
     assert "layers spill " in str(found[-1]) and " to memoryx_dir" in str(found[-1])
-    assert all(store.traffic.bytes_written for store in stores)
+    assert all(store.io_stats.bytes_written for store in stores)
     for store in stores:
         store.close()
 

@@ -22,8 +22,7 @@ from cerebras_tf.ir.schedule import STEP_KINDS, Actions, Step, step_kind
 from cerebras_tf.kernels.registry import COMPILED, PLAIN, compiled, plain
 from cerebras_tf.memoryx.borrowing_store import BorrowingStore
 from cerebras_tf.memoryx.file_store import FileStore
-from cerebras_tf.memoryx.null_store import NullStore
-from cerebras_tf.memoryx.store import MemoryStore, Store, UnlinkedStore, write
+from cerebras_tf.memoryx.store import BaseStore, MemoryStore, NullStore, Store, write
 from cerebras_tf.ops import OPS
 from cerebras_tf.ops.registry import register
 from cerebras_tf.ops.rows import elementwise
@@ -41,7 +40,7 @@ from tests.runtime.test_subprogram import choosing_step, features_for
 from tests.steps import StepBuilder, expected, features_of, residual_step, starting_values
 
 
-class NpyStore(UnlinkedStore):
+class NpyStore(BaseStore):
     """Keeps every variable in a .npy file; in memory are those that somebody holds."""
 
     def __init__(self, specs, folder):
@@ -49,12 +48,12 @@ class NpyStore(UnlinkedStore):
         self._all = dict(self._specs)
         self._folder = folder
         self._arrays, self._users = {}, Counter()
-        self.followed, self.most_bytes, self._version = [], 0, 0
+        self.order, self.most_bytes, self._version = [], 0, 0
 
     def _path(self, name):
         return self._folder / f"{list(self._all).index(name)}.npy"
 
-    def holds(self, name):
+    def has_value(self, name):
         return self._path(name).exists()
 
     def acquire(self, names, fresh=False):
@@ -63,7 +62,7 @@ class NpyStore(UnlinkedStore):
                 type = self._all[name].type
                 self._arrays[name] = np.empty(type.static_shape, type.storage_dtype)
             elif name not in self._arrays:
-                if not self.holds(name):
+                if not self.has_value(name):
                     raise CheckpointError(f"variable {name}: must have a value. Received: none.")
                 self._arrays[name] = np.load(self._path(name))
             self._users[name] += 1
@@ -79,8 +78,8 @@ class NpyStore(UnlinkedStore):
             if not self._users[name]:
                 del self._arrays[name]
 
-    def follow(self, order):
-        self.followed = [list(names) for names in order]
+    def set_access_order(self, order):
+        self.order = [list(names) for names in order]
 
     @property
     def version(self):
@@ -298,7 +297,7 @@ def test_a_store_made_by_the_recipe_trains_bit_for_bit(clip, tmp_path, monkeypat
         np.testing.assert_array_equal(found[name], wanted[name])
     assert files.resident_bytes == 0
     assert files.most_bytes < files.total_resident_bytes / 3
-    staged = {name for group in files.followed for name in group} - set(files.specs)
+    staged = {name for group in files.order for name in group} - set(files.specs)
     assert bool(staged) == clip
 
 

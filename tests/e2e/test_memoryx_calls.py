@@ -142,11 +142,11 @@ def test_a_save_reads_nothing(make, monkeypatch):
     def watched(function):
         def call(self, *arguments, **keywords):
             store = self._wafer_store if isinstance(self, saver.WaferSaver) else stores[-1]
-            before = store.traffic.bytes_read
+            before = store.io_stats.bytes_read
             try:
                 return function(self, *arguments, **keywords)
             finally:
-                read.append(store.traffic.bytes_read - before)
+                read.append(store.io_stats.bytes_read - before)
 
         return call
 
@@ -156,7 +156,7 @@ def test_a_save_reads_nothing(make, monkeypatch):
     files = make("model", files=True, save_checkpoints_steps=1)
     files.train(input_fn, max_steps=2)
     files.train(input_fn, max_steps=4)
-    assert stores[-1].traffic.bytes_read > 0
+    assert stores[-1].io_stats.bytes_read > 0
     assert len(read) >= 10 and not any(read)
 
 

@@ -23,9 +23,9 @@ def test_zeros_are_written_over_what_was_there_before_an_adoption(tmp_path):
             write(store, name, np.full(type.shape, number, np.float32))
 
     set_all(1)
-    entry = store.settle()["a"]
+    entry = store.linkable_regions()["a"]
     set_all(2)
-    assert store.adopt("a", entry)
+    assert store.link_source("a", entry)
     assert (content_of(store, "a") == 1).all()
     write(store, "a", np.zeros(type.shape, np.float32))
     content_of(store, "b")  # which takes its place in memory

@@ -9,7 +9,7 @@ import textwrap
 
 import pytest
 
-from cerebras_tf.memoryx import process_lock
+from cerebras_tf.memoryx import process_folder
 
 HOLDER = """
     import os, sys, time
@@ -23,7 +23,7 @@ HOLDER = """
 """
 HOLD = {
     "folder of a store": (
-        "from cerebras_tf.memoryx.own_folder import OwnFolder\n"
+        "from cerebras_tf.memoryx.process_folder import OwnFolder\n"
         "    held = OwnFolder(Path(sys.argv[1]), 'own-')"
     ),
     "model_dir": (
@@ -51,11 +51,11 @@ def test_what_a_killed_process_forked_does_not_keep_its_lock(tmp_path, kind):
         (path,) = tmp_path.glob(FILES[kind])
         descriptor = os.open(path, os.O_RDWR)
         with pytest.raises(BlockingIOError):
-            process_lock.lock(descriptor)
+            process_folder.lock(descriptor)
         process.kill()
         process.wait()
-        process_lock.lock(descriptor)
-        process_lock.let_go(descriptor)
+        process_folder.lock(descriptor)
+        process_folder.let_go(descriptor)
         os.close(descriptor)
     finally:
         os.killpg(process.pid, 9)
@@ -64,7 +64,7 @@ def test_what_a_killed_process_forked_does_not_keep_its_lock(tmp_path, kind):
 
 def test_a_forked_child_may_close_what_its_parent_has_locked(tmp_path):
     descriptor = os.open(tmp_path / "lock", os.O_RDWR | os.O_CREAT)
-    process_lock.lock(descriptor)
+    process_folder.lock(descriptor)
     child = os.fork()
     if child == 0:
         status = 1
@@ -77,5 +77,5 @@ def test_a_forked_child_may_close_what_its_parent_has_locked(tmp_path):
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
     assert os.path.samestat(os.fstat(descriptor), os.stat(tmp_path / "lock"))
-    process_lock.let_go(descriptor)
+    process_folder.let_go(descriptor)
     os.close(descriptor)

@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from cerebras_tf.memoryx import own_folder, process_lock
-from cerebras_tf.memoryx.store_folder import StoreFolder
+from cerebras_tf.memoryx import process_folder
+from cerebras_tf.memoryx.process_folder import StoreFolder
 
 
 def test_folders_of_killed_processes_are_removed_and_those_in_use_stay(tmp_path):
@@ -31,22 +31,22 @@ def test_a_folder_that_another_process_takes_for_abandoned_is_made_again(
     tmp_path, monkeypatch, when
 ):
     taken = []
-    real_open, real_lock = os.open, process_lock.lock
+    real_open, real_lock = os.open, process_folder.lock
 
     def opened(path, *args, **kwargs):
         if when.endswith("made") and not taken:
             taken.append(path)
-            own_folder.remove_abandoned(tmp_path, "*")
+            process_folder.remove_abandoned(tmp_path, "*")
         return real_open(path, *args, **kwargs)
 
     def locked(descriptor):
         if when.endswith("held") and not taken:
             taken.append(descriptor)
-            own_folder.remove_abandoned(tmp_path, "*")
+            process_folder.remove_abandoned(tmp_path, "*")
         real_lock(descriptor)
 
     monkeypatch.setattr(os, "open", opened)
-    monkeypatch.setattr(process_lock, "lock", locked)
+    monkeypatch.setattr(process_folder, "lock", locked)
     folder = StoreFolder(tmp_path)
     assert taken
     assert list(tmp_path.iterdir()) == [folder.path]

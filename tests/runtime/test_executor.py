@@ -156,7 +156,7 @@ def test_a_store_that_stays_in_memory_is_asked_once_a_step(program, step, listen
     found = {}
     for stays in (True, False):
         store = Counting(step.specs.values())
-        store.stays = stays
+        store.gives_views = stays
         for name, content in starting_values(step).items():
             write(store, name, content)
         machine = Machine(program, store, CpuBackend(), listeners)

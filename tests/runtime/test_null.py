@@ -7,7 +7,7 @@ import pytest
 
 from cerebras_tf.compiler.pipeline import Options, compile_step
 from cerebras_tf.ir.program import RANDOM_STEP
-from cerebras_tf.memoryx.null_store import NullStore
+from cerebras_tf.memoryx.store import NullStore
 from cerebras_tf.runtime.cpu import CpuBackend
 from cerebras_tf.runtime.executor import Machine
 from cerebras_tf.runtime.null import NullBackend

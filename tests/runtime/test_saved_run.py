@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from cerebras_tf.bundle.index import read_index
+from cerebras_tf.bundle.writer import BundleWriter
 from cerebras_tf.compiler.pipeline import Options, compile_step
 from cerebras_tf.errors import CheckpointError, DataError
 from cerebras_tf.ir.program import RANDOM_STEP
 from cerebras_tf.ir.program_file import load_program, save_program
 from cerebras_tf.ir.step import Draw
-from cerebras_tf.memoryx.bundle_writer import BundleWriter
 from cerebras_tf.memoryx.store import MemoryStore
 from cerebras_tf.runtime.random_streams import RANDOM_STEP_KEY
 from cerebras_tf.runtime.saved_run import describe_saved, read_variable, run_saved

@@ -271,7 +271,7 @@ def test_the_store_is_told_the_order_of_the_layers():
     followed = []
 
     class Store(MemoryStore):
-        def follow(self, order):
+        def set_access_order(self, order):
             followed.append(order)
 
     store = Store(step.specs.values())

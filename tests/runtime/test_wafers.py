@@ -54,7 +54,7 @@ def train(clip, streaming, blocks, rows, files=None, ram_bytes=10**6):
     if files:
         here = FileStore(specs, FileDisk(f"{files}/rank_{swarm.rank}", ram_bytes))
     store = SharedStore(here, swarm)
-    store.deal_out(program.homes)
+    store.shard(program.homes)
     for name, content in starting_values(residual_step(blocks, clip)).items():
         write(store, name, content)
     session = client_of(program, store, backend, swarm=swarm)
@@ -63,14 +63,14 @@ def train(clip, streaming, blocks, rows, files=None, ram_bytes=10**6):
     moved = (0, 0)
     for features in batches(rows * swarm.size):
         part = slice(swarm.rank * rows, (swarm.rank + 1) * rows)
-        before, traffic = swarm.exchange.sent_bytes, replace(here.traffic)
+        before, traffic = swarm.exchange.sent_bytes, replace(here.io_stats)
         losses.append(float(session.run({n: x[part] for n, x in features.items()})["loss"]))
         sent.append(swarm.exchange.sent_bytes - before)
-        now = here.traffic
+        now = here.io_stats
         moved = now.bytes_read - traffic.bytes_read, now.bytes_written - traffic.bytes_written
     foreseen = 0.0
     if files:  # a store reads ahead where it is asked for what it was told
-        foreseen = here._itinerary.position / len(here._itinerary.order)
+        foreseen = here._access_order.position / len(here._access_order.order)
     kept = sum(spec.type.bytes for name, spec in store.specs.items() if store._is_here(name))
     seen = Seen(losses, contents(store), kept, sent[1:], sent_bytes(program)[swarm.rank])
     seen.staged, seen.foreseen, seen.moved = list(program.staged), foreseen, moved
@@ -203,7 +203,7 @@ def train_table(rows):
     swarm, step = mpi.swarm(), table_step(rows)
     program = compile_step(step, Options(wafers=swarm.size))
     store = SharedStore(MemoryStore(step.specs.values()), swarm)
-    store.deal_out(program.homes)
+    store.shard(program.homes)
     write(store, "table", starting_values(table_step(rows))["table"])
     session = client_of(program, store, CpuBackend(swarm), swarm=swarm)
     part = slice(swarm.rank * rows, (swarm.rank + 1) * rows)

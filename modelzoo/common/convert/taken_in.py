@@ -18,8 +18,8 @@ import numpy as np
 
 from cerebras_tf.bundle.index import read_index
 from cerebras_tf.bundle.links import link_checkpoint
+from cerebras_tf.bundle.writer import BundleWriter
 from cerebras_tf.errors import CheckpointError, ConfigError
-from cerebras_tf.memoryx.bundle_writer import BundleWriter
 from modelzoo.common.convert.hugging_face import HuggingFaceReader, read_json
 from modelzoo.common.convert.layout import Link
 from modelzoo.common.convert.tensorflow_checkpoint import GLOBAL_STEP, record_latest

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from cerebras_tf.bundle.discovery import checkpoint_before
+from cerebras_tf.bundle.index import checkpoint_before
+from cerebras_tf.bundle.writer import BundleWriter
 from cerebras_tf.errors import CheckpointError
-from cerebras_tf.memoryx.bundle_writer import BundleWriter
 from cerebras_tf.whole_file import write_whole
 from modelzoo.common.files.path_advice import CHECKPOINT_END, advice_on_checkpoint
 

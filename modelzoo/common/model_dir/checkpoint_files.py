@@ -16,8 +16,7 @@ from pathlib import Path
 import tensorflow.compat.v1 as tf
 
 from cerebras_tf.bundle import links
-from cerebras_tf.bundle.discovery import advice_on_damage
-from cerebras_tf.bundle.index import data_path, data_paths, find_cut_files
+from cerebras_tf.bundle.index import advice_on_damage, data_path, data_paths, find_cut_files
 from cerebras_tf.checkpoints.content import named, open_checkpoint, read_variable
 from cerebras_tf.checkpoints.reader import CheckpointReader
 from cerebras_tf.errors import CheckpointError, ConfigError, DataError

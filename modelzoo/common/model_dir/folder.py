@@ -11,10 +11,10 @@ import re
 import textwrap
 from pathlib import Path
 
-from cerebras_tf.bundle.discovery import all_checkpoints
+from cerebras_tf.bundle.index import all_checkpoints
 from cerebras_tf.bundle.paths import check_checkpoint_path
 from cerebras_tf.errors import CheckpointError, ConfigError
-from cerebras_tf.memoryx.store_folder import require_usable
+from cerebras_tf.memoryx.process_folder import require_usable
 from modelzoo.common.files.path_advice import CHECKPOINT_END, advice_on_checkpoint
 
 LIST = "checkpoint"  # TensorFlow's list of a folder's checkpoints

@@ -8,8 +8,8 @@ import shutil
 import numpy as np
 import pytest
 
+from cerebras_tf.bundle.writer import BundleWriter
 from cerebras_tf.errors import CheckpointError, ConfigError
-from cerebras_tf.memoryx.bundle_writer import BundleWriter
 from modelzoo.common.config.params import load_params
 from modelzoo.common.convert import taken_in
 from modelzoo.common.convert.convert import from_tensorflow, to_tensorflow

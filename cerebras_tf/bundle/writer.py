@@ -18,7 +18,7 @@ from cerebras_tf.ir import Array
 from cerebras_tf.kernels.compiled_crc32c import crc32c
 from cerebras_tf.memoryx.buffers import ALIGNMENT_BYTES
 from cerebras_tf.memoryx.file_store import FILE_BYTES
-from cerebras_tf.memoryx.own_folder import OwnFolder, remove_abandoned
+from cerebras_tf.memoryx.process_folder import OwnFolder, remove_abandoned
 
 # Written bytes are handed to the disk, and leave the page cache, after so many at most.
 _FLUSH_BYTES = 1 << 26
