@@ -1,6 +1,6 @@
 """Runs compiled programs in tests, and walks them without computing.
 
-`check_schedule` is the abstract machine: it knows which slots hold something readable and nothing
+`check_schedule` is the abstract executor: it knows which slots hold something readable and nothing
 of their contents.
 """
 
@@ -17,7 +17,7 @@ from cerebras_tf.ir.schedule import Free, Run, StreamIn, StreamOut
 from cerebras_tf.memoryx.store import MemoryStore, Store, reading, write
 from cerebras_tf.runtime.client import ProgramSource, SavedProgram, SessionClient
 from cerebras_tf.runtime.cpu import CpuBackend
-from cerebras_tf.runtime.executor import Machine
+from cerebras_tf.runtime.executor import Executor
 from cerebras_tf.runtime.session import Session
 from tests.steps import Arrays
 
@@ -27,11 +27,11 @@ def run_program(
 ) -> tuple[Arrays, Arrays]:
     """Results of the last step and variables after it."""
     store = store_of(step.specs.values(), variables)
-    machine = Machine(program, store, CpuBackend())
-    machine.arena[:] = 0xFF  # what is read before it is written is NaN
+    executor = Executor(program, store, CpuBackend())
+    executor.arena[:] = 0xFF  # what is read before it is written is NaN
     results: Arrays = {}
     for features in steps:
-        results = machine.run(features)
+        results = executor.run(features)
     return results, contents(store)
 
 

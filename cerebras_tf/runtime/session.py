@@ -23,7 +23,7 @@ from cerebras_tf.runtime.capacity import (
     memory_fault,
     return_freed_memory,
 )
-from cerebras_tf.runtime.executor import Listener, Machine
+from cerebras_tf.runtime.executor import Executor, Listener
 from cerebras_tf.runtime.packing import pack_batch, real_tokens
 from cerebras_tf.runtime.protocol import (
     Accepted,
@@ -67,7 +67,7 @@ class _Variant:
 
     Attributes:
         most: bound of every symbol of the program, by name.
-        machines: in the order of their last uses.
+        executors: in the order of their last uses.
         last_use: requests served before it was used last.
     """
 
@@ -76,7 +76,7 @@ class _Variant:
     updates: bool
     part: str
     most: dict[str, int]
-    machines: dict[tuple[tuple[str, int], ...], Machine] = field(default_factory=dict)
+    executors: dict[tuple[tuple[str, int], ...], Executor] = field(default_factory=dict)
     has_run: bool = False
     last_use: int = 0
 
@@ -224,8 +224,8 @@ class Session:
         found = self._find(request, arrays, batch.agreed)
         if isinstance(found, ProgramNeeded):
             return found
-        variant, machine, derived = found
-        slots, program = machine.plan.slots, machine.plan
+        variant, executor, derived = found
+        slots, program = executor.plan.slots, executor.plan
         given = {
             program.global_step: np.array(self._global_step, np.int64),
             **self._random.features(program, self._global_step),
@@ -236,28 +236,28 @@ class Session:
             name: at_rest(given[name], slots[slot].type.dtype)
             for name, slot in program.features.items()
         }
-        self._follow(machine)
+        self._follow(executor)
         if variant.has_run:
-            results = machine.run(features)
+            results = executor.run(features)
         else:  # kernels are compiled at their first call, or read from the cache on disk
             with self._phase("first step, compiling kernels not in the cache"):
-                results = machine.run(features)
+                results = executor.run(features)
             variant.has_run = True
             return_freed_memory()  # what compiling took
-        self._random.advance(program, machine.sizes, batch.updates)
+        self._random.advance(program, executor.sizes, batch.updates)
         self._global_step = int(results.pop(GLOBAL_STEP_UPDATE, self._global_step))
-        self._peak_bytes = max(self._peak_bytes, self.held_bytes + machine.scratch_bytes)
-        return StepResult(variant.number, machine.sizes, results, self._global_step)
+        self._peak_bytes = max(self._peak_bytes, self.held_bytes + executor.scratch_bytes)
+        return StepResult(variant.number, executor.sizes, results, self._global_step)
 
-    def _follow(self, machine: Machine) -> None:
+    def _follow(self, executor: Executor) -> None:
         """Gives the store, and this wafer's own store, the order in which a step reads them."""
-        self._store.set_access_order(machine.acquisitions)
+        self._store.set_access_order(executor.acquisitions)
         if self._store.is_shared:
-            self._store.local.set_access_order(machine.acquisitions_here)
+            self._store.local.set_access_order(executor.acquisitions_here)
 
     def _find(
         self, request: Request, arrays: Mapping[str, Array], agreed: Optional[str]
-    ) -> Union[ProgramNeeded, tuple[_Variant, Machine, dict[str, Array]]]:
+    ) -> Union[ProgramNeeded, tuple[_Variant, Executor, dict[str, Array]]]:
         """What serves a request with these features, and the features that follow from them."""
         found = self._variant(request)
         if found is None:
@@ -314,42 +314,42 @@ class Session:
         larger = variant.needed(sizes)
         if larger is not None:
             return ProgramNeeded(request, variant.number, larger)
-        machine = self._loaded(variant, {**variant.most, **sizes})  # of tokens all that may be
-        return Prepared(variant.number, machine.sizes)
+        executor = self._loaded(variant, {**variant.most, **sizes})  # of tokens all that may be
+        return Prepared(variant.number, executor.sizes)
 
-    def _loaded(self, variant: _Variant, sizes: dict[str, int]) -> Machine:
+    def _loaded(self, variant: _Variant, sizes: dict[str, int]) -> Executor:
         """The variant's program, loaded for these sizes."""
         key = tuple(sorted(sizes.items()))
-        machine = variant.machines.pop(key, None)
-        if machine is not None:
-            variant.machines[key] = machine
-            return machine
+        executor = variant.executors.pop(key, None)
+        if executor is not None:
+            variant.executors[key] = executor
+            return executor
         arena = self._memory(variant.program.arena_bytes)
-        like = next(iter(variant.machines.values()), None)
+        like = next(iter(variant.executors.values()), None)
         if like is not None:
-            machine = like.resized(sizes)
+            executor = like.resized(sizes)
         else:
             backend, listeners = self._backend, self._listeners
-            machine = Machine(
+            executor = Executor(
                 variant.program, self._store, backend, listeners, arena, self._swarm, sizes
             )
-            self._follow(machine)
-            self._store.require_memory(machine.held_together)
-        variant.machines[key] = machine
-        if len(variant.machines) > MOST_SIZES:
-            del variant.machines[next(iter(variant.machines))]
-        return machine
+            self._follow(executor)
+            self._store.require_memory(executor.held_together)
+        variant.executors[key] = executor
+        if len(variant.executors) > MOST_SIZES:
+            del variant.executors[next(iter(variant.executors))]
+        return executor
 
     def _memory(self, size: int) -> Array:
         """Activation memory that all programs share; it grows when needed."""
         if self._arena is None or self._arena.nbytes < size:
-            machines = [m for v in self._variants.values() for m in v.machines.values()]
-            for machine in machines:
-                machine.unbind()
+            executors = [m for v in self._variants.values() for m in v.executors.values()]
+            for executor in executors:
+                executor.unbind()
             self._arena = None  # given back before more is taken
             self._arena = self._backend.allocate(size)
-            for machine in machines:
-                machine.bind(self._arena)
+            for executor in executors:
+                executor.bind(self._arena)
         return self._arena
 
     # Programs.

@@ -14,7 +14,7 @@ from cerebras_tf.memoryx.file_store import FileStore
 from cerebras_tf.memoryx.process_folder import require_usable
 from cerebras_tf.memoryx.store import Store
 from cerebras_tf.runtime.backend import Backend
-from cerebras_tf.runtime.executor import Machine
+from cerebras_tf.runtime.executor import Executor
 from cerebras_tf.runtime.null import NullBackend, stand_in
 from cerebras_tf.runtime.shared_store import SharedStore
 from cerebras_tf.swarmx.swarm import Alone
@@ -114,21 +114,21 @@ def plan_streaming(
         kept = [spec for spec in specs if program.homes.get(spec.name, wafer) == wafer]
     given = [name for name in program.variables if name not in here.specs]  # by other parts
     here.reserve(Variable(name, program.slots[program.variables[name]].type) for name in given)
-    machine = Machine(program, store, NullBackend(backend), swarm=swarm)
+    executor = Executor(program, store, NullBackend(backend), swarm=swarm)
     if wafer is None:
-        here.require_memory(machine.held_together)
+        here.require_memory(executor.held_together)
     _write(here, [spec.name for spec in kept])
     features = {name: stand_in(program.slots[slot].type) for name, slot in program.features.items()}
     read = written = 0
     for _ in range(_ROUNDS):
         read, written = disk.io_stats.bytes_read, disk.io_stats.bytes_written
-        store.set_access_order(machine.acquisitions)
+        store.set_access_order(executor.acquisitions)
         if wafer is not None:
-            here.set_access_order(machine.acquisitions_here)
-            store.require_memory(machine.held_together)
+            here.set_access_order(executor.acquisitions_here)
+            store.require_memory(executor.held_together)
         _write(here, given)
-        machine.run(features)
-    asked = {name for names in machine.acquisitions_here for name in names}
+        executor.run(features)
+    asked = {name for names in executor.acquisitions_here for name in names}
     staged = [program.slots[slot] for name, slot in program.staged.items() if name in asked]
     return StreamingPlan(
         weight_bytes=sum(spec.type.most_bytes for spec in kept if spec.trainable),

@@ -1,7 +1,7 @@
 """What a step takes beside its kernels: GPT tiny trained where no kernel computes anything.
 
 Everything else is what `cerebras-tf train` has: tf.estimator's loop with its hooks, lines and
-summaries, TensorFlow's session, and the machine that walks through the program.
+summaries, TensorFlow's session, and the executor that walks through the program.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def idle_backend(swarm: Any, profiler: Any) -> tuple[Any, list[Any]]:
             if all(type.dtype == "int64" and type.shape == () for type in outputs):
                 return super().load(instruction, inputs, outputs)
             made = [np.zeros(type.static_shape, type.storage_dtype) for type in outputs]
-            return lambda arrays, out: made  # the machine takes of it what has no memory yet
+            return lambda arrays, out: made  # the executor takes of it what has no memory yet
 
     return IdleBackend(swarm), []
 
@@ -85,13 +85,13 @@ def watched(clock: Clock) -> Iterator[None]:
     # Private API of TF 2.15: the call into its C++ session, behind all of Python.
     from tensorflow.python.client.session import BaseSession
 
-    from cerebras_tf.runtime.executor import Machine
+    from cerebras_tf.runtime.executor import Executor
     from cerebras_tf.step import tensorflow_step
 
     parts = (
         (SESSION, BaseSession, "_call_tf_sessionrun"),
         (WAFER, tensorflow_step.WaferStep, "run"),
-        (INSTRUCTIONS, Machine, "execute"),
+        (INSTRUCTIONS, Executor, "execute"),
     )
     with ExitStack() as stack:
         stack.enter_context(mock.patch.object(tensorflow_step, "timed", idle_backend))

@@ -29,7 +29,7 @@ from cerebras_tf.ops.rows import elementwise
 from cerebras_tf.runtime.backend import Backend
 from cerebras_tf.runtime.client import ProgramSource, SavedProgram
 from cerebras_tf.runtime.cpu import CpuBackend
-from cerebras_tf.runtime.executor import Listener, Machine
+from cerebras_tf.runtime.executor import Entry, Executor, Listener, Loader
 from cerebras_tf.runtime.null import NullBackend
 from cerebras_tf.runtime.subprogram import conditional
 from tests.compiler.test_assemble import STEPS
@@ -128,14 +128,23 @@ class CountingBackend:
     def price(self, op, inputs, outputs, attrs):
         return self._passed("price", op, inputs, outputs, attrs)
 
-    def borrow(self, size):
-        return self._passed("borrow", size)
+    def scratch(self, size):
+        return self._passed("scratch", size)
 
     def copy(self, target, source):
         self._passed("copy", target, source)
 
-    def copied(self, array):
-        return self._passed("copied", array)
+    def constant(self, content, dtype):
+        return self._passed("constant", content, dtype)
+
+    def upload(self, arrays):
+        return self._passed("upload", arrays)
+
+    def download(self, array):
+        return self._passed("download", array)
+
+    def download_into(self, target, source):
+        self._passed("download_into", target, source)
 
     def begin(self):
         self._passed("begin")
@@ -152,15 +161,30 @@ class Mark(Step):
     label: str
     places: tuple[tuple[str, int], ...]
 
-    def apply(self, machine):
-        machine.mark(self)
+    def apply(self, executor):
+        executor.mark(self)
 
 
-class MarkingMachine(Machine):
-    """A machine with one action more."""
+class MarkEntry(Entry):
+    """Leaves the note."""
+
+    __slots__ = ()
+
+    def run(self, executor):
+        executor.marks = [*getattr(executor, "marks", []), self.step.label]
+
+
+class MarkingLoader(Loader):
+    """A loader with one kind more."""
 
     def mark(self, step):
-        self.marks = [*getattr(self, "marks", []), step.label]
+        self.entries.append(MarkEntry(step))
+
+
+class MarkingExecutor(Executor):
+    """An executor that knows the kind."""
+
+    loader = MarkingLoader
 
 
 @pytest.fixture
@@ -195,7 +219,7 @@ def softsign():
 # Heading -> protocol, what implements it, and calls that the recipe names besides.
 RECIPES = {
     "Add a store": (Store, [MemoryStore, NullStore, BorrowingStore, FileStore, NpyStore], {}),
-    "Add a step kind": (Actions, [Machine], {"apply": Step.apply}),
+    "Add a step kind": (Actions, [Loader], {"apply": Step.apply}),
     "Add a listener": (Listener, [Ledger], {}),
     "Add a backend": (Backend, [CpuBackend, NullBackend, CountingBackend], {}),
     "Add a program source": (ProgramSource, [SavedProgram, Compiler], {}),
@@ -304,15 +328,15 @@ def test_a_store_made_by_the_recipe_trains_bit_for_bit(clip, tmp_path, monkeypat
 def test_a_store_made_by_the_recipe_refuses_variables_without_a_value(tmp_path):
     step = residual_step(1)
     store = NpyStore(step.specs.values(), tmp_path)
-    machine = Machine(compile_step(step), store, CpuBackend())
+    executor = Executor(compile_step(step), store, CpuBackend())
     with pytest.raises(CheckpointError, match="must have a value"):
-        machine.run(features_of(step))
+        executor.run(features_of(step))
 
 
 def test_a_step_kind_is_saved_printed_and_applied(mark_kind, tmp_path):
     step = residual_step(2)
     program = compile_step(step)
-    quiet = Machine(program, store_of(step.specs.values(), starting_values(step)), CpuBackend())
+    quiet = Executor(program, store_of(step.specs.values(), starting_values(step)), CpuBackend())
     wanted = quiet.run(features_of(step))
     steps = list(program.steps)
     program.steps = [Mark("first", (("x", 1),)), *steps, Mark("last", ())]
@@ -321,9 +345,9 @@ def test_a_step_kind_is_saved_printed_and_applied(mark_kind, tmp_path):
     assert loaded.steps == program.steps
     assert str(loaded.steps[0]) == "mark(label=first, places=(('x', 1),))"
     store = store_of(step.specs.values(), starting_values(step))
-    machine = MarkingMachine(loaded, store, CpuBackend())
-    found = machine.run(features_of(step))
-    assert machine.marks == ["first", "last"]
+    executor = MarkingExecutor(loaded, store, CpuBackend())
+    found = executor.run(features_of(step))
+    assert executor.marks == ["first", "last"]
     for name in wanted:
         np.testing.assert_array_equal(found[name], wanted[name])
 
@@ -352,14 +376,14 @@ def test_a_backend_made_by_the_recipe_runs_programs(name):
     wanted = expected(STEPS[name](), variables, [features_of(step)])
     program = compile_step(step, Options(price=backend.price))
     store = store_of(step.specs.values(), variables)
-    machine = Machine(program, store, backend)
-    found = machine.run(features_of(step)), contents(store)
+    executor = Executor(program, store, backend)
+    found = executor.run(features_of(step)), contents(store)
     for ours, theirs in zip(found, wanted):
         for key in theirs:
             np.testing.assert_allclose(ours[key], theirs[key], rtol=2e-5, atol=1e-6)
     assert backend.calls["run"] == len(list(program.instructions()))
     assert backend.calls["load"] == sum(map(len, program.bodies))
-    assert backend.calls["copied"] >= len(program.results)
+    assert backend.calls["download"] >= len(program.results)
     assert backend.calls["allocate"] == backend.calls["begin"] == 1
 
 
@@ -367,10 +391,10 @@ def test_a_backend_made_by_the_recipe_runs_branches():
     step, backend = choosing_step(), CountingBackend()
     program = compile_step(step)
     store = store_of(step.specs.values(), starting_values(step))
-    machine = Machine(program, store, backend)
-    assert backend.calls["borrow"] == 2  # for each branch when it is loaded
-    machine.run(features_for(step, 0, p=True))
-    assert backend.calls["borrow"] == 3
+    executor = Executor(program, store, backend)
+    assert backend.calls["scratch"] == 2  # for each branch when it is loaded
+    executor.run(features_for(step, 0, p=True))
+    assert backend.calls["scratch"] == 3
     inside = 1  # the product
     assert backend.calls["run"] == len(list(program.instructions())) + inside
 
@@ -396,7 +420,7 @@ def test_an_op_made_by_the_recipe_trains(softsign):
     store = store_of(made.specs.values(), variables)
     program = compile_step(made)
     assert "softsign" in {item.op for item in program.instructions()}
-    found = Machine(program, store, CpuBackend()).run(features)
+    found = Executor(program, store, CpuBackend()).run(features)
     np.testing.assert_allclose(found["y"], results["y"], rtol=2e-5, atol=1e-6)
     np.testing.assert_allclose(contents(store)["w"], state["w"], rtol=2e-5, atol=1e-6)
     assert np.any(state["w"] != variables["w"])

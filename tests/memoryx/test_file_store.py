@@ -24,7 +24,7 @@ from cerebras_tf.memoryx.record_file import RecordFile
 from cerebras_tf.memoryx.store import MemoryStore, write
 from cerebras_tf.quantities import gigabytes_not_below
 from cerebras_tf.runtime.cpu import CpuBackend
-from cerebras_tf.runtime.executor import Machine
+from cerebras_tf.runtime.executor import Executor
 from cerebras_tf.runtime.null import NullBackend
 from cerebras_tf.runtime.protocol import Request
 from tests.machines import check_schedule, client_of, content_of, contents
@@ -123,10 +123,10 @@ def test_a_planned_disk_tells_what_a_real_one_moves(most, made, stages_all):
     for name in planned.specs:
         planned.acquire([name], fresh=True)
         planned.release([name], dirty=[name])
-    machine = Machine(program, planned, NullBackend(CpuBackend()))
+    executor = Executor(program, planned, NullBackend(CpuBackend()))
     for batch in range(4):
-        planned.set_access_order(machine.acquisitions)
-        machine.run(features_of(steps[1], batch))
+        planned.set_access_order(executor.acquisitions)
+        executor.run(features_of(steps[1], batch))
     assert planned.io_stats.bytes_read == real.io_stats.bytes_read > 0
     assert planned.io_stats.bytes_written == real.io_stats.bytes_written > 0
 
@@ -395,9 +395,9 @@ def test_what_a_step_holds_at_once_is_known_before_it(stages_all, made):
         write(store, name, content)
     store.held.clear()
     program = compile_step(step, Options(staging=True))
-    machine = Machine(program, store, CpuBackend())
-    machine.run(features_of(step))
-    known = {frozenset(names) for names in machine.held_together}
+    executor = Executor(program, store, CpuBackend())
+    executor.run(features_of(step))
+    known = {frozenset(names) for names in executor.held_together}
     assert store.held <= known
     assert any(names & set(program.staged) and names & set(step.specs) for names in store.held)
     for most in (9, 7):  # pages that the update of a block takes, and fewer

@@ -11,7 +11,7 @@ from cerebras_tf.compiler.pipeline import Options, compile_step
 from cerebras_tf.kernels.compiled_threads import threads
 from cerebras_tf.kernels.timeline import recording, spanned
 from cerebras_tf.runtime.cpu import CpuBackend
-from cerebras_tf.runtime.executor import Machine
+from cerebras_tf.runtime.executor import Executor
 from cerebras_tf.runtime.profiler import KERNEL, LOOP_STEP, WAFER_STEP, Profiler, TimedBackend
 from tests.machines import store_of
 from tests.runtime.test_subprogram import choosing_step
@@ -38,19 +38,19 @@ def recorded(step, steps=STEPS):
     backend = TimedBackend(None, profiler)
     program = compile_step(step, Options(price=backend.price))
     store = store_of(step.specs.values(), starting_values(step))
-    machine = Machine(program, store, backend, [profiler])
+    executor = Executor(program, store, backend, [profiler])
     features = features_of(step)
-    machine.run(features)
+    executor.run(features)
     profiler.start()
     try:
         for _ in range(steps):
             start = time.perf_counter()
             with spanned(WAFER_STEP, "step"):
-                results = machine.run(features)
+                results = executor.run(features)
             profiler.timeline.add(LOOP_STEP, "step", start, time.perf_counter())
     finally:
         profiler.stop()
-    machine.run(features)
+    executor.run(features)
     return profiler, program, results
 
 
@@ -101,11 +101,11 @@ def test_machines_for_other_sizes_may_be_made_while_a_profile_runs():
     step = product_step()
     program = compile_step(step, Options(price=backend.price))
     store = store_of(step.specs.values(), starting_values(step))
-    machine = Machine(program, store, backend, [profiler])
+    executor = Executor(program, store, backend, [profiler])
     profiler.start()
     try:
-        machine.run(features_of(step))
-        machine.resized({}).run(features_of(step))
+        executor.run(features_of(step))
+        executor.resized({}).run(features_of(step))
     finally:
         profiler.stop()
     assert [t.item for t in profiler.timings] == 2 * called(program)
@@ -115,9 +115,9 @@ def test_a_profile_changes_no_number(found):
     _, program, results = found
     step = product_step()
     store = store_of(step.specs.values(), starting_values(step))
-    machine = Machine(program, store, CpuBackend())
+    executor = Executor(program, store, CpuBackend())
     for _ in range(1 + STEPS):
-        plain = machine.run(features_of(step))
+        plain = executor.run(features_of(step))
     np.testing.assert_array_equal(results["loss"], plain["loss"])
 
 

@@ -19,7 +19,7 @@ from cerebras_tf.runtime.cpu import CpuBackend
 from cerebras_tf.runtime.shared_store import SharedStore
 from cerebras_tf.runtime.streaming_plan import StreamingPlan, plan_streaming
 from cerebras_tf.swarmx import mpi
-from tests.machines import client_of, contents
+from tests.machines import client_of, contents, store_of, variables_of
 from tests.runtime.test_packing import Compiler, batch, session_of
 from tests.steps import BATCH, StepBuilder, expected, features_of, residual_step, starting_values
 from tests.swarmx.ranks import needs_mpi, on_ranks
@@ -153,7 +153,7 @@ def train_tags(strip):
     swarm = mpi.swarm()
     source = Compiler(strip, wafers=swarm.size)
     alone = session_of(source)  # for its starting values
-    store = SharedStore(alone.store, swarm)
+    store = SharedStore(store_of(alone.session.specs.values(), variables_of(alone)), swarm)
     session = client_of(source, store, CpuBackend(swarm), swarm=swarm)
     losses = []
     for number, lengths in enumerate([(3, 9, 1, 6), (2, 2, 5, 1), (9, 4, 4, 7)]):
