@@ -131,10 +131,6 @@ def index_path(prefix: str) -> str:
 def read_index(prefix: str, slices: Mapping[str, TensorSlice] = MappingProxyType({})) -> Entries:
     """The entries of a checkpoint by name.
 
-    Args:
-        prefix: path prefix of its files.
-        slices: parts of partitioned variables to look for, by name; others are left out.
-
     Raises:
         CheckpointError: the index is missing, damaged, or of another format.
     """
@@ -147,7 +143,7 @@ def read_index(prefix: str, slices: Mapping[str, TensorSlice] = MappingProxyType
 
 
 def data_paths(prefix: str) -> list[str]:
-    """Paths of the data files of a checkpoint, as many as its index says; no others belong to it.
+    """Paths of the data files of a checkpoint, as many as its index has; no others belong to it.
 
     Raises:
         CheckpointError: the index is missing, damaged, or of another format.
@@ -383,6 +379,6 @@ def advice_on_damage(prefix: str) -> str:
     if before is None:
         return "Restore the file; no earlier checkpoint is there."
     listed = os.path.join(os.path.dirname(prefix), "checkpoint")
-    # TensorFlow looks up relative names beside the list.
+    # TensorFlow looks up relative names next to the list.
     line = f'the line model_checkpoint_path: "{os.path.basename(before)}"'
     return f"Restore the file, or go on from the one before, {before}: make {listed} {line}"

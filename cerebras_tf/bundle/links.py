@@ -1,6 +1,6 @@
 """Checkpoints of TensorFlow's format made of files that are there: by links, and an index.
 
-Data files of a checkpoint are arrays behind one another, which is what the files of a store are
+Data files of a checkpoint are concatenated arrays, which is what the files of a store are
 too. So nothing is written but the index, unless the checkpoint is on another file system.
 """
 
@@ -94,7 +94,7 @@ def remove_begun(folder: str) -> None:
 
     It does so where the disk is full, or where it is killed. Nobody may be writing in the folder.
     """
-    with contextlib.suppress(OSError):  # what stays does no harm
+    with contextlib.suppress(OSError):  # what is left does no harm
         for name in filter(_BEGUN.fullmatch, os.listdir(folder)):
             os.unlink(os.path.join(folder, name))
 

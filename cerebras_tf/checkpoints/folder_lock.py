@@ -52,7 +52,7 @@ def _locked_file(model_dir: str) -> Iterator[None]:
             f"model_dir: must be a folder to write to. Received: {model_dir!r} "
             f"({error.strerror}). Give another one (-o of the model zoo's runner)."
         ) from error
-    with file, process_folder.let_go_after(file.fileno()):
+    with file, process_folder.forgetting(file.fileno()):
         try:
             process_folder.lock(file.fileno())
         except BlockingIOError as error:

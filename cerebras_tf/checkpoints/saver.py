@@ -42,7 +42,7 @@ from cerebras_tf.memoryx.store import Store, write
 from cerebras_tf.runtime.random_streams import RANDOM_STEP_KEY
 from cerebras_tf.step.tensorflow_step import WaferStep
 from cerebras_tf.swarmx import job, mpi
-from cerebras_tf.swarmx.heartbeats import tell_checkpoint
+from cerebras_tf.swarmx.heartbeats import record_checkpoint
 from cerebras_tf.tf_session.arrays import for_tensorflow
 
 # A shard holds variables of at most this many bytes together, or a single larger one.
@@ -388,7 +388,7 @@ def is_kept(prefix: str, restored: Optional[str]) -> bool:
 def _tell_launcher(prefix: str) -> None:
     """Tells the job's launcher of a checkpoint; without that the training goes on as well."""
     try:
-        tell_checkpoint(job.folder(), prefix)
+        record_checkpoint(job.folder(), prefix)
     except OSError as error:
         tf.compat.v1.logging.warning(
             "%s is whole, but the job's folder could not be written, and --requeue does not count "

@@ -1,4 +1,4 @@
-"""A store that reads another's variables while their owner rests: an evaluation within training."""
+"""A store that reads the variables of another: an evaluation within a training."""
 
 from __future__ import annotations
 
@@ -119,17 +119,17 @@ class BorrowingStore(BaseStore):
         return self._own.io_stats
 
     def close(self) -> None:
-        """Gives back its own store; the owner stays."""
+        """Closes its own store; the owner stays open."""
         self._own.close()
 
     @property
     def resident_bytes(self) -> int:
-        """Bytes of main memory beside the owner's."""
+        """Bytes of main memory besides the owner's."""
         return self._own.resident_bytes
 
     @property
     def total_resident_bytes(self) -> int:
-        """Bytes of main memory beside the owner's once every variable has a value."""
+        """Bytes of main memory besides the owner's once every variable has a value."""
         kept = sum(
             spec.type.most_bytes for name, spec in self.specs.items() if name not in self._lent
         )

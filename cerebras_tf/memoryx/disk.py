@@ -73,7 +73,7 @@ class Disk(Protocol):
         """Raises StoreError where something could not be written: nothing may go on then."""
 
     def link_source(self, record: Record, region: FileRegion) -> bool:
-        """Makes a record's content what lies elsewhere; says whether it can."""
+        """Links a record to a region of another file; returns whether it can."""
 
     def linkable_regions(self, records: Iterable[Record]) -> dict[str, FileRegion]:
         """Where written records lie; nothing is changed there from now on."""
@@ -134,7 +134,7 @@ class FileDisk:
         require_free(self.folder, size, ON_DISK)
 
     def take(self, size: int) -> Array:
-        """See Disk.take; waits for room."""
+        """See Disk.take; waits for memory."""
         return self._buffers.take(size)
 
     def give(self, buffer: Array) -> None:
@@ -161,8 +161,8 @@ class FileDisk:
             if record.file is not current:
                 self._move(record, current, record.home)
                 # Another content may lie there, from before it was adopted from elsewhere.
-                record.needs_room = record.home not in current.rooms
-                current.rooms.add(record.home)
+                record.is_unallocated = record.home not in current.written
+                current.written.add(record.home)
             record.is_dirty = False
         self._transfers.write(records, keep)
 
@@ -230,13 +230,13 @@ class FileDisk:
                 self._files.remove(before)
                 self._linked = {key: f for key, f in self._linked.items() if f is not before}
                 before.close()
-                before.path.unlink(missing_ok=True)  # or who deleted it is told when saving
+                before.path.unlink(missing_ok=True)  # where it was deleted, saving reports it
 
     def _linked_file(self, region: FileRegion) -> Optional[RecordFile]:
-        """The file of a checkpoint, which stays here though the checkpoint be deleted."""
+        """The file of a checkpoint, which is kept by a link where the checkpoint is deleted."""
         try:
             found = os.stat(region.path)
-        except OSError:  # whoever reads it otherwise says what is wrong
+        except OSError:  # reading it reports what is wrong
             return None
         key = found.st_dev, found.st_ino
         if key not in self._linked:

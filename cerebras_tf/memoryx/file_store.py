@@ -1,6 +1,6 @@
 """A store on files: variables come into memory when they are needed and leave it when they are not.
 
-Threads read what the next groups need while a group is used, and write what must make room. What
+Threads read what the next groups need while a group is used, and write what must leave. What
 leaves memory is what is needed last of all (Belady's rule, IBM Systems Journal 5 (2), 1966: no
 other reads less where the order is known). Contents that a checkpoint shares are never changed: new
 ones go to new files, so that a checkpoint costs a few links.
@@ -26,9 +26,6 @@ from cerebras_tf.quantities import gigabytes_not_below
 class AccessOrder:
     """The groups of variables that a step acquires, over and over, and where we are among them.
 
-    Args:
-        order: names of each group, in the order of the step.
-
     Attributes:
         order: as given.
         position: groups acquired so far, counted on from step to step.
@@ -43,7 +40,7 @@ class AccessOrder:
                 self._uses.setdefault(name, []).append(number)
 
     def advance(self, names: Sequence[str]) -> bool:
-        """Goes on where the next group is just this; says whether it was."""
+        """Goes on where the next group is just this; returns whether it was."""
         if not self.order or list(names) != list(self.group(self.position)):
             return False
         self.position += 1
@@ -70,14 +67,10 @@ FILE_BYTES = 1 << 30
 
 
 class FileStore(BaseStore):
-    """Variables that rest on a disk; what of them is in memory, and when, is decided here.
+    """Variables on a disk; decides which of them are in memory, and when.
 
-    Decisions follow from the calls alone, never from how fast the disk is: so a planned disk tells
+    Decisions follow from the calls alone, never from how fast the disk is: so a planned disk shows
     beforehand what a real one will move.
-
-    Args:
-        specs: the variables.
-        disk: moves them.
 
     Attributes:
         disk: as given.
@@ -99,7 +92,7 @@ class FileStore(BaseStore):
         self._version = 0
 
     def _place(self, specs: Iterable[Variable], lives_within_step: bool = False) -> None:
-        """Gives variables their places in files: one behind the other, in the order given."""
+        """Gives variables their places in files: concatenated, in the order given."""
         number, offset = next(self._numbers), 0
         for spec in specs:
             record = Record(spec, number, offset, lives_within_step=lives_within_step)
@@ -178,9 +171,9 @@ class FileStore(BaseStore):
         self._access_order = AccessOrder(order)
         self._ahead = 0
         self._window = max((self._size_of(names) for names in order), default=0)
-        # Room for what is being written, so that what is read needs not wait for it.
-        room = self.disk.most_bytes
-        self._most_taken = room - self._window if room >= 3 * self._window else room
+        # Memory for what is being written, so that what is read needs not wait for it.
+        most = self.disk.most_bytes
+        self._most_taken = most - self._window if most >= 3 * self._window else most
 
     def has_value(self, name: str) -> bool:
         """Whether the variable has a value."""
@@ -268,7 +261,7 @@ class FileStore(BaseStore):
         if not missing:
             return
         need = sum(record.size for record in missing)
-        if not self._make_room(need, -1):  # what is read ahead, and room for writing, have to wait
+        if not self._free_memory(need, -1):  # reading ahead and writing have to wait
             self._require_memory([r for r in self._records.values() if r.users])
             self._evict([r for r in self._records.values() if r.is_here and not r.users])
         self._taken += need
@@ -290,8 +283,8 @@ class FileStore(BaseStore):
             f"{gigabytes_not_below(need)}."
         )
 
-    def _make_room(self, need: int, beyond: float) -> bool:
-        """Lets records go that are needed later than a position; whether there is room then."""
+    def _free_memory(self, need: int, beyond: float) -> bool:
+        """Evicts records that are needed after a position; returns whether `need` bytes fit."""
         lack = self._taken + need - self._most_taken
         if lack <= 0:
             return True
@@ -336,7 +329,7 @@ class FileStore(BaseStore):
     def _read_ahead(self) -> None:
         """Starts to read what the next groups need: one, and more while they are small together.
 
-        Of a group that is too large beside those before it, variables are read as far as they fit:
+        Of a group that is too large with those before it, variables are read as far as they fit:
         an embedding would wait for the tiny group before it, whose work hides no reading.
         To read further ahead would drop what the next step needs: the more of the memory holds what
         comes soon, the less of it keeps what comes late.
@@ -350,13 +343,13 @@ class FileStore(BaseStore):
             is_whole = not before or before + size <= self._window
             missing = [r for r in records if r.has_value and not r.is_here]
             if not is_whole:
-                room = self._window - before - _size_of(r for r in records if r.is_here)
-                parts = [[record] for record in _first_of(missing, room)]
+                free = self._window - before - _size_of(r for r in records if r.is_here)
+                parts = [[record] for record in _first_of(missing, free)]
             else:
                 parts = [missing]
             for part in parts:
                 need = _size_of(part)
-                if need and not self._make_room(need, self._ahead):
+                if need and not self._free_memory(need, self._ahead):
                     return
                 self._taken += need
                 self.disk.read(part)
@@ -381,10 +374,10 @@ def _size_of(records: Iterable[Record]) -> int:
     return sum(record.size for record in dict.fromkeys(records))
 
 
-def _first_of(records: Iterable[Record], room: int) -> Iterator[Record]:
+def _first_of(records: Iterable[Record], most: int) -> Iterator[Record]:
     """Those of the first records that take so many bytes together at most."""
     for record in records:
-        room -= record.size
-        if room < 0:
+        most -= record.size
+        if most < 0:
             return
         yield record

@@ -1,7 +1,7 @@
 """A folder that belongs to one process for as long as it lives; those of killed ones are removed.
 
-A lock within says whether its process lives: in another container its number says nothing. Where
-the file system has no locks, what killed processes left there stays.
+A lock within shows whether its process lives: a process number means nothing in another container.
+Where the file system has no locks, what killed processes left there stays.
 """
 
 from __future__ import annotations
@@ -23,9 +23,6 @@ _held: set[int] = set()  # descriptors
 def lock(descriptor: int) -> None:
     """Locks an open file for this process alone.
 
-    Args:
-        descriptor: to be given to `let_go` before it is closed.
-
     Raises:
         BlockingIOError: another one has locked it.
         OSError: the file system has no locks.
@@ -34,18 +31,18 @@ def lock(descriptor: int) -> None:
     _held.add(descriptor)
 
 
-def let_go(descriptor: int) -> None:
+def forget(descriptor: int) -> None:
     """Says that a descriptor, locked or not, is about to be closed."""
     _held.discard(descriptor)
 
 
 @contextlib.contextmanager
-def let_go_after(descriptor: int) -> Iterator[None]:
+def forgetting(descriptor: int) -> Iterator[None]:
     """Lets go of a descriptor at the end of the block, which whoever opened it closes then."""
     try:
         yield
     finally:
-        let_go(descriptor)
+        forget(descriptor)
 
 
 def _forget() -> None:
@@ -127,7 +124,7 @@ def _made(parent: Path, prefix: str) -> tuple[Path, int]:
 
 
 def _close(lock: int) -> None:
-    process_folder.let_go(lock)
+    process_folder.forget(lock)
     os.close(lock)
 
 

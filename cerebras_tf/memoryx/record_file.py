@@ -32,7 +32,7 @@ class RecordFile:
         source: the region of another file that it is a link to; None for a new file.
         is_frozen: its contents must not change any more: a checkpoint shares them.
         records: variables whose content lies here.
-        rooms: offsets at which something was written.
+        written: offsets at which something was written.
     """
 
     def __init__(self, path: Path, source: Optional[FileRegion] = None) -> None:
@@ -48,12 +48,12 @@ class RecordFile:
         self.path, self.source = path, source
         self.is_frozen = source is not None
         self.records = 0
-        self.rooms: set[int] = set()
+        self.written: set[int] = set()
         self._descriptor, self._is_direct = _open(path, source is None)
         self._growing = threading.Lock()
 
     def allocate(self, offset: int, size: int) -> None:
-        """Takes room on the disk, which reads zero; raises OSError where there is none."""
+        """Allocates disk space, which reads zero; raises OSError where there is none."""
         try:
             os.posix_fallocate(self._descriptor, offset, size)
         except OSError as error:  # some file systems cannot; there it is taken when written
@@ -127,7 +127,7 @@ class Record:
         lives_within_step: whether it is in no checkpoint, and ends when it is read.
         file: where its content lies; None where it has none there.
         offset: of its first byte there.
-        needs_room: nothing was written there yet.
+        is_unallocated: nothing was written there yet.
         checksum: CRC-32C of its content there.
         is_unchecked: its content was not compared with the checksum since this process started.
         is_finite: its content there holds neither NaN nor infinity, as far as it was looked at.
@@ -146,7 +146,7 @@ class Record:
     lives_within_step: bool = False
     file: Optional[RecordFile] = None
     offset: int = 0
-    needs_room: bool = False
+    is_unallocated: bool = False
     checksum: Optional[int] = None
     is_unchecked: bool = False
     is_finite: bool = True

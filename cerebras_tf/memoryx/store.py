@@ -217,11 +217,7 @@ class Store(Protocol):
 
 
 class BaseStore:
-    """The answers of a plain store in one process, whose values are not in files.
-
-    Args:
-        specs: the variables.
-    """
+    """The answers of a plain store in one process, whose values are not in files."""
 
     gives_views = False
     is_shared = False
@@ -311,11 +307,7 @@ class BaseStore:
 
 
 class MemoryStore(BaseStore):
-    """A store in main memory; `acquire` gives the arrays themselves.
-
-    Args:
-        specs: the variables.
-    """
+    """A store in main memory; `acquire` gives the arrays themselves."""
 
     gives_views = True
 
@@ -349,8 +341,8 @@ class MemoryStore(BaseStore):
             made = np.empty(type.static_shape, type.storage_dtype)
         except MemoryError as error:
             raise CapacityError(
-                f"variable {name}: must fit in memory. Received: {type.bytes} bytes, beside "
-                f"{self.resident_bytes} of other variables. Use a smaller model or a machine "
+                f"variable {name}: must fit in memory. Received: {type.bytes} bytes, besides "
+                f"{self.resident_bytes} of other variables. Use a smaller model or a computer "
                 "with more memory."
             ) from error
         self._arrays[name] = made
@@ -402,11 +394,7 @@ class MemoryStore(BaseStore):
 
 
 class NullStore(BaseStore):
-    """Variables that all read zero and ignore writes, for programs that run on a NullBackend.
-
-    Args:
-        specs: the variables.
-    """
+    """Variables that all read zero and ignore writes, for programs that run on a NullBackend."""
 
     def acquire(self, names: Sequence[str], fresh: bool = False) -> list[Array]:
         """See Store.acquire; the arrays are read-only and take no memory."""
@@ -462,11 +450,6 @@ def writing(store: Store, name: str, fresh: bool = False) -> Iterator[Array]:
     """The array of one variable for the time of the context, which writes it.
 
     Where that fails, the variable is released as if nothing had been written.
-
-    Args:
-        store: holds it.
-        name: of the variable.
-        fresh: all of it is overwritten; see Store.acquire.
     """
     (array,) = store.acquire([name], fresh)
     dirty: list[str] = []
@@ -480,14 +463,9 @@ def writing(store: Store, name: str, fresh: bool = False) -> Iterator[Array]:
 def write(store: Store, name: str, content: Array) -> None:
     """Sets one variable.
 
-    Args:
-        store: holds it.
-        name: of the variable.
-        content: its value, of the variable's shape; converted to its dtype.
-
     Raises:
         CheckpointError: the shape is another.
-        CapacityError: there is no room for it.
+        CapacityError: it does not fit into memory.
     """
     type = store.specs[name].type
     if tuple(content.shape) != type.shape:

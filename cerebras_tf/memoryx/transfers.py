@@ -21,9 +21,9 @@ from cerebras_tf.memoryx.store import IoStats
 
 _READERS = 2
 _WRITERS = 2
-# What errors of the disk say: there may be no checkpoint, or many.
+# Part of errors of the disk: there may be no checkpoint, or many.
 UNTOUCHED = "checkpoints that were written are untouched"
-# Neighbours in a file are moved together up to this size, so that several threads share the rest.
+# Adjacent records of a file are moved together up to this size; threads share larger runs.
 _RUN_BYTES = 1 << 26
 
 
@@ -137,12 +137,12 @@ class Transfers:
 
     def _write_all(self, run: Sequence[_Move]) -> None:
         try:
-            for is_room, part in itertools.groupby(run, self._prepare):
+            for is_zero, part in itertools.groupby(run, self._prepare):
                 moves = list(part)
-                if not is_room:
+                if not is_zero:
                     buffers = [move.buffer for move in moves if move.buffer is not None]
                     moves[0].file.write(moves[0].offset, buffers)
-        except BaseException as error:  # told to the next who acquires
+        except BaseException as error:  # raised by the next acquisition
             if isinstance(error, OSError):
                 error = _store_error("written", run[0], error)
             self._failure = error
@@ -153,15 +153,15 @@ class Transfers:
 
     @staticmethod
     def _prepare(move: _Move) -> bool:
-        """Takes room for a record and looks at its content; says whether the room is all it needs.
+        """Allocates space for a record and checks its content; returns whether that is all.
 
-        Room that was never written to reads zero, as the optimizer's state is at the start.
+        Space that was never written to reads zero, as the optimizer's state is at the start.
         """
         record, buffer = move.record, move.buffer
         if move.before is not None:
             move.before.result()
         assert buffer is not None
-        is_new, record.needs_room = record.needs_room, False
+        is_new, record.is_unallocated = record.is_unallocated, False
         if is_new:
             move.file.allocate(move.offset, buffer.nbytes)
         if not record.lives_within_step:

@@ -25,7 +25,7 @@ from cerebras_tf.swarmx.swarm import Alone, Swarm
 
 
 class CpuBackend:
-    """Runs instructions on this machine's cores, with the fastest kernels there are.
+    """Runs instructions on the host's cores, with the fastest kernels there are.
 
     Args:
         swarm: the wafers that run the same program; None for this one alone.

@@ -325,9 +325,6 @@ class Executor:
     def resized(self, sizes: Mapping[str, int]) -> Executor:
         """One for other sizes, in the same memory: what no size concerns is not loaded again.
 
-        Args:
-            sizes: number for every symbol of the program, by name.
-
         Raises:
             GraphError: a symbol has no size, or one beyond its bound.
         """

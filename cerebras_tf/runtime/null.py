@@ -1,7 +1,7 @@
 """A backend without arithmetic: it runs the same schedule and reports the same bytes.
 
 Its arrays have shapes and dtypes and one element of memory: plans and predictions of programs that
-no machine at hand could hold.
+do not fit into memory.
 """
 
 from __future__ import annotations

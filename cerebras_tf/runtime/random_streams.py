@@ -49,13 +49,7 @@ class RandomStreams:
         return {name: np.array(numbers, np.int64) for name, numbers in given.items()}
 
     def advance(self, program: Program, sizes: Mapping[str, int], updates: bool) -> None:
-        """Counts a step that a program has made.
-
-        Args:
-            program: with symbols for its sizes.
-            sizes: number for every symbol, by name.
-            updates: whether the step changed variables.
-        """
+        """Counts a step that a program has made."""
         if updates or not self._trains:
             self._draws = (self._draws or 0) + 1
             for name, draw in program.draws.items():

@@ -65,12 +65,12 @@ def read_variable(name: str, entry: Entry) -> Array:
         content = np.fromfile(entry.path, np.uint8, entry.size, offset=entry.offset)
     except OSError as error:
         content = np.empty(0, np.uint8)
-        told = error.strerror or str(error)
+        found = error.strerror or str(error)
     else:
-        told = "other bytes"
+        found = "other bytes"
     if content.nbytes != entry.size or crc32c(content) != entry.checksum:
         raise CheckpointError(
-            f"{entry.path}: must hold variable {name} as it was written. Received: {told}. Take "
+            f"{entry.path}: must hold variable {name} as it was written. Received: {found}. Take "
             "another checkpoint."
         )
     return content.view(kind).reshape(entry.shape)
@@ -132,7 +132,7 @@ def run_saved(
         Results of the last step by name, and `global_step`.
 
     Raises:
-        CerebrasError: a file does not fit the program, or the program not this machine.
+        CerebrasError: a file does not fit the program, or the program does not fit into memory.
     """
     program = load_program(path)
     features = read_features(inputs, program)

@@ -411,5 +411,5 @@ def _contiguous(array: Any) -> Array:
 
 @functools.cache
 def _name(dtype: np.dtype[Any]) -> str:
-    """A dtype's name, which NumPy makes anew each time."""
+    """A dtype's name, which NumPy builds each time."""
     return str(dtype.name)

@@ -1,8 +1,8 @@
 """The variables of a job with several wafers, each kept by the wafer that updates it.
 
-Who acquires a variable that lives on another wafer gets a copy of it: all wafers acquire together,
-in one order. What the next groups of the schedule need is on its way while a group is used. What is
-written comes to rest at its home alone.
+A variable that another wafer owns is copied when it is acquired: all wafers acquire together, in
+one order. What the next groups of the schedule need is on its way while a group is used. What is
+written is stored by its owner alone.
 """
 
 from __future__ import annotations
@@ -291,7 +291,7 @@ class SharedStore(BaseStore):
 
     @property
     def total_resident_bytes(self) -> int:
-        """See Store.total_resident_bytes: what lives here, and memory for copies of the rest."""
+        """See Store.total_resident_bytes: what lives here, and memory for copies of all others."""
         kept = sum(s.type.most_bytes for name, s in self.specs.items() if self._is_here(name))
         return min(kept, self._local.total_resident_bytes) + self._bytes_of_copies()
 

@@ -1,4 +1,4 @@
-"""What a step from files will take, told before the first one: bytes, where they live, disk."""
+"""Plans a step from files before the first one: bytes of memory and disk, bytes moved."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class StreamingPlan:
     Attributes:
         weight_bytes: bytes of the trained variables that it keeps.
         state_bytes: bytes of all others, optimizer state above all.
-        staged_bytes: bytes of gradients and activations that rest in files within a step.
+        staged_bytes: bytes of gradients and activations that are in files within a step.
         memory_bytes: main memory for all of these, and for copies of what other wafers keep.
         activation_bytes: main memory for activations and gradients.
         scratch_bytes: main memory that kernels take besides.
@@ -55,7 +55,7 @@ def check_disk(specs: Iterable[Variable], folder: str, wafers: int = 1) -> None:
 
     Args:
         specs: the variables.
-        folder: where they will rest.
+        folder: where they will be stored.
         wafers: how many keep a part of them each.
     """
     need = sum(spec.type.most_bytes for spec in specs) // wafers

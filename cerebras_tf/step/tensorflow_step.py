@@ -127,9 +127,8 @@ class WaferStep:
         """
         self.swarm, self.profiler = swarm or Alone(), profiler
         backend, watching = timed(self.swarm, profiler)
-        self.session = Session(
-            store, backend, watching, phase, bool(effects), self.swarm, neighbours
-        )
+        trains = bool(effects)
+        self.session = Session(store, backend, watching, phase, trains, self.swarm, neighbours)
         self.client, self.store = SessionClient(self.session, self), store
         self._loss, self._has_met = loss, False
         self.tensors: dict[str, Any] = {}
@@ -139,9 +138,7 @@ class WaferStep:
         self._fed, self._effects = list(fed), list(effects)
         self._global_step, self._phase = global_step, phase
         self._options = replace(options, price=backend.price, unfitted=self._keep_unfitted)
-        self._room = ActivationRoom(
-            self.session, store, backend, memory_gb, bool(effects), self.swarm
-        )
+        self._room = ActivationRoom(self.session, store, backend, memory_gb, trains, self.swarm)
         self._wanted, self._updates = frozenset[str](), bool(self._effects)
         self._results: dict[str, np.ndarray] = {}
         self._saved: Optional[tuple[str, int]] = None

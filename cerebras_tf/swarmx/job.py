@@ -1,4 +1,4 @@
-"""What the launcher tells each process of a job: how many wafers there are, and where to write.
+"""What the launcher gives each process of a job: number of wafers, rank, and folder.
 
 A process that no launcher started is a job of its own, with one wafer. Reading this costs nothing:
 MPI is looked for only where there are several.
@@ -14,7 +14,7 @@ from cerebras_tf.errors import ConfigError
 
 WAFERS_VARIABLE = "CEREBRAS_TF_WAFERS"  # processes of the job, one wafer each
 RANK_VARIABLE = "CEREBRAS_TF_RANK"  # number of this one
-FOLDER_VARIABLE = "CEREBRAS_TF_JOB"  # folder in which its processes tell of themselves
+FOLDER_VARIABLE = "CEREBRAS_TF_JOB"  # folder of heartbeats and reports
 
 
 def wafers() -> int:
@@ -36,22 +36,17 @@ def rank() -> int:
 
 
 def is_first() -> bool:
-    """Whether this process is the one that logs and writes."""
+    """Whether this process has rank 0, which logs and writes."""
     return rank() == 0
 
 
 def folder() -> Optional[str]:
-    """Folder in which the job's processes tell of themselves; None where no launcher made one."""
+    """Folder of heartbeats and reports; None where no launcher made one."""
     return os.environ.get(FOLDER_VARIABLE) or None
 
 
 def log_file(folder: str, name: str) -> Path:
-    """A log, which stays when the job's own folder beside it goes.
-
-    Args:
-        folder: of the job.
-        name: of the log.
-    """
+    """A log next to the job's folder, which stays when that is removed."""
     return Path(folder).with_name(f"{name}.log")
 
 

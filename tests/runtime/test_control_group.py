@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cerebras_tf.runtime.control_group import allowed_bytes
+from cerebras_tf.runtime.capacity import allowed_bytes
 
 
 def write(root, membership, **groups):

@@ -6,7 +6,7 @@ import json
 import threading
 
 from cerebras_tf.kernels.timeline import Timeline
-from cerebras_tf.runtime.trace_file import write_trace
+from cerebras_tf.runtime.profiler import write_trace
 
 
 def test_a_trace_has_a_track_a_thread_and_longer_spans_first(tmp_path):
