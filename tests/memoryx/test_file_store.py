@@ -1,5 +1,7 @@
 """The store on files: same bits as in memory, within its bytes, and nothing left behind."""
 
+from __future__ import annotations
+
 import os
 import re
 import subprocess
@@ -493,3 +495,25 @@ def test_what_waits_within_a_step_is_held_against_the_free_disk(made, monkeypatc
     store.reserve(pages("one_that_waits"))  # which is known
     with pytest.raises(StoreError, match="that wait, must fit on it"):
         store.reserve(pages("another"))
+
+
+PAGE = ALIGNMENT_BYTES
+
+
+def test_zeros_are_written_over_what_was_there_before_an_adoption(tmp_path):
+    type = TensorType("float32", (PAGE // 4,))
+    store = FileStore([Variable(name, type) for name in "ab"], FileDisk(str(tmp_path), PAGE))
+
+    def set_all(number):
+        for name in "ab":
+            write(store, name, np.full(type.shape, number, np.float32))
+
+    set_all(1)
+    entry = store.linkable_regions()["a"]
+    set_all(2)
+    assert store.link_source("a", entry)
+    assert (content_of(store, "a") == 1).all()
+    write(store, "a", np.zeros(type.shape, np.float32))
+    content_of(store, "b")  # which takes its place in memory
+    assert not content_of(store, "a").any()
+    store.close()
